@@ -1,0 +1,153 @@
+// Verification kernels of autotune, one source for GPU and host: test data, the float64 reference and the comparison.
+//
+// The prologue (written by reference.py) declares: element (the storage type), and the problem's sizes C H W K R S P Q
+// STRIDE_H STRIDE_W PAD_H PAD_W DILATION_H DILATION_W GROUPS, NHWC, BIAS, RELU. The batch is a run-time argument.
+//
+// Images repeat with a prime period: x[image] == x[image % period]. The reference then covers `period` images only,
+// and a kernel that confuses two images is caught unless they are a multiple of the period apart; the two data sets
+// use two periods.
+
+using wide = long long;
+using bits64 = unsigned long long;
+
+__device__ inline double as_double(element value) { return static_cast<double>(to_float(value)); }
+
+__device__ inline bits64 mixed(bits64 value) {  // splitmix64
+    value += 0x9E3779B97F4A7C15ull;
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EBull;
+    return value ^ (value >> 31);
+}
+
+// to[i] ~ N(0, scale^2) by Box-Muller; elements `period` apart are equal.
+extern "C" __global__ void fill_normal(element* to, wide elements, wide period, bits64 seed, float scale) {
+    for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < elements;
+         i += static_cast<wide>(gridDim.x) * blockDim.x) {
+        const bits64 random = mixed(seed + static_cast<bits64>(i % period));
+        const float first = (static_cast<float>(random >> 40) + 0.5f) * (1.0f / 16777216.0f);
+        const float second = static_cast<float>((random >> 8) & 0xFFFFFF) * (1.0f / 16777216.0f);
+        to[i] = from_float(scale * sqrtf(-2.0f * logf(first)) * cosf(6.2831853f * second));
+    }
+}
+
+// to[i] uniform over the integers low .. low + span - 1; elements `period` apart are equal.
+extern "C" __global__ void fill_integers(element* to, wide elements, wide period, bits64 seed, int low, int span) {
+    for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < elements;
+         i += static_cast<wide>(gridDim.x) * blockDim.x) {
+        const bits64 random = mixed(seed + static_cast<bits64>(i % period));
+        to[i] = from_float(static_cast<float>(low + static_cast<int>((random >> 33) % static_cast<bits64>(span))));
+    }
+}
+
+// ref[o] = the exact output o of the first images, in y's layout; magnitude[o] = the same with absolute values.
+extern "C" __global__ void reference(const element* x, const element* w, const element* bias, double* ref,
+                                     float* magnitude, wide outputs) {
+    constexpr int C_GROUP = C / GROUPS;
+    constexpr int K_GROUP = K / GROUPS;
+    for (wide o = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; o < outputs;
+         o += static_cast<wide>(gridDim.x) * blockDim.x) {
+        wide rest = o;
+        int k, p, q;
+        if (NHWC) {
+            k = static_cast<int>(rest % K), rest /= K;
+            q = static_cast<int>(rest % Q), rest /= Q;
+            p = static_cast<int>(rest % P), rest /= P;
+        } else {
+            q = static_cast<int>(rest % Q), rest /= Q;
+            p = static_cast<int>(rest % P), rest /= P;
+            k = static_cast<int>(rest % K), rest /= K;
+        }
+        const wide image = rest;
+        double sum = 0.0, sum_abs = 0.0;
+        for (int r = 0; r < R; ++r) {
+            const int h = p * STRIDE_H - PAD_H + r * DILATION_H;
+            if (h < 0 || h >= H) continue;
+            for (int s = 0; s < S; ++s) {
+                const int col = q * STRIDE_W - PAD_W + s * DILATION_W;
+                if (col < 0 || col >= W) continue;
+                for (int c = 0; c < C_GROUP; ++c) {
+                    const wide channel = static_cast<wide>(k / K_GROUP) * C_GROUP + c;
+                    const wide at_x = NHWC ? ((image * H + h) * W + col) * C + channel
+                                            : ((image * C + channel) * H + h) * W + col;
+                    const wide at_w = NHWC ? ((static_cast<wide>(k) * R + r) * S + s) * C_GROUP + c
+                                            : ((static_cast<wide>(k) * C_GROUP + c) * R + r) * S + s;
+                    const double product = as_double(x[at_x]) * as_double(w[at_w]);
+                    sum += product;
+                    sum_abs += fabs(product);
+                }
+            }
+        }
+        if (BIAS) {
+            sum += as_double(bias[k]);
+            sum_abs += fabs(as_double(bias[k]));
+        }
+        if (RELU && sum < 0.0) sum = 0.0;
+        ref[o] = sum;
+        magnitude[o] = static_cast<float>(sum_abs);
+    }
+}
+
+// What a comparison found; result[] is zeroed (FIRST_WRONG to all ones) before the launch.
+enum { WRONG, UNWRITTEN, FIRST_WRONG, OVER_BOUND, MAX_ABS };  // the last two: bits of a double
+
+__device__ inline void keep_largest(bits64* to, double value) {
+    bits64 image;
+    memcpy(&image, &value, sizeof image);
+    atomicMax(to, image);  // non-negative doubles order like their bits
+}
+
+// Compare every output with ref[o % period_outputs]: |y - ref| <= c * magnitude + rounding * |ref|, or exactly, as
+// stored, when c < 0. An element whose bytes are all ones was never written.
+extern "C" __global__ void compare(const element* y, const double* ref, const float* magnitude, wide outputs,
+                                   wide period_outputs, double c, double rounding, bits64* result) {
+    double worst_over = 0.0, worst_abs = 0.0;
+    bits64 wrong = 0, unwritten = 0, first = ~0ull;
+    for (wide o = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; o < outputs;
+         o += static_cast<wide>(gridDim.x) * blockDim.x) {
+        const wide at = o % period_outputs;
+        const element stored = y[o];
+        const double expected = ref[at];
+        const double error = fabs(as_double(stored) - expected);
+        double over;
+        if (c < 0.0) {
+            over = as_double(stored) == as_double(from_float(static_cast<float>(expected))) ? 0.0 : 2.0;
+        } else {
+            const double bound = c * static_cast<double>(magnitude[at]) + rounding * fabs(expected);
+            over = error <= bound ? (bound > 0.0 ? error / bound : 0.0) : (bound > 0.0 ? error / bound : 2.0);
+        }
+        if (all_ones(stored)) ++unwritten;
+        if (!(over <= 1.0)) {  // NaN is wrong too
+            ++wrong;
+            if (static_cast<bits64>(o) < first) first = static_cast<bits64>(o);
+        }
+        if (over > worst_over) worst_over = over;
+        if (error > worst_abs) worst_abs = error;
+    }
+    if (wrong) {
+        atomicAdd(result + WRONG, wrong);
+        atomicMin(result + FIRST_WRONG, first);
+    }
+    if (unwritten) atomicAdd(result + UNWRITTEN, unwritten);
+    keep_largest(result + OVER_BOUND, worst_over);
+    keep_largest(result + MAX_ABS, worst_abs);
+}
+
+// sum += a hash of all words and their positions; the order of threads does not matter.
+extern "C" __global__ void hash_words(const unsigned* words, wide count, bits64* sum) {
+    bits64 own = 0;
+    for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < count;
+         i += static_cast<wide>(gridDim.x) * blockDim.x) {
+        own += mixed((static_cast<bits64>(i) << 32) ^ words[i]);
+    }
+    atomicAdd(sum, own);
+}
+
+// changed += bytes that are not all ones any more, as words of a guard band.
+extern "C" __global__ void count_changed(const unsigned* words, wide count, bits64* changed) {
+    bits64 own = 0;
+    for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < count;
+         i += static_cast<wide>(gridDim.x) * blockDim.x) {
+        own += words[i] != 0xFFFFFFFFu;
+    }
+    if (own) atomicAdd(changed, own);
+}

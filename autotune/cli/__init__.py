@@ -1,0 +1,37 @@
+"""The command line. The only place that prints or exits."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from autotune import __version__
+from autotune.cli.answers import best, query, trials
+from autotune.cli.devices import devices
+from autotune.cli.export import export
+from autotune.cli.families import check, templates
+from autotune.cli.tune import tune
+from autotune.errors import AutotuneError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="autotune")
+def cli() -> None:
+    """Tune generated CUDA kernels for convolution layers, keep every trial, export the best."""
+
+
+for command in (tune, best, trials, query, export, templates, check, devices):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line: exit 0, 1 for an AutotuneError (one line), 2 for wrong usage."""
+    try:
+        cli(prog_name="autotune")
+    except AutotuneError as error:
+        click.echo(f"autotune: {' '.join(str(error).splitlines())}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:  # the reader of our output closed it: `autotune trials | head`
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,138 @@
+"""`devices`: what kernels can run on here, and what each device can do at most; also how a device is chosen."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+
+from autotune.cli.answers import DATABASE
+from autotune.cli.tables import Column, format_options, show
+from autotune.device import DeviceInfo, parse_device
+from autotune.devices.null import NullEvaluator
+from autotune.errors import AutotuneError, DeviceError, StoreError
+from autotune.evaluate import DeviceEvaluator, Evaluator
+
+
+def jobs_default() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def open_evaluator(name: str | None, jobs: int) -> Evaluator:
+    """The evaluator of a named device; of the first CUDA device, else the host, when no name is given.
+
+    Says on standard error which device was taken and why.
+    """
+    if name is not None:
+        kind, rest = parse_device(name)
+        evaluator: Evaluator = NullEvaluator(rest) if kind == "null" else DeviceEvaluator(name, jobs)
+        _say(evaluator.info, name, "asked for")
+        return evaluator
+    try:
+        if not _has_libcuda():
+            raise DeviceError("this machine has no NVIDIA driver (libcuda.so.1)")
+        evaluator = DeviceEvaluator("cuda:0", jobs)
+    except DeviceError as error:
+        evaluator = DeviceEvaluator("host", jobs)
+        _say(evaluator.info, "host", f"no CUDA device can be used: {error}")
+    else:
+        _say(evaluator.info, "cuda:0", "the first CUDA device")
+    return evaluator
+
+
+def _say(info: DeviceInfo, name: str, why: str) -> None:
+    remark = "; a CPU's ranking of kernels says nothing about a GPU's" if info.kind == "host" else ""
+    click.echo(f"device {name}: {info.name} ({why}){remark}", err=True)
+
+
+def _has_libcuda() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _DeviceRow:
+    name: str
+    info: DeviceInfo
+    driver: str
+    toolkit: str
+    rates: dict[str, float]
+
+    def rate(self, unit: str, scale: float) -> float | None:
+        """A calibrated rate in other units, None when it was not measured."""
+        return self.rates[unit] / scale if unit in self.rates else None
+
+
+_COLUMNS = (
+    Column[_DeviceRow]("name", lambda row: row.name),
+    Column[_DeviceRow]("device", lambda row: row.info.name),
+    Column[_DeviceRow]("arch", lambda row: row.info.arch),
+    Column[_DeviceRow]("sm_count", lambda row: row.info.sm_count),
+    Column[_DeviceRow]("memory_bytes", lambda row: row.info.memory_bytes),
+    Column[_DeviceRow]("driver", lambda row: row.driver),
+    Column[_DeviceRow]("toolkit", lambda row: row.toolkit),
+    Column[_DeviceRow]("copy_gb_per_s", lambda row: row.rate("copy", 1e9)),
+    Column[_DeviceRow]("fill_gb_per_s", lambda row: row.rate("fill", 1e9)),
+    Column[_DeviceRow]("fp32_tflops", lambda row: row.rate("fp32", 1e12)),
+    Column[_DeviceRow]("tf32_tflops", lambda row: row.rate("tf32", 1e12)),
+    Column[_DeviceRow]("fp16_tflops", lambda row: row.rate("fp16", 1e12)),
+)
+
+
+@click.command()
+@click.option("--calibrate", is_flag=True, help="Measure copy, fill and arithmetic rates and store them.")
+@DATABASE
+@format_options
+def devices(calibrate: bool, db: str, style: str | None) -> None:
+    """The devices that kernels can run on here, with their calibrated rates."""
+    from autotune.store import Store
+
+    rows = []
+    for name, evaluator in _present():
+        info, environment = evaluator.info, evaluator.environment
+        if calibrate:
+            rates = dict(evaluator.calibrate())
+            with Store.open(db) as store:
+                store.set_rates(info, environment, rates)
+        else:
+            rates = _stored_rates(db, info)
+        rows.append(_DeviceRow(name, info, environment.driver, environment.toolkit, rates))
+    show(rows, _COLUMNS, style)
+
+
+def _present() -> Iterator[tuple[str, DeviceEvaluator]]:
+    """Every device that opens, by name; why the first CUDA device or the host does not is said on standard error."""
+    number = 0
+    while _has_libcuda() and (evaluator := _try_open(f"cuda:{number}", say=number == 0)):
+        yield f"cuda:{number}", evaluator
+        evaluator.close()
+        number += 1
+    if evaluator := _try_open("host", say=True):
+        yield "host", evaluator
+        evaluator.close()
+
+
+def _try_open(name: str, *, say: bool) -> DeviceEvaluator | None:
+    try:
+        return DeviceEvaluator(name, 1)
+    except AutotuneError as error:
+        if say:
+            click.echo(str(error), err=True)
+        return None
+
+
+def _stored_rates(db: str, info: DeviceInfo) -> dict[str, float]:
+    from autotune.store import Store
+
+    try:
+        with Store.open(db, create=False) as store:
+            return dict(store.rates(info))
+    except StoreError:
+        return {}

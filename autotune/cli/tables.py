@@ -1,0 +1,75 @@
+"""Tables on the terminal, as JSON or as CSV: one list of columns serves all three."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Cell = str | int | float | bool | None
+Row = TypeVar("Row")
+
+
+class Column(Generic[Row]):
+    """A column: its key in JSON and CSV, its value of a row, and whether the terminal shows it."""
+
+    def __init__(self, key: str, value: Callable[[Row], Cell], *, terminal: bool = True) -> None:
+        self.key = key
+        self.value = value
+        self.terminal = terminal
+
+
+def format_options(function: Callable[..., None]) -> Callable[..., None]:
+    """`--json` and `--csv`, passed on as `style`: table, json or csv."""
+    function = click.option(
+        "--csv", "style", flag_value="csv", help="Print comma-separated values with a header line."
+    )(function)
+    return click.option(
+        "--json", "style", flag_value="json", help="Print one JSON array of objects, a key per column."
+    )(function)
+
+
+def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None, *, title: str = "") -> None:
+    """Print rows as a table, a JSON array or CSV."""
+    if style == "json":
+        json.dump([{column.key: column.value(row) for column in columns} for row in rows], sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    elif style == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(column.key for column in columns)
+        writer.writerows([column.value(row) for column in columns] for row in rows)
+    else:
+        shown = [column for column in columns if column.terminal]
+        table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+        for column in shown:
+            numeric = column.key.endswith(("_us", "_bytes", "_fraction", "gflops", "registers", "number", "trials"))
+            table.add_column(column.key, justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(_human(column.value(row))) for column in shown))
+        console().print(table)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console as wide as the terminal; into a pipe, lines as long as they need to be."""
+    plain = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if plain.is_terminal:
+        return plain
+    return Console(stderr=stderr, highlight=False, width=1000, color_system=None)
+
+
+def _human(cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, float):
+        return f"{cell:.4g}" if abs(cell) < 10_000 else f"{cell:.0f}"
+    return str(cell)

@@ -1,0 +1,192 @@
+"""`tune`: run a tuning study, with progress, and show the best configs at the end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from autotune.cli.answers import BEST_COLUMNS, DATABASE, with_floor
+from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.cli.tables import console, format_options, show
+from autotune.errors import StudyError
+from autotune.study import Study, find_study, load_study
+from autotune.template import load_templates
+
+if TYPE_CHECKING:
+    from autotune.tune import LayerResult
+    from autotune.tune import Progress as TuneProgress
+
+_LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
+
+
+@click.command()
+@click.argument("study", metavar="STUDY")
+@click.option("--device", help="cuda:N, host, host:check or null; default: the first CUDA device, else the host.")
+@DATABASE
+@click.option("--trials", type=click.IntRange(min=1), help="Distinct evaluated configs per layer.")
+@click.option("--time-budget", type=click.FloatRange(min=0, min_open=True), help="Seconds per layer.")
+@click.option("--template", "only_templates", multiple=True, help="Only this family; may be repeated.")
+@click.option(
+    "--templates", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of families."
+)
+@click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the search.")
+@click.option("--sampler", help="Search method.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@click.option("--fresh", is_flag=True, help="Start anew; what is stored stays in the database.")
+@format_options
+def tune(
+    study: str,
+    device: str | None,
+    db: str,
+    trials: int | None,
+    time_budget: float | None,
+    only_templates: tuple[str, ...],
+    directories: tuple[Path, ...],
+    only_layers: tuple[str, ...],
+    seed: int | None,
+    sampler: str | None,
+    jobs: int | None,
+    fresh: bool,
+    style: str | None,
+) -> None:
+    """Tune the layers of STUDY, a study file or the name of a shipped study.
+
+    Run it again to resume: nothing is evaluated twice. Ctrl-C ends it after the trial at hand.
+    """
+    from autotune.store import Store
+    from autotune.tune import policy
+    from autotune.tune import tune as run
+
+    wanted = narrowed(load_study(find_study(study)), only_layers, only_templates)
+    wanted = replace(
+        wanted,
+        trials=trials or wanted.trials,
+        time_budget_s=time_budget or wanted.time_budget_s,
+        seed=wanted.seed if seed is None else seed,
+        sampler=sampler or wanted.sampler,
+    )
+    families = load_templates(directories)
+    with Store.open(db) as store:
+        evaluator = open_evaluator(device, jobs or jobs_default())
+        try:
+            with stopping_on_interrupt() as stopping, observer() as observe:
+                results = run(wanted, families, evaluator, store, fresh=fresh, observe=observe, stopping=stopping)
+        finally:
+            evaluator.close()
+        for result in results:
+            click.echo(summary(result), err=True)
+        names = {result.name for result in results}
+        rows = [
+            with_floor(store, row)
+            for row in store.best(wanted.name, kind=evaluator.info.kind)
+            if row.name in names
+            and row.row.device.identity == evaluator.info.identity
+            and row.row.policy == policy(wanted)
+            and row.row.trial.accuracy in wanted.admitted(row.layer.problem)
+        ]
+        show(rows, BEST_COLUMNS, style)
+
+
+def narrowed(study: Study, only_layers: tuple[str, ...], only_templates: tuple[str, ...]) -> Study:
+    """The study with only the layers and families asked for. Raises StudyError for an unknown layer."""
+    names = [layer.name for layer in study.layers]
+    wanted = [name.removeprefix(f"{study.name}.") for name in only_layers]
+    for name in wanted:
+        if name not in names:
+            raise StudyError(f"--layer {name}: {study.name} has no such layer; it has {', '.join(names)}")
+    if wanted:
+        study = replace(study, layers=tuple(layer for layer in study.layers if layer.name in wanted))
+    return replace(study, templates=only_templates) if only_templates else study
+
+
+def summary(result: LayerResult) -> str:
+    """One line about a layer: evaluations, failures by outcome, why it stopped."""
+    failures = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.failures.items()))
+    return (
+        f"{result.name}: {result.evaluated} evaluated ({result.new} now), "
+        f"{failures or 'no failures'}; stopped: {result.stopped}"
+    )
+
+
+@contextmanager
+def stopping_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C asks for an orderly end, the second ends at once."""
+    asked: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        click.echo("\nfinishing the trial at hand; Ctrl-C again stops at once", err=True)
+
+    previous = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@contextmanager
+def observer() -> Iterator[Callable[[TuneProgress], None]]:
+    """Shows progress on standard error: a bar on a terminal, plain lines into a pipe."""
+    if not console(stderr=True).is_terminal:
+        yield _PlainLines()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed}/{task.total}"),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console(stderr=True)) as bars:
+        tasks = {}
+
+        def observe(progress: TuneProgress) -> None:
+            if progress.layer not in tasks:
+                tasks[progress.layer] = bars.add_task(progress.layer, total=progress.budget, state="")
+            bars.update(tasks[progress.layer], completed=progress.done, state=state(progress))
+
+        yield observe
+
+
+def state(progress: TuneProgress) -> str:
+    """The best so far and the failures by outcome."""
+    best = progress.best
+    words = [
+        f"best {best.median_us:.1f} us ({best.config.template})" if best and best.median_us else "none correct yet"
+    ]
+    words += [f"{count} {outcome}" for outcome, count in sorted(progress.failures.items())]
+    if progress.reused:
+        words.append(f"{progress.reused} known")
+    return ", ".join(words)
+
+
+class _PlainLines:
+    """A line when a layer starts and ends, and every few seconds between."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, float] = {}
+
+    def __call__(self, progress: TuneProgress) -> None:
+        now = time.monotonic()
+        ended = progress.done >= progress.budget
+        if ended or now - self._said.get(progress.layer, -_LINE_EVERY_S) >= _LINE_EVERY_S:
+            self._said[progress.layer] = now if not ended else now + 1e9
+            print(
+                f"{progress.layer}: {progress.done}/{progress.budget} in {progress.elapsed_s:.0f} s, {state(progress)}",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -1,0 +1,103 @@
+"""render -> compile: `Program` (text and entry points) to `Binary`. Needs no GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import Rejected
+from autotune.trial import Outcome, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a program is compiled for."""
+
+    kind: str
+    """cuda | host | null"""
+    arch: int = 90
+    """compute capability times ten"""
+    check: bool = False
+    """host only: with AddressSanitizer and UndefinedBehaviorSanitizer"""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Self-contained CUDA C++ text, the kernels in it, and extra compiler flags."""
+
+    text: str
+    entries: tuple[str, ...]
+    """names of the extern "C" __global__ functions"""
+    flags: tuple[str, ...] = ()
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of text, entries and flags, hexadecimal."""
+        return hashlib.sha256("\0".join((self.text, *self.entries, *self.flags)).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A compiled program: a cubin, or a shared library for the host device."""
+
+    target: Target
+    image: bytes
+    resources: Resources
+    log: str
+    """the compiler's own words"""
+    entries: tuple[str, ...]
+    compile_us: float = 0.0
+    """wall clock that compiling took"""
+
+
+NVCC_FLAGS = ("-std=c++17", "-O3", "-Xptxas=-v")
+"""Flags of every kernel; a change of them is a change of environment."""
+_PTXAS_SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_PTXAS_USED = re.compile(r"Used (\d+) registers")
+_PTXAS_SMEM = re.compile(r"(\d+) bytes smem")
+_PTXAS_CONSTANT = re.compile(r"(\d+) bytes cmem\[3\]")
+MAX_MESSAGE = 2000  # characters of a compiler's or driver's words that a trial keeps
+
+
+def compile_cubin(program: Program, arch: int, nvcc: Path) -> Binary:
+    """Compile with nvcc. Raises Rejected('compile', 'compile_error', the compiler's first error lines)."""
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        source, cubin = Path(folder) / "kernel.cu", Path(folder) / "kernel.cubin"
+        source.write_text(program.text)
+        command = [str(nvcc), *nvcc_options(program, arch), "-cubin", "-o", str(cubin), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+        log = done.stdout + done.stderr
+        if done.returncode or not cubin.is_file():
+            raise Rejected(Outcome.COMPILE, "compile_error", first_errors(log, folder))
+        return cubin_binary(program, arch, cubin.read_bytes(), log)
+
+
+def nvcc_options(program: Program, arch: int) -> list[str]:
+    """The options that decide the cubin, whoever starts nvcc."""
+    return [*NVCC_FLAGS, *program.flags, f"-arch=sm_{arch}"]
+
+
+def cubin_binary(program: Program, arch: int, image: bytes, log: str) -> Binary:
+    """A Binary with the resources that ptxas reported in the log."""
+    return Binary(Target("cuda", arch), image, ptxas_resources(log), log[:MAX_MESSAGE], program.entries)
+
+
+def ptxas_resources(log: str) -> Resources:
+    """The largest registers, spills and static memory over the kernels of a ptxas -v report."""
+    return Resources(
+        registers=max((int(found) for found in _PTXAS_USED.findall(log)), default=0),
+        spill_bytes=max((int(stores) + int(loads) for stores, loads in _PTXAS_SPILL.findall(log)), default=0),
+        static_smem_bytes=max((int(found) for found in _PTXAS_SMEM.findall(log)), default=0),
+        constant_bytes=max((int(found) for found in _PTXAS_CONSTANT.findall(log)), default=0),
+    )
+
+
+def first_errors(log: str, folder: str) -> str:
+    """The first lines of a compiler's output that say `error`, without the temporary folder's name."""
+    lines = [line.replace(f"{folder}/", "").strip() for line in log.splitlines()]
+    errors = [line for line in lines if "error" in line.lower()] or [line for line in lines if line]
+    return "\n".join(errors[:5])[:MAX_MESSAGE] or "the compiler failed without a word"

@@ -1,0 +1,164 @@
+"""The device seam: what a device is (`DeviceInfo`), what it can do (`Device`, `Module`), how one is opened.
+
+A device loads a compiled program, fills and reads memory, launches kernels and times them. Everything above
+(verify, benchmark, worker) is written against these protocols and knows no backend by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from autotune.compile import Binary, Program, Target
+from autotune.errors import DeviceError
+from autotune.problem import Conv2dProblem
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A device's identity (kind, name, arch, sm_count, memory_bytes) and its limits. Limits default to sm_90's."""
+
+    kind: str
+    """cuda | host | null"""
+    name: str
+    arch: int
+    """compute capability times ten, 90 for 9.0; the limits that templates may rely on"""
+    sm_count: int
+    memory_bytes: int
+    max_threads_per_block: int = 1024
+    smem_per_block_bytes: int = 232448
+    """dynamic shared memory a block may have after opt-in"""
+    smem_per_sm_bytes: int = 233472
+    registers_per_sm: int = 65536
+    max_warps_per_sm: int = 64
+    max_blocks_per_sm: int = 32
+    constant_bytes: int = 65536
+    l2_bytes: int = 0
+    grid_limits: tuple[int, int, int] = (2147483647, 65535, 65535)
+    block_limits: tuple[int, int, int] = (1024, 1024, 64)
+
+    @property
+    def identity(self) -> tuple[str, str, int, int, int]:
+        """What makes two machines' results comparable."""
+        return (self.kind, self.name, self.arch, self.sm_count, self.memory_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a measurement depends on besides the device; a change makes results doubtful, not foreign."""
+
+    driver: str
+    toolkit: str
+    """compiler name and version"""
+    flags: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """uuid, clocks, host name, library versions: recorded, not matched"""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch with everything evaluated. Pointers are np.uint64, scalars np.int32/int64/float32/float64."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    smem_bytes: int
+    args: tuple[np.generic, ...]
+
+
+class Module(Protocol):
+    """A loaded program."""
+
+    def launch(self, launch: Launch) -> None:
+        """Enqueue one kernel. Raises Rejected('runtime', ...) when the device refuses it."""
+
+    def symbol(self, name: str) -> tuple[int, int]:
+        """Address and size in bytes of a __constant__ or __device__ variable."""
+
+    def unload(self) -> None:
+        """Free the program; the module must not be used afterwards."""
+
+
+class Device(Protocol):
+    """An open device. Addresses are plain integers of the device's address space."""
+
+    @property
+    def info(self) -> DeviceInfo: ...
+
+    @property
+    def environment(self) -> Environment: ...
+
+    def admit(self, problem: Conv2dProblem) -> None:
+        """Raises DeviceError when a forward pass would take far too long here, naming an n that would do."""
+
+    def allocate(self, size_bytes: int) -> int:
+        """Address of new memory, aligned to 256 bytes. Raises Rejected('runtime', 'out_of_memory', ...)."""
+
+    def free(self, address: int) -> None: ...
+
+    def write(self, address: int, content: bytes) -> None: ...
+
+    def read(self, address: int, size_bytes: int) -> bytes: ...
+
+    def fill(self, address: int, byte: int, size_bytes: int) -> None:
+        """Set every byte."""
+
+    def copy(self, to: int, source: int, size_bytes: int) -> None:
+        """Device-to-device copy (constant symbols are filled with it)."""
+
+    def load(self, binary: Binary) -> Module: ...
+
+    def synchronize(self) -> None:
+        """Wait for everything enqueued. Raises Rejected('runtime', 'illegal_address' | 'trap' | ..., ...)."""
+
+    def time_us(self, run: Callable[[], None], *, cold: bool) -> float:
+        """Microseconds from the start of the first launch that `run` enqueues to the end of the last."""
+
+    def close(self) -> None: ...
+
+
+CHECK_ORDER_SEED = 20  # host:check runs a block's threads in an order shuffled with this seed
+
+
+def parse_device(name: str) -> tuple[str, str]:
+    """A device's name as kind and the rest: `cuda:1` is ('cuda', '1'). Raises DeviceError for an unknown kind."""
+    kind, _, rest = name.partition(":")
+    if kind not in ("cuda", "host", "null") or (kind == "host" and rest not in ("", "check")):
+        raise DeviceError(f"{name}: no such device; there are cuda:N, host, host:check and null")
+    if kind == "cuda" and rest and not rest.isdigit():
+        raise DeviceError(f"{name}: expected cuda:N with N a number, such as cuda:0")
+    return kind, rest
+
+
+def open_device(name: str) -> Device:
+    """Open `cuda:N` or `host`. Raises DeviceError when it does not exist or has no driver."""
+    kind, rest = parse_device(name)
+    if kind == "cuda":
+        from autotune.devices.cuda import CudaDevice
+
+        return CudaDevice(int(rest or 0))
+    if kind == "host":
+        from autotune.devices.host import HostDevice, HostOptions, usable_cores
+        from autotune.toolchain import find_cxx
+
+        order_seed = CHECK_ORDER_SEED if rest == "check" else 0
+        return HostDevice(str(find_cxx()), HostOptions(cores=usable_cores(), order_seed=order_seed))
+    raise DeviceError(f"{name}: runs no kernels")
+
+
+def compile_program(program: Program, target: Target) -> Binary:
+    """Compile for a target with the compiler that its kind of device uses.
+
+    Raises Rejected('compile', ...) for the program's own fault and ToolchainError when there is no compiler.
+    """
+    if target.kind == "cuda":
+        from autotune.devices.cuda import compile_cuda
+
+        return compile_cuda(program, target.arch)
+    from autotune.devices.host_compile import compile_host
+    from autotune.toolchain import find_cxx
+
+    return compile_host(program, target, cxx=str(find_cxx()))

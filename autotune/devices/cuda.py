@@ -1,0 +1,264 @@
+"""The `cuda:N` device through PyCUDA: compile, load, launch, events, cold L2. The only importer of pycuda."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from autotune.compile import NVCC_FLAGS, Binary, Program, compile_cubin, cubin_binary, first_errors, nvcc_options
+from autotune.device import DeviceInfo, Environment, Launch
+from autotune.errors import DeviceError, Rejected
+from autotune.problem import Conv2dProblem
+from autotune.toolchain import compiler_version, find_nvcc
+from autotune.trial import Outcome
+
+try:
+    import pycuda.compiler
+    import pycuda.driver as driver
+except ImportError as error:  # no libcuda, or PyCUDA not installed
+    _WHY_NOT = str(error)
+else:
+    _WHY_NOT = ""
+
+_FLUSH_L2_SIZES = 4  # times the L2 size written before a cold sample; long enough to hide the launch that follows
+_STICKY = {
+    "illegal memory access": "illegal_address",
+    "misaligned address": "misaligned_address",
+    "illegal instruction": "trap",
+    "unspecified launch failure": "trap",
+    "too many resources requested": "launch_failure",
+    "invalid argument": "launch_failure",
+    "launch timed out": "hang",
+    "out of memory": "out_of_memory",
+}
+
+
+def compile_cuda(program: Program, arch: int) -> Binary:
+    """Compile with PyCUDA, or with the same nvcc command where libcuda is absent.
+
+    Raises Rejected('compile', 'compile_error', nvcc's first errors) and ToolchainError without nvcc.
+    """
+    nvcc = find_nvcc()
+    if _WHY_NOT:
+        return compile_cubin(program, arch, nvcc)
+    *options, arch_option = nvcc_options(program, arch)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            image = pycuda.compiler.compile(
+                program.text,
+                nvcc=str(nvcc),
+                options=options,
+                arch=arch_option.removeprefix("-arch="),
+                no_extern_c=True,
+                cache_dir=False,
+                target="cubin",
+            )
+        except driver.CompileError as failure:
+            raise Rejected(Outcome.COMPILE, "compile_error", first_errors(str(failure), "/tmp")) from None  # noqa: S108
+    return cubin_binary(program, arch, image, "\n".join(str(warning.message) for warning in said))
+
+
+class CudaModule:
+    """A cubin loaded into the current context."""
+
+    def __init__(self, image: bytes) -> None:
+        self._module = driver.module_from_buffer(image)
+        self._functions: dict[str, driver.Function] = {}
+
+    def launch(self, launch: Launch) -> None:
+        """Enqueue one kernel on the default stream."""
+        try:
+            self._function(launch)(*launch.args, grid=launch.grid, block=launch.block, shared=launch.smem_bytes)
+        except driver.Error as error:
+            raise _rejected(error) from None
+
+    def symbol(self, name: str) -> tuple[int, int]:
+        """Address and bytes of a __constant__ or __device__ variable."""
+        try:
+            address, size_bytes = self._module.get_global(name)
+        except driver.Error as error:
+            raise _rejected(error) from None
+        return int(address), int(size_bytes)
+
+    def unload(self) -> None:
+        """Drop the module; PyCUDA unloads it when nothing refers to it."""
+        self._functions.clear()
+        del self._module
+
+    def _function(self, launch: Launch) -> driver.Function:
+        function = self._functions.get(launch.entry)
+        if function is None:
+            function = self._module.get_function(launch.entry)
+            if launch.smem_bytes:
+                function.set_attribute(driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.smem_bytes)
+            self._functions[launch.entry] = function
+        return function
+
+
+class CudaDevice:
+    """One GPU, in its primary context (which other libraries of the process share)."""
+
+    def __init__(self, number: int) -> None:
+        if _WHY_NOT:
+            raise DeviceError(
+                f"cuda:{number}: PyCUDA cannot be used here ({_WHY_NOT}); on a machine with an NVIDIA driver install "
+                f"it as the README's GPU section says, or take --device host"
+            )
+        try:
+            driver.init()
+            count = driver.Device.count()
+        except driver.Error as error:
+            raise DeviceError(f"cuda:{number}: the NVIDIA driver does not answer: {error}") from None
+        if number >= count:
+            raise DeviceError(f"cuda:{number}: this machine has {count} CUDA device(s), cuda:0 to cuda:{count - 1}")
+        self._device = driver.Device(number)
+        self._context = self._device.retain_primary_context()
+        self._context.push()
+        self._info = _device_info(self._device)
+        self._allocations: dict[int, driver.DeviceAllocation] = {}
+        self._flush_bytes = max(_FLUSH_L2_SIZES * self._info.l2_bytes, 64 << 20)
+        self._flush = driver.mem_alloc(self._flush_bytes)
+        self._flushes = 0
+        self._start, self._end = driver.Event(), driver.Event()
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Identity and limits as the driver tells them."""
+        return self._info
+
+    @property
+    def environment(self) -> Environment:
+        """Driver, nvcc and flags."""
+        version = driver.get_driver_version()
+        return Environment(
+            driver=_driver_name() or f"CUDA {version // 1000}.{version % 1000 // 10}",
+            toolkit=compiler_version(find_nvcc()),
+            flags=" ".join(NVCC_FLAGS),
+            attributes={
+                "pci_bus": self._device.pci_bus_id(),
+                "sm_clock_mhz": str(self._device.clock_rate // 1000),
+                "pycuda": importlib.metadata.version("pycuda"),
+                "host": platform.node(),
+            },
+        )
+
+    def admit(self, problem: Conv2dProblem) -> None:
+        """Any layer whose arrays fit."""
+        needed = 2 * problem.minimal_bytes
+        if needed > self._info.memory_bytes:
+            raise DeviceError(
+                f"{problem}: needs about {needed >> 30} GiB of device memory, {self._info.name} has "
+                f"{self._info.memory_bytes >> 30}; take a smaller n"
+            )
+
+    def allocate(self, size_bytes: int) -> int:
+        """Device memory."""
+        try:
+            allocation = driver.mem_alloc(max(size_bytes, 256))
+        except driver.Error as error:
+            raise Rejected(Outcome.RUNTIME, "out_of_memory", f"{size_bytes} bytes: {error}") from None
+        self._allocations[int(allocation)] = allocation
+        return int(allocation)
+
+    def free(self, address: int) -> None:
+        """Give memory back."""
+        self._allocations.pop(address).free()
+
+    def write(self, address: int, content: bytes) -> None:
+        """Copy to the device."""
+        driver.memcpy_htod(address, np.frombuffer(content, dtype=np.uint8))
+
+    def read(self, address: int, size_bytes: int) -> bytes:
+        """Copy from the device."""
+        content = np.empty(size_bytes, dtype=np.uint8)
+        try:
+            driver.memcpy_dtoh(content, address)
+        except driver.Error as error:
+            raise _rejected(error) from None
+        return content.tobytes()
+
+    def fill(self, address: int, byte: int, size_bytes: int) -> None:
+        """Set every byte."""
+        driver.memset_d8(address, byte, size_bytes)
+
+    def copy(self, to: int, source: int, size_bytes: int) -> None:
+        """Device-to-device copy."""
+        driver.memcpy_dtod(to, source, size_bytes)
+
+    def load(self, binary: Binary) -> CudaModule:
+        """Load a cubin."""
+        try:
+            return CudaModule(binary.image)
+        except driver.Error as error:
+            raise _rejected(error) from None
+
+    def synchronize(self) -> None:
+        """Wait; an error of any kernel before comes out here."""
+        try:
+            driver.Context.synchronize()
+        except driver.Error as error:
+            raise _rejected(error) from None
+
+    def time_us(self, run: Callable[[], None], *, cold: bool) -> float:
+        """Events around one forward pass, with the L2 cache written over before it when cold."""
+        try:
+            if cold:
+                self._flushes += 1
+                driver.memset_d8_async(int(self._flush), self._flushes % 251, self._flush_bytes)
+            self._start.record()
+            run()
+            self._end.record()
+            self._end.synchronize()
+            return 1000.0 * float(self._end.time_since(self._start))
+        except driver.Error as error:
+            raise _rejected(error) from None
+
+    def close(self) -> None:
+        """Leave the primary context; PyCUDA aborts at exit when one is still on its stack."""
+        self._context.pop()
+
+
+def _rejected(error: Exception) -> Rejected:
+    words = str(error)
+    reason = next((reason for phrase, reason in _STICKY.items() if phrase in words.lower()), "launch_failure")
+    outcome = Outcome.TIMEOUT if reason == "hang" else Outcome.RUNTIME
+    return Rejected(outcome, reason, words)
+
+
+def _driver_name() -> str:
+    """The driver's version as its own file tells it, e.g. 580.159.03; empty when there is none."""
+    path = Path("/proc/driver/nvidia/version")
+    words = path.read_text().split("Kernel Module")[-1].split() if path.is_file() else []
+    return next((word for word in words if word[0].isdigit()), "")
+
+
+def _device_info(device: driver.Device) -> DeviceInfo:
+    major, minor = device.compute_capability()
+    attribute = driver.device_attribute
+
+    def of(name: str) -> int:
+        return int(device.get_attribute(getattr(attribute, name)))
+
+    return DeviceInfo(
+        kind="cuda",
+        name=device.name(),
+        arch=10 * major + minor,
+        sm_count=of("MULTIPROCESSOR_COUNT"),
+        memory_bytes=int(device.total_memory()),
+        max_threads_per_block=of("MAX_THREADS_PER_BLOCK"),
+        smem_per_block_bytes=of("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        smem_per_sm_bytes=of("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        registers_per_sm=of("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        max_warps_per_sm=of("MAX_THREADS_PER_MULTIPROCESSOR") // of("WARP_SIZE"),
+        max_blocks_per_sm=of("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+        constant_bytes=of("TOTAL_CONSTANT_MEMORY"),
+        l2_bytes=of("L2_CACHE_SIZE"),
+        grid_limits=(of("MAX_GRID_DIM_X"), of("MAX_GRID_DIM_Y"), of("MAX_GRID_DIM_Z")),
+        block_limits=(of("MAX_BLOCK_DIM_X"), of("MAX_BLOCK_DIM_Y"), of("MAX_BLOCK_DIM_Z")),
+    )

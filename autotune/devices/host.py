@@ -1,0 +1,344 @@
+"""The CPU as a device: runs the unmodified CUDA text, compiled as C++ with the headers in `host_include`.
+
+One fiber per CUDA thread, blocks over cores, the limits of compute capability 9.0 enforced. Its times rank kernels
+on this CPU; they say nothing about a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from autotune.compile import Binary
+from autotune.device import DeviceInfo, Environment, Launch
+from autotune.devices.elf import Symbol, symbols
+from autotune.devices.host_compile import FLAGS, RUNTIME_NAME, compile_runtime
+from autotune.errors import DeviceError, Rejected
+from autotune.problem import Conv2dProblem
+from autotune.trial import Outcome
+
+LAUNCH_BUDGET_S = 10.0  # a layer whose plain kernel takes longer is refused
+PLAIN_FLOPS_PER_CORE = 1e9  # FLOP per second of one thread per output, measured on one 2020s server core
+ALIGNMENT = 256  # bytes, of every allocation
+FLUSH_BYTES_MAX = 64 << 20  # written before a cold sample; more would take longer than most kernels
+_REASON_BYTES, _MESSAGE_BYTES = 32, 512
+_RTLD_NOLOAD = 4
+
+
+class HostLaunch(ctypes.Structure):
+    """AutotuneLaunch of autotune_host_runtime.cpp."""
+
+    _fields_ = (
+        ("kernel", ctypes.c_void_p),
+        ("arguments", ctypes.c_void_p),
+        ("smem", ctypes.c_void_p),
+        ("smem_bytes", ctypes.c_uint64),
+        ("tls_module", ctypes.c_uint64),
+        ("tls_bytes", ctypes.c_uint64),
+        ("order_seed", ctypes.c_uint64),
+        ("limit_ns", ctypes.c_uint64),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("cores", ctypes.c_uint),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """How the device runs kernels."""
+
+    cores: int
+    """operating-system threads that blocks are spread over"""
+    order_seed: int = 0
+    """order of a block's threads: 0 ascending, 1 descending, else shuffled with this seed"""
+    launch_limit_s: float = 60.0
+    """a launch that takes longer is stopped between two blocks"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    address: int
+    sizes_bytes: tuple[int, ...]
+
+
+class HostModule:
+    """A program loaded into this process."""
+
+    def __init__(self, device: HostDevice, binary: Binary) -> None:
+        self._device = device
+        self._check = binary.target.check
+        self._fd = os.memfd_create("autotune-kernel")
+        try:
+            with open(self._fd, "wb", closefd=False) as file:
+                file.write(binary.image)
+            self._library = ctypes.CDLL(f"/proc/self/fd/{self._fd}", mode=ctypes.RTLD_LOCAL | os.RTLD_NOW)
+        except OSError as error:
+            os.close(self._fd)
+            raise Rejected(Outcome.RUNTIME, "load_failure", f"cannot load the compiled kernel: {error}") from error
+        self._symbols = symbols(binary.image)
+        self._static_smem_bytes = binary.resources.static_smem_bytes
+        self._entries = {name: self._find_entry(name) for name in binary.entries}
+        self._smem = _address(self._library, "autotune_smem_address")
+        module, size = ctypes.c_uint64(), ctypes.c_uint64()
+        device.runtime.autotune_tls(ctypes.c_void_p(self._library._handle), ctypes.byref(module), ctypes.byref(size))
+        self._tls_module, self._tls_bytes = module.value, size.value
+
+    def _find_entry(self, name: str) -> _Entry:
+        sizes = (ctypes.c_uint * 64)()
+        count = getattr(self._library, f"autotune_sizes_{name}")(sizes)
+        return _Entry(_address(self._library, f"autotune_call_{name}"), tuple(sizes[:count]))
+
+    def launch(self, launch: Launch) -> None:
+        """Run one kernel to its end. What goes wrong inside it is raised by the device's next `synchronize`."""
+        self.launch_ordered(launch, self._device.options.order_seed)
+
+    def launch_ordered(self, launch: Launch, order_seed: int) -> None:
+        """The same with an order of threads: 0 ascending, 1 descending, else shuffled with this seed."""
+        entry = self._entries.get(launch.entry)
+        if entry is None:
+            raise Rejected(Outcome.RUNTIME, "launch_failure", f"no kernel {launch.entry} in the program")
+        check_limits(launch, self._device.info, self._static_smem_bytes)
+        sizes = tuple(argument.dtype.itemsize for argument in launch.args)
+        if sizes != entry.sizes_bytes:
+            message = f"{launch.entry} takes arguments of {entry.sizes_bytes} bytes and was given {sizes}"
+            raise Rejected(Outcome.RUNTIME, "launch_failure", message)
+        content = [np.array(argument) for argument in launch.args]
+        arguments = (ctypes.c_void_p * max(1, len(content)))(*(array.ctypes.data for array in content))
+        request = HostLaunch(
+            kernel=entry.address,
+            arguments=ctypes.addressof(arguments),
+            smem=self._smem,
+            smem_bytes=launch.smem_bytes,
+            tls_module=self._tls_module,
+            tls_bytes=self._tls_bytes,
+            order_seed=order_seed,
+            limit_ns=int(self._device.options.launch_limit_s * 1e9),
+            grid=launch.grid,
+            block=launch.block,
+            cores=self._device.options.cores,
+        )
+        self._device.run(request)
+
+    def symbol(self, name: str) -> tuple[int, int]:
+        """Address and size in bytes of a __constant__ or __device__ variable."""
+        found: Symbol | None = self._symbols.get(name)
+        address = _address(self._library, name) if found and not found.thread_local else 0
+        if not found or not address:
+            raise Rejected(Outcome.RUNTIME, "launch_failure", f"no variable {name} in the program")
+        return address, found.size_bytes
+
+    def unload(self) -> None:
+        """Free the program; the module must not be used afterwards."""
+        if self._fd >= 0:
+            self._device.unload(self._library._handle)
+            os.close(
+                self._fd
+            )  # not earlier: the loader knows a library by its path, and the number would be used again
+            self._fd = -1
+
+
+class HostDevice:
+    """This machine's CPU. `cxx` is the C++ compiler, which also compiles the runtime (0.3 s, once per process)."""
+
+    def __init__(self, cxx: str, options: HostOptions | None = None) -> None:
+        self.options = options or HostOptions(cores=usable_cores())
+        self.runtime = _load_runtime(cxx)
+        self._libc = ctypes.CDLL(None)
+        self._info = DeviceInfo(
+            kind="host",
+            name=_cpu_name(),
+            arch=90,
+            sm_count=self.options.cores,
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            l2_bytes=_last_cache_bytes(),
+        )
+        self._environment = Environment(
+            driver=f"{os.uname().sysname} {os.uname().machine}",
+            toolkit=_version(cxx),
+            flags=" ".join(FLAGS),
+            attributes={"kernel": os.uname().release},
+        )
+        self._sizes: dict[int, int] = {}
+        self._flush: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = None
+        self._failure: Rejected | None = None
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Identity and limits."""
+        return self._info
+
+    @property
+    def environment(self) -> Environment:
+        """Compiler and flags."""
+        return self._environment
+
+    def admit(self, problem: Conv2dProblem) -> None:
+        """Raises DeviceError when a forward pass would take over LAUNCH_BUDGET_S, naming an n that would not."""
+        image_s = problem.flops / problem.n / (PLAIN_FLOPS_PER_CORE * self.options.cores)
+        if image_s * problem.n > LAUNCH_BUDGET_S:
+            most = int(LAUNCH_BUDGET_S / image_s)
+            advice = f"n = {most} would do" if most else "no n would do, tune it on a GPU"
+            raise DeviceError(
+                f"host: {problem}: a plain kernel would take about {image_s * problem.n:.0f} s a launch on this CPU, "
+                f"more than {LAUNCH_BUDGET_S:.0f} s; {advice}"
+            )
+
+    def allocate(self, size_bytes: int) -> int:
+        """Address of new memory. In a process with AddressSanitizer its ends are watched."""
+        held = sum(self._sizes.values())
+        address = ctypes.c_void_p()
+        full = held + size_bytes > self._info.memory_bytes
+        if full or self._libc.posix_memalign(
+            ctypes.byref(address), ctypes.c_size_t(ALIGNMENT), ctypes.c_size_t(max(1, size_bytes))
+        ):
+            message = f"{size_bytes} bytes on top of {held} exceed the memory of this machine"
+            raise Rejected(Outcome.RUNTIME, "out_of_memory", message)
+        self._sizes[address.value or 0] = size_bytes
+        return address.value or 0
+
+    def free(self, address: int) -> None:
+        """Give memory of `allocate` back."""
+        if self._sizes.pop(address, None) is None:
+            raise DeviceError(f"address {address:#x} was not allocated on the host device")
+        self._libc.free(ctypes.c_void_p(address))
+
+    def write(self, address: int, content: bytes) -> None:
+        """Copy to the device."""
+        ctypes.memmove(address, content, len(content))
+
+    def read(self, address: int, size_bytes: int) -> bytes:
+        """Copy from the device."""
+        self.synchronize()
+        return ctypes.string_at(address, size_bytes)
+
+    def fill(self, address: int, byte: int, size_bytes: int) -> None:
+        """Set every byte."""
+        ctypes.memset(address, byte, size_bytes)
+
+    def copy(self, to: int, source: int, size_bytes: int) -> None:
+        """Copy within the device."""
+        ctypes.memmove(to, source, size_bytes)
+
+    def load(self, binary: Binary) -> HostModule:
+        """Load a program of `compile_host` into this process.
+
+        Raises DeviceError for a checked program in a process that was not started for it.
+        """
+        if binary.target.kind != "host":
+            raise DeviceError(f"a program for {binary.target.kind} does not run on the host device")
+        if binary.target.check and not hasattr(self._libc, "__asan_init"):
+            raise DeviceError(
+                "a checked program needs a process started with the variables of host_compile.check_environment()"
+            )
+        return HostModule(self, binary)
+
+    def run(self, request: HostLaunch) -> None:
+        """Run a launch to its end; keep what went wrong for `synchronize`."""
+        reason = ctypes.create_string_buffer(_REASON_BYTES)
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        if self.runtime.autotune_launch(ctypes.byref(request), reason, message, ctypes.c_size_t(_MESSAGE_BYTES)):
+            word, text = reason.value.decode(), message.value.decode(errors="replace")
+            timed_out = word == "too_long"
+            self._failure = Rejected(
+                Outcome.TIMEOUT if timed_out else Outcome.RUNTIME, "hang" if timed_out else word, text
+            )
+
+    def unload(self, handle: int) -> None:
+        """Close a library of `load`."""
+        self._libc.dlclose(ctypes.c_void_p(handle))
+
+    def synchronize(self) -> None:
+        """Raise what a kernel did wrong: Rejected('runtime', illegal_address | trap | assert | deadlock, ...)."""
+        failure, self._failure = self._failure, None
+        if failure:
+            raise failure
+
+    def time_us(self, run: Callable[[], None], *, cold: bool) -> float:
+        """Microseconds of wall clock that `run` takes; `cold` overwrites the last-level cache before it."""
+        if cold:
+            if self._flush is None:
+                size = min(FLUSH_BYTES_MAX, max(1 << 20, 2 * self._info.l2_bytes))
+                self._flush = np.zeros(size, np.uint8)
+            self._flush += np.uint8(1)
+        start = time.perf_counter_ns()
+        run()
+        elapsed = time.perf_counter_ns() - start
+        self.synchronize()
+        return elapsed / 1000
+
+    def close(self) -> None:
+        """Free all memory. Modules must have been unloaded."""
+        for address in tuple(self._sizes):
+            self.free(address)
+        self._flush = None
+
+
+def check_limits(launch: Launch, info: DeviceInfo, static_smem_bytes: int) -> None:
+    """Refuse what a GPU with these limits refuses: Rejected('runtime', 'launch_failure', ...)."""
+    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    smem_bytes = launch.smem_bytes + static_smem_bytes
+    axes = "xyz"
+    wrong = [
+        f"{what}.{axes[i]} = {size} is not in 1 to {most}"
+        for what, sizes, limits in (("grid", launch.grid, info.grid_limits), ("block", launch.block, info.block_limits))
+        for i, (size, most) in enumerate(zip(sizes, limits, strict=True))
+        if not 1 <= size <= most
+    ]
+    if not wrong and threads > info.max_threads_per_block:
+        wrong.append(f"{threads} threads a block, {info.max_threads_per_block} at most")
+    if smem_bytes > info.smem_per_block_bytes or launch.smem_bytes < 0:
+        wrong.append(f"{smem_bytes} bytes of shared memory a block, {info.smem_per_block_bytes} at most")
+    if wrong:
+        raise Rejected(Outcome.RUNTIME, "launch_failure", f"{launch.entry}: {'; '.join(wrong)}")
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    """Address of a symbol, 0 when there is none."""
+    try:
+        return ctypes.addressof(ctypes.c_char.in_dll(library, name))
+    except ValueError:
+        return 0
+
+
+def _load_runtime(cxx: str) -> ctypes.CDLL:
+    """The runtime of this process, compiled when the process has none yet. It stays loaded."""
+    try:
+        return ctypes.CDLL(RUNTIME_NAME, mode=ctypes.RTLD_GLOBAL | _RTLD_NOLOAD)
+    except OSError:
+        pass
+    fd = os.memfd_create("autotune-runtime")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(compile_runtime(cxx))
+    return ctypes.CDLL(f"/proc/self/fd/{fd}", mode=ctypes.RTLD_GLOBAL | os.RTLD_NOW)
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith(("model name", "Model")):
+            return line.partition(":")[2].strip()
+    return os.uname().machine
+
+
+def _last_cache_bytes() -> int:
+    """Size of the last-level cache; 0 when the system does not say."""
+    units = {"K": 1 << 10, "M": 1 << 20}
+    sizes = [file.read_text().strip() for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max((int(size[:-1]) * units[size[-1]] for size in sizes if size[-1:] in units), default=0)
+
+
+def _version(cxx: str) -> str:
+    command: Sequence[str] = (cxx, "--version")
+    first = subprocess.run(command, capture_output=True, text=True, check=False).stdout.partition("\n")[0]
+    return f"{Path(cxx).name} {first.split()[-1] if first else '?'}"

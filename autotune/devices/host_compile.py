@@ -1,0 +1,154 @@
+"""render -> compile for the CPU: `Program` to a shared library, with g++ or clang++ and the headers in `host_include`.
+
+Text goes to the compiler through a pipe and the library comes back through memory, so nothing is left on a disk.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+from autotune.compile import Binary, Program, Target
+from autotune.devices.elf import symbols
+from autotune.errors import Rejected, ToolchainError
+from autotune.trial import Outcome, Resources
+
+INCLUDE = Path(__file__).parent / "host_include"
+COMMON = ("-std=c++17", "-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti", "-fno-gnu-unique")
+SEMANTICS = ("-ffp-contract=fast", "-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math", "-fwrapv")
+"""What nvcc takes for granted: fused multiply-adds, reinterpreted memory, no errno, wrapping integers."""
+FLAGS = ("-O2", "-march=native", *SEMANTICS)
+CHECK_FLAGS = (
+    *("-O1", "-g1", "-march=native", *SEMANTICS),
+    *("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
+)
+STATIC_SMEM_BYTES = 49152  # static shared memory of a kernel, and
+CONSTANT_BYTES = 65536  # constant memory of a program: what ptxas admits
+_MESSAGE_LINES = 3
+_EXTERN_SHARED = re.compile(r"\bextern\s+__shared__\b[^;\[]*?(\w+)\s*\[\s*\]\s*;")
+_CONSTANT = re.compile(r"\b__constant__\b[^;=({\[]*?(\w+)\s*(?:__attribute__\s*\(\(.*?\)\)\s*)?[\[;={]")
+_DYNAMIC_SMEM = "autotune_smem_address"
+
+
+def compile_host(program: Program, target: Target, *, cxx: str, timeout_s: float = 120.0) -> Binary:
+    """Compile a program for this machine's CPU.
+
+    Raises Rejected('compile', ...) when the compiler refuses it or takes longer than `timeout_s`, ToolchainError when
+    the compiler does not start.
+    """
+    flags = CHECK_FLAGS if target.check else FLAGS
+    names = dict.fromkeys(_EXTERN_SHARED.findall(program.text))
+    tail = [f"AUTOTUNE_ENTRY({entry})" for entry in program.entries]
+    if names:
+        first, *others = names
+        tail.append(f"AUTOTUNE_SMEM({first})")
+        tail += [f'asm(".globl {name}\\n.set {name}, {first}\\n.type {name}, @tls_object");' for name in others]
+    text = '#line 1 "kernel.cu"\n' + program.text + '\n#line 1 "entries"\n' + "\n".join(tail) + "\n"
+    arguments = [
+        *COMMON,
+        "-fno-semantic-interposition",
+        "-Wl,-Bsymbolic",
+        "-Wno-unknown-pragmas",
+        *flags,
+        *program.flags,
+    ]
+    arguments += ["-fno-extern-tls-init", f"-I{INCLUDE}", "-include", "autotune_host.h", "-x", "c++", "-"]
+    image, log = _compile(cxx, arguments, text, timeout_s)
+    resources = _resources(image, program.text, dynamic=set(names))
+    return Binary(target, image, resources, log, program.entries)
+
+
+def compile_runtime(cxx: str) -> bytes:
+    """The library that runs the kernels, compiled for this machine."""
+    source = (INCLUDE / "autotune_host_runtime.cpp").read_text()
+    arguments = [*COMMON, "-O2", f"-Wl,-soname,{RUNTIME_NAME}", "-x", "c++", "-", "-lpthread", "-ldl"]
+    try:
+        return _compile(cxx, arguments, source, timeout_s=120.0)[0]
+    except Rejected as error:
+        raise ToolchainError(f"{cxx} cannot compile the host device's runtime: {error.message}") from error
+
+
+RUNTIME_NAME = "libautotune_host.so"
+
+
+def check_environment(cxx: str) -> dict[str, str]:
+    """Variables that a process must be started with to load programs compiled with `Target.check`.
+
+    AddressSanitizer must be the first library of a process. Its report goes to standard error, names the line of
+    `kernel.cu`, and ends the process with status 99.
+    """
+    command = [cxx, "-print-file-name=libasan.so"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    if "/" not in found:
+        raise ToolchainError(f"{cxx} has no AddressSanitizer library; install it (Debian: apt-get install libasan8)")
+    preload = [os.path.realpath(found), *os.environ.get("LD_PRELOAD", "").split()]
+    return {
+        "LD_PRELOAD": " ".join(preload),
+        "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:exitcode=99:handle_segv=1:detect_stack_use_after_return=0",
+        "UBSAN_OPTIONS": "halt_on_error=1:exitcode=99:print_stacktrace=1",
+    }
+
+
+def _compile(cxx: str, arguments: list[str], text: str, timeout_s: float) -> tuple[bytes, str]:
+    """Run the compiler on `text`; the library and what the compiler said."""
+    output = os.memfd_create("autotune-library")
+    try:
+        command = [cxx, *arguments, "-o", f"/proc/self/fd/{output}"]
+        environment = {**os.environ, "LC_ALL": "C"}
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+                pass_fds=(output,),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ToolchainError(
+                f"cannot run the C++ compiler {cxx}: {error.strerror}; set CXX to another one"
+            ) from error
+        try:
+            _, log = process.communicate(text, timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            message = f"{Path(cxx).name} took longer than {timeout_s:g} s"
+            raise Rejected(Outcome.COMPILE, "compile_timeout", message) from error
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+        if process.returncode:
+            raise Rejected(Outcome.COMPILE, "compile_error", _first_errors(log))
+        with open(output, "rb", closefd=False) as file:
+            file.seek(0)
+            return file.read(), log
+    finally:
+        os.close(output)
+
+
+def _first_errors(log: str) -> str:
+    lines = [line.strip() for line in log.splitlines()]
+    errors = [line for line in lines if "error:" in line or "undefined reference" in line] or [
+        line for line in lines if line
+    ]
+    return "\n".join(errors[:_MESSAGE_LINES]) or "the compiler gave no reason"
+
+
+def _resources(image: bytes, text: str, *, dynamic: set[str]) -> Resources:
+    """Memory that a program declares. Registers have no meaning here. Raises Rejected as ptxas does."""
+    variables = symbols(image)
+    shared = sum(v.size_bytes for name, v in variables.items() if v.thread_local and name not in dynamic)
+    constants = sum(variables[name].size_bytes for name in set(_CONSTANT.findall(text)) if name in variables)
+    for used, most, what in (
+        (shared, STATIC_SMEM_BYTES, "shared data"),
+        (constants, CONSTANT_BYTES, "global constant data"),
+    ):
+        if used > most:
+            message = f"the program uses too much {what} ({used} bytes, {most} at most)"
+            raise Rejected(Outcome.COMPILE, "compile_error", message)
+    return Resources(static_smem_bytes=shared, constant_bytes=constants)

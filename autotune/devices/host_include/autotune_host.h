@@ -1,0 +1,102 @@
+// What CUDA C++ takes for granted, for a C++17 compiler (g++ 11 or clang++, x86-64 or any other CPU): included before
+// the unmodified text of a kernel, which then runs on the CPU. One CUDA thread is one fiber of the runtime in
+// autotune_host_runtime.cpp; a block stays on one OS thread, so shared memory is thread_local. No standard header is
+// included: <cmath> alone would double the time to compile a small kernel.
+// __CUDACC__ and __CUDA_ARCH__ stay undefined: that is how a kernel tells the CPU from a GPU.
+#pragma once
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __managed__
+#define __grid_constant__
+#define __shared__ thread_local
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __forceinline__ __inline__ __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+
+// The C library, as nvcc declares it before a kernel's text.
+typedef __SIZE_TYPE__ size_t;
+extern "C" {
+int printf(const char*, ...);
+void* memcpy(void*, const void*, size_t) noexcept;
+void* memset(void*, int, size_t) noexcept;
+
+// The runtime. The line is the caller's, for messages.
+[[noreturn]] void autotune_stop(const char* reason, const char* what, const char* file, int line);
+unsigned autotune_barrier(int predicate, int line);
+unsigned long long autotune_warp(int kind, unsigned mask, unsigned long long value, unsigned source, unsigned width,
+                                 int line);
+}
+
+#undef assert
+#define assert(condition) \
+    ((condition) ? static_cast<void>(0) : autotune_stop("assert", #condition, __FILE__, __LINE__))
+#define __trap() autotune_stop("trap", "__trap()", __FILE__, __LINE__)
+
+#include "autotune_host_vector.h"
+
+#include "autotune_host_math.h"
+
+// Where a thread is. The runtime writes these; a thread never sees them change.
+#define AUTOTUNE_CONTEXT extern "C" __thread __attribute__((tls_model("initial-exec")))
+AUTOTUNE_CONTEXT const uint3 threadIdx asm("autotune_thread_idx");
+AUTOTUNE_CONTEXT const uint3 blockIdx asm("autotune_block_idx");
+AUTOTUNE_CONTEXT const dim3 blockDim asm("autotune_block_dim");
+AUTOTUNE_CONTEXT const dim3 gridDim asm("autotune_grid_dim");
+#undef AUTOTUNE_CONTEXT
+constexpr int warpSize = 32;
+
+// Barriers.
+inline void __syncthreads(int line = __builtin_LINE()) { autotune_barrier(0, line); }
+inline int __syncthreads_count(int predicate, int line = __builtin_LINE()) {
+    return static_cast<int>(autotune_barrier(predicate, line));
+}
+inline int __syncthreads_or(int predicate, int line = __builtin_LINE()) { return autotune_barrier(predicate, line) != 0; }
+inline int __syncthreads_and(int predicate, int line = __builtin_LINE()) { return autotune_barrier(!predicate, line) == 0; }
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+#include "autotune_host_warp.h"
+
+#include "autotune_host_atomic.h"
+
+// How the runtime calls a kernel: an array of pointers to the arguments.
+namespace autotune_host {
+template <unsigned... I>
+struct Indices {};
+template <unsigned N, unsigned... I>
+struct Count : Count<N - 1, N - 1, I...> {};
+template <unsigned... I>
+struct Count<0, I...> {
+    using type = Indices<I...>;
+};
+template <class... A, unsigned... I>
+inline void call(void (*kernel)(A...), void* const* arguments, Indices<I...>) {
+    kernel(*static_cast<A*>(arguments[I])...);
+}
+template <class... A>
+inline void call(void (*kernel)(A...), void* const* arguments) {
+    call(kernel, arguments, typename Count<sizeof...(A)>::type());
+}
+template <class... A>
+inline int sizes(void (*)(A...), unsigned* sizes_bytes) {  // room for 64
+    static_assert(sizeof...(A) <= 64, "a kernel takes at most 64 arguments here");
+    int count = 0;
+    ((sizes_bytes[count++] = sizeof(A)), ...);
+    return count;
+}
+}  // namespace autotune_host
+
+#define AUTOTUNE_ENTRY(kernel)                                                                              \
+    extern "C" void autotune_call_##kernel(void* const* arguments) { autotune_host::call(&kernel, arguments); } \
+    extern "C" int autotune_sizes_##kernel(unsigned* sizes) { return autotune_host::sizes(&kernel, sizes); }
+
+// The memory behind `extern __shared__ T name[];`. The label makes it the same symbol without naming T.
+#define AUTOTUNE_SMEM(name)                                                                 \
+    __attribute__((aligned(1024))) thread_local unsigned char autotune_smem[232448] asm(#name); \
+    extern "C" void* autotune_smem_address() { return autotune_smem; }

@@ -1,0 +1,683 @@
+// Runs CUDA kernels compiled for the CPU: one fiber per CUDA thread, blocks spread over OS threads.
+//
+// Compiled once per process by devices/host.py and loaded with global symbols; the kernels' libraries call
+// autotune_barrier, autotune_warp and autotune_stop and read the thread_local indices below.
+//
+// A fiber runs CUDA threads one after the other as long as none of them waits, so a kernel without a barrier is a
+// plain loop on one stack. A thread that waits keeps its stack, and the block's remaining threads start on another.
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#if !defined(__x86_64__) || defined(AUTOTUNE_UCONTEXT)
+#include <ucontext.h>
+#undef AUTOTUNE_UCONTEXT
+#define AUTOTUNE_UCONTEXT
+#endif
+
+struct Index {
+    unsigned x, y, z;
+};
+extern "C" {
+#define CONTEXT __thread Index __attribute__((tls_model("initial-exec")))
+CONTEXT autotune_thread_idx;
+CONTEXT autotune_block_idx;
+CONTEXT autotune_block_dim;
+CONTEXT autotune_grid_dim;
+}
+
+// AddressSanitizer must be told of every change of stack. Present only in a process that runs checked kernels.
+extern "C" {
+__attribute__((weak)) void __sanitizer_start_switch_fiber(void** fake, const void* bottom, size_t size_bytes);
+__attribute__((weak)) void __sanitizer_finish_switch_fiber(void* fake, const void** bottom, size_t* size_bytes);
+__attribute__((weak)) void __asan_poison_memory_region(const volatile void* address, size_t size_bytes);
+__attribute__((weak)) void __asan_unpoison_memory_region(const volatile void* address, size_t size_bytes);
+void* __tls_get_addr(size_t*);
+}
+
+namespace {
+
+constexpr unsigned MAX_THREADS = 1024;             // of a block
+constexpr size_t STACK_BYTES = (128 << 10) + 1088;  // odd in cache lines, so that equal frames do not share cache sets
+constexpr size_t DYNAMIC_SMEM_BYTES = 232448;      // of every kernel library with dynamic shared memory: 227 KB
+constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11dull;
+
+enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR };  // as in autotune_host_warp.h
+
+struct Fiber {
+#ifdef AUTOTUNE_UCONTEXT
+    ucontext_t context;
+#else
+    void* sp;
+#endif
+    Index index;      // of the CUDA thread that it runs
+    unsigned thread;  // the same, linear
+    int line;         // where it waits, for messages
+    struct {          // what it left for its warp, and what it gets
+        int kind;
+        unsigned mask, source, width;
+        uint64_t value, result;
+    } warp;
+    char* stack;
+    void* fake_stack;
+};
+
+struct Warp {
+    unsigned alive;    // lanes that have not exited
+    unsigned waiting;  // lanes in a warp primitive
+};
+
+struct Launch {
+    void (*kernel)(void* const*);
+    void* const* arguments;
+    Index grid, block;
+    unsigned threads;
+    uint64_t blocks, next, chunk;
+    uint64_t smem_bytes;
+    void* (*smem)();
+    uint64_t tls_module, tls_bytes;
+    uint64_t order_seed;
+    int64_t deadline_ns;
+    int stopped;  // a first failure is being written
+    char* reason;
+    char* message;
+    size_t message_bytes;
+};
+
+struct Worker {
+    Launch* launch;
+    Fiber* current;
+    Fiber main;
+    const void* main_stack;
+    size_t main_stack_bytes;
+    Fiber* free[MAX_THREADS];
+    unsigned free_count;
+    unsigned fiber_count;
+    Fiber* ready[MAX_THREADS];  // ring
+    unsigned head, tail;
+    Fiber* waiting[MAX_THREADS];  // at the block's barrier
+    unsigned arrived, live, next;
+    int barrier_line;
+    unsigned barrier_count, barrier_result;
+    uint64_t random;
+    uint16_t order[MAX_THREADS];  // in which a block's threads start
+    Index order_block;            // block size and seed for which `indices` holds
+    Index indices[MAX_THREADS];
+    Warp warps[MAX_THREADS / 32];
+    Fiber* lanes[MAX_THREADS];  // who waits in a warp primitive
+    Fiber fibers[MAX_THREADS];
+    char* stacks;
+    char signal_stack[32 << 10];
+};
+
+__thread Worker* self_worker __attribute__((tls_model("initial-exec")));
+
+int64_t now_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+uint64_t next_random(Worker* w) {  // splitmix64
+    uint64_t z = w->random += 0x9e3779b97f4a7c15ull;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    return z ^ z >> 31;
+}
+
+unsigned below(Worker* w, unsigned limit) { return static_cast<unsigned>(static_cast<uint32_t>(next_random(w)) * uint64_t{limit} >> 32); }
+
+// ---- switching stacks ----
+
+void fiber_main();
+
+#ifdef AUTOTUNE_UCONTEXT
+void switch_stack(Fiber* from, Fiber* to) { swapcontext(&from->context, &to->context); }
+void prepare_stack(Fiber* fiber) {
+    getcontext(&fiber->context);
+    fiber->context.uc_stack.ss_sp = fiber->stack;
+    fiber->context.uc_stack.ss_size = STACK_BYTES / 64 * 64;
+    fiber->context.uc_link = nullptr;
+    makecontext(&fiber->context, fiber_main, 0);
+}
+#else
+extern "C" __attribute__((visibility("hidden"))) void autotune_switch(void** from, void* to);
+asm(R"(
+.text
+.p2align 4
+.globl autotune_switch
+.hidden autotune_switch
+.type autotune_switch, @function
+autotune_switch:
+    push %rbp
+    push %rbx
+    push %r12
+    push %r13
+    push %r14
+    push %r15
+    mov %rsp, (%rdi)
+    mov %rsi, %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %rbx
+    pop %rbp
+    ret
+.size autotune_switch, . - autotune_switch
+)");
+inline void switch_stack(Fiber* from, Fiber* to) { autotune_switch(&from->sp, to->sp); }
+void prepare_stack(Fiber* fiber) {
+    uintptr_t top = (reinterpret_cast<uintptr_t>(fiber->stack) + STACK_BYTES) & ~uintptr_t{63};
+    void** sp = reinterpret_cast<void**>(top) - 8;  // six registers, the entry, its return address: none
+    memset(sp, 0, 8 * sizeof(void*));
+    sp[6] = reinterpret_cast<void*>(fiber_main);
+    fiber->sp = sp;
+}
+#endif
+
+inline void switch_to(Worker* w, Fiber* from, Fiber* to) {
+    w->current = to;
+    autotune_thread_idx = to->index;
+    if (__builtin_expect(__sanitizer_start_switch_fiber != nullptr, 0)) {
+        const bool to_main = to == &w->main;
+        __sanitizer_start_switch_fiber(&from->fake_stack, to_main ? w->main_stack : to->stack,
+                                       to_main ? w->main_stack_bytes : STACK_BYTES);
+        switch_stack(from, to);
+        __sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);
+        return;
+    }
+    switch_stack(from, to);
+}
+
+// ---- failures ----
+
+__attribute__((format(printf, 3, 4))) void record(Launch* launch, const char* reason, const char* format, ...) {
+    if (__atomic_exchange_n(&launch->stopped, 1, __ATOMIC_ACQ_REL)) return;
+    snprintf(launch->reason, 32, "%s", reason);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(launch->message, launch->message_bytes, format, arguments);
+    va_end(arguments);
+}
+
+// Leaves the kernel: every fiber of the block is abandoned.
+[[noreturn]] void abandon(Worker* w) {
+    Fiber* const from = w->current;
+    w->fiber_count = 0;
+    switch_to(w, from, &w->main);
+    __builtin_unreachable();
+}
+
+[[noreturn]] void deadlock(Worker* w) {
+    int barrier_line = w->arrived ? w->barrier_line : 0, warp_line = 0;
+    unsigned in_warp = 0, missing = 0;
+    for (unsigned i = 0; i < w->launch->threads; ++i) {
+        const Warp* warp = &w->warps[i / 32];
+        if (!(warp->waiting >> i % 32 & 1)) continue;
+        ++in_warp;
+        warp_line = w->lanes[i]->line;
+        missing = w->lanes[i]->warp.mask & warp->alive & ~warp->waiting;
+    }
+    record(w->launch, "deadlock",
+           "deadlock in block (%u, %u, %u): %u of %u threads wait at the barrier of line %d, %u in the warp primitive of "
+           "line %d for lanes 0x%x",
+           autotune_block_idx.x, autotune_block_idx.y, autotune_block_idx.z, w->arrived, w->live, barrier_line, in_warp,
+           warp_line, missing);
+    abandon(w);
+}
+
+// ---- scheduling the threads of a block ----
+
+Fiber* new_fiber(Worker* w) {
+    if (w->free_count) return w->free[--w->free_count];
+    Fiber* fiber = &w->fibers[w->fiber_count++];
+    fiber->stack = w->stacks + (fiber - w->fibers) * STACK_BYTES;
+    fiber->fake_stack = nullptr;
+    memcpy(fiber->stack, &CANARY, sizeof CANARY);
+    if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(fiber->stack, STACK_BYTES);
+    prepare_stack(fiber);
+    return fiber;
+}
+
+// The fiber that goes on when the current one cannot; nullptr when none can.
+inline Fiber* pick(Worker* w) {
+    bool any_ready = w->head != w->tail;
+    const bool any_new = w->next < w->launch->threads;
+    if (__builtin_expect(w->launch->order_seed > 1, 0)) {
+        if (any_ready && any_new && (next_random(w) & 1)) any_ready = false;
+        if (any_ready) {
+            const unsigned other = w->head + below(w, w->tail - w->head);
+            Fiber*& a = w->ready[w->head % MAX_THREADS];
+            Fiber*& b = w->ready[other % MAX_THREADS];
+            Fiber* const chosen = b;
+            b = a;
+            a = chosen;
+        }
+    }
+    if (any_ready) return w->ready[w->head++ % MAX_THREADS];
+    return any_new ? new_fiber(w) : nullptr;
+}
+
+inline void suspend(Worker* w, Fiber* fiber) {
+    Fiber* const to = pick(w);
+    if (!to) deadlock(w);
+    switch_to(w, fiber, to);
+}
+
+void release_barrier(Worker* w) {
+    w->barrier_result = w->barrier_count;
+    for (unsigned i = 0; i < w->arrived; ++i) w->ready[w->tail++ % MAX_THREADS] = w->waiting[i];
+    w->arrived = 0;
+}
+
+// Completes the warp primitive of `mask` when all its lanes came. Lanes that exited count as there.
+void try_warp(Worker* w, unsigned warp_number, unsigned mask) {
+    Warp* warp = &w->warps[warp_number];
+    Fiber** lanes = w->lanes + 32 * warp_number;
+    if (mask & warp->alive & ~warp->waiting) return;
+    const unsigned members = mask & warp->waiting;
+    unsigned ballot = 0;
+    const Fiber* first = lanes[__builtin_ctz(members)];
+    for (unsigned rest = members; rest; rest &= rest - 1) {
+        const Fiber* fiber = lanes[__builtin_ctz(rest)];
+        if (fiber->warp.mask != mask) return;  // it waits for others first
+        if (fiber->warp.kind != first->warp.kind || fiber->line != first->line) {
+            record(w->launch, "deadlock", "lanes of one warp meet in different warp primitives: lines %d and %d, mask 0x%x",
+                   first->line, fiber->line, mask);
+            abandon(w);
+        }
+        ballot |= static_cast<unsigned>(fiber->warp.value & 1) << __builtin_ctz(rest);
+    }
+    for (unsigned rest = members; rest; rest &= rest - 1) {
+        const unsigned lane = static_cast<unsigned>(__builtin_ctz(rest));
+        Fiber* fiber = lanes[lane];
+        const unsigned width = fiber->warp.width, source = fiber->warp.source, base = lane & ~(width - 1);
+        unsigned from = lane;
+        switch (fiber->warp.kind) {
+            case BALLOT: fiber->warp.result = ballot; break;
+            case SHFL: from = base | (source & (width - 1)); break;
+            case SHFL_UP: from = lane - base >= source ? lane - source : lane; break;
+            case SHFL_DOWN: from = lane - base + uint64_t{source} < width ? lane + source : lane; break;
+            case SHFL_XOR: from = (lane ^ source) < base + width ? (lane ^ source) & 31 : lane; break;
+            default: break;
+        }
+        if (fiber->warp.kind == BALLOT) continue;
+        // The value of a lane that takes no part is undefined on a GPU; here it is all ones, NaN.
+        fiber->warp.result = members >> from & 1 ? lanes[from]->warp.value : ~uint64_t{0};
+    }
+    warp->waiting &= ~members;
+    for (unsigned rest = members; rest; rest &= rest - 1) {
+        Fiber* fiber = lanes[__builtin_ctz(rest)];
+        if (fiber != w->current) w->ready[w->tail++ % MAX_THREADS] = fiber;
+    }
+}
+
+// A thread returned from the kernel; whoever waited only for it goes on.
+inline void exit_thread(Worker* w, unsigned thread) {
+    Warp* warp = &w->warps[thread / 32];
+    warp->alive &= ~(1u << thread % 32);
+    --w->live;
+    if (__builtin_expect(warp->waiting != 0, 0)) {
+        for (unsigned rest = warp->waiting; rest; rest &= rest - 1) {
+            const unsigned lane = static_cast<unsigned>(__builtin_ctz(rest));
+            if (warp->waiting >> lane & 1) try_warp(w, thread / 32, w->lanes[thread / 32 * 32 + lane]->warp.mask);
+        }
+    }
+    if (__builtin_expect(w->arrived != 0 && w->arrived == w->live, 0)) release_barrier(w);
+}
+
+__attribute__((noinline)) void fiber_main() {
+    Worker* const w = self_worker;
+    Fiber* const fiber = w->current;
+    if (__sanitizer_finish_switch_fiber) {
+        const void* bottom;
+        size_t size_bytes;
+        __sanitizer_finish_switch_fiber(nullptr, &bottom, &size_bytes);
+        if (!w->main_stack) w->main_stack = bottom, w->main_stack_bytes = size_bytes;
+    }
+    for (;;) {
+        Launch* const launch = w->launch;
+        const unsigned threads = launch->threads;
+        while (w->next < threads) {
+            const unsigned position = w->next++;
+            fiber->thread = launch->order_seed ? w->order[position] : position;
+            autotune_thread_idx = fiber->index = w->indices[fiber->thread];
+            launch->kernel(launch->arguments);
+            exit_thread(w, fiber->thread);
+            if (__builtin_expect(w->head != w->tail, 0)) break;
+        }
+        w->free[w->free_count++] = fiber;
+        Fiber* to = w->live ? pick(w) : &w->main;
+        if (!to) deadlock(w);
+        if (to == fiber) continue;
+        switch_to(w, fiber, to);
+    }
+}
+
+void order_threads(Worker* w, const Launch* launch, uint64_t block) {
+    if (memcmp(&w->order_block, &launch->block, sizeof(Index)) != 0) {
+        w->order_block = launch->block;
+        Index* index = w->indices;
+        for (unsigned z = 0; z < launch->block.z; ++z)
+            for (unsigned y = 0; y < launch->block.y; ++y)
+                for (unsigned x = 0; x < launch->block.x; ++x) *index++ = {x, y, z};
+    }
+    if (!launch->order_seed) return;
+    for (unsigned i = 0; i < launch->threads; ++i) w->order[i] = static_cast<uint16_t>(launch->threads - 1 - i);
+    if (launch->order_seed == 1) return;
+    w->random = launch->order_seed * 0x2545f4914f6cdd1dull + block;
+    for (unsigned i = launch->threads - 1; i > 0; --i) {
+        const unsigned j = below(w, i + 1);
+        const uint16_t kept = w->order[i];
+        w->order[i] = w->order[j];
+        w->order[j] = kept;
+    }
+}
+
+// Fills what a block may use of its shared memory with NaN, and hides the rest from it where ASan can.
+void poison_smem(const Launch* launch) {
+    if (!launch->tls_bytes) return;
+    size_t index[2] = {launch->tls_module, 0};
+    char* const base = static_cast<char*>(__tls_get_addr(index));
+    char* const end = base + launch->tls_bytes;
+    char* const smem = launch->smem ? static_cast<char*>(launch->smem()) : end;
+    if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(base, launch->tls_bytes);
+    memset(base, 0xff, static_cast<size_t>(smem - base) + (launch->smem ? launch->smem_bytes : 0));
+    if (!launch->smem) return;
+    char* const behind = smem + DYNAMIC_SMEM_BYTES;
+    if (behind < end) memset(behind, 0xff, static_cast<size_t>(end - behind));
+    if (__asan_poison_memory_region)
+        __asan_poison_memory_region(smem + launch->smem_bytes, DYNAMIC_SMEM_BYTES - launch->smem_bytes);
+}
+
+void run_block(Worker* w, Launch* launch, uint64_t block) {
+    const Index grid = launch->grid;
+    autotune_block_idx = {static_cast<unsigned>(block % grid.x), static_cast<unsigned>(block / grid.x % grid.y),
+                          static_cast<unsigned>(block / grid.x / grid.y)};
+    order_threads(w, launch, block);
+    poison_smem(launch);
+    w->head = w->tail = w->next = w->arrived = 0;
+    w->live = launch->threads;
+    for (unsigned i = 0; 32 * i < launch->threads; ++i) {
+        const unsigned lanes = launch->threads - 32 * i;
+        w->warps[i] = {lanes >= 32 ? ~0u : (1u << lanes) - 1, 0};
+    }
+    if (!w->fiber_count) w->free_count = 0;  // the last block was abandoned
+    Fiber* const first = new_fiber(w);
+    switch_to(w, &w->main, first);
+}
+
+Worker* make_worker() {
+    const size_t stacks_bytes = MAX_THREADS * STACK_BYTES + 4096;
+    const size_t bytes = (sizeof(Worker) + 4095) / 4096 * 4096;
+    void* memory = mmap(nullptr, bytes + stacks_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    Worker* w = static_cast<Worker*>(memory);
+    w->stacks = static_cast<char*>(memory) + bytes;
+    return w;
+}
+
+// Runs blocks of the launch on this OS thread until none is left.
+void run_blocks(Launch* launch) {
+    if (!self_worker) self_worker = make_worker();
+    Worker* const w = self_worker;
+    if (!w) return record(launch, "out_of_memory", "no memory for the stacks of %u threads", MAX_THREADS);
+    w->launch = launch;
+    autotune_block_dim = launch->block;
+    autotune_grid_dim = launch->grid;
+    stack_t alternative = {}, before = {};
+    alternative.ss_sp = w->signal_stack;
+    alternative.ss_size = sizeof w->signal_stack;
+    sigaltstack(&alternative, &before);
+    while (!__atomic_load_n(&launch->stopped, __ATOMIC_ACQUIRE)) {
+        const uint64_t first = __atomic_fetch_add(&launch->next, launch->chunk, __ATOMIC_RELAXED);
+        if (first >= launch->blocks) break;
+        const uint64_t end = first + launch->chunk < launch->blocks ? first + launch->chunk : launch->blocks;
+        for (uint64_t block = first; block < end && !__atomic_load_n(&launch->stopped, __ATOMIC_RELAXED); ++block)
+            run_block(w, launch, block);
+        if (now_ns() > launch->deadline_ns)
+            record(launch, "too_long", "the launch ran past its time limit with %llu of %llu blocks started",
+                   static_cast<unsigned long long>(end), static_cast<unsigned long long>(launch->blocks));
+    }
+    for (unsigned i = 0; i < w->fiber_count; ++i)
+        if (memcmp(w->fibers[i].stack, &CANARY, sizeof CANARY) != 0)
+            record(launch, "illegal_address", "stack overflow: a thread's local arrays take more than %zu bytes", STACK_BYTES);
+    if (__asan_unpoison_memory_region && launch->tls_bytes) {
+        size_t index[2] = {launch->tls_module, 0};
+        __asan_unpoison_memory_region(__tls_get_addr(index), launch->tls_bytes);
+    }
+    sigaltstack(&before, nullptr);
+    w->launch = nullptr;
+}
+
+// ---- faults of the kernel ----
+
+const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+constexpr int SIGNAL_COUNT = sizeof SIGNALS / sizeof *SIGNALS;
+struct sigaction previous[SIGNAL_COUNT];
+
+void on_fault(int number, siginfo_t* info, void*) {
+    Worker* const w = self_worker;
+    if (w && w->launch && w->current != &w->main) {
+        const Index t = w->current->index, b = autotune_block_idx;
+        const bool address = number == SIGSEGV || number == SIGBUS;
+        record(w->launch, address ? "illegal_address" : "trap", "%s %p in block (%u, %u, %u), thread (%u, %u, %u)",
+               address               ? "illegal address"
+               : number == SIGFPE ? "integer division by zero at"
+                                     : "illegal instruction at",
+               info->si_addr, b.x, b.y, b.z, t.x, t.y, t.z);
+        abandon(w);
+    }
+    for (int i = 0; i < SIGNAL_COUNT; ++i)
+        if (SIGNALS[i] == number) sigaction(number, &previous[i], nullptr);  // the instruction runs again and faults there
+}
+
+void catch_faults() {
+    struct sigaction action = {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    for (int i = 0; i < SIGNAL_COUNT; ++i) sigaction(SIGNALS[i], &action, &previous[i]);
+}
+
+void leave_faults() {
+    for (int i = 0; i < SIGNAL_COUNT; ++i) sigaction(SIGNALS[i], &previous[i], nullptr);
+}
+
+// ---- the pool of OS threads ----
+
+pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t pool_wake = PTHREAD_COND_INITIALIZER, pool_done = PTHREAD_COND_INITIALIZER;
+unsigned pool_size, pool_active;
+uint64_t pool_generation;
+unsigned pool_wanted;
+Launch* pool_launch;
+
+void* pool_main(void* argument) {
+    const unsigned number = static_cast<unsigned>(reinterpret_cast<uintptr_t>(argument));
+    uint64_t seen = 0;
+    pthread_mutex_lock(&pool_lock);
+    for (;;) {
+        while (!pool_launch || pool_generation == seen) pthread_cond_wait(&pool_wake, &pool_lock);
+        seen = pool_generation;
+        if (number >= pool_wanted) continue;
+        Launch* const launch = pool_launch;
+        pthread_mutex_unlock(&pool_lock);
+        run_blocks(launch);
+        pthread_mutex_lock(&pool_lock);
+        if (--pool_active == 0) pthread_cond_signal(&pool_done);
+    }
+}
+
+void forget_pool() {  // after a fork the child has no pool threads
+    pthread_mutex_init(&launching, nullptr);
+    pthread_mutex_init(&pool_lock, nullptr);
+    pthread_cond_init(&pool_wake, nullptr);
+    pthread_cond_init(&pool_done, nullptr);
+    pool_size = pool_active = 0;
+    pool_launch = nullptr;
+}
+
+void run_on(Launch* launch, unsigned cores) {
+    const unsigned wanted = launch->blocks < cores ? static_cast<unsigned>(launch->blocks) - 1 : cores - 1;
+    if (!wanted) return run_blocks(launch);
+    if (!pool_size) {
+        static bool registered;
+        if (!registered) pthread_atfork(nullptr, nullptr, forget_pool);
+        registered = true;
+    }
+    pthread_mutex_lock(&pool_lock);
+    while (pool_size < wanted) {
+        pthread_t thread;
+        sigset_t all, kept;
+        sigfillset(&all);
+        for (int i = 0; i < SIGNAL_COUNT; ++i) sigdelset(&all, SIGNALS[i]);
+        pthread_sigmask(SIG_SETMASK, &all, &kept);  // the caller's signals (Ctrl-C) stay with the caller
+        const int failed = pthread_create(&thread, nullptr, pool_main, reinterpret_cast<void*>(uintptr_t{pool_size}));
+        pthread_sigmask(SIG_SETMASK, &kept, nullptr);
+        if (failed) break;
+        pthread_detach(thread);
+        ++pool_size;
+    }
+    pool_wanted = pool_active = wanted < pool_size ? wanted : pool_size;
+    pool_launch = launch;
+    ++pool_generation;
+    pthread_cond_broadcast(&pool_wake);
+    pthread_mutex_unlock(&pool_lock);
+    run_blocks(launch);
+    pthread_mutex_lock(&pool_lock);
+    while (pool_active) pthread_cond_wait(&pool_done, &pool_lock);
+    pool_launch = nullptr;
+    pthread_mutex_unlock(&pool_lock);
+}
+
+}  // namespace
+
+// ---- called by kernels ----
+
+extern "C" unsigned autotune_barrier(int predicate, int line) {
+    Worker* const w = self_worker;
+    Fiber* const fiber = w->current;
+    if (w->arrived == 0) {
+        w->barrier_line = line;
+        w->barrier_count = 0;
+    } else if (__builtin_expect(line != w->barrier_line, 0)) {
+        record(w->launch, "deadlock",
+               "divergent barrier in block (%u, %u, %u): thread (%u, %u, %u) is at the barrier of line %d, %u threads wait at "
+               "that of line %d",
+               autotune_block_idx.x, autotune_block_idx.y, autotune_block_idx.z, fiber->index.x, fiber->index.y,
+               fiber->index.z, line, w->arrived, w->barrier_line);
+        abandon(w);
+    }
+    w->barrier_count += predicate != 0;
+    fiber->line = line;
+    if (w->arrived + 1 == w->live) {
+        release_barrier(w);
+    } else {
+        w->waiting[w->arrived++] = fiber;
+        suspend(w, fiber);
+    }
+    return w->barrier_result;
+}
+
+extern "C" unsigned long long autotune_warp(int kind, unsigned mask, unsigned long long value, unsigned source,
+                                            unsigned width, int line) {
+    Worker* const w = self_worker;
+    Fiber* const fiber = w->current;
+    const unsigned warp = fiber->thread / 32, lane = fiber->thread % 32;
+    fiber->line = line;
+    if (!(mask >> lane & 1)) {
+        record(w->launch, "deadlock", "lane %u calls the warp primitive of line %d with mask 0x%x, which leaves it out", lane,
+               line, mask);
+        abandon(w);
+    }
+    fiber->warp.kind = kind;
+    fiber->warp.mask = mask;
+    fiber->warp.source = source;
+    fiber->warp.width = width;
+    fiber->warp.value = value;
+    w->lanes[fiber->thread] = fiber;
+    w->warps[warp].waiting |= 1u << lane;
+    try_warp(w, warp, mask);
+    if (w->warps[warp].waiting >> lane & 1) suspend(w, fiber);
+    return fiber->warp.result;
+}
+
+extern "C" void autotune_stop(const char* reason, const char* what, const char* file, int line) {
+    Worker* const w = self_worker;
+    const Index t = w->current->index, b = autotune_block_idx;
+    record(w->launch, reason, "%s:%d: %s in block (%u, %u, %u), thread (%u, %u, %u)", file, line, what, b.x, b.y, b.z, t.x,
+           t.y, t.z);
+    abandon(w);
+}
+
+extern "C" long autotune_clock() { return now_ns(); }
+
+// ---- called by devices/host.py ----
+
+struct AutotuneLaunch {  // as HostLaunch in devices/host.py
+    void (*kernel)(void* const*);
+    void* const* arguments;
+    void* (*smem)();
+    uint64_t smem_bytes, tls_module, tls_bytes, order_seed, limit_ns;
+    Index grid, block;
+    unsigned cores;
+};
+
+// 0, or 1 with a reason (32 bytes) and a message when the kernel failed.
+extern "C" int autotune_launch(const AutotuneLaunch* request, char* reason, char* message, size_t message_bytes) {
+    Launch launch = {};
+    launch.kernel = request->kernel;
+    launch.arguments = request->arguments;
+    launch.grid = request->grid;
+    launch.block = request->block;
+    launch.threads = request->block.x * request->block.y * request->block.z;
+    launch.blocks = uint64_t{request->grid.x} * request->grid.y * request->grid.z;
+    launch.chunk = launch.blocks / (request->cores * uint64_t{64});
+    launch.chunk = launch.chunk < 1 ? 1 : launch.chunk > 16 ? 16 : launch.chunk;
+    launch.smem = request->smem;
+    launch.smem_bytes = request->smem_bytes;
+    launch.tls_module = request->tls_module;
+    launch.tls_bytes = request->tls_bytes;
+    launch.order_seed = request->order_seed;
+    launch.deadline_ns = now_ns() + static_cast<int64_t>(request->limit_ns);
+    launch.reason = reason;
+    launch.message = message;
+    launch.message_bytes = message_bytes;
+    pthread_mutex_lock(&launching);
+    const bool checked = __sanitizer_start_switch_fiber != nullptr;  // then the sanitizer reports faults
+    if (!checked) catch_faults();
+    run_on(&launch, request->cores);
+    if (!checked) leave_faults();
+    pthread_mutex_unlock(&launching);
+    return launch.stopped;
+}
+
+// The module number and size of a library's thread-local block, which is its shared memory.
+extern "C" void autotune_tls(void* library, uint64_t* module, uint64_t* size_bytes) {
+    struct Search {
+        size_t module, size_bytes;
+    } search = {0, 0};
+    dlinfo(library, RTLD_DI_TLS_MODID, &search.module);
+    if (search.module)
+        dl_iterate_phdr(
+            [](dl_phdr_info* info, size_t, void* argument) {
+                Search* const s = static_cast<Search*>(argument);
+                if (info->dlpi_tls_modid != s->module) return 0;
+                for (int i = 0; i < info->dlpi_phnum; ++i)
+                    if (info->dlpi_phdr[i].p_type == PT_TLS) s->size_bytes = info->dlpi_phdr[i].p_memsz;
+                return 1;
+            },
+            &search);
+    *module = search.module;
+    *size_bytes = search.size_bytes;
+}

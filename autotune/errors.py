@@ -1,0 +1,54 @@
+"""The exception tree. A config's failure is data (an Outcome); every other failure is one of these.
+
+AutotuneError
+    StudyError       a study file or problem is wrong: path, line or key, allowed values
+    TemplateError    a template is wrong: path, line or key
+    StoreError       the database cannot be used: newer schema, locked, not a database
+    ToolchainError   nvcc or a C++ compiler is missing or broken, and how to get it
+    DeviceError      no such device, no driver, a device that cannot do what was asked
+        DeviceLost   the device stopped answering and did not come back
+    Rejected         a config's own fault; becomes an Outcome, never escapes the line
+"""
+
+from __future__ import annotations
+
+
+class AutotuneError(Exception):
+    """An error a user can act on; its message is one line: what, where, what to do."""
+
+
+class StudyError(AutotuneError):
+    """A study file, or a problem in it, is wrong."""
+
+
+class TemplateError(AutotuneError):
+    """A template's header, body or expression is wrong."""
+
+
+class StoreError(AutotuneError):
+    """The results database cannot be opened, read or written."""
+
+
+class ToolchainError(AutotuneError):
+    """A compiler is missing or does not work."""
+
+
+class DeviceError(AutotuneError):
+    """The device does not exist or cannot do what was asked of it."""
+
+
+class DeviceLost(DeviceError):
+    """The device stopped answering and a fresh worker could not revive it."""
+
+
+class Rejected(AutotuneError):
+    """A config cannot be used. `outcome` and `reason` are the words that the trial stores."""
+
+    def __init__(self, outcome: str, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.reason = reason
+        self.message = message
+
+    def __reduce__(self) -> tuple[type[Rejected], tuple[str, str, str]]:
+        return (Rejected, (self.outcome, self.reason, self.message))

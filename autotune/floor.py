@@ -1,0 +1,31 @@
+"""How fast a layer could run at best: the larger of its bytes over the copy rate and its FLOPs over the unit's rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autotune.problem import Conv2dProblem
+
+ARITHMETIC_RATE: Mapping[str, tuple[str, float]] = {
+    "fp32": ("fp32", 1.0),
+    "fp32-3xtf32": ("tf32", 1 / 3),  # three products for one
+    "tf32": ("tf32", 1.0),
+    "fp16": ("fp16", 1.0),
+    "fp16-acc16": ("fp16", 1.0),
+    "bf16": ("fp16", 1.0),  # the same units at the same rate
+}
+"""Accuracy class to the calibrated rate that bounds it, and the share of that rate that is useful."""
+
+
+def floor_us(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float]) -> float | None:
+    """Microseconds that no kernel of this class can beat on a device with these rates; None when not calibrated.
+
+    `rates` as the store keeps them: `copy` in bytes per second (read plus written), arithmetic in FLOP per second.
+    A unit without a calibrated rate (tensor cores before 8.0) does not bound.
+    """
+    if "copy" not in rates:
+        return None
+    memory_us = 1e6 * problem.minimal_bytes / rates["copy"]
+    unit, share = ARITHMETIC_RATE[accuracy]
+    rate = max(rates.get(unit, 0.0) * share, rates.get("fp32", 0.0))
+    return max(memory_us, 1e6 * problem.flops / rate) if rate else memory_us

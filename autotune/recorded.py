@@ -1,0 +1,300 @@
+"""Exhaustively recorded search spaces: Kernel Tuner cache files and T4 result files, read into a `Recording`.
+
+The configs in a file are its feasible space. Kernel Tuner declares the order of each parameter's values; T4 does
+not, so they are taken in ascending order. Formats: https://github.com/KernelTuner/kernel_tuner (cache, 1.0) and
+https://github.com/odgaard/TuningSchema (T4, 1.0.0).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.errors import StudyError
+from autotune.trial import Config, Outcome, Timing, Trial, Value
+
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+
+US_PER_UNIT = {"nanoseconds": 1e-3, "microseconds": 1.0, "milliseconds": 1e3, "miliseconds": 1e3, "seconds": 1e6}
+"""Microseconds in a T4 file's `timeunit`; Kernel Tuner writes `miliseconds`."""
+
+FAILURES = {
+    "InvalidConfig": (Outcome.RUNTIME, "resource_limit"),
+    "CompilationFailedConfig": (Outcome.COMPILE, "compile"),
+    "RuntimeFailedConfig": (Outcome.RUNTIME, "runtime"),
+    "constraints": (Outcome.RUNTIME, "resource_limit"),
+    "compile": (Outcome.COMPILE, "compile"),
+    "runtime": (Outcome.RUNTIME, "runtime"),
+    "timeout": (Outcome.TIMEOUT, "hang"),
+    "correctness": (Outcome.CORRECTNESS, "wrong"),
+}
+"""The words of both formats for a failed config. What the file lists was tried, so a config that broke a limit of
+the device counts as a failed launch and costs an evaluation like any other failure."""
+
+OTHER_FAILURE = (Outcome.RUNTIME, "other")
+FAILED_TIME_MS = 1e20
+"""Old Kernel Tuner cache files write this time for a failed config."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedParam:
+    """A parameter and its values in the recorded order."""
+
+    name: str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recorded search space: what each of its configs took. Usable as a search space of its own."""
+
+    name: str
+    """the file it came from"""
+    template: str
+    """the kernel's name"""
+    device_name: str
+    params: tuple[RecordedParam, ...]
+    rows: npt.NDArray[np.int16]
+    """value indices of the configs [m, len(params)], lexicographic order"""
+    times_us: npt.NDArray[np.float64]
+    """time of each row, infinite when it failed"""
+    failures: tuple[tuple[Outcome, str] | None, ...]
+    """outcome and reason of each row, None when it is correct"""
+    _row_of: dict[tuple[int, ...], int] = field(repr=False)
+
+    @property
+    def complete(self) -> bool:
+        """True: a recording lists every feasible config."""
+        return True
+
+    @property
+    def default(self) -> Config | None:
+        """None: a recording declares no default."""
+        return None
+
+    @property
+    def optimum_us(self) -> float:
+        """The smallest recorded time."""
+        return float(self.times_us.min())
+
+    def config(self, row: int) -> Config:
+        """The config of a row."""
+        return Config(
+            self.template,
+            tuple((param.name, param.values[i]) for param, i in zip(self.params, self.rows[row], strict=True)),
+        )
+
+    def row_of(self, config: Config) -> int | None:
+        """The row of a config, None when it was not recorded."""
+        values = config.values()
+        if config.template != self.template or values.keys() != {param.name for param in self.params}:
+            return None
+        try:
+            return self._row_of.get(tuple(param.values.index(values[param.name]) for param in self.params))
+        except ValueError:
+            return None
+
+    def trial(self, number: int, config: Config) -> Trial:
+        """What the recording says of a config, as a trial; StudyError when it was not recorded."""
+        row = self.row_of(config)
+        if row is None:
+            raise StudyError(f"{self.name}: the config {config} was not recorded")
+        failure = self.failures[row]
+        if failure is not None:
+            return Trial(number, config, failure[0], reason=failure[1], message="as recorded")
+        time_us = float(self.times_us[row])
+        return Trial(number, config, Outcome.CORRECT, timing=Timing((time_us,), time_us, time_us, time_us, "recorded"))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One config as a file lists it: the parameters, and a time or the failure."""
+
+    values: Mapping[str, Value]
+    time_us: float | None
+    failure: tuple[Outcome, str] | None
+
+
+def read_recording(path: Path) -> Recording:
+    """Read a Kernel Tuner cache file or a T4 result file, plain or gzip-compressed.
+
+    Raises StudyError with the path when the file cannot be read, is neither format, or records no correct config.
+    """
+    document = _object(_parse(path, _text(path)), f"{path}: the file")
+    if "cache" in document:
+        return _kernel_tuner(path, document)
+    if "results" in document:
+        return _t4(path, document)
+    raise StudyError(
+        f"{path}: neither a Kernel Tuner cache file (no key `cache`) nor a T4 result file (no key `results`)"
+    )
+
+
+def recording_of(
+    name: str, template: str, device_name: str, params: Sequence[tuple[str, Sequence[Value]]], records: Iterable[Record]
+) -> Recording:
+    """A recording from its records; StudyError when one does not fit the parameters or none is correct."""
+    fields = tuple(RecordedParam(param, tuple(values)) for param, values in params)
+    positions = [{_key(value): i for i, value in enumerate(param.values)} for param in fields]
+    found: dict[tuple[int, ...], Record] = {}
+    for record in records:
+        row = []
+        for param, places in zip(fields, positions, strict=True):
+            if param.name not in record.values:
+                raise StudyError(f"{name}: a config lacks the parameter {param.name!r}: {dict(record.values)}")
+            place = places.get(_key(record.values[param.name]))
+            if place is None:
+                allowed = ", ".join(str(value) for value in param.values)
+                raise StudyError(
+                    f"{name}: {param.name} = {record.values[param.name]!r} is not one of its values ({allowed})"
+                )
+            row.append(place)
+        found[tuple(row)] = record
+    if not any(record.time_us is not None for record in found.values()):
+        raise StudyError(f"{name}: records no config with a time ({len(found)} configs in the file)")
+    rows = sorted(found)
+    return Recording(
+        name=name,
+        template=template,
+        device_name=device_name,
+        params=fields,
+        rows=np.array(rows, dtype=np.int16).reshape(len(rows), len(fields)),
+        times_us=np.array([math.inf if (time := found[row].time_us) is None else time for row in rows]),
+        failures=tuple(found[row].failure for row in rows),
+        _row_of={row: i for i, row in enumerate(rows)},
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        return content.decode()
+    except (OSError, EOFError, zlib.error) as error:
+        raise StudyError(f"{path}: cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise StudyError(f"{path}: not a text file: {error}") from error
+
+
+def _parse(path: Path, text: str) -> Json:
+    """The JSON document; a cache file that was never closed ends in a comma and lacks its last brackets."""
+    try:
+        return _json(text)
+    except json.JSONDecodeError as error:
+        body = text.rstrip().removesuffix(",")
+        for closing in ("}}", "}", "]}"):
+            with contextlib.suppress(json.JSONDecodeError):
+                return _json(body + closing)
+        raise StudyError(f"{path}:{error.lineno}: not JSON: {error.msg} (column {error.colno})") from error
+
+
+def _json(text: str) -> Json:
+    document: Json = json.loads(text)
+    return document
+
+
+def _kernel_tuner(path: Path, document: Mapping[str, Json]) -> Recording:
+    where = f"{path}: "
+    names = [str(name) for name in _array(document.get("tune_params_keys"), f"{where}tune_params_keys")]
+    declared = _object(document.get("tune_params"), f"{where}tune_params")
+    params = [(name, [_value(v) for v in _array(declared.get(name), f"{where}tune_params.{name}")]) for name in names]
+    objective = str(document.get("objective") or "time")
+    if objective != "time":
+        raise StudyError(f"{path}: objective = {objective!r}: only recordings of `time` can be replayed")
+    records = []
+    for key, entry in _object(document["cache"], f"{where}cache").items():
+        record = _object(entry, f"{where}cache[{key!r}]")
+        values = {name: _value(record[name]) for name in names if name in record}
+        time = record.get("time")
+        if isinstance(time, bool) or not isinstance(time, int | float | str):
+            raise StudyError(f"{where}cache[{key!r}]: `time` is {time!r}: expected milliseconds or a failure's name")
+        if isinstance(time, str):
+            records.append(Record(values, None, FAILURES.get(time, OTHER_FAILURE)))
+        else:
+            records.append(_timed(values, time, US_PER_UNIT["milliseconds"]))
+    template = str(document.get("kernel_name") or path.name)
+    return recording_of(str(path), template, str(document.get("device_name") or "unknown"), params, records)
+
+
+def _t4(path: Path, document: Mapping[str, Json]) -> Recording:
+    where = f"{path}: "
+    metadata = _object(document.get("metadata") or {}, f"{where}metadata")
+    unit = str(metadata.get("timeunit") or "milliseconds")
+    if unit not in US_PER_UNIT:
+        raise StudyError(f"{where}metadata.timeunit = {unit!r}: expected one of {', '.join(US_PER_UNIT)}")
+    records = []
+    for i, entry in enumerate(_array(document["results"], f"{where}results")):
+        result = _object(entry, f"{where}results[{i}]")
+        config = _object(result.get("configuration"), f"{where}results[{i}].configuration")
+        values = {name: _value(value) for name, value in config.items()}
+        invalidity = str(result.get("invalidity", "correct"))
+        time = _measured_time(result, f"{where}results[{i}]")
+        if invalidity != "correct" or time is None:
+            records.append(Record(values, None, FAILURES.get(invalidity, OTHER_FAILURE)))
+        else:
+            records.append(_timed(values, time, US_PER_UNIT[unit]))
+    names = list(records[0].values) if records else []
+    params = [(name, sorted({r.values[name] for r in records if name in r.values}, key=_ascending)) for name in names]
+    return recording_of(str(path), path.name, "unknown", params, records)
+
+
+def _measured_time(result: Mapping[str, Json], where: str) -> float | None:
+    """The `time` among a T4 result's measurements, None when it names a failure instead."""
+    for entry in _array(result.get("measurements"), f"{where}.measurements"):
+        measurement = _object(entry, f"{where}.measurements")
+        if measurement.get("name") == "time":
+            value = measurement.get("value")
+            return float(value) if isinstance(value, int | float) else None
+    raise StudyError(f"{where}.measurements: no measurement named `time`")
+
+
+def _timed(values: Mapping[str, Value], time: float, us_per_unit: float) -> Record:
+    if not math.isfinite(time) or not 0 < time < FAILED_TIME_MS:
+        return Record(values, None, OTHER_FAILURE)
+    return Record(values, time * us_per_unit, None)
+
+
+def _object(value: Json, where: str) -> Mapping[str, Json]:
+    if not isinstance(value, Mapping):
+        raise StudyError(f"{where}: expected an object, found {_kind(value)}")
+    return value
+
+
+def _array(value: Json, where: str) -> Sequence[Json]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise StudyError(f"{where}: expected an array, found {_kind(value)}")
+    return value
+
+
+def _kind(value: Json) -> str:
+    return "nothing" if value is None else f"{json.dumps(value)[:40]}"
+
+
+def _value(value: Json) -> Value:
+    """A parameter's value; a whole float counts as an int, any other thing as its text."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, bool | int | str) else json.dumps(value)
+
+
+def _key(value: Value) -> tuple[str, Value]:
+    return (type(value).__name__, value)
+
+
+def _ascending(value: Value) -> tuple[int, float, str]:
+    """Numbers by size, then texts: as numbers where they read as one, then by letters."""
+    try:
+        return (0, float(value), "")
+    except ValueError:
+        return (1, 0.0, str(value))

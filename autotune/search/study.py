@@ -1,0 +1,112 @@
+"""Ask and tell through one in-memory Optuna study per subject."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.errors import StudyError
+from autotune.search.encoding import Encoding
+from autotune.search.landscape import FeasibleSpace, Landscape
+from autotune.search.proposer import propose, uniform
+from autotune.search.samplers import PEERS, Choose, RowSampler, draw, require
+from autotune.trial import Config, Trial
+
+PROPOSE = {"default": propose, "random": uniform}
+"""This project's own ways to choose a feasible config."""
+
+SAMPLERS = (*PROPOSE, *PEERS)
+"""Names that a study may give as its sampler."""
+
+
+class Search:
+    """Proposes configs of all families under one budget; every feasible config at most once.
+
+    `ask` depends on (seed, number), the told trials and the configs asked for and not yet told, on nothing else:
+    a search given its `history` proposes what an uninterrupted one would. Each family's default comes first; a
+    complete space no larger than the budget is then walked in order. Raises StudyError for an unknown sampler.
+    """
+
+    def __init__(
+        self, spaces: Sequence[FeasibleSpace], *, sampler: str, seed: int, budget: int, history: Sequence[Trial]
+    ) -> None:
+        if sampler not in SAMPLERS:
+            raise StudyError(f"sampler = {sampler!r}: expected one of {', '.join(SAMPLERS)}")
+        self._sampler = sampler
+        self._peer = PEERS.get(sampler)
+        if self._peer is not None:
+            require(sampler, self._peer)
+        self._landscape = Landscape(spaces)
+        self._encoding = Encoding(self._landscape, ordinal=self._peer is not None and self._peer.ordinal)
+        self._seed = seed
+        self._budget = budget
+        self._asked: dict[int, int] = {}  # landscape index -> Optuna trial number, asked for and not yet told
+        verbosity = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._study = optuna.create_study(direction="minimize")
+        optuna.logging.set_verbosity(verbosity)
+        for trial in history:
+            self._tell_past(trial)
+
+    def ask(self, number: int) -> Config | None:
+        """The config to evaluate as trial `number`, or None when every feasible one was asked for."""
+        if not self._landscape.free.any():
+            return None
+        return self._landscape.config(self._ask(number, forced=self._forced()))
+
+    def tell(self, trial: Trial) -> None:
+        """Take a finished trial in; one of a config outside the spaces, or told before, changes nothing."""
+        index = self._landscape.find(trial.config)
+        if index is None or not self._landscape.tell(index, trial):
+            return
+        log_time = self._landscape.observations[-1].log_time
+        state = TrialState.COMPLETE if np.isfinite(log_time) else TrialState.PRUNED
+        value = log_time if np.isfinite(log_time) else None
+        if index in self._asked:
+            self._study.tell(self._asked.pop(index), value, state=state)
+        else:
+            past = optuna.trial.create_trial(
+                params=self._encoding.params(index),
+                distributions=self._encoding.distributions(index),
+                state=state,
+                value=value,
+            )
+            self._study.add_trial(past)
+
+    def _tell_past(self, trial: Trial) -> None:
+        """Tell a trial of an earlier run, asking for it first where the sampler takes notes of its asks."""
+        index = self._landscape.find(trial.config)
+        if self._peer is not None and self._peer.keeps_state and index is not None and self._landscape.free[index]:
+            self._ask(trial.number, forced=index)
+        self.tell(trial)
+
+    def _forced(self) -> int | None:
+        """What comes next whatever the sampler: a family's default, or the next row of a space within the budget."""
+        default = self._landscape.first_free_default()
+        if default is not None:
+            return default
+        small = self._landscape.complete and len(self._landscape) <= self._budget
+        return self._landscape.first_free() if small else None
+
+    def _ask(self, number: int, *, forced: int | None) -> int:
+        sampler = RowSampler(self._encoding, self._choose(np.random.default_rng([self._seed, number]), forced))
+        self._study.sampler = sampler
+        trial = self._study.ask()
+        _ = trial.relative_params  # Optuna samples when these are first looked at
+        self._encoding.suggest(trial, sampler.index)
+        self._asked[sampler.index] = trial.number
+        self._landscape.ask(sampler.index)
+        return sampler.index
+
+    def _choose(self, rng: np.random.Generator, forced: int | None) -> Choose:
+        if self._peer is not None:
+            return draw(self._peer, self._landscape, self._encoding, rng, forced)
+        own = PROPOSE[self._sampler]
+
+        def choose(_study: optuna.Study, _trial: FrozenTrial) -> int:
+            return forced if forced is not None else own(self._landscape, rng)
+
+        return choose

@@ -1,0 +1,276 @@
+"""What the store answers: which layers there are, their trials, the best of each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, RowMapping, Select, and_, func, select, tuple_
+
+from autotune.errors import StoreError
+from autotune.problem import Layer
+from autotune.store.database import one_line
+from autotune.store.records import BestRow, LayerRow, StudyRow, TrialRow
+from autotune.store.rows import date_of, layer_of, timing_of, trial_row_of
+from autotune.store.tables import (
+    best_trials,
+    devices,
+    environments,
+    layers,
+    measurements,
+    runs,
+    sources,
+    studies,
+    study_layers,
+    subjects,
+    templates,
+    trials,
+)
+from autotune.trial import Outcome
+
+SORTS = ("number", "median", "registers", "error", "started")
+"""Orders of a list of trials; those without the value come last."""
+GENERATIONS = ("newest", "all")
+CHUNK = 500
+"""trial ids in one IN list; SQLite's least limit for bound values is 999"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A layer of a study's generation, with the ids that its trials carry."""
+
+    study: str
+    generation: int
+    layer: Layer
+    study_id: int
+    subject_id: int
+    current: bool
+    """False: the study file no longer has it"""
+
+    @property
+    def name(self) -> str:
+        """`study.layer`."""
+        return f"{self.study}.{self.layer.name}"
+
+
+def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[Place, ...]:
+    """The layers that a name stands for: a study, study.layer or a layer's bare name; None stands for all.
+
+    Raises StoreError when there is no such study or layer.
+    """
+    _one_of("generations", generations, GENERATIONS)
+    same = studies.alias("same")
+    newest = select(func.max(same.c.generation)).where(same.c.name == studies.c.name).scalar_subquery()
+    statement = (
+        select(studies, study_layers, layers)
+        .join(study_layers, study_layers.c.study_id == studies.c.id)
+        .join(subjects, subjects.c.id == study_layers.c.subject_id)
+        .join(layers, layers.c.id == subjects.c.layer_id)
+        .order_by(studies.c.id, study_layers.c.position.is_(None), study_layers.c.position)
+    )
+    if generations == "newest":
+        statement = statement.where(studies.c.generation == newest)
+    rows = connection.execute(statement).mappings()
+    places = tuple(_place_of(row) for row in rows)
+    if what is None:
+        return places
+    found = (
+        tuple(place for place in places if place.study == what)
+        or tuple(place for place in places if place.name == what)
+        or tuple(place for place in places if place.layer.name == what)
+    )
+    if not found:
+        raise StoreError(f"{where}: no study or layer {one_line(what)!r}; {_offer(what, places)}")
+    return found
+
+
+def _place_of(row: RowMapping) -> Place:
+    return Place(
+        study=row[studies.c.name],
+        generation=row[studies.c.generation],
+        layer=layer_of(row),
+        study_id=row[studies.c.id],
+        subject_id=row[study_layers.c.subject_id],
+        current=row[study_layers.c.position] is not None,
+    )
+
+
+def _offer(what: str, places: Sequence[Place]) -> str:
+    """The names nearest to a wrong one, else the studies."""
+    if not places:
+        return "the database has none yet"
+    names = sorted({place.study for place in places} | {place.name for place in places})
+    near = sorted(difflib.get_close_matches(what, names, n=3, cutoff=0.7))
+    return f"it has {', '.join(one_line(name) for name in near or sorted({place.study for place in places})[:10])}"
+
+
+def _one_of(what: str, word: str, allowed: Iterable[str]) -> None:
+    if word not in allowed:
+        raise StoreError(f"{what} {one_line(word)!r}: expected one of {', '.join(allowed)}")
+
+
+def select_trials() -> Select[*tuple[object, ...]]:
+    """Everything that a TrialRow needs, without a WHERE."""
+    names = study_layers.alias("names")
+    name = (
+        select(names.c.name)
+        .where(names.c.study_id == trials.c.study_id, names.c.subject_id == trials.c.subject_id)
+        .order_by(names.c.position.is_(None), names.c.position)
+        .limit(1)
+        .scalar_subquery()
+    )
+    return (
+        select(
+            trials, studies, layers, devices, environments, runs, templates, sources.c.hash, study_layers, measurements
+        )
+        .join(studies, studies.c.id == trials.c.study_id)
+        .join(subjects, subjects.c.id == trials.c.subject_id)
+        .join(layers, layers.c.id == subjects.c.layer_id)
+        .join(devices, devices.c.id == trials.c.device_id)
+        .join(environments, environments.c.id == trials.c.environment_id)
+        .join(runs, runs.c.id == trials.c.run_id)
+        .join(templates, templates.c.id == trials.c.template_id)
+        .outerjoin(sources, sources.c.id == trials.c.source_id)
+        .outerjoin(
+            study_layers,
+            and_(
+                study_layers.c.study_id == trials.c.study_id,
+                study_layers.c.subject_id == trials.c.subject_id,
+                study_layers.c.name == name,
+            ),
+        )
+        .outerjoin(measurements, and_(measurements.c.trial_id == trials.c.id, measurements.c.finals_id.is_(None)))
+    )
+
+
+def list_trials(
+    connection: Connection,
+    places: Sequence[Place] | None,
+    *,
+    outcome: str | None,
+    sort: str,
+    limit: int | None,
+    kind: str | None,
+) -> tuple[TrialRow, ...]:
+    """The trials of these layers (None: of all), in an order of SORTS. Raises StoreError for an unknown word."""
+    _one_of("sort", sort, SORTS)
+    statement = select_trials()
+    column = {
+        "median": trials.c.median_us,
+        "registers": trials.c.registers,
+        "error": trials.c.error_over_bound,
+        "started": trials.c.started_at,
+    }.get(sort)
+    if column is not None:
+        statement = statement.order_by(column.is_(None), column)
+    statement = statement.order_by(
+        trials.c.study_id, study_layers.c.position, trials.c.device_id, trials.c.number, trials.c.id
+    )
+    if places is not None:
+        pairs = [(place.study_id, place.subject_id) for place in places]
+        statement = statement.where(tuple_(trials.c.study_id, trials.c.subject_id).in_(pairs))
+    if outcome is not None:
+        _one_of("outcome", outcome, tuple(Outcome))
+        statement = statement.where(trials.c.outcome == outcome)
+    if kind is not None:
+        statement = statement.where(devices.c.kind == kind)
+    if limit is not None:
+        statement = statement.limit(limit)
+    return tuple(trial_row_of(row) for row in connection.execute(statement).mappings())
+
+
+def list_best(
+    connection: Connection, places: Sequence[Place] | None, *, kind: str | None, accuracy: str | None
+) -> tuple[BestRow, ...]:
+    """The best of these layers in their order (None: of every layer), devices apart."""
+    statement = (
+        select(best_trials, measurements)
+        .join(measurements, measurements.c.id == best_trials.c.measurement_id)
+        .join(devices, devices.c.id == best_trials.c.device_id)
+        .order_by(
+            best_trials.c.subject_id,
+            devices.c.kind,
+            devices.c.name,
+            devices.c.id,
+            best_trials.c.accuracy,
+            best_trials.c.deterministic.desc(),
+            best_trials.c.policy,
+        )
+    )
+    if places is not None:
+        statement = statement.where(best_trials.c.subject_id.in_({place.subject_id for place in places}))
+    if kind is not None:
+        statement = statement.where(devices.c.kind == kind)
+    if accuracy is not None:
+        statement = statement.where(best_trials.c.accuracy == accuracy)
+    rows = connection.execute(statement).mappings().all()
+    winners = trials_by_id(connection, [row[best_trials.c.trial_id] for row in rows])
+    if places is None:
+        return tuple(_best_row(row, winners[row[best_trials.c.trial_id]], None) for row in rows)
+    return tuple(
+        _best_row(row, winners[row[best_trials.c.trial_id]], place)
+        for place in places
+        if place.current
+        for row in rows
+        if row[best_trials.c.subject_id] == place.subject_id
+    )
+
+
+def _best_row(row: RowMapping, winner: TrialRow, place: Place | None) -> BestRow:
+    return BestRow(
+        study=winner.study if place is None else place.study,
+        layer=winner.layer if place is None else place.layer,
+        timing=timing_of(row),
+        basis=row[best_trials.c.basis],
+        row=winner,
+    )
+
+
+def trials_by_id(connection: Connection, ids: Sequence[int]) -> dict[int, TrialRow]:
+    """The trials with these ids."""
+    found: dict[int, TrialRow] = {}
+    for start in range(0, len(ids), CHUNK):
+        statement = select_trials().where(trials.c.id.in_(ids[start : start + CHUNK]))
+        for row in connection.execute(statement).mappings():
+            found[row[trials.c.id]] = trial_row_of(row)
+    return found
+
+
+def list_layers(connection: Connection, places: Sequence[Place]) -> tuple[LayerRow, ...]:
+    """Every layer that is in its study's file, with the number of its finished and of its correct trials."""
+    rows = []
+    for place in places:
+        if place.current:
+            statement = select(
+                func.count().filter(trials.c.outcome != str(Outcome.RUNNING)),
+                func.count().filter(trials.c.outcome == str(Outcome.CORRECT)),
+            ).where(trials.c.study_id == place.study_id, trials.c.subject_id == place.subject_id)
+            finished, correct = connection.execute(statement).one()
+            rows.append(LayerRow(place.study, place.generation, place.layer, finished, correct))
+    return tuple(rows)
+
+
+def list_studies(connection: Connection) -> tuple[StudyRow, ...]:
+    """Every generation of every study, oldest first."""
+    layer_count = (
+        select(func.count())
+        .where(study_layers.c.study_id == studies.c.id, study_layers.c.position.is_not(None))
+        .scalar_subquery()
+    )
+    trial_count = select(func.count()).where(trials.c.study_id == studies.c.id).scalar_subquery()
+    statement = select(studies, layer_count.label("layer_count"), trial_count.label("trial_count")).order_by(
+        studies.c.id
+    )
+    return tuple(
+        StudyRow(
+            name=row[studies.c.name],
+            generation=row[studies.c.generation],
+            seed=row[studies.c.seed],
+            text=row[studies.c.text],
+            created_at=date_of(row[studies.c.created_at]),
+            layers=row["layer_count"],
+            trials=row["trial_count"],
+        )
+        for row in connection.execute(statement).mappings()
+    )

@@ -1,0 +1,253 @@
+"""What the store writes, each function a part of its caller's transaction; `now` is the date that new rows get."""
+
+from __future__ import annotations
+
+import json
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, select, update
+
+from autotune import __version__
+from autotune.device import DeviceInfo, Environment
+from autotune.errors import StoreError
+from autotune.problem import Layer
+from autotune.source import KernelSource
+from autotune.store.database import one_line
+from autotune.store.records import Finals, Scope, StudyKey, StudyRecord, TemplateRecord, TrialKey
+from autotune.store.rows import (
+    Values,
+    date_of,
+    device_identity,
+    device_limits,
+    environment_identity,
+    outcome_values,
+    problem_extras,
+    problem_values,
+    source_text,
+    source_values,
+    timing_values,
+)
+from autotune.store.tables import (
+    devices,
+    environments,
+    finals,
+    layers,
+    measurements,
+    runs,
+    sources,
+    studies,
+    study_layers,
+    subjects,
+    templates,
+    trials,
+    verdicts,
+)
+from autotune.trial import Config, Outcome, Trial
+
+
+def insert(connection: Connection, table: Table, values: Values) -> int:
+    """Insert a row and return its id."""
+    return connection.execute(table.insert(), values).lastrowid
+
+
+def identify(connection: Connection, table: Table, identity: Values, rest: Values) -> int:
+    """The id of the row with this identity; a new row gets the rest too."""
+    matches = [table.c[name] == value for name, value in identity.items()]
+    found = connection.execute(select(table.c.id).where(*matches)).scalar_one_or_none()
+    return insert(connection, table, {**identity, **rest}) if found is None else int(found)
+
+
+def begin_study(connection: Connection, record: StudyRecord, now: str, *, fresh: bool) -> StudyKey:
+    """The study's newest generation brought up to date, or a new generation."""
+    newest = (
+        select(studies.c.id, studies.c.generation, studies.c.fresh, studies.c.created_at)
+        .where(studies.c.name == record.name)
+        .order_by(studies.c.generation.desc())
+        .limit(1)
+    )
+    row = connection.execute(newest).one_or_none()
+    content: Values = {"seed": record.seed, "text": record.text}
+    if row is None or fresh:
+        generation = 1 if row is None else row.generation + 1
+        identity: Values = {"name": record.name, "generation": generation, "fresh": fresh, "created_at": now}
+        study_id = insert(connection, studies, {**identity, **content})
+    else:
+        study_id, generation = row.id, row.generation
+        fresh, now = row.fresh, row.created_at
+        connection.execute(update(studies).where(studies.c.id == study_id), content)
+    connection.execute(update(study_layers).where(study_layers.c.study_id == study_id).values(position=None))
+    for position, layer in enumerate(record.layers):
+        _layer_id, subject_id = subject(connection, layer)
+        named = and_(
+            study_layers.c.study_id == study_id,
+            study_layers.c.name == layer.name,
+            study_layers.c.subject_id == subject_id,
+        )
+        place: Values = {"count": layer.count, "position": position}
+        if connection.execute(update(study_layers).where(named), place).rowcount == 0:
+            owner: Values = {"study_id": study_id, "name": layer.name, "subject_id": subject_id}
+            connection.execute(study_layers.insert(), {**owner, **place})
+    return StudyKey(study_id, record.name, generation, date_of(now) if fresh else None)
+
+
+def subject(connection: Connection, layer: Layer) -> tuple[int, int]:
+    """Ids of a layer's shape and of the subject that it is."""
+    problem = layer.problem
+    layer_id = identify(connection, layers, problem_values(problem), problem_extras(problem))
+    return layer_id, identify(connection, subjects, {"kind": "layer", "layer_id": layer_id}, {})
+
+
+def device(connection: Connection, info: DeviceInfo, now: str) -> int:
+    """Id of a device; its limits become what is known now."""
+    limits = device_limits(info)
+    device_id = identify(connection, devices, device_identity(info), {**limits, "first_seen_at": now})
+    connection.execute(update(devices).where(devices.c.id == device_id), limits)
+    return device_id
+
+
+def environment(connection: Connection, record: Environment, now: str) -> int:
+    """Id of an environment, matched field by field; its attributes belong to a run."""
+    return identify(connection, environments, environment_identity(record), {"first_seen_at": now})
+
+
+def run(connection: Connection, device_id: int, environment_id: int, record: Environment, now: str) -> int:
+    """Id of a new run."""
+    attributes = json.dumps(dict(record.attributes), sort_keys=True)
+    ids: Values = {"device_id": device_id, "environment_id": environment_id}
+    rest: Values = {"attributes": attributes, "autotune_version": __version__, "started_at": now}
+    return insert(connection, runs, {**ids, **rest})
+
+
+def template(connection: Connection, record: TemplateRecord, now: str) -> int:
+    """Id of a template's version."""
+    identity: Values = {"family": record.family, "hash": record.hash}
+    return identify(connection, templates, identity, {"header": record.header, "first_seen_at": now})
+
+
+def source(connection: Connection, scope: Scope, record: KernelSource) -> int:
+    """Id of a rendered kernel. Raises StoreError when another kernel has its hash."""
+    values = source_values(record)
+    row = connection.execute(select(sources).where(sources.c.hash == values["hash"])).mappings().one_or_none()
+    if row is None:
+        return insert(connection, sources, {**values, "layer_id": scope.layer_id})
+    same = row[sources.c.launches] == values["launches"] and row[sources.c.flags] == values["flags"]
+    if not same or source_text(row).encode() != record.program.text.encode("utf-8", "backslashreplace"):
+        raise StoreError(f"{scope.name}: two different kernels claim the hash {record.hash}; do not trust this file")
+    return int(row[sources.c.id])
+
+
+def begin_trial(
+    connection: Connection,
+    scope: Scope,
+    number: int,
+    config: Config,
+    source_id: int | None,
+    now: str,
+    reused_trial_id: int | None = None,
+) -> int:
+    """Id of a running trial: a new one, or the suspect of that number and config begun again.
+
+    Raises StoreError when the scope has that number already otherwise.
+    """
+    template_id = dict(scope.template_ids).get(config.template)
+    if template_id is None:
+        raise ValueError(f"family {config.template} was not given to Store.scope")
+    beginning: Values = {
+        "run_id": scope.run_id,
+        "template_id": template_id,
+        "config": config.to_json(),
+        "source_id": source_id,
+        "reused_trial_id": reused_trial_id,
+        "started_at": now,
+    }
+    numbered = select(trials).where(within(scope), trials.c.number == number)
+    row = connection.execute(numbered).mappings().one_or_none()
+    if row is None:
+        identity: Values = {
+            "study_id": scope.study.id,
+            "subject_id": scope.subject_id,
+            "device_id": scope.device_id,
+            "environment_id": scope.environment_id,
+            "policy": scope.policy,
+            "number": number,
+        }
+        running = outcome_values(Trial(number, config, Outcome.RUNNING))
+        return insert(connection, trials, {**identity, **beginning, **running, "attempts": 1})
+    if row[trials.c.outcome] != str(Outcome.RUNNING) or row[trials.c.config] != config.to_json():
+        raise StoreError(
+            f"{scope.name}: trial {number} is stored already; is another run tuning this study into the same file?"
+        )
+    again = update(trials).where(trials.c.id == row[trials.c.id])
+    connection.execute(again, {**beginning, "attempts": row[trials.c.attempts] + 1})
+    return int(row[trials.c.id])
+
+
+def end_trial(connection: Connection, key: TrialKey, trial: Trial, now: str) -> None:
+    """Complete a running trial and add its measurement. Raises StoreError when it is not running."""
+    if trial.outcome == Outcome.RUNNING or (trial.number, trial.config) != (key.number, key.config):
+        raise ValueError(f"trial {key.number} cannot end as {trial}")
+    if trial.source_hash not in (None, key.source_hash):
+        raise ValueError(f"trial {key.number} was begun with source {key.source_hash}, not {trial.source_hash}")
+    what = f"trial {trial.number} ({one_line(str(trial.config))})"
+    timing = None if trial.timing is None else timing_values(trial.timing, what)
+    running = and_(trials.c.id == key.id, trials.c.outcome == str(Outcome.RUNNING))
+    changed = connection.execute(update(trials).where(running), {**outcome_values(trial), "ended_at": now})
+    if changed.rowcount != 1:
+        raise StoreError(f"trial {key.number} has ended already; is another run tuning this study into the same file?")
+    if timing is not None:
+        insert(connection, measurements, {"trial_id": key.id, **timing})
+
+
+def add_finals(connection: Connection, scope: Scope, record: Finals, now: str) -> None:
+    """Insert finals with their measurements and verdicts. Raises StoreError for a number that the scope lacks."""
+    finals_id = insert(
+        connection,
+        finals,
+        {
+            "study_id": scope.study.id,
+            "subject_id": scope.subject_id,
+            "device_id": scope.device_id,
+            "environment_id": scope.environment_id,
+            "policy": scope.policy,
+            "winner_trial_id": _correct_trial(connection, scope, record.winner),
+            "ended_at": now,
+        },
+    )
+    for number, timing in record.timings:
+        trial_id = _correct_trial(connection, scope, number)
+        values = timing_values(timing, f"trial {number} in the finals of {scope.name}")
+        insert(connection, measurements, {"trial_id": trial_id, "finals_id": finals_id, **values})
+    for verdict in record.verdicts:
+        number_against = verdict.against_number
+        insert(
+            connection,
+            verdicts,
+            {
+                "finals_id": finals_id,
+                "against": verdict.against,
+                "against_trial_id": None
+                if number_against is None
+                else _correct_trial(connection, scope, number_against),
+                "verdict": verdict.verdict,
+                "median_us": verdict.median_us,
+                "against_us": verdict.against_us,
+            },
+        )
+
+
+def _correct_trial(connection: Connection, scope: Scope, number: int) -> int:
+    correct = and_(within(scope), trials.c.number == number, trials.c.median_us.is_not(None))
+    trial_id = connection.execute(select(trials.c.id).where(correct)).scalar_one_or_none()
+    if trial_id is None:
+        raise StoreError(f"{scope.name}: finals name trial {number}, which is not a correct trial of this layer")
+    return int(trial_id)
+
+
+def within(scope: Scope) -> ColumnElement[bool]:
+    """The trials of a scope."""
+    return and_(
+        trials.c.study_id == scope.study.id,
+        trials.c.subject_id == scope.subject_id,
+        trials.c.device_id == scope.device_id,
+        trials.c.environment_id == scope.environment_id,
+        trials.c.policy == scope.policy,
+    )

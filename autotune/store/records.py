@@ -1,0 +1,237 @@
+"""Records that go into the store and come out of it, beside those of `trial`, `device`, `problem` and `source`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from autotune.device import DeviceInfo, Environment
+from autotune.problem import Conv2dProblem, Layer
+from autotune.trial import Config, Timing, Trial
+
+Cell = int | float | str | bytes | None
+"""One value of an SQL result."""
+
+Basis = Literal["finals", "median"]
+"""Why a trial is the best: it won the latest finals, or its median is the smallest."""
+
+VERDICTS = ("win", "tie", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateRecord:
+    """A kernel family as it was when trials were made with it."""
+
+    family: str
+    hash: str
+    """of the template's text with everything it includes"""
+    header: str
+    """the header's text as written"""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRecord:
+    """A study as its file describes it."""
+
+    name: str
+    seed: int
+    text: str
+    """the study file as read"""
+    layers: tuple[Layer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyKey:
+    """One generation of a study in the store."""
+
+    id: int
+    name: str
+    generation: int
+    """from 1; every fresh start is a new one"""
+    fresh_since: datetime | None = None
+    """begun fresh: nothing measured before this date is reused"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a run's trials go: one layer of a study, on one device, in one environment, under one policy."""
+
+    study: StudyKey
+    layer: Layer
+    policy: str
+    layer_id: int
+    subject_id: int
+    device_id: int
+    environment_id: int
+    run_id: int
+    template_ids: tuple[tuple[str, int], ...]
+    """family to the id of its template row"""
+
+    @property
+    def name(self) -> str:
+        """`study.layer`, as on the command line."""
+        return f"{self.study.name}.{self.layer.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialKey:
+    """A stored trial that has begun."""
+
+    id: int
+    number: int
+    config: Config
+    source_hash: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A trial that a killed run left behind as `running`."""
+
+    key: TrialKey
+    trial: Trial
+    attempts: int
+    """how often it was begun"""
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The finals' winner against something else, from interleaved measurements."""
+
+    against: str
+    """what it was compared with: `default`, `previous best`, `cudnn`, ..."""
+    verdict: str
+    """one of VERDICTS"""
+    median_us: float
+    against_us: float
+    against_number: int | None = None
+    """the trial compared with, where it is one of this scope"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finals:
+    """Finalists measured in turn: the winner's trial number, every finalist's timing, the verdicts."""
+
+    winner: int
+    timings: tuple[tuple[int, Timing], ...]
+    verdicts: tuple[Verdict, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFloor:
+    """The smallest difference that a device's measurements can tell, from A/A runs."""
+
+    noise_us: float
+    noise_fraction: float
+    measured_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """A trial with everything it was made under."""
+
+    id: int
+    study: str
+    generation: int
+    layer: Layer
+    device: DeviceInfo
+    environment: Environment
+    policy: str
+    template_hash: str
+    trial: Trial
+    started_at: datetime
+    ended_at: datetime | None
+    reused: bool
+    """a copy of a trial measured earlier"""
+    attempts: int
+
+    @property
+    def name(self) -> str:
+        """`study.layer`."""
+        return f"{self.study}.{self.layer.name}"
+
+    @property
+    def problem(self) -> Conv2dProblem:
+        """The layer's problem."""
+        return self.layer.problem
+
+    @property
+    def median_us(self) -> float | None:
+        """The median of a correct trial, else None."""
+        return self.trial.median_us
+
+    @property
+    def gflops(self) -> float | None:
+        """Direct-algorithm GFLOP/s of a correct trial, else None."""
+        return None if self.median_us is None else gflops(self.problem, self.median_us)
+
+
+@dataclass(frozen=True, slots=True)
+class BestRow:
+    """The best kernel of one layer, device, accuracy class, determinism and policy."""
+
+    study: str
+    """as asked for; `row` may come from another study with the same layer shape"""
+    layer: Layer
+    timing: Timing
+    """what decided: of the finals, or of the trial"""
+    basis: Basis
+    row: TrialRow
+
+    @property
+    def name(self) -> str:
+        """`study.layer`."""
+        return f"{self.study}.{self.layer.name}"
+
+    @property
+    def median_us(self) -> float:
+        """The deciding median."""
+        return self.timing.median_us
+
+    @property
+    def gflops(self) -> float:
+        """Direct-algorithm GFLOP/s."""
+        return gflops(self.layer.problem, self.median_us)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """A layer of a study's generation and how far it has come, over all devices."""
+
+    study: str
+    generation: int
+    layer: Layer
+    trials: int
+    correct: int
+
+    @property
+    def name(self) -> str:
+        """`study.layer`."""
+        return f"{self.study}.{self.layer.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRow:
+    """One generation of a study."""
+
+    name: str
+    generation: int
+    seed: int
+    text: str
+    created_at: datetime
+    layers: int
+    trials: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """What a user's SQL yielded."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def gflops(problem: Conv2dProblem, time_us: float) -> float:
+    """GFLOP/s of the direct algorithm at a time; 1e3 from FLOP per microsecond to GFLOP per second."""
+    return problem.flops / time_us / 1e3

@@ -1,0 +1,376 @@
+"""The store: every trial of every study on every device, and the only truth about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from sqlalchemy import and_, func, select, update
+
+from autotune.device import DeviceInfo, Environment
+from autotune.errors import StoreError
+from autotune.problem import Layer
+from autotune.source import KernelSource
+from autotune.store import answers, readonly, recording
+from autotune.store.database import (
+    Clock,
+    Database,
+    in_words,
+    one_line,
+    open_for_reading,
+    open_for_writing,
+    path_of,
+    utc_now,
+)
+from autotune.store.records import (
+    BestRow,
+    Finals,
+    LayerRow,
+    NoiseFloor,
+    QueryResult,
+    Scope,
+    StudyKey,
+    StudyRecord,
+    StudyRow,
+    Suspect,
+    TemplateRecord,
+    TrialKey,
+    TrialRow,
+)
+from autotune.store.rows import Values, config_of, date_of, date_text, device_identity, finite, source_of, trial_of
+from autotune.store.tables import (
+    devices,
+    layers,
+    noise_floors,
+    quarantine,
+    rates,
+    sources,
+    templates,
+    trials,
+)
+from autotune.trial import Config, Outcome, Phases, Trial
+
+LOCK_TIMEOUT_S = 30.0
+"""how long a transaction waits for another process's"""
+
+
+class Store:
+    """An open results database. Every method is one transaction; every failure a StoreError of one line."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._runs: dict[tuple[int, int], int] = {}
+        # (device id, environment id) to the run that this process is, made when first needed
+
+    @classmethod
+    def open(
+        cls, url: str | Path, *, create: bool = True, timeout_s: float = LOCK_TIMEOUT_S, clock: Clock = utc_now
+    ) -> Store:
+        """Open the results database at a path or an sqlite URL.
+
+        With create, for writing: made when there is none, migrated when it is older. Without, for reading only:
+        the file and its folder may be read-only and nothing is left beside it.
+        """
+        if create:
+            return cls(open_for_writing(url, timeout_s=timeout_s, clock=clock), clock)
+        return cls(open_for_reading(url, timeout_s=timeout_s), clock)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._database.path
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Tuning: in the order in which `tune` calls them.
+
+    def begin_study(self, record: StudyRecord, *, fresh: bool = False) -> StudyKey:
+        """The newest generation of the study, its text, seed and layers brought up to date; fresh: a new one."""
+        with self._database.write() as connection:
+            return recording.begin_study(connection, record, self._now(), fresh=fresh)
+
+    def scope(
+        self,
+        study: StudyKey,
+        layer: Layer,
+        device: DeviceInfo,
+        environment: Environment,
+        policy: str,
+        templates: Sequence[TemplateRecord],
+    ) -> Scope:
+        """Where a run's trials of one layer go; `templates` has every family that its configs may name."""
+        now = self._now()
+        with self._database.write() as connection:
+            layer_id, subject_id = recording.subject(connection, layer)
+            device_id = recording.device(connection, device, now)
+            environment_id = recording.environment(connection, environment, now)
+            run_id = self._runs.get((device_id, environment_id))
+            if run_id is None:
+                run_id = recording.run(connection, device_id, environment_id, environment, now)
+            template_ids = tuple((record.family, recording.template(connection, record, now)) for record in templates)
+        self._runs[device_id, environment_id] = run_id
+        return Scope(study, layer, policy, layer_id, subject_id, device_id, environment_id, run_id, template_ids)
+
+    def history(self, scope: Scope) -> tuple[Trial, ...]:
+        """The scope's finished trials, ordered by number."""
+        finished = and_(recording.within(scope), trials.c.outcome != str(Outcome.RUNNING))
+        with self._database.read() as connection:
+            statement = answers.select_trials().where(finished).order_by(trials.c.number)
+            return tuple(trial_of(row) for row in connection.execute(statement).mappings())
+
+    def next_number(self, scope: Scope) -> int:
+        """The number after every trial of the scope, suspects included; 0 for the first."""
+        statement = select(func.max(trials.c.number)).where(recording.within(scope))
+        with self._database.read() as connection:
+            last = connection.execute(statement).scalar_one()
+        return 0 if last is None else int(last) + 1
+
+    def suspects(self, scope: Scope) -> tuple[Suspect, ...]:
+        """The scope's trials that a killed run left running."""
+        running = and_(recording.within(scope), trials.c.outcome == str(Outcome.RUNNING))
+        found = []
+        with self._database.read() as connection:
+            statement = answers.select_trials().where(running).order_by(trials.c.number)
+            for row in connection.execute(statement).mappings():
+                trial = trial_of(row)
+                key = TrialKey(row[trials.c.id], trial.number, trial.config, trial.source_hash)
+                found.append(Suspect(key, trial, row[trials.c.attempts], date_of(row[trials.c.started_at])))
+        return tuple(found)
+
+    def known(self, scope: Scope, source_hash: str) -> TrialRow | None:
+        """A finished trial of this source on the scope's device and environment under its policy, in any study.
+
+        A study that was begun fresh sees only what was begun since. The latest one counts.
+        """
+        same = and_(
+            sources.c.hash == source_hash,
+            trials.c.device_id == scope.device_id,
+            trials.c.environment_id == scope.environment_id,
+            trials.c.policy == scope.policy,
+            trials.c.outcome != str(Outcome.RUNNING),
+            trials.c.reused_trial_id.is_(None),
+        )
+        latest = select(trials.c.id).join(sources).where(same).order_by(trials.c.ended_at.desc(), trials.c.id.desc())
+        since = scope.study.fresh_since
+        if since is not None:
+            latest = latest.where(trials.c.started_at >= date_text(since))
+        with self._database.read() as connection:
+            trial_id = connection.execute(latest.limit(1)).scalar_one_or_none()
+            if trial_id is None:
+                return None
+            return answers.trials_by_id(connection, [trial_id])[trial_id]
+
+    def reuse_trial(self, scope: Scope, number: int, config: Config, known: TrialRow) -> Trial:
+        """Store a known trial's result as this scope's trial, in one commit; its phases took no time."""
+        trial = replace(known.trial, number=number, config=config, phases=Phases())
+        now = self._now()
+        with self._database.write() as connection:
+            source_id = connection.execute(select(trials.c.source_id).where(trials.c.id == known.id)).scalar_one()
+            trial_id = recording.begin_trial(connection, scope, number, config, source_id, now, known.id)
+            recording.end_trial(connection, TrialKey(trial_id, number, config, trial.source_hash), trial, now)
+        return trial
+
+    def begin_trial(self, scope: Scope, number: int, config: Config, source: KernelSource | None = None) -> TrialKey:
+        """Commit a trial as running, with its source, before anything is launched.
+
+        A suspect begins again under its number, with one attempt more. Raises StoreError when the number belongs
+        to a finished trial or to another config.
+        """
+        with self._database.write() as connection:
+            source_id = None if source is None else recording.source(connection, scope, source)
+            trial_id = recording.begin_trial(connection, scope, number, config, source_id, self._now())
+        return TrialKey(trial_id, number, config, None if source is None else source.hash)
+
+    def end_trial(self, key: TrialKey, trial: Trial) -> None:
+        """Commit what became of a running trial, with its measurement."""
+        with self._database.write() as connection:
+            recording.end_trial(connection, key, trial, self._now())
+
+    def add_trial(self, scope: Scope, trial: Trial, source: KernelSource | None = None) -> TrialKey:
+        """Begin and end in one commit: a trial that never came to a launch."""
+        now = self._now()
+        with self._database.write() as connection:
+            source_id = None if source is None else recording.source(connection, scope, source)
+            trial_id = recording.begin_trial(connection, scope, trial.number, trial.config, source_id, now)
+            key = TrialKey(trial_id, trial.number, trial.config, None if source is None else source.hash)
+            recording.end_trial(connection, key, trial, now)
+        return key
+
+    def add_finals(self, scope: Scope, finals: Finals) -> None:
+        """Store finals: every finalist measured again, in turn, and who won."""
+        with self._database.write() as connection:
+            recording.add_finals(connection, scope, finals, self._now())
+
+    def quarantine(self, scope: Scope, source_hash: str, reason: str, message: str) -> None:
+        """Never launch a stored source again on the scope's device in its environment; the latest reason counts."""
+        with self._database.write() as connection:
+            found = select(sources.c.id).where(sources.c.hash == source_hash)
+            source_id = connection.execute(found).scalar_one_or_none()
+            if source_id is None:
+                raise StoreError(
+                    f"{scope.name}: source {one_line(source_hash)} is not stored; begin a trial with it first"
+                )
+            identity: Values = {
+                "device_id": scope.device_id,
+                "environment_id": scope.environment_id,
+                "source_id": source_id,
+            }
+            why: Values = {"reason": reason, "message": message, "created_at": self._now()}
+            row_id = recording.identify(connection, quarantine, identity, why)
+            connection.execute(update(quarantine).where(quarantine.c.id == row_id), why)
+
+    def quarantined(self, scope: Scope) -> frozenset[str]:
+        """Hashes of the sources that must not be launched on the scope's device in its environment."""
+        statement = (
+            select(sources.c.hash)
+            .join(quarantine)
+            .where(quarantine.c.device_id == scope.device_id, quarantine.c.environment_id == scope.environment_id)
+        )
+        with self._database.read() as connection:
+            return frozenset(connection.execute(statement).scalars())
+
+    # Devices: what was measured about them.
+
+    def set_rates(self, device: DeviceInfo, environment: Environment, measured: Mapping[str, float]) -> None:
+        """Store what a device does per second: bytes for `copy` and `fill`, operations for an arithmetic."""
+        now = self._now()
+        with self._database.write() as connection:
+            device_id = recording.device(connection, device, now)
+            environment_id = recording.environment(connection, environment, now)
+            for name, per_s in measured.items():
+                if finite(per_s) is None or per_s <= 0:
+                    raise StoreError(f"rate {one_line(name)} = {per_s}: expected a positive finite number per second")
+                ids: Values = {"device_id": device_id, "environment_id": environment_id}
+                recording.insert(connection, rates, {**ids, "name": name, "per_s": per_s, "measured_at": now})
+
+    def rates(self, device: DeviceInfo) -> dict[str, float]:
+        """A device's latest rate of each name; empty when it was never calibrated."""
+        statement = (
+            select(rates.c.name, rates.c.per_s)
+            .join(devices)
+            .where(*(devices.c[name] == value for name, value in device_identity(device).items()))
+            .order_by(rates.c.measured_at, rates.c.id)
+        )
+        with self._database.read() as connection:
+            return {row.name: row.per_s for row in connection.execute(statement)}
+
+    def set_noise_floor(
+        self, device: DeviceInfo, environment: Environment, policy: str, noise_us: float, noise_fraction: float
+    ) -> None:
+        """Store the smallest difference that the device's measurements can tell, from A/A runs."""
+        if finite(noise_us) is None or finite(noise_fraction) is None:
+            raise StoreError(f"noise floor {noise_us} us, {noise_fraction}: expected finite numbers")
+        now = self._now()
+        with self._database.write() as connection:
+            values: Values = {
+                "device_id": recording.device(connection, device, now),
+                "environment_id": recording.environment(connection, environment, now),
+                "policy": policy,
+                "noise_us": noise_us,
+                "noise_fraction": noise_fraction,
+                "measured_at": now,
+            }
+            recording.insert(connection, noise_floors, values)
+
+    def noise_floor(self, device: DeviceInfo, policy: str) -> NoiseFloor | None:
+        """The device's latest noise floor under a policy."""
+        statement = (
+            select(noise_floors)
+            .join(devices)
+            .where(
+                noise_floors.c.policy == policy,
+                *(devices.c[name] == value for name, value in device_identity(device).items()),
+            )
+            .order_by(noise_floors.c.measured_at.desc(), noise_floors.c.id.desc())
+            .limit(1)
+        )
+        with self._database.read() as connection:
+            row = connection.execute(statement).one_or_none()
+        return None if row is None else NoiseFloor(row.noise_us, row.noise_fraction, date_of(row.measured_at))
+
+    # Answers. `what` is a study, study.layer or a layer's bare name; None stands for everything.
+
+    def best(
+        self, what: str | None = None, *, kind: str | None = None, accuracy: str | None = None
+    ) -> tuple[BestRow, ...]:
+        """The best kernel of each layer, device, accuracy class, determinism and policy."""
+        with self._database.read() as connection:
+            places = None if what is None else answers.find(connection, what, self._shown)
+            return answers.list_best(connection, places, kind=kind, accuracy=accuracy)
+
+    def trials(
+        self,
+        what: str | None = None,
+        *,
+        outcome: str | None = None,
+        sort: str = "number",
+        limit: int | None = None,
+        kind: str | None = None,
+        generations: str = "newest",
+    ) -> tuple[TrialRow, ...]:
+        """Trials in an order of SORTS, of the newest generation of each study or of all."""
+        with self._database.read() as connection:
+            everything = what is None and generations == "all"
+            places = None if everything else answers.find(connection, what, self._shown, generations)
+            return answers.list_trials(connection, places, outcome=outcome, sort=sort, limit=limit, kind=kind)
+
+    def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
+        """The layers of the newest generation of each study, in its order."""
+        with self._database.read() as connection:
+            return answers.list_layers(connection, answers.find(connection, what, self._shown))
+
+    def studies(self) -> tuple[StudyRow, ...]:
+        """Every generation of every study, oldest first."""
+        with self._database.read() as connection:
+            return answers.list_studies(connection)
+
+    def source(self, source_hash: str) -> KernelSource | None:
+        """A rendered kernel, whole, with the config of the first trial that used it."""
+        statement = (
+            select(sources, layers, trials.c.config, templates.c.family)
+            .join(layers, layers.c.id == sources.c.layer_id)
+            .join(trials, trials.c.source_id == sources.c.id)
+            .join(templates, templates.c.id == trials.c.template_id)
+            .where(sources.c.hash == source_hash)
+            .order_by(trials.c.id)
+            .limit(1)
+        )
+        with self._database.read() as connection:
+            row = connection.execute(statement).mappings().one_or_none()
+            return None if row is None else source_of(row, config_of(row))
+
+    def query(self, sql: str) -> QueryResult:
+        """What a user's SELECT yields; it cannot write."""
+        return readonly.query(self.path, sql, self._database.timeout_s)
+
+    @property
+    def _shown(self) -> str:
+        return one_line(str(self.path))
+
+    def _now(self) -> str:
+        return date_text(self._clock())
+
+
+def compact(url: str | Path, to: str | Path) -> None:
+    """Write a database as one file for shipping: no log beside it, no free pages. Raises StoreError if it exists."""
+    target = path_of(to)
+    shown = one_line(str(target))
+    if target.exists():
+        raise StoreError(f"{shown}: exists already; remove it or give another path")
+    if not target.parent.is_dir():
+        raise StoreError(f"{shown}: there is no folder {one_line(str(target.parent))}; create it first")
+    with Store.open(url, create=False) as store, in_words(target, LOCK_TIMEOUT_S):
+        readonly.copy(store.path, target, LOCK_TIMEOUT_S)

@@ -1,0 +1,233 @@
+"""The file a user writes: a study names layers and how to tune them. TOML -> `Study`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import StudyError
+from autotune.problem import Conv2dProblem, Layer
+from autotune.shipped import shipped
+from autotune.template import check_keys
+from autotune.trial import Value
+
+ADMITTED: Mapping[str, tuple[str, ...]] = {
+    "fp32": ("fp32",),
+    "fp32-class": ("fp32", "fp32-3xtf32"),
+    "tf32": ("fp32", "fp32-3xtf32", "tf32"),
+    "fp16": ("fp32", "fp32-3xtf32", "tf32", "fp16"),
+    "fp16-acc16": ("fp32", "fp32-3xtf32", "tf32", "fp16", "fp16-acc16"),
+    "bf16": ("fp32", "fp32-3xtf32", "tf32", "bf16"),
+}
+"""A study's `accuracy` to the accuracy classes that may win."""
+_DEFAULT_ACCURACY = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
+_SIZES = ("n", "c", "h", "w", "k", "r", "s")
+_PAIRS = ("stride", "pad", "dilation")
+_LAYER_KEYS = {"name", *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue", "count"}
+_STUDY_KEYS = {
+    *("name", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
+    *("measure", "space", "layer"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """`[measure]`: how a kernel is timed."""
+
+    cache: str = "cold"
+    """cold: the L2 cache is written over before each sample; hot: it is left as the last run left it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A study file: layers, budget and what may be searched."""
+
+    name: str
+    layers: tuple[Layer, ...]
+    path: Path | None = None
+    text: str = ""
+    accuracy: str | None = None
+    """a key of ADMITTED; None: the class of each layer's storage type"""
+    trials: int = 200
+    """distinct evaluated configs per layer"""
+    time_budget_s: float | None = None
+    """seconds per layer"""
+    seed: int = 0
+    sampler: str = "default"
+    templates: tuple[str, ...] | None = None
+    workspace_limit_bytes: int = 1 << 30
+    measure: Measure = Measure()
+    space: Mapping[str, Mapping[str, tuple[Value, ...]]] | None = None
+
+    def admitted(self, problem: Conv2dProblem) -> tuple[str, ...]:
+        """Accuracy classes that may win on this problem."""
+        return ADMITTED[self.accuracy or _DEFAULT_ACCURACY[problem.dtype]]
+
+
+def study_names() -> tuple[str, ...]:
+    """Names of the shipped studies."""
+    return tuple(sorted(str(path.relative_to(shipped("studies")).with_suffix("")) for path in _shipped_files()))
+
+
+def _shipped_files() -> list[Path]:
+    return [path for path in shipped("studies").rglob("*.toml")]
+
+
+def find_study(name: str) -> Path:
+    """A study's file: a path as given, else a shipped study of that name. Raises StudyError when there is neither."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise StudyError(f"{name}: is a directory; give a study file inside it")
+    inside = shipped("studies") / f"{name}.toml"
+    if inside.is_file() and not path.suffix:
+        return inside
+    raise StudyError(f"{name}: no such study file; shipped studies are {', '.join(study_names())}")
+
+
+def load_study(path: Path) -> Study:
+    """Read a study file. Raises StudyError: path, line or dotted key, what was expected."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        content: dict[str, object] = tomllib.loads(text)
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise StudyError(f"{path}: is not UTF-8 text: {error.reason}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"{path}: is not TOML: {error}") from None
+    return _Reader(path).study(content, text)
+
+
+class _Reader:
+    """Reads a study's tables with errors that name path and dotted key."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def error(self, key: str, what: str) -> StudyError:
+        return StudyError(f"{self.path}: {key}: {what}")
+
+    def study(self, content: Mapping[str, object], text: str) -> Study:
+        check_keys(content, _STUDY_KEYS, self.error)
+        name = self.word(content, "name", self.path.stem)
+        if not name or any(not (letter.isalnum() or letter in "-_") for letter in name):
+            raise self.error("name", f"{name!r}: expected letters, digits, - and _ (a layer is named study.layer)")
+        accuracy = self.word(content, "accuracy", "") or None
+        if accuracy is not None and accuracy not in ADMITTED:
+            raise self.error("accuracy", f"{accuracy!r}: expected one of {', '.join(ADMITTED)}")
+        return Study(
+            name=name,
+            layers=self.layers(content.get("layer")),
+            path=self.path,
+            text=text,
+            accuracy=accuracy,
+            trials=self.whole(content, "trials", 200, least=1),
+            time_budget_s=self.seconds(content),
+            seed=self.whole(content, "seed", 0, least=0),
+            sampler=self.word(content, "sampler", "default"),
+            templates=self.templates(content.get("templates")),
+            workspace_limit_bytes=self.whole(content, "workspace_limit_bytes", 1 << 30, least=0),
+            measure=self.measure(content.get("measure", {})),
+            space=self.space(content.get("space", {})),
+        )
+
+    def whole(self, table: Mapping[str, object], key: str, default: int, *, least: int, where: str = "") -> int:
+        value = table.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(where + key, f"expected a whole number, got {value!r}")
+        if value < least:
+            raise self.error(where + key, f"{value} is too small: expected at least {least}")
+        return value
+
+    def word(self, table: Mapping[str, object], key: str, default: str, *, where: str = "") -> str:
+        value = table.get(key, default)
+        if not isinstance(value, str):
+            raise self.error(where + key, f"expected a string, got {value!r}")
+        return value
+
+    def seconds(self, content: Mapping[str, object]) -> float | None:
+        value = content.get("time_budget_s")
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            raise self.error("time_budget_s", f"expected seconds above 0, got {value!r}")
+        return float(value)
+
+    def templates(self, value: object) -> tuple[str, ...] | None:
+        if value is None:
+            return None
+        if not isinstance(value, list) or not value or any(not isinstance(item, str) for item in value):
+            raise self.error("templates", f"expected a list of family names, got {value!r}")
+        return tuple(dict.fromkeys(value))
+
+    def measure(self, value: object) -> Measure:
+        if not isinstance(value, dict):
+            raise self.error("measure", "expected a table [measure]")
+        check_keys(value, {"cache"}, lambda key, what: self.error(f"measure.{key}", what))
+        cache = self.word(value, "cache", "cold", where="measure.")
+        if cache not in ("cold", "hot"):
+            raise self.error("measure.cache", f"{cache!r}: expected cold or hot")
+        return Measure(cache)
+
+    def space(self, value: object) -> Mapping[str, Mapping[str, tuple[Value, ...]]]:
+        if not isinstance(value, dict) or any(not isinstance(family, dict) for family in value.values()):
+            raise self.error("space", "expected tables [space.FAMILY]")
+        narrowed: dict[str, dict[str, tuple[Value, ...]]] = {}
+        for family, params in value.items():
+            narrowed[family] = {}
+            for name, kept in params.items():
+                values = kept if isinstance(kept, list) else [kept]
+                if not values or any(not isinstance(item, (int, str)) for item in values):
+                    raise self.error(f"space.{family}.{name}", f"expected a value or a list of values, got {kept!r}")
+                narrowed[family][name] = tuple(dict.fromkeys(values))
+        return narrowed
+
+    def layers(self, value: object) -> tuple[Layer, ...]:
+        if not isinstance(value, list) or not value or any(not isinstance(item, dict) for item in value):
+            raise self.error("layer", "expected at least one [[layer]]")
+        layers: list[Layer] = []
+        for index, item in enumerate(value):
+            layer = self.layer(item, index)
+            if layer.name in {other.name for other in layers}:
+                raise self.error(f"layer[{index}].name", f"{layer.name!r} stands twice; give each layer its own name")
+            layers.append(layer)
+        return tuple(layers)
+
+    def layer(self, table: Mapping[str, object], index: int) -> Layer:
+        label = table.get("name")
+        where = f"layer[{index}]" if not isinstance(label, str) else f"layer[{index}] ({label})"
+        check_keys(table, _LAYER_KEYS, lambda key, what: self.error(f"{where}.{key}", what))
+        for key in ("name", *_SIZES):
+            if key not in table:
+                raise self.error(f"{where}.{key}", "missing")
+        name = self.word(table, "name", "", where=f"{where}.")
+        if not name or any(not (letter.isalnum() or letter in "-_") for letter in name):
+            raise self.error(f"{where}.name", f"{name!r}: expected letters, digits, - and _")
+        sizes = {key: self.whole(table, key, 0, least=1, where=f"{where}.") for key in _SIZES}
+        pairs: dict[str, int] = {}
+        for key, default in (("stride", 1), ("pad", 0), ("dilation", 1)):
+            height, width = self.pair(table, key, default, f"{where}.{key}")
+            pairs[f"{key}_h"], pairs[f"{key}_w"] = height, width
+        try:
+            problem = Conv2dProblem(
+                **sizes,
+                **pairs,
+                groups=self.whole(table, "groups", 1, least=1, where=f"{where}."),
+                dtype=self.word(table, "dtype", "f32", where=f"{where}."),
+                layout=self.word(table, "layout", "nchw", where=f"{where}."),
+                epilogue=self.word(table, "epilogue", "none", where=f"{where}."),
+            )
+        except StudyError as error:
+            raise self.error(where, str(error)) from None
+        return Layer(name, problem, self.whole(table, "count", 1, least=1, where=f"{where}."))
+
+    def pair(self, table: Mapping[str, object], key: str, default: int, where: str) -> tuple[int, int]:
+        value = table.get(key, default)
+        match value if isinstance(value, list) else [value, value]:
+            case [int(height), int(width)] if not (isinstance(height, bool) or isinstance(width, bool)):
+                return height, width
+        raise self.error(where, f"expected a whole number, or two as [height, width], got {value!r}")

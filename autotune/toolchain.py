@@ -1,0 +1,55 @@
+"""Finds the compilers: nvcc (from the CUDA wheels or the system) and a C++ compiler."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from autotune.errors import ToolchainError
+
+
+def find_nvcc(environ: Mapping[str, str] = os.environ) -> Path:
+    """nvcc out of $CUDA_HOME, the installed CUDA wheels, the PATH or /usr/local/cuda, in this order.
+
+    Raises ToolchainError saying how to get it.
+    """
+    found = [Path(environ["CUDA_HOME"]) / "bin" / "nvcc"] if environ.get("CUDA_HOME") else []
+    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.pathfinder"):
+        from cuda.pathfinder import find_nvidia_binary_utility
+
+        if wheel := find_nvidia_binary_utility("nvcc"):
+            found.append(Path(wheel))
+    if on_path := shutil.which("nvcc", path=environ.get("PATH")):
+        found.append(Path(on_path))
+    found.append(Path("/usr/local/cuda/bin/nvcc"))
+    for nvcc in found:
+        if nvcc.is_file():
+            return nvcc
+    raise ToolchainError(
+        "nvcc not found; install it into this environment with: pip install 'autotune-conv[cuda13]', "
+        "or set CUDA_HOME to a CUDA toolkit"
+    )
+
+
+def find_cxx(environ: Mapping[str, str] = os.environ) -> Path:
+    """The C++ compiler: $CXX, g++ or clang++. Raises ToolchainError saying how to get one."""
+    for name in (environ.get("CXX"), "g++", "clang++"):
+        if name and (found := shutil.which(name, path=environ.get("PATH"))):
+            return Path(found)
+    raise ToolchainError("no C++ compiler found; install one (Debian: apt-get install g++) or set CXX to one")
+
+
+def compiler_version(compiler: Path) -> str:
+    """One line that tells the compiler and its version, e.g. `nvcc 13.0.88` or `g++ 12.2.0`."""
+    command = [str(compiler), "--version"]
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().splitlines()
+    if not output:
+        raise ToolchainError(f"{compiler}: does not answer to --version; reinstall it or set another one")
+    for line in output:
+        if ", V" in line:
+            return f"nvcc {line.rsplit(', V', 1)[1]}"
+    return f"{compiler.name} {output[0].split()[-1]}"

@@ -1,0 +1,154 @@
+"""Records of what happened to one config: Config, Outcome, Resources, Timing, Trial.
+
+They are what the worker sends back, what the store keeps and what the search is told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+Value = int | str | bool
+"""The value of one template parameter."""
+
+
+class Outcome(StrEnum):
+    """The word for a trial's end, as in the T4 result format, and `running` before the end."""
+
+    RUNNING = "running"
+    CORRECT = "correct"
+    CONSTRAINTS = "constraints"
+    COMPILE = "compile"
+    RUNTIME = "runtime"
+    TIMEOUT = "timeout"
+    CORRECTNESS = "correctness"
+
+
+ACCURACY_CLASSES = ("fp32", "fp32-3xtf32", "tf32", "fp16", "fp16-acc16", "bf16")
+"""What a kernel's arithmetic promises; the error bound of each is in `verify`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A template's name and one value for each of its parameters, in the header's order."""
+
+    template: str
+    items: tuple[tuple[str, Value], ...]
+
+    @classmethod
+    def of(cls, template: str, values: Mapping[str, Value]) -> Config:
+        """A config from a mapping."""
+        return cls(template, tuple(values.items()))
+
+    def values(self) -> dict[str, Value]:
+        """Parameter name to value."""
+        return dict(self.items)
+
+    def to_json(self) -> str:
+        """The parameters as a JSON object, in the header's order."""
+        return json.dumps(self.values(), separators=(",", ":"))
+
+    def __str__(self) -> str:
+        return f"{self.template} " + " ".join(f"{name}={value}" for name, value in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the compiler says one kernel needs; the largest over a source's stages."""
+
+    registers: int = 0
+    """registers a thread"""
+    spill_bytes: int = 0
+    """spill stores and loads a thread, bytes"""
+    static_smem_bytes: int = 0
+    constant_bytes: int = 0
+    """user constant memory (bank 3), bytes"""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Samples of one kernel's forward pass on a device, in the order taken, microseconds."""
+
+    samples_us: tuple[float, ...]
+    median_us: float
+    q1_us: float
+    q3_us: float
+    cache: str
+    """`cold` (L2 written over before each sample) or `hot`"""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorStats:
+    """How far an output is from the float64 reference."""
+
+    over_bound: float
+    """largest |y - ref| / bound over all outputs; at most 1 when correct"""
+    max_abs: float
+    """largest |y - ref|"""
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Where a trial's time went, microseconds of wall clock."""
+
+    render_us: float = 0.0
+    compile_us: float = 0.0
+    load_us: float = 0.0
+    verify_us: float = 0.0
+    measure_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What running one verified kernel told."""
+
+    timing: Timing
+    error: ErrorStats
+    too_slow: bool = False
+    """timing stopped early, the race was lost"""
+    load_us: float = 0.0
+    verify_us: float = 0.0
+    measure_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One config and what became of it."""
+
+    number: int
+    """position in its subject's history, from 0; seeds the ask that proposed it"""
+    config: Config
+    outcome: Outcome
+    reason: str = ""
+    """a word beneath the outcome: too_slow, oob_write, unwritten, crash, hang, ..."""
+    message: str = ""
+    """the compiler's, driver's or checker's own words, shortened"""
+    source_hash: str | None = None
+    """identity of the rendered source; None when rejected before rendering"""
+    accuracy: str = ""
+    deterministic: bool = True
+    resources: Resources = field(default_factory=Resources)
+    smem_bytes: int = 0
+    """static and dynamic shared memory of the hungriest stage"""
+    occupancy: float | None = None
+    """theoretical: resident warps over the device's most; None where it has no meaning"""
+    timing: Timing | None = None
+    error: ErrorStats | None = None
+    phases: Phases = field(default_factory=Phases)
+
+    @property
+    def compiled(self) -> bool:
+        """True when the trial cost one evaluation of the budget."""
+        return self.source_hash is not None and self.outcome != Outcome.RUNNING
+
+    @property
+    def over_bound(self) -> float | None:
+        """Largest error over its bound; None when it was not measured."""
+        return self.error.over_bound if self.error else None
+
+    @property
+    def median_us(self) -> float | None:
+        """The measured median of a correct trial, else None."""
+        return self.timing.median_us if self.outcome == Outcome.CORRECT and self.timing else None

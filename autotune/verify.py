@@ -1,0 +1,296 @@
+"""load -> verify: is a kernel's output right, everywhere, every time, and does it stay inside its buffers?
+
+Two data sets are kept on the device for a layer. On small integers every accuracy class must be exact; on normal
+data the error must stay under the class's bound against a float64 reference. Before each run the output and the
+workspace are poisoned with NaN, and guard bands of NaN lie before and behind every array.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.compile import Binary
+from autotune.device import Device, Launch
+from autotune.errors import DeviceError, Rejected
+from autotune.forward import LoadedKernel, Tensors
+from autotune.problem import Conv2dProblem
+from autotune.source import KernelSource
+from autotune.trial import ErrorStats, Outcome
+
+POISON = 0xFF  # every byte of what a kernel must not rely on; all ones is NaN in every storage type
+GUARD_BYTES = 1 << 16  # before and behind every array
+REFERENCE_BYTES = 256 << 20  # the most that one reference may take
+_REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
+_PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
+_ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-9}  # unit roundoff of the stored output
+_GRID, _BLOCK = 2048, 256  # of the checking kernels, which stride over their elements
+
+
+def error_factor(accuracy: str, reduction: int) -> float:
+    """The factor c of the bound |y - ref| <= c * S + rounding * |ref| for one accuracy class.
+
+    `reduction` is L, the products summed into one output; S = conv(|x|, |w|). The statistical bounds grow with
+    sqrt(L) instead of L (Higham 2002, 2.8 and 3.1).
+    """
+    root = math.sqrt(reduction)
+    match accuracy:
+        case "fp32":
+            return (4 + root) * 2.0**-24
+        case "fp32-3xtf32":
+            return (8 + root) * 2.0**-24
+        case "tf32" | "fp16":
+            return 2.0**-10 * min(1.0, 8 / root)
+        case "bf16":
+            return 2.0**-8 * min(1.0, 8 / root)
+        case "fp16-acc16":
+            return (4 + root) * 2.0**-11
+    raise ValueError(f"accuracy class {accuracy!r} has no bound")
+
+
+def exact_on_integers(accuracy: str, problem: Conv2dProblem) -> bool:
+    """Whether integer data must give the exact result: always, but for half accumulation of long sums."""
+    return accuracy != "fp16-acc16" or 2 * problem.reduction + 2 <= 2048
+
+
+class GuardedArray:
+    """Device memory with a guard band on both sides."""
+
+    def __init__(self, device: Device, size_bytes: int) -> None:
+        self.device = device
+        self.size_bytes = size_bytes
+        self._base = device.allocate(size_bytes + 2 * GUARD_BYTES + 256)
+        self.address = self._base + GUARD_BYTES
+        self.fill_guards()
+
+    @property
+    def guards(self) -> tuple[tuple[int, int], ...]:
+        """Address and bytes of the two bands; the second starts at the first whole word behind the array."""
+        behind = self.address + -(-self.size_bytes // 4) * 4
+        return ((self._base, GUARD_BYTES), (behind, GUARD_BYTES))
+
+    def fill_guards(self) -> None:
+        """Put the guard pattern in place."""
+        self.device.fill(self._base, POISON, GUARD_BYTES)
+        end = self.address + self.size_bytes
+        self.device.fill(end, POISON, GUARD_BYTES + 4)
+
+    def poison(self) -> None:
+        """Overwrite the array itself with NaN."""
+        if self.size_bytes:
+            self.device.fill(self.address, POISON, self.size_bytes)
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self.device.free(self._base)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """Inputs on the device and the reference of their first images."""
+
+    x: GuardedArray
+    w: GuardedArray
+    bias: GuardedArray
+    period: int
+    """images after which x repeats"""
+    ref: int
+    magnitude: int
+
+
+class Verifier:
+    """A layer's data sets and references on one device, made once and used for every kernel of the layer."""
+
+    def __init__(self, device: Device, problem: Conv2dProblem, check: Binary) -> None:
+        self.device = device
+        self.problem = problem
+        self._module = device.load(check)
+        self._result = device.allocate(5 * 8)
+        self._owned: list[int] = [self._result]
+        self._arrays: list[GuardedArray] = []
+        outputs = problem.y_elements // problem.n
+        most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
+        if most < 1:
+            raise DeviceError(f"{problem}: one image's reference exceeds {REFERENCE_BYTES >> 20} MB; make it smaller")
+        self.y = self._array(problem.y_elements * problem.element_bytes)
+        self.integers = self._data_set(_period(problem.n, most, _PERIODS[1]), integers=True)
+        self.normal = self._data_set(_period(problem.n, most, _PERIODS[0]), integers=False)
+        self._hashes = self._input_hashes()
+
+    def tensors(self, data: DataSet, packed_w: int = 0, workspace: int = 0) -> Tensors:
+        """Addresses to run a kernel on one data set."""
+        return Tensors(data.x.address, data.w.address, data.bias.address, self.y.address, packed_w, workspace)
+
+    def verify(self, kernel: LoadedKernel, workspace: GuardedArray, packed_w: GuardedArray) -> ErrorStats:
+        """Run and compare the kernel on both data sets, three times on the second.
+
+        Raises Rejected('correctness', oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten).
+        """
+        source = kernel.source
+        arrays = [*self._arrays, workspace, packed_w]
+        if exact_on_integers(source.accuracy, self.problem):
+            self._run(kernel, self.integers, workspace, packed_w)
+            self._check_guards(arrays)
+            self._compare(self.integers, source, exact=True)
+        self._run(kernel, self.normal, workspace, packed_w)
+        self._check_guards(arrays)
+        stats = self._compare(self.normal, source, exact=False)
+        if source.deterministic:
+            first = self._hash(self.y)
+            for _ in range(2):
+                self._run(kernel, self.normal, workspace, packed_w, prepare=False)
+                if self._hash(self.y) != first:
+                    message = "two runs on the same data gave different bits, but the template says deterministic"
+                    raise Rejected(Outcome.CORRECTNESS, "nondeterministic", message)
+        self._check_inputs()
+        return stats
+
+    def _check_inputs(self) -> None:
+        if self._input_hashes() != self._hashes:
+            self._fill(self.integers, integers=True)
+            self._fill(self.normal, integers=False)
+            raise Rejected(Outcome.CORRECTNESS, "input_overwritten", "the kernel changed its input, filters or bias")
+
+    def close(self) -> None:
+        """Free everything."""
+        for array in self._arrays:
+            array.free()
+        for address in self._owned:
+            self.device.free(address)
+        self._module.unload()
+
+    def _array(self, size_bytes: int) -> GuardedArray:
+        array = GuardedArray(self.device, size_bytes)
+        self._arrays.append(array)
+        return array
+
+    def _data_set(self, period: int, *, integers: bool) -> DataSet:
+        problem, size = self.problem, self.problem.element_bytes
+        outputs = period * (problem.y_elements // problem.n)
+        ref, magnitude = self.device.allocate(8 * outputs), self.device.allocate(4 * outputs)
+        self._owned += [ref, magnitude]
+        data = DataSet(
+            x=self._array(problem.x_elements * size),
+            w=self._array(problem.w_elements * size),
+            bias=self._array(problem.k * size),
+            period=period,
+            ref=ref,
+            magnitude=magnitude,
+        )
+        self._fill(data, integers=integers)
+        inputs = (data.x.address, data.w.address, data.bias.address)
+        self._launch("reference", *map(np.uint64, inputs), np.uint64(ref), np.uint64(magnitude), np.int64(outputs))
+        self.device.synchronize()
+        return data
+
+    def _fill(self, data: DataSet, *, integers: bool) -> None:
+        problem = self.problem
+        image = problem.x_elements // problem.n
+        for seed, (array, elements, period, least, span) in enumerate(
+            (
+                (data.x, problem.x_elements, data.period * image, -2, 5),
+                (data.w, problem.w_elements, problem.w_elements, -1, 3),
+                (data.bias, problem.k, problem.k, -2, 5),
+            )
+        ):
+            counts = (np.uint64(array.address), np.int64(elements), np.int64(period), np.uint64(seed << 40))
+            if integers:
+                self._launch("fill_integers", *counts, np.int32(least), np.int32(span))
+            else:
+                self._launch("fill_normal", *counts, np.float32(1.0))
+
+    def _run(
+        self,
+        kernel: LoadedKernel,
+        data: DataSet,
+        workspace: GuardedArray,
+        packed_w: GuardedArray,
+        *,
+        prepare: bool = True,
+    ) -> None:
+        tensors = self.tensors(data, packed_w.address, workspace.address)
+        self.y.poison()
+        workspace.poison()
+        if prepare:
+            packed_w.poison()
+            kernel.prepare(tensors)
+        kernel.run(kernel.forward(tensors))
+        self.device.synchronize()
+
+    def _compare(self, data: DataSet, source: KernelSource, *, exact: bool) -> ErrorStats:
+        problem = self.problem
+        factor = -1.0 if exact else error_factor(source.accuracy, problem.reduction)
+        self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
+        self._launch(
+            "compare",
+            *map(np.uint64, (self.y.address, data.ref, data.magnitude)),
+            np.int64(problem.y_elements),
+            np.int64(data.period * (problem.y_elements // problem.n)),
+            np.float64(factor),
+            np.float64(_ROUNDING[problem.dtype]),
+            np.uint64(self._result),
+        )
+        self.device.synchronize()
+        found = self.device.read(self._result, 5 * 8)
+        wrong, unwritten, first = struct.unpack("<QQQ", found[:24])
+        over_bound, max_abs = struct.unpack("<dd", found[24:])
+        if unwritten:
+            message = f"{unwritten} of {problem.y_elements} outputs were never written, the first {self._place(first)}"
+            raise Rejected(Outcome.CORRECTNESS, "unwritten", message)
+        if wrong:
+            reason = "inexact" if exact else "wrong"
+            kind = "integer" if exact else "normal"
+            message = (
+                f"{wrong} of {problem.y_elements} outputs are wrong on {kind} data, the first {self._place(first)}; "
+                f"largest error {max_abs:.3g}"
+            )
+            raise Rejected(Outcome.CORRECTNESS, reason, message if exact else f"{message}, {over_bound:.3g} x bound")
+        return ErrorStats(over_bound, max_abs)
+
+    def _place(self, flat: int) -> str:
+        """An output's index in words."""
+        p = self.problem
+        shape = (p.n, p.k, p.p, p.q) if p.layout == "nchw" else (p.n, p.p, p.q, p.k)
+        letters = "n k p q" if p.layout == "nchw" else "n p q k"
+        place = np.unravel_index(flat, shape)
+        return "at " + ", ".join(f"{letter} = {int(at)}" for letter, at in zip(letters.split(), place, strict=True))
+
+    def _check_guards(self, arrays: list[GuardedArray]) -> None:
+        self.device.fill(self._result, 0, 8)
+        for array in arrays:
+            for address, size_bytes in array.guards:
+                self._launch("count_changed", np.uint64(address), np.int64(size_bytes // 4), np.uint64(self._result))
+        self.device.synchronize()
+        (changed,) = struct.unpack("<Q", self.device.read(self._result, 8))
+        if changed:
+            for array in arrays:
+                array.fill_guards()
+            message = (
+                f"{changed} words outside the kernel's arrays were overwritten (within {GUARD_BYTES} bytes of them)"
+            )
+            raise Rejected(Outcome.CORRECTNESS, "oob_write", message)
+
+    def _hash(self, array: GuardedArray) -> int:
+        self.device.fill(self._result, 0, 8)
+        words = array.size_bytes // 4
+        self._launch("hash_words", np.uint64(array.address), np.int64(words), np.uint64(self._result))
+        self.device.synchronize()
+        value: int = struct.unpack("<Q", self.device.read(self._result, 8))[0]
+        return value
+
+    def _input_hashes(self) -> tuple[int, ...]:
+        return tuple(self._hash(array) for array in self._arrays if array is not self.y)
+
+    def _launch(self, entry: str, *args: np.generic) -> None:
+        self._module.launch(Launch(entry, (_GRID, 1, 1), (_BLOCK, 1, 1), 0, args))
+
+
+def _period(n: int, most: int, prime: int) -> int:
+    """Images that differ: all of them when that is few, else the largest prime that is at most `most` and `prime`."""
+    limit = min(most, prime)
+    if n <= limit:
+        return n
+    return next((size for size in range(limit, 1, -1) if all(size % d for d in range(2, size))), 1)

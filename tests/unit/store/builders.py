@@ -1,0 +1,114 @@
+"""Small records for the store's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from autotune.compile import Program
+from autotune.device import DeviceInfo, Environment
+from autotune.problem import Conv2dProblem, Layer
+from autotune.source import ConstantSymbol, KernelSource, Stage
+from autotune.store import Scope, Store, StudyRecord, TemplateRecord
+from autotune.trial import Config, ErrorStats, Outcome, Phases, Resources, Timing, Trial
+
+CONV1 = Layer("conv1", Conv2dProblem(n=100, c=1, h=70, w=70, k=12, r=5, s=5), count=2)
+CONV2 = Layer("conv2", Conv2dProblem(n=100, c=12, h=33, w=33, k=24, r=5, s=5, epilogue="bias_relu"))
+H200 = DeviceInfo("cuda", "NVIDIA H200", 90, 132, 150_000_000_000, l2_bytes=62_914_560)
+HOST = DeviceInfo("host", "AMD EPYC", 90, 2, 8_000_000_000)
+DRIVER_580 = Environment("580.159", "nvcc 13.0.88", "-O3", {"uuid": "GPU-1", "host": "a"})
+DRIVER_590 = Environment("590.10", "nvcc 13.0.88", "-O3", {"uuid": "GPU-1"})
+DIRECT = TemplateRecord("direct", "ab" * 32, 'summary = "Direct convolution"')
+GEMM = TemplateRecord("implicit_gemm", "cd" * 32, 'summary = "Implicit GEMM"')
+
+
+def study_record(name: str = "lenet", layers: Sequence[Layer] = (CONV1, CONV2), seed: int = 0) -> StudyRecord:
+    return StudyRecord(name, seed, f'name = "{name}"\n', tuple(layers))
+
+
+def open_scope(
+    store: Store,
+    *,
+    study: str = "lenet",
+    layer: Layer = CONV1,
+    device: DeviceInfo = H200,
+    environment: Environment = DRIVER_580,
+    policy: str = "cold",
+    fresh: bool = False,
+) -> Scope:
+    """Begin or resume a study of both layers and open the scope of one."""
+    layers = (CONV1, CONV2) if layer in (CONV1, CONV2) else (layer,)
+    key = store.begin_study(study_record(study, layers), fresh=fresh)
+    return store.scope(key, layer, device, environment, policy, [DIRECT, GEMM])
+
+
+def config_of(number: int, family: str = "direct") -> Config:
+    return Config.of(family, {"block_p": number, "filters": "constant", "vector": number % 2 == 0})
+
+
+def source_of(config: Config, layer: Layer = CONV1, text: str | None = None) -> KernelSource:
+    """A kernel of its own for each config, unless a text is given."""
+    stage = Stage("conv2d_fwd", ("x", "w", "y", "n"), (32, 4, 1), (7, 3, layer.problem.n), 4096)
+    return KernelSource(
+        problem=layer.problem,
+        config=config,
+        program=Program(text or f"// {config}\n" + "float a = 0.0f;\n" * 50, ("conv2d_fwd",), ("-use_fast_math",)),
+        prepare=(Stage("pack", ("w", "packed_w"), (128, 1, 1), (1, 1, 1), 0),),
+        stages=(stage,),
+        loop_count=1,
+        constants=(ConstantSymbol("w_const", "w"),),
+        packed_w_bytes=1200,
+        workspace_bytes=0,
+        accuracy="fp32",
+        deterministic=True,
+    )
+
+
+def timing_of(median_us: float, cache: str = "cold") -> Timing:
+    return Timing((median_us * 1.1, median_us, median_us * 0.9), median_us, median_us * 0.95, median_us * 1.05, cache)
+
+
+def correct(
+    number: int,
+    median_us: float,
+    *,
+    accuracy: str = "fp32",
+    deterministic: bool = True,
+    source: KernelSource | None = None,
+    family: str = "direct",
+) -> Trial:
+    return Trial(
+        number=number,
+        config=config_of(number, family),
+        outcome=Outcome.CORRECT,
+        source_hash=source.hash if source else None,
+        accuracy=accuracy,
+        deterministic=deterministic,
+        resources=Resources(64, 0, 1024, 1200),
+        smem_bytes=5120,
+        occupancy=0.5,
+        timing=timing_of(median_us),
+        error=ErrorStats(0.25, 1e-6),
+        phases=Phases(1.0, 300_000.0, 20.0, 5_000.0, 9_000.0),
+    )
+
+
+def failed(number: int, outcome: Outcome = Outcome.COMPILE, message: str = "ptxas error") -> Trial:
+    return Trial(number=number, config=config_of(number), outcome=outcome, reason="why", message=message)
+
+
+def run_trial(store: Store, scope: Scope, trial: Trial, source: KernelSource | None = None) -> None:
+    """Begin and end a trial as the tuner does."""
+    store.end_trial(store.begin_trial(scope, trial.number, trial.config, source), trial)
+
+
+def ticking(start: datetime = datetime(2026, 11, 20, tzinfo=UTC)) -> Callable[[], datetime]:
+    """A clock that shows a second more at every look."""
+    now = start
+
+    def clock() -> datetime:
+        nonlocal now
+        now += timedelta(seconds=1)
+        return now
+
+    return clock

@@ -1,0 +1,216 @@
+"""Each bad database is one clear line: what, where, what to do."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import optuna
+import pytest
+
+from autotune.errors import StoreError
+from autotune.store import Store, compact
+
+from .builders import CONV1, config_of, correct, failed, open_scope, run_trial, source_of
+
+
+def message_of(url: str | Path, *, create: bool) -> str:
+    """The one line that opening gives."""
+    with pytest.raises(StoreError) as caught:
+        Store.open(url, create=create, timeout_s=0.2)
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    assert message.isprintable()
+    return message
+
+
+@pytest.fixture(params=[True, False], ids=["writing", "reading"])
+def create(request: pytest.FixtureRequest) -> bool:
+    """Both ways to open."""
+    return bool(request.param)
+
+
+def test_a_folder(tmp_path: Path, create: bool) -> None:
+    assert message_of(tmp_path, create=create).startswith(f"{tmp_path}: is a folder; give the path of a file")
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path, create: bool) -> None:
+    path = tmp_path / "no" / "a.db"
+    assert message_of(path, create=create) == f"{path}: there is no folder {path.parent}; create it first"
+    assert not path.parent.exists()
+
+
+def test_a_file_as_a_folder(tmp_path: Path, create: bool) -> None:
+    (tmp_path / "file").write_text("")
+    assert "Not a directory" in message_of(tmp_path / "file" / "a.db", create=create)
+
+
+def test_no_file_to_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    assert message_of(path, create=False) == f"{path}: no such file; `autotune tune STUDY --db {path}` makes one"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_file_is_filled_but_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    path.touch()
+    assert message_of(path, create=False).startswith(f"{path}: the database is empty")
+    Store.open(path).close()
+    Store.open(path, create=False).close()
+
+
+@pytest.mark.parametrize("content", [b'name = "lenet"\n', b"\0" * 4096, b"SQLite format 2\0" + b"\0" * 4096, b"S"])
+def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, create: bool, content: bytes) -> None:
+    path = tmp_path / "study.toml"
+    path.write_bytes(content)
+    assert message_of(path, create=create).startswith(f"{path}: not an SQLite file; give the path of a results")
+    assert path.read_bytes() == content
+    assert [file.name for file in tmp_path.iterdir()] == ["study.toml"]
+
+
+def test_something_that_is_not_a_file(tmp_path: Path, create: bool) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "is not a regular file" in message_of(tmp_path / "pipe", create=create)
+
+
+def filled(path: Path) -> bytes:
+    """The bytes of a database with trials in it, as one file."""
+    with Store.open(path.with_name("filled.db")) as store:
+        scope = open_scope(store)
+        for number in range(40):
+            source = source_of(config_of(number))
+            run_trial(store, scope, correct(number, 10.0, source=source), source)
+    compact(path.with_name("filled.db"), path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("kept", [20, 100, 5000, 0.5, 0.99])
+def test_a_file_cut_short(tmp_path: Path, create: bool, kept: float) -> None:
+    path = tmp_path / "a.db"
+    content = filled(path)
+    path.write_bytes(content[: int(kept if kept >= 1 else kept * len(content))])
+    message = message_of(path, create=create)
+    assert message.startswith(f"{path}: ")
+    assert "damaged or cut short" in message or "not an SQLite file" in message
+
+
+def test_damage_inside_is_one_line_wherever_it_is_met(tmp_path: Path, create: bool) -> None:
+    path = tmp_path / "a.db"
+    content = filled(path)
+    for start in range(100, len(content), 4096 * 2):
+        path.write_bytes(content[:start] + b"\xff" * 3000 + content[start + 3000 :])
+        try:
+            with Store.open(path, create=create) as store:
+                store.trials()
+                store.best()
+                store.query("SELECT * FROM results JOIN sources ON sources.hash = source_hash")
+                if create:
+                    open_scope(store)
+        except StoreError as error:
+            assert str(error).startswith(str(path))
+            assert str(error).isprintable()
+
+
+def test_another_programs_database(tmp_path: Path, create: bool) -> None:
+    path = tmp_path / "a.db"
+    with sqlite3.connect(path) as raw:
+        raw.execute("CREATE TABLE trials (id)")
+    raw.close()
+    before = path.read_bytes()
+    assert message_of(path, create=create) == (
+        f"{path}: another program's database, not a results database of autotune; give another --db"
+    )
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
+
+
+def test_an_optuna_storage(tmp_path: Path, create: bool) -> None:
+    path = tmp_path / "optuna.db"
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+    storage.engine.dispose()
+    assert message_of(path, create=create).startswith(f"{path}: an Optuna storage, not a results database")
+
+
+def test_a_newer_schema(path: Path, store: Store, create: bool) -> None:
+    store.close()
+    with sqlite3.connect(path) as raw:
+        raw.execute("UPDATE alembic_version SET version_num = '0042'")
+        raw.execute("INSERT INTO schema_versions VALUES ('0042', '3.1.4', '2027-01-01T00:00:00Z')")
+    raw.close()
+    assert message_of(path, create=create) == (
+        f"{path}: schema 0042 is newer than this autotune's 0001; install autotune 3.1.4 or newer"
+    )
+
+
+def test_a_schema_without_its_version(path: Path, store: Store, create: bool) -> None:
+    store.close()
+    with sqlite3.connect(path) as raw:
+        raw.execute("DELETE FROM alembic_version")
+    raw.close()
+    assert "the schema's version is missing" in message_of(path, create=create)
+
+
+def test_a_lock_held_too_long(path: Path, store: Store) -> None:
+    scope = open_scope(store)
+    raw = sqlite3.connect(path, isolation_level=None)
+    raw.execute("BEGIN IMMEDIATE")
+    with Store.open(path, timeout_s=0.1) as waiting:
+        with pytest.raises(StoreError) as caught:
+            waiting.add_trial(scope, failed(0))
+        assert str(caught.value).startswith(f"{path}: locked by another process for more than 0.1 s")
+        assert waiting.history(scope) == (), "readers do not wait"
+        raw.execute("COMMIT")
+        waiting.add_trial(scope, failed(0))
+    raw.close()
+
+
+def test_an_exclusive_lock_while_opening(path: Path, create: bool) -> None:
+    filled(path)
+    raw = sqlite3.connect(path, isolation_level=None)
+    raw.execute("BEGIN EXCLUSIVE")
+    assert "locked by another process" in message_of(path, create=create)
+    raw.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql://host/db", "postgresql is not supported; give a path or sqlite:///PATH"),
+        ("mysql+pymysql://u:p@host/db", "mysql+pymysql is not supported"),
+        ("sqlite+aiosqlite:///a.db", "sqlite+aiosqlite is not supported"),
+        ("sqlite://a.db", "a host or options are not supported"),
+        ("sqlite:///a.db?mode=memory", "a host or options are not supported"),
+        ("://", "not a database URL"),
+        ("sqlite://host:port/x", "not a database URL"),
+        ("", "in memory"),
+        ("sqlite://", "in memory"),
+        ("sqlite:///:memory:", "in memory"),
+        (":memory:", "in memory"),
+        ("a\0b", "null character"),
+    ],
+)
+def test_a_url_that_is_none_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, create: bool, url: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert words in message_of(url, create=create)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_too_long(tmp_path: Path, create: bool) -> None:
+    assert "File name too long" in message_of(tmp_path / ("x" * 300), create=create)
+
+
+@pytest.mark.parametrize("form", ["sqlite:///{}", "sqlite+pysqlite:///{}", "{}"])
+@pytest.mark.parametrize("name", ["a.db", "with space?and#%41.db", "ünïcode.db"])
+def test_urls_and_paths_name_the_same_file(tmp_path: Path, form: str, name: str) -> None:
+    path = tmp_path / name
+    url = form.format(path if form == "{}" else str(path).replace("?", "%3F"))
+    if form != "{}" and "?" in name:
+        pytest.skip("a question mark begins a URL's options")
+    with Store.open(url) as store:
+        open_scope(store, layer=CONV1)
+    assert path.exists()
+    with Store.open(path, create=False) as store:
+        assert len(store.layers()) == 2

@@ -1,0 +1,143 @@
+"""Several processes write into one file and one of them is killed: nothing is lost, nothing is torn."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune.store import Store
+from autotune.trial import Outcome
+
+from .builders import CONV1, correct, open_scope, run_trial
+
+PROCESSES = 4
+TRIALS = 50
+ROOT = Path(__file__).parents[3]
+
+WRITER = """
+import dataclasses, sys
+sys.path.insert(0, sys.argv[1])
+from {package} import builders
+from autotune.store import Store
+from autotune.trial import Outcome
+
+path, study, count = sys.argv[2], sys.argv[3], int(sys.argv[4])
+with Store.open(path) as store:
+    scope = builders.open_scope(store, study=study)
+    print("ready", flush=True)
+    for number in range(store.next_number(scope), count):
+        source = builders.source_of(builders.config_of(number))
+        key = store.begin_trial(scope, number, builders.config_of(number), source)
+        store.end_trial(key, builders.correct(number, 10.0 + number, source=source))
+        print(number, flush=True)
+"""
+
+
+def start_writer(path: Path, study: str, count: int) -> subprocess.Popen[str]:
+    """A process that stores `count` trials under a study, printing each number once it is committed."""
+    package = __package__ or ""
+    top = Path(__file__).parents[package.count(".") + 1]
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER.format(package=package), str(top), str(path), study, str(count)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+def check_consistent(path: Path) -> None:
+    """No torn page, no orphan, no finished trial without its measurement."""
+    raw = sqlite3.connect(path)
+    assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
+    torn = """SELECT count(*) FROM trials LEFT JOIN measurements ON trial_id = trials.id
+              WHERE (outcome = 'correct') <> (measurements.id IS NOT NULL)"""
+    assert raw.execute(torn).fetchone() == (0,)
+    raw.close()
+
+
+def test_four_writers_lose_nothing(path: Path) -> None:
+    writers = [start_writer(path, f"study{index}", TRIALS) for index in range(PROCESSES)]
+    for writer in writers:
+        _, errors = writer.communicate(timeout=120)
+        assert (writer.returncode, errors) == (0, "")
+    check_consistent(path)
+    with Store.open(path, create=False) as store:
+        for index in range(PROCESSES):
+            rows = store.trials(f"study{index}.conv1")
+            assert [(row.trial.number, row.median_us) for row in rows] == [(n, 10.0 + n) for n in range(TRIALS)]
+        assert len(store.query("SELECT * FROM layers").rows) == 2, "they share the layers"
+        assert len(store.query("SELECT * FROM sources").rows) == TRIALS, "and the sources"
+
+
+def test_a_killed_writer_leaves_a_consistent_file(path: Path) -> None:
+    promised: set[int] = set()
+    for kill in range(6):
+        writer = start_writer(path, "study", 100_000)
+        assert writer.stdout is not None
+        assert writer.stderr is not None
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(0.013 * kill)
+        writer.send_signal(signal.SIGKILL)
+        promised |= {int(line) for line in writer.stdout.read().split()}
+        writer.stdout.close()
+        writer.stderr.close()
+        writer.wait()
+        check_consistent(path)
+        with Store.open(path) as store:
+            scope = open_scope(store, study="study")
+            stored = {trial.number for trial in store.history(scope)}
+            suspects = store.suspects(scope)
+            assert promised <= stored, "what was reported as committed is there"
+            assert len(suspects) <= 1
+            for suspect in suspects:
+                assert suspect.key.source_hash is not None
+                store.end_trial(suspect.key, correct(suspect.key.number, 1.0))
+    assert promised
+
+
+def test_opening_and_committing_are_quick(path: Path) -> None:
+    """Loose bounds of the store's promises, 50 ms and 2 ms; the medians of several."""
+    with Store.open(path) as store:
+        scope = open_scope(store)
+        commits = []
+        for number in range(100):
+            begun = time.perf_counter()
+            run_trial(store, scope, correct(number, 10.0))
+            commits.append((time.perf_counter() - begun) / 2)
+    opens = []
+    for _ in range(9):
+        begun = time.perf_counter()
+        Store.open(path).close()
+        opens.append(time.perf_counter() - begun)
+    assert sorted(opens)[4] < 0.05
+    assert sorted(commits)[50] < 0.004, "2 ms on an idle machine"
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
+    with sqlite3.connect(path) as raw:
+        raw.execute("CREATE VIEW results AS SELECT 1")
+    raw.close()
+    from autotune.errors import StoreError
+
+    with pytest.raises(StoreError):
+        Store.open(path)
+    raw = sqlite3.connect(path)
+    assert raw.execute("SELECT name FROM sqlite_master").fetchall() == [("results",)]
+    raw.close()
+
+
+def test_a_study_survives_its_process(path: Path) -> None:
+    """What one connection committed is there for the next without a close."""
+    store = Store.open(path)
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    with Store.open(path, create=False) as other:
+        assert [row.trial.outcome for row in other.trials(CONV1.name)] == [Outcome.CORRECT]
+    store.close()

@@ -1,0 +1,207 @@
+"""Reading changes nothing: read-only files and folders, shipped copies, a user's SQL."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import StoreError
+from autotune.store import Store, compact
+
+from .builders import config_of, correct, open_scope, run_trial, source_of
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that every user can reach; pytest's own are closed to others."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o755)
+    yield path
+    path.chmod(0o755)
+    shutil.rmtree(path)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Take every right to write in the folder; root, whom rights do not bind, becomes nobody meanwhile."""
+    for file in folder.iterdir():
+        file.chmod(0o444)
+    folder.chmod(0o555)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.setresuid(0, 0, 0)
+
+
+def fill(path: Path) -> None:
+    with Store.open(path) as store:
+        scope = open_scope(store)
+        source = source_of(config_of(0))
+        run_trial(store, scope, correct(0, 10.0, source=source), source)
+
+
+def read_all(path: Path) -> None:
+    with Store.open(path, create=False) as store:
+        assert len(store.best("lenet")) == 1
+        assert len(store.trials()) == 1
+        assert store.query("SELECT count(*) FROM results").rows == ((1,),)
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_a_read_only_file_in_a_read_only_folder_is_read(folder: Path, journal: str) -> None:
+    path = folder / "a.db"
+    fill(path)
+    if journal == "delete":
+        compact(path, folder / "b.db")
+        path.unlink()
+        path = folder / "b.db"
+    before = path.read_bytes()
+    with read_only(folder):
+        read_all(path)
+        with pytest.raises(StoreError) as caught:
+            Store.open(path)
+    assert str(caught.value) == f"{path}: the file is read-only; make it writable or give another --db"
+    assert path.read_bytes() == before
+    assert [file.name for file in folder.iterdir()] == [path.name]
+
+
+def test_a_read_only_folder_is_not_written(folder: Path) -> None:
+    with read_only(folder), pytest.raises(StoreError, match=f"the folder {folder} is read-only"):
+        Store.open(folder / "a.db")
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_reading_a_writable_file_leaves_nothing_beside_it(path: Path, journal: str) -> None:
+    fill(path)
+    if journal == "delete":
+        compact(path, path.with_name("b.db"))
+        path.unlink()
+        path = path.with_name("b.db")
+    before = path.read_bytes()
+    read_all(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_reader_sees_what_a_running_tuner_committed(path: Path, store: Store) -> None:
+    scope = open_scope(store)
+    with Store.open(path, create=False) as reader:
+        assert reader.trials() == ()
+        run_trial(store, scope, correct(0, 10.0))
+        assert [row.median_us for row in reader.trials()] == [10.0]
+        assert reader.query("SELECT median_us FROM best").rows == ((10.0,),)
+
+
+def test_a_store_opened_for_reading_refuses_to_write(path: Path, store: Store) -> None:
+    scope = open_scope(store)
+    with Store.open(path, create=False) as reader, pytest.raises(StoreError, match="read-only"):
+        reader.begin_trial(scope, 0, config_of(0))
+
+
+def test_a_compact_copy_is_the_same_database_in_one_file(path: Path, store: Store) -> None:
+    scope = open_scope(store)
+    run_trial(store, scope, correct(0, 10.0))
+    copy = path.with_name("copy.db")
+    compact(path, copy)
+    with Store.open(copy, create=False) as copied:
+        assert copied.trials() == store.trials()
+    assert not [file for file in path.parent.iterdir() if file.name.startswith("copy.db-")]
+    raw = sqlite3.connect(copy)
+    assert raw.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    raw.close()
+    with Store.open(copy) as copied:  # and it can be tuned into
+        run_trial(copied, open_scope(copied), correct(1, 9.0))
+    with pytest.raises(StoreError, match="exists already"):
+        compact(path, copy)
+    with pytest.raises(StoreError, match="there is no folder"):
+        compact(path, path.parent / "no" / "copy.db")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM trials",
+        "INSERT INTO studies VALUES (1, 'x', 1, 0, '', 0, '')",
+        "UPDATE trials SET median_us = 1",
+        "DROP TABLE trials",
+        "CREATE TABLE x (y)",
+        "CREATE TEMP TABLE x (y)",
+        "CREATE VIEW x AS SELECT 1",
+        "ATTACH 'other.db' AS other",
+        "PRAGMA journal_mode = DELETE",
+        "PRAGMA query_only = OFF",
+        "PRAGMA writable_schema = ON",
+        "VACUUM",
+        "VACUUM INTO 'copy.db'",
+        "REINDEX",
+        "ANALYZE",
+        "BEGIN IMMEDIATE",
+        "SAVEPOINT a",
+        "SELECT load_extension('x')",
+        "SELECT writefile('x', 'y')",
+        "SELECT LOAD_EXTENSION('x')",
+        "WITH gone AS (SELECT 1) DELETE FROM trials",
+        "DELETE FROM trials RETURNING id",
+        "SELECT 1; DELETE FROM trials",
+        "SELECT 1; SELECT 2",
+        "",
+        "-- nothing",
+        "SELEC",
+        "SELECT * FROM nowhere",
+        "SELECT 'a\0b'",
+        "SELECT '\udcff'",
+        "SELECT " + "(" * 5000 + "1" + ")" * 5000,
+    ],
+)
+def test_sql_that_does_more_or_less_than_read_is_one_line(
+    path: Path, monkeypatch: pytest.MonkeyPatch, store: Store, sql: str
+) -> None:
+    monkeypatch.chdir(path.parent)
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    store.close()
+    files = sorted(path.parent.iterdir())
+    before = path.read_bytes()
+    with Store.open(path, create=False) as reader, pytest.raises(StoreError) as caught:
+        reader.query(sql)
+    assert str(caught.value).startswith("query: ")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+    assert path.read_bytes() == before
+    assert sorted(path.parent.iterdir()) == files
+    with Store.open(path) as writer, pytest.raises(StoreError, match="^query: "):
+        writer.query(sql)
+
+
+def test_a_refused_write_says_so(store: Store) -> None:
+    with pytest.raises(StoreError) as caught:
+        store.query("DELETE\nFROM trials")
+    assert str(caught.value) == (
+        "query: only reading is allowed, one SELECT statement: not authorized: DELETE FROM trials"
+    )
+
+
+def test_sql_reads_everything(store: Store) -> None:
+    source = source_of(config_of(4))
+    run_trial(store, open_scope(store), correct(0, 10.0, source=source), source)
+    result = store.query("SELECT number AS n, config ->> '$.filters' AS filters FROM results")
+    assert (result.columns, result.rows) == (("n", "filters"), ((0, "constant"),))
+    assert store.query("SELECT sqlar_uncompress(text_zlib, text_bytes) FROM sources").rows == ((source.program.text,),)
+    assert store.query("SELECT max(value) FROM measurements, json_each(samples_us)").rows == ((11.0,),)
+    recursive = "WITH RECURSIVE a (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM a WHERE x < 3) SELECT x FROM a"
+    assert store.query(recursive).rows == ((1,), (2,), (3,))
+    assert store.query("VALUES (1, NULL)").rows == ((1, None),)
+    assert store.query("SELECT name FROM sqlite_master WHERE name = 'trials' AND type = 'table'").rows == (("trials",),)
+    assert store.query("SELECT 1 WHERE 0").rows == ()
+    assert store.query("SELECT median_us FROM trials ORDER BY median_us; ").rows == ((10.0,),)

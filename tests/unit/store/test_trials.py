@@ -1,0 +1,324 @@
+"""Trials go in and come out whole; a study resumes; nothing is evaluated twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autotune.errors import StoreError
+from autotune.problem import Conv2dProblem, Layer
+from autotune.store import Store, TemplateRecord
+from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats, Outcome, Phases, Resources, Timing, Trial
+
+from .builders import (
+    CONV1,
+    CONV2,
+    DIRECT,
+    DRIVER_580,
+    DRIVER_590,
+    H200,
+    HOST,
+    config_of,
+    correct,
+    failed,
+    open_scope,
+    run_trial,
+    source_of,
+    study_record,
+    timing_of,
+)
+
+
+def test_a_trial_comes_back_as_it_went_in(path: Path, store: Store) -> None:
+    scope = open_scope(store)
+    source = source_of(config_of(0))
+    trial = correct(0, 880.5, source=source)
+    run_trial(store, scope, trial, source)
+    run_trial(store, scope, failed(1))
+    store.close()
+    with Store.open(path) as again:
+        assert again.history(open_scope(again)) == (trial, failed(1))
+        assert again.source(source.hash) == source
+        assert again.source("0" * 64) is None
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
+numbers = st.floats(0, 1e12, allow_nan=False)
+values = st.one_of(st.integers(-(2**40), 2**40), texts, st.booleans())
+resources = st.builds(Resources, *(st.integers(0, 2**31),) * 4)
+errors = st.builds(ErrorStats, numbers, numbers)
+timings = st.builds(
+    Timing, st.lists(numbers, max_size=5).map(tuple), numbers, numbers, numbers, st.sampled_from(["cold", "hot"])
+)
+finished = st.builds(
+    Trial,
+    number=st.just(0),
+    config=st.builds(Config.of, st.just("direct"), st.dictionaries(texts, values, max_size=4)),
+    outcome=st.sampled_from([outcome for outcome in Outcome if outcome != Outcome.RUNNING]),
+    reason=texts,
+    message=texts,
+    accuracy=st.sampled_from(("", *ACCURACY_CLASSES)),
+    deterministic=st.booleans(),
+    resources=resources,
+    smem_bytes=st.integers(0, 2**20),
+    occupancy=st.none() | st.floats(0, 1),
+    timing=st.none() | timings,
+    error=st.none() | errors,
+    phases=st.builds(Phases, *(numbers,) * 5),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(trial=finished)
+def test_any_finished_trial_survives_the_round_trip(store: Store, trial: Trial) -> None:
+    scope = open_scope(store, fresh=True)
+    store.add_trial(scope, trial)
+    assert store.history(scope) == (trial,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['it\'s "quoted"; DROP TABLE trials;--', "tab\tnew\nline\r\x01\x1b[31m", "x" * 1_000_000, "é\u2028\U0001f600"],
+    ids=["quotes", "control", "long", "unicode"],
+)
+def test_any_text_is_kept_in_every_field(store: Store, text: str) -> None:
+    layer = Layer(text, CONV1.problem)
+    environment = dataclasses.replace(DRIVER_580, driver=text, toolkit=text, flags=text, attributes={text: text})
+    device = dataclasses.replace(H200, name=text)
+    record = dataclasses.replace(study_record(text, [layer]), text=text)
+    scope = store.scope(store.begin_study(record), layer, device, environment, text, [TemplateRecord(text, text, text)])
+    config = Config.of(text, {text: text})
+    source = dataclasses.replace(source_of(config, text=text), config=config)
+    trial = Trial(0, config, Outcome.RUNTIME, reason=text, message=text, source_hash=source.hash)
+    store.add_trial(scope, trial, source)
+    assert store.history(scope) == (trial,)
+    (row,) = store.trials(text)
+    assert (row.study, row.layer, row.device, row.environment, row.policy) == (text, layer, device, environment, text)
+    assert store.source(source.hash) == source
+
+
+def test_what_utf8_and_the_sqlite_shell_cannot_carry_is_escaped(store: Store) -> None:
+    scope = open_scope(store)
+    store.add_trial(scope, failed(0, message="cut\udcff short\0here"))
+    assert store.history(scope)[0].message == "cut\\udcff short\\x00here"
+
+
+def test_what_is_not_a_number_is_null(path: Path, store: Store) -> None:
+    scope = open_scope(store)
+    trial = dataclasses.replace(
+        failed(0, Outcome.CORRECTNESS), error=ErrorStats(math.inf, math.nan), occupancy=math.nan
+    )
+    store.add_trial(scope, trial)
+    columns = "error_over_bound, error_max_abs, occupancy"
+    assert store.query(f"SELECT {columns} FROM trials").rows == ((None, None, None),)
+    assert store.history(scope)[0].error is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_time_that_is_not_a_number_is_refused_and_the_trial_still_runs(store: Store, bad: float) -> None:
+    scope = open_scope(store)
+    key = store.begin_trial(scope, 0, config_of(0))
+    trial = dataclasses.replace(correct(0, 1.0), timing=dataclasses.replace(timing_of(1.0), samples_us=(bad,)))
+    with pytest.raises(StoreError, match=r"trial 0 .*only finite times"):
+        store.end_trial(key, trial)
+    assert [suspect.key for suspect in store.suspects(scope)] == [key]
+
+
+def test_a_layer_too_large_for_sqlite_is_refused(store: Store) -> None:
+    huge = Layer("huge", Conv2dProblem(n=2**31 - 1, c=2**20, h=2**15, w=2**15, k=2**20, r=3, s=3))
+    with pytest.raises(StoreError, match="too large to store"):
+        store.begin_study(study_record("s", [huge]))
+
+
+def test_a_killed_trial_is_a_suspect_until_it_ends(path: Path, store: Store) -> None:
+    scope = open_scope(store)
+    source = source_of(config_of(0))
+    store.begin_trial(scope, 0, config_of(0), source)
+    store.close()
+    with Store.open(path) as again:
+        scope = open_scope(again)
+        assert again.history(scope) == ()
+        (suspect,) = again.suspects(scope)
+        assert (suspect.attempts, suspect.trial.config, suspect.key.source_hash) == (1, config_of(0), source.hash)
+        assert again.next_number(scope) == 1
+        key = again.begin_trial(scope, 0, config_of(0), source)
+        assert again.suspects(scope)[0].attempts == 2
+        again.end_trial(key, correct(0, 5.0, source=source))
+        assert again.suspects(scope) == ()
+        assert [row.attempts for row in again.trials()] == [2]
+
+
+def test_a_number_is_stored_once(store: Store) -> None:
+    scope = open_scope(store)
+    run_trial(store, scope, correct(3, 1.0))
+    with pytest.raises(StoreError, match=r"lenet\.conv1: trial 3 is stored already"):
+        store.begin_trial(scope, 3, config_of(3))
+    store.begin_trial(scope, 4, config_of(4))
+    with pytest.raises(StoreError, match="trial 4 is stored already"):
+        store.begin_trial(scope, 4, config_of(5))
+    assert store.next_number(scope) == 5
+
+
+def test_a_trial_ends_once(store: Store) -> None:
+    scope = open_scope(store)
+    key = store.begin_trial(scope, 0, config_of(0))
+    store.end_trial(key, correct(0, 1.0))
+    with pytest.raises(StoreError, match="trial 0 has ended already"):
+        store.end_trial(key, correct(0, 2.0))
+    assert store.trials()[0].median_us == 1.0
+
+
+def test_a_study_resumes_and_fresh_starts_anew_without_deleting(store: Store) -> None:
+    first = open_scope(store)
+    run_trial(store, first, correct(0, 10.0))
+    assert open_scope(store).study == first.study
+    fresh = open_scope(store, fresh=True)
+    assert (fresh.study.generation, store.history(fresh)) == (2, ())
+    assert open_scope(store).study == fresh.study
+    run_trial(store, fresh, correct(0, 20.0))
+    assert [row.median_us for row in store.trials("lenet")] == [20.0]
+    assert [row.median_us for row in store.trials("lenet", generations="all")] == [10.0, 20.0]
+    assert [(study.generation, study.trials) for study in store.studies()] == [(1, 1), (2, 1)]
+    assert [row.median_us for row in store.best("lenet.conv1")] == [10.0]
+
+
+def test_an_edited_study_keeps_the_trials_of_the_layer_it_had(store: Store) -> None:
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    wider = Layer("conv1", dataclasses.replace(CONV1.problem, k=24), count=5)
+    store.begin_study(dataclasses.replace(study_record("lenet", [CONV2, wider], seed=9), text="edited"))
+    assert [(row.name, row.layer) for row in store.layers("lenet")] == [
+        ("lenet.conv2", CONV2),
+        ("lenet.conv1", wider),
+    ]
+    assert [row.name for row in store.trials()] == ["lenet.conv1"]
+    assert store.best("lenet") == ()
+    (study,) = store.studies()
+    assert (study.seed, study.text, study.layers) == (9, "edited", 2)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"device": HOST},
+        {"device": dataclasses.replace(H200, sm_count=114)},
+        {"environment": DRIVER_590},
+        {"policy": "hot"},
+        {"layer": CONV2},
+        {"study": "other"},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_scopes_do_not_mix(store: Store, other: dict[str, object]) -> None:
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    assert store.history(open_scope(store, **other)) == ()  # type: ignore[arg-type]
+
+
+def test_attributes_are_recorded_and_not_matched(store: Store) -> None:
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    elsewhere = dataclasses.replace(DRIVER_580, attributes={"uuid": "GPU-2"})
+    with Store.open(store.path) as second:
+        scope = open_scope(second, environment=elsewhere)
+        assert len(second.history(scope)) == 1
+        run_trial(second, scope, correct(1, 10.0))
+    assert [row.environment for row in store.trials()] == [DRIVER_580, elsewhere]
+
+
+def test_a_known_source_is_reused_across_studies(store: Store) -> None:
+    source = source_of(config_of(0))
+    first = open_scope(store)
+    assert store.known(first, source.hash) is None
+    key = store.begin_trial(first, 0, config_of(0), source)
+    assert store.known(first, source.hash) is None, "it has not finished"
+    store.end_trial(key, correct(0, 10.0, source=source))
+    second = open_scope(store, study="other")
+    known = store.known(second, source.hash)
+    assert known is not None
+    assert (known.name, known.median_us) == ("lenet.conv1", 10.0)
+    reused = store.reuse_trial(second, 7, config_of(7), known)
+    assert (reused.number, reused.config, reused.median_us, reused.phases) == (7, config_of(7), 10.0, Phases())
+    assert store.history(second) == (reused,)
+    assert [(row.study, row.reused) for row in store.trials()] == [("lenet", False), ("other", True)]
+    newest = store.known(second, source.hash)
+    assert newest is not None
+    assert newest.id == known.id, "a copy is not a measurement"
+
+
+@pytest.mark.parametrize("other", [{"device": HOST}, {"environment": DRIVER_590}, {"policy": "hot"}])
+def test_a_source_is_not_known_elsewhere(store: Store, other: dict[str, object]) -> None:
+    source = source_of(config_of(0))
+    run_trial(store, open_scope(store), correct(0, 10.0, source=source), source)
+    assert store.known(open_scope(store, **other), source.hash) is None  # type: ignore[arg-type]
+
+
+def test_a_fresh_study_reuses_only_what_was_measured_since(store: Store) -> None:
+    old, new = source_of(config_of(0)), source_of(config_of(1))
+    run_trial(store, open_scope(store, study="other"), correct(0, 10.0, source=old), old)
+    fresh = open_scope(store, fresh=True)
+    run_trial(store, open_scope(store, study="other"), correct(1, 10.0, source=new), new)
+    for scope in (fresh, open_scope(store)):  # also when it is resumed
+        assert store.known(scope, old.hash) is None
+        assert store.known(scope, new.hash) is not None
+
+
+def test_two_kernels_that_claim_one_hash_are_refused(path: Path, store: Store) -> None:
+    scope = open_scope(store)
+    source = source_of(config_of(0))
+    run_trial(store, scope, correct(0, 1.0, source=source), source)
+    with sqlite3.connect(path) as raw:
+        raw.execute("UPDATE sources SET flags = '[]'")
+    raw.close()
+    with pytest.raises(StoreError, match="two different kernels claim the hash"):
+        store.begin_trial(scope, 1, config_of(1), source)
+
+
+def test_quarantine_holds_for_one_device_and_environment(store: Store) -> None:
+    scope = open_scope(store)
+    source = source_of(config_of(0))
+    with pytest.raises(StoreError, match="is not stored"):
+        store.quarantine(scope, source.hash, "hang", "")
+    run_trial(store, scope, failed(0, Outcome.TIMEOUT), source)
+    store.quarantine(scope, source.hash, "hang", "10 s")
+    store.quarantine(scope, source.hash, "crash", "again")
+    assert store.quarantined(scope) == {source.hash}
+    assert store.quarantined(open_scope(store, layer=CONV2)) == {source.hash}
+    assert store.quarantined(open_scope(store, environment=DRIVER_590)) == frozenset()
+    assert store.query("SELECT reason FROM quarantine").rows == (("crash",),)
+
+
+def test_rates_and_noise_floors_are_the_latest_of_their_device(store: Store) -> None:
+    assert store.rates(H200) == {}
+    store.set_rates(H200, DRIVER_580, {"copy": 4.0e12, "fp32": 6.0e13})
+    store.set_rates(H200, DRIVER_590, {"copy": 4.2e12})
+    store.set_rates(HOST, DRIVER_580, {"copy": 1.0e10})
+    assert store.rates(H200) == {"copy": 4.2e12, "fp32": 6.0e13}
+    with pytest.raises(StoreError, match=r"rate fill = nan: expected a positive"):
+        store.set_rates(H200, DRIVER_580, {"copy": 1.0, "fill": math.nan})
+    assert store.rates(H200)["copy"] == 4.2e12, "nothing of a bad set is stored"
+    assert store.noise_floor(H200, "cold") is None
+    store.set_noise_floor(H200, DRIVER_580, "cold", 0.5, 0.01)
+    store.set_noise_floor(H200, DRIVER_580, "cold", 0.25, 0.005)
+    floor = store.noise_floor(H200, "cold")
+    assert floor is not None
+    assert (floor.noise_us, floor.noise_fraction) == (0.25, 0.005)
+    assert store.noise_floor(HOST, "cold") is None
+
+
+def test_a_device_gets_the_limits_known_last(store: Store) -> None:
+    open_scope(store)
+    larger = dataclasses.replace(H200, l2_bytes=1, grid_limits=(1, 2, 3), block_limits=(4, 5, 6))
+    run_trial(store, open_scope(store, device=larger), correct(0, 1.0))
+    assert [row.device for row in store.trials()] == [larger]
+
+
+def test_a_new_version_of_a_template_is_a_row_of_its_own(store: Store) -> None:
+    key = store.begin_study(study_record())
+    for number, version in enumerate((DIRECT, dataclasses.replace(DIRECT, hash="99" * 32))):
+        scope = store.scope(key, CONV1, H200, DRIVER_580, "cold", [version])
+        run_trial(store, scope, correct(number, 1.0))
+    assert [row.template_hash for row in store.trials()] == ["ab" * 32, "99" * 32]
