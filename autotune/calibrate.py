@@ -1,4 +1,4 @@
-"""Measures what a device can do at most, so that results can be set against a floor (`autotune devices --calibrate`)."""
+"""Measures what a device can do at most, to set results against (`autotune devices --calibrate`)."""
 
 from __future__ import annotations
 

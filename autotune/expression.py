@@ -78,7 +78,7 @@ _Compiled = _Known | _Closure
 def _run(compiled: _Compiled) -> _Closure:
     if isinstance(compiled, _Known):
         value = compiled.value
-        return lambda names: value
+        return lambda _: value
     return compiled
 
 
@@ -185,7 +185,7 @@ def _names_in(node: nodes.Node) -> set[str]:
         return {_name(node)}
     if isinstance(node, nodes.Name):
         return {node.name}
-    children = [child for child in node.iter_child_nodes()]
+    children = list(node.iter_child_nodes())
     if isinstance(node, nodes.Call):
         children = [child for child in children if child is not node.node]
     return set().union(*(_names_in(child) for child in children)) if children else set()

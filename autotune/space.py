@@ -6,6 +6,7 @@ needs is known, so a subtree that cannot hold a feasible config is never entered
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -67,7 +68,7 @@ class BoundTemplate:
         template: KernelTemplate,
         problem: Conv2dProblem,
         device: DeviceInfo,
-        admission: Admission = Admission(),  # noqa: B008 - frozen
+        admission: Admission = Admission(),
     ) -> None:
         self.template = template
         self.problem = problem
@@ -234,12 +235,7 @@ class SearchSpace:
         """Configs of the full product that break a rule, for small spaces whose rejections are worth a record."""
         if self.product > most:
             return
-        for position in range(self.product):
-            indices: list[int] = []
-            for param in reversed(self.params):
-                position, index = divmod(position, len(param.values))
-                indices.append(index)
-            row = tuple(reversed(indices))
+        for row in itertools.product(*(range(len(param.values)) for param in self.params)):
             if row not in self._position:
                 yield Config(
                     self.template,

@@ -72,7 +72,7 @@ def study_names() -> tuple[str, ...]:
 
 
 def _shipped_files() -> list[Path]:
-    return [path for path in shipped("studies").rglob("*.toml")]
+    return list(shipped("studies").rglob("*.toml"))
 
 
 def find_study(name: str) -> Path:

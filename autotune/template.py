@@ -136,7 +136,7 @@ def environment() -> ImmutableSandboxedEnvironment:
         keep_trailing_newline=True,
         undefined=StrictUndefined,
         finalize=_finalize,
-        autoescape=False,  # noqa: S701 - CUDA, not HTML
+        autoescape=False,
     )
     jinja.globals = {**FUNCTIONS, "range": range}
     return jinja

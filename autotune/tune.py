@@ -1,4 +1,4 @@
-"""The whole line: study -> problem -> template -> space -> render -> compile -> verify -> measure -> store -> search."""
+"""The whole line: study, problem, template, space, render, compile, verify, measure, store, search."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def tune(
     store: Store,
     *,
     fresh: bool = False,
-    observe: Callable[[Progress], None] = lambda progress: None,
+    observe: Callable[[Progress], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[LayerResult, ...]:

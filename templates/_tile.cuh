@@ -1,7 +1,6 @@
 #pragma once
-#include "_element.cuh"
 
-// Tiles in shared memory: which of their elements a thread loads, and which it multiplies.
+// Tiles in shared memory: which of their elements a thread loads, and which it multiplies. Needs _element.cuh.
 
 // How THREADS threads load a tile of SLOW rows of FAST elements, neighbours along FAST also being neighbours in global
 // memory. Neighbouring threads take neighbouring elements, and a thread's positions along FAST are the same in all rows.

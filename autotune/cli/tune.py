@@ -124,7 +124,7 @@ def stopping_on_interrupt() -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C asks for an orderly end, the second ends at once."""
     asked: list[int] = []
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, _: FrameType | None) -> None:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -17,10 +18,14 @@ from autotune.errors import Rejected, ToolchainError
 from autotune.trial import Outcome, Resources
 
 INCLUDE = Path(__file__).parent / "host_include"
-COMMON = ("-std=c++17", "-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti", "-fno-gnu-unique")
-SEMANTICS = ("-ffp-contract=fast", "-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math", "-fwrapv")
-"""What nvcc takes for granted: fused multiply-adds, reinterpreted memory, no errno, wrapping integers."""
-FLAGS = ("-O2", "-march=native", *SEMANTICS)
+COMMON = ("-std=c++17", "-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti")
+GCC_ONLY = (
+    "-fno-gnu-unique",
+    "-fno-extern-tls-init",
+)  # lets a library be unloaded; no calls to construct shared memory
+SEMANTICS = ("-ffp-contract=fast", "-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math")
+"""What nvcc takes for granted: fused multiply-adds, reinterpreted memory, no errno."""
+FLAGS = ("-O3", "-march=native", "-fwrapv", *SEMANTICS)
 CHECK_FLAGS = (
     *("-O1", "-g1", "-march=native", *SEMANTICS),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
@@ -55,7 +60,7 @@ def compile_host(program: Program, target: Target, *, cxx: str, timeout_s: float
         *flags,
         *program.flags,
     ]
-    arguments += ["-fno-extern-tls-init", f"-I{INCLUDE}", "-include", "autotune_host.h", "-x", "c++", "-"]
+    arguments += [f"-I{INCLUDE}", "-include", "autotune_host.h", "-x", "c++", "-"]
     image, log = _compile(cxx, arguments, text, timeout_s)
     resources = _resources(image, program.text, dynamic=set(names))
     return Binary(target, image, resources, log, program.entries)
@@ -96,7 +101,8 @@ def _compile(cxx: str, arguments: list[str], text: str, timeout_s: float) -> tup
     """Run the compiler on `text`; the library and what the compiler said."""
     output = os.memfd_create("autotune-library")
     try:
-        command = [cxx, *arguments, "-o", f"/proc/self/fd/{output}"]
+        gcc_only = () if "clang" in Path(shutil.which(cxx) or cxx).resolve().name else GCC_ONLY
+        command = [cxx, *gcc_only, *arguments, "-o", f"/proc/self/fd/{output}"]
         environment = {**os.environ, "LC_ALL": "C"}
         try:
             process = subprocess.Popen(

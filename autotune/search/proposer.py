@@ -1,17 +1,236 @@
-"""Temporary."""
+"""The project's own sampler: expected improvement over feasible rows, with failures learned beside the time.
+
+A family starts with configs that lie far apart. Then one Gaussian process per family models the log time and another
+the failures; of a random draw of free rows and the neighbours of the family's best, the one with the largest expected
+improvement times chance of success is proposed. All families share one scale and one incumbent, so the family that
+promises more gets more of the budget.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
 
-from autotune.search.landscape import Landscape
+import numpy as np
+import numpy.typing as npt
+
+from autotune.search.landscape import Floats, Ints, Landscape
+from autotune.search.model import Features, Posterior, Weights
+from autotune.search.neighbours import Neighbourhood
+
+FIRST = 12
+"""Configs of a lone family before the model takes over."""
+FIRST_OF_MANY = 6
+"""The same for each of several families."""
+SPREAD_FROM = 300
+"""Random rows of which the first configs are picked, each the farthest from those before."""
+DRAW = 1200
+"""Random free rows scored in each proposal."""
+ELITES = 6
+"""Best rows whose neighbours are scored too."""
+DRAW_NEAR_BEST = 400
+"""Rows two parameters away from the best that are scored, at most."""
+LEAST_CHANCE = 0.01
+"""Chance of success that is never undercut, so that no region is given up for ever."""
+MODEL_ROWS = 256
+"""Observations a model is conditioned on, at most."""
+CLIP = 2.0
+"""Times far above the median are compressed beyond so many medians-above-the-best."""
+
+
+class Proposer:
+    """Chooses the next config; a function of the landscape and the random numbers given, apart from caches."""
+
+    def __init__(self, landscape: Landscape) -> None:
+        self._landscape = landscape
+        self._families = [_Family(landscape, family) for family in range(len(landscape.spaces))]
+
+    def propose(self, rng: np.random.Generator) -> int:
+        """The landscape index of the config to evaluate next; LookupError when none is left."""
+        landscape = self._landscape
+        open_families = [family for family in self._families if landscape.free_of(family.number).any()]
+        if not open_families:
+            raise LookupError("every config was asked for")
+        first = FIRST if len(self._families) == 1 else FIRST_OF_MANY
+        counts = self._counts()
+        unseen = [family for family in open_families if counts[family.number] < first]
+        if unseen:
+            return min(unseen, key=lambda family: counts[family.number]).farthest(rng)
+        times = np.array([observation.log_time for observation in landscape.observations])
+        correct = times[np.isfinite(times)]
+        if not len(correct):
+            return min(open_families, key=lambda family: counts[family.number]).farthest(rng)
+        scale = Scale.of(correct)
+        offers = [family.offer(scale, rng) for family in open_families]
+        return max(offers, key=lambda offer: offer.gain).index
+
+    def _counts(self) -> list[int]:
+        """Configs asked for or told of each family."""
+        taken = [observation.index for observation in self._landscape.observations] + self._landscape.pending
+        return [sum(1 for index in taken if self._landscape.family_of(index) == f.number) for f in self._families]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Log times as the models see them: 0 at the median, -1 at the best, compressed far above the median."""
+
+    median: float
+    unit: float
+    best: float
+
+    @classmethod
+    def of(cls, log_times: Floats) -> Scale:
+        """The scale of all correct trials of all families."""
+        median, best = float(np.median(log_times)), float(log_times.min())
+        unit = max(median - best, 1e-3)
+        return cls(median, unit, (best - median) / unit)
+
+    def warp(self, log_times: Floats) -> Floats:
+        """Scaled log times."""
+        z: Floats = (log_times - self.median) / self.unit
+        return np.where(z > 0, CLIP * np.log1p(np.maximum(z, 0) / CLIP), z)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A family's best proposal: the landscape index and the log of its expected gain."""
+
+    index: int
+    gain: float
+
+
+class _Family:
+    """One family's models and what they propose."""
+
+    def __init__(self, landscape: Landscape, number: int) -> None:
+        self.number = number
+        self._landscape = landscape
+        self._offset = landscape.offsets[number]
+        self._features = Features(landscape.spaces[number])
+        self._near = Neighbourhood(landscape.spaces[number])
+        self._time_weights: tuple[int, Weights] | None = None
+        self._failure_weights: tuple[int, Weights] | None = None
+
+    def farthest(self, rng: np.random.Generator) -> int:
+        """Of some random free rows, the one that is farthest from every row asked for."""
+        free = self._free()
+        taken = self._taken()
+        draw = free[rng.integers(len(free), size=SPREAD_FROM)]
+        if not len(taken) or not self._features.width:
+            return self._offset + int(draw[0])
+        ones = np.ones(self._features.width)
+        left, right = self._features.vectors(draw, ones), self._features.vectors(taken, ones)
+        nearest = ((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=2).min(axis=1)
+        return self._offset + int(draw[int(np.argmax(nearest))])
+
+    def offer(self, scale: Scale, rng: np.random.Generator) -> Offer:
+        """The row with the largest expected improvement times chance of success."""
+        rows, log_times = self._told()
+        correct = np.isfinite(log_times)
+        targets = scale.warp(log_times[correct])
+        good = rows[correct]
+        draw = self._draw(good, targets, rng)
+        if len(good) >= 3:
+            mean, deviation = self._times(good, log_times[correct], targets).predict(draw)
+        else:  # next to nothing known: as good as the average config, give or take
+            mean, deviation = np.zeros(len(draw)), np.ones(len(draw))
+        gain = log_expected_improvement(scale.best, mean, deviation)
+        if not correct.all():
+            gain = gain + np.log(self._chances(rows, ~correct, draw))
+        place = int(np.argmax(gain))
+        return Offer(self._offset + int(draw[place]), float(gain[place]))
+
+    def _times(self, good: Ints, log_times: Floats, targets: Floats) -> Posterior:
+        """The model of the times, with configs in flight taken to turn out as it expects."""
+        fitted = fitted_at(len(good))
+        if self._time_weights is None or self._time_weights[0] != fitted:
+            first = Scale.of(log_times[:fitted]).warp(log_times[:fitted])  # a later scale would differ when resumed
+            self._time_weights = (fitted, self._features.fit(good[:fitted], first))
+        weights = self._time_weights[1]
+        kept = _kept(targets)
+        posterior = self._features.posterior(good[kept], targets[kept], weights)
+        pending = self._pending()
+        if not len(pending):
+            return posterior
+        believed, _ = posterior.predict(pending)
+        rows, values = np.append(good[kept], pending), np.append(targets[kept], believed)
+        return self._features.posterior(rows, values, weights)
+
+    def _chances(self, rows: Ints, failed: npt.NDArray[np.bool_], draw: Ints) -> Floats:
+        """Chances of success, from a process over the labels."""
+        labels = failed.astype(np.float64)
+        fitted = fitted_at(len(rows))
+        if self._failure_weights is None or self._failure_weights[0] != fitted:
+            self._failure_weights = (fitted, self._features.fit(rows[:fitted], labels[:fitted]))
+        recent = slice(max(0, len(rows) - MODEL_ROWS), None)
+        mean, _ = self._features.posterior(rows[recent], labels[recent], self._failure_weights[1]).predict(draw)
+        return np.clip(1.0 - mean, LEAST_CHANCE, 1.0)
+
+    def _draw(self, good: Ints, targets: Floats, rng: np.random.Generator) -> Ints:
+        """Rows worth scoring: all free ones if few, else some at random and the neighbours of the best."""
+        free = self._free()
+        if len(free) <= DRAW * 3 // 2:
+            return free
+        parts = [free[rng.integers(len(free), size=DRAW)]]
+        for place, elite in enumerate(good[np.argsort(targets, kind="stable")[:ELITES]]):
+            parts.append(self._near.within_one(int(elite)))
+            if place == 0:
+                two = self._near.within_two(int(elite))
+                parts.append(two if len(two) <= DRAW_NEAR_BEST else rng.choice(two, DRAW_NEAR_BEST, replace=False))
+        draw = np.unique(np.concatenate(parts))
+        return draw[self._landscape.free_of(self.number)[draw]]
+
+    def _free(self) -> Ints:
+        return np.flatnonzero(self._landscape.free_of(self.number))
+
+    def _pending(self) -> Ints:
+        rows = [i - self._offset for i in self._landscape.pending if self._landscape.family_of(i) == self.number]
+        return np.array(rows, dtype=np.int64)
+
+    def _taken(self) -> Ints:
+        return np.append(self._told()[0], self._pending())
+
+    def _told(self) -> tuple[Ints, Floats]:
+        """Rows and log times of this family's trials, in the order told."""
+        told = [o for o in self._landscape.observations if self._landscape.family_of(o.index) == self.number]
+        rows = np.array([o.index - self._offset for o in told], dtype=np.int64)
+        return rows, np.array([o.log_time for o in told], dtype=np.float64)
+
+
+def fitted_at(observations: int) -> int:
+    """How many of the first observations the weights are fitted to: grows by 8, later by a tenth.
+
+    Being a function of the number of observations, it is the same in a resumed search.
+    """
+    at = 3
+    while (following := at + max(8, at // 10)) <= observations:
+        at = following
+    return at
+
+
+def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
+    """Log of E[max(0, best - y)] for normal y (Jones et al. 1998, eq. 15)."""
+    u = (best - mean) / deviation
+    density = np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)
+    # normal distribution function: Abramowitz & Stegun 26.2.17, error below 7.5e-8
+    t = 1.0 / (1.0 + 0.2316419 * np.abs(u))
+    tail = density * t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+    improvement = deviation * (u * np.where(u > 0, 1.0 - tail, tail) + density)
+    return np.asarray(np.log(np.maximum(improvement, 1e-300)))
+
+
+def _kept(targets: Floats) -> Ints:
+    """Which observations a model is conditioned on: all, or of many the best and the latest."""
+    if len(targets) <= MODEL_ROWS:
+        return np.arange(len(targets))
+    best = np.argsort(targets, kind="stable")[: MODEL_ROWS * 3 // 4]
+    latest = np.setdiff1d(np.arange(len(targets)), best)[-(MODEL_ROWS - len(best)) :]
+    return np.sort(np.append(best, latest))
 
 
 def uniform(landscape: Landscape, rng: np.random.Generator) -> int:
     """A free config by chance, every family that has one left being equally likely."""
     families = [family for family in range(len(landscape.spaces)) if landscape.free_of(family).any()]
+    if not families:
+        raise LookupError("every config was asked for")
     family = families[int(rng.integers(len(families)))]
     return landscape.offsets[family] + int(rng.choice(np.flatnonzero(landscape.free_of(family))))
-
-
-propose = uniform

@@ -11,14 +11,11 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.errors import StudyError
 from autotune.search.encoding import Encoding
 from autotune.search.landscape import FeasibleSpace, Landscape
-from autotune.search.proposer import propose, uniform
+from autotune.search.proposer import Proposer, uniform
 from autotune.search.samplers import PEERS, Choose, RowSampler, draw, require
 from autotune.trial import Config, Trial
 
-PROPOSE = {"default": propose, "random": uniform}
-"""This project's own ways to choose a feasible config."""
-
-SAMPLERS = (*PROPOSE, *PEERS)
+SAMPLERS = ("default", "random", *PEERS)
 """Names that a study may give as its sampler."""
 
 
@@ -40,6 +37,7 @@ class Search:
         if self._peer is not None:
             require(sampler, self._peer)
         self._landscape = Landscape(spaces)
+        self._proposer = Proposer(self._landscape)
         self._encoding = Encoding(self._landscape, ordinal=self._peer is not None and self._peer.ordinal)
         self._seed = seed
         self._budget = budget
@@ -104,9 +102,10 @@ class Search:
     def _choose(self, rng: np.random.Generator, forced: int | None) -> Choose:
         if self._peer is not None:
             return draw(self._peer, self._landscape, self._encoding, rng, forced)
-        own = PROPOSE[self._sampler]
 
         def choose(_study: optuna.Study, _trial: FrozenTrial) -> int:
-            return forced if forced is not None else own(self._landscape, rng)
+            if forced is not None:
+                return forced
+            return uniform(self._landscape, rng) if self._sampler == "random" else self._proposer.propose(rng)
 
         return choose

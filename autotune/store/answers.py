@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, RowMapping, Select, and_, func, select, tuple_
+from sqlalchemy import Connection, RowMapping, Select, and_, func, or_, select, tuple_
 
 from autotune.errors import StoreError
 from autotune.problem import Layer
@@ -57,11 +57,10 @@ class Place:
 def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[Place, ...]:
     """The layers that a name stands for: a study, study.layer or a layer's bare name; None stands for all.
 
-    Raises StoreError when there is no such study or layer.
+    Raises StoreError when there is no such study or layer; `where` begins its message.
     """
     _one_of("generations", generations, GENERATIONS)
-    same = studies.alias("same")
-    newest = select(func.max(same.c.generation)).where(same.c.name == studies.c.name).scalar_subquery()
+    full_name = studies.c.name + "." + study_layers.c.name
     statement = (
         select(studies, study_layers, layers)
         .join(study_layers, study_layers.c.study_id == studies.c.id)
@@ -70,18 +69,23 @@ def find(connection: Connection, what: str | None, where: str, generations: str 
         .order_by(studies.c.id, study_layers.c.position.is_(None), study_layers.c.position)
     )
     if generations == "newest":
+        same = studies.alias("same")
+        newest = select(func.max(same.c.generation)).where(same.c.name == studies.c.name).scalar_subquery()
         statement = statement.where(studies.c.generation == newest)
-    rows = connection.execute(statement).mappings()
-    places = tuple(_place_of(row) for row in rows)
+    if what is not None:
+        statement = statement.where(or_(studies.c.name == what, full_name == what, study_layers.c.name == what))
+    places = tuple(_place_of(row) for row in connection.execute(statement).mappings())
     if what is None:
         return places
     found = (
         tuple(place for place in places if place.study == what)
         or tuple(place for place in places if place.name == what)
-        or tuple(place for place in places if place.layer.name == what)
+        or places
     )
     if not found:
-        raise StoreError(f"{where}: no study or layer {one_line(what)!r}; {_offer(what, places)}")
+        raise StoreError(
+            f"{where}: no study or layer {one_line(what)!r}; {_offer(what, find(connection, None, where))}"
+        )
     return found
 
 
@@ -208,12 +212,14 @@ def list_best(
     winners = trials_by_id(connection, [row[best_trials.c.trial_id] for row in rows])
     if places is None:
         return tuple(_best_row(row, winners[row[best_trials.c.trial_id]], None) for row in rows)
+    of_subject: dict[int, list[RowMapping]] = {}
+    for row in rows:
+        of_subject.setdefault(row[best_trials.c.subject_id], []).append(row)
     return tuple(
         _best_row(row, winners[row[best_trials.c.trial_id]], place)
         for place in places
         if place.current
-        for row in rows
-        if row[best_trials.c.subject_id] == place.subject_id
+        for row in of_subject.get(place.subject_id, ())
     )
 
 

@@ -9,6 +9,7 @@ import os
 import sqlite3
 import stat
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from autotune import __version__
-from autotune.errors import StoreError
+from autotune.errors import StoreError, StudyError
 from autotune.store.rows import date_text
 from autotune.store.tables import schema_versions
 
@@ -65,8 +66,12 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state of the file."""
-        with in_words(self.path, self.timeout_s), self.engine.execution_options(reading=True).begin() as connection:
-            yield connection
+        try:
+            with in_words(self.path, self.timeout_s), self.engine.execution_options(reading=True).begin() as connection:
+                yield connection
+        except (ValueError, zlib.error, StudyError) as error:  # of JSON, a date, an enum, a source, a problem
+            shown = one_line(str(self.path))
+            raise StoreError(f"{shown}: a row cannot be understood ({one_line(str(error))}); restore a copy") from error
 
     def close(self) -> None:
         """Close every connection; the last one to leave folds the log into the file."""

@@ -49,9 +49,11 @@ constexpr size_t STACK_BYTES = (128 << 10) + 1088;  // odd in cache lines, so th
 constexpr size_t DYNAMIC_SMEM_BYTES = 232448;      // of every kernel library with dynamic shared memory: 227 KB
 constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11dull;
 
+constexpr int PREFETCHED_LINES = 4;                // of the stack of the fiber after the next
+
 enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR };  // as in autotune_host_warp.h
 
-struct Fiber {
+struct alignas(64) Fiber {
 #ifdef AUTOTUNE_UCONTEXT
     ucontext_t context;
 #else
@@ -269,6 +271,12 @@ inline Fiber* pick(Worker* w) {
 inline void suspend(Worker* w, Fiber* fiber) {
     Fiber* const to = pick(w);
     if (!to) deadlock(w);
+#ifndef AUTOTUNE_UCONTEXT
+    if (w->head != w->tail) {
+        const char* const next = static_cast<char*>(w->ready[w->head % MAX_THREADS]->sp);
+        for (int line = 0; line < PREFETCHED_LINES; ++line) __builtin_prefetch(next + 64 * line, 1);
+    }
+#endif
     switch_to(w, fiber, to);
 }
 

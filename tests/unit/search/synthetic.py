@@ -275,9 +275,7 @@ KERNELS: Mapping[str, Kernel] = {
             "blocks_y": [1, 8, 32, 64, 128, 256],
         },
         lambda p, gpu: (
-            _block(p, 64, 1024)
-            & (p["tile_y"] % p["unroll"] == 0)
-            & ((p["column"] == 1) | (p["blocks_y"] == 1))
+            _block(p, 64, 1024) & (p["tile_y"] % p["unroll"] == 0) & ((p["column"] == 1) | (p["blocks_y"] == 1))
         ),
         _expdist,
     ),

@@ -7,9 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from autotune.store import Store
+from autotune.store import Store, compact
 
 from .builders import ticking
+
+
+@pytest.fixture(scope="session")
+def blank(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a database without rows; a copy of it is quicker than its migrations."""
+    folder = tmp_path_factory.mktemp("blank")
+    Store.open(folder / "made.db").close()
+    compact(folder / "made.db", folder / "blank.db")
+    return (folder / "blank.db").read_bytes()
 
 
 @pytest.fixture
@@ -19,7 +28,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
+def store(path: Path, blank: bytes) -> Iterator[Store]:
     """An open store, empty but for its tables."""
+    path.write_bytes(blank)
     with Store.open(path, clock=ticking()) as opened:
         yield opened

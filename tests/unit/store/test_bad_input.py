@@ -98,18 +98,50 @@ def test_a_file_cut_short(tmp_path: Path, create: bool, kept: float) -> None:
 def test_damage_inside_is_one_line_wherever_it_is_met(tmp_path: Path, create: bool) -> None:
     path = tmp_path / "a.db"
     content = filled(path)
+    met = 0
     for start in range(100, len(content), 4096 * 2):
         path.write_bytes(content[:start] + b"\xff" * 3000 + content[start + 3000 :])
-        try:
-            with Store.open(path, create=create) as store:
-                store.trials()
-                store.best()
-                store.query("SELECT * FROM results JOIN sources ON sources.hash = source_hash")
-                if create:
-                    open_scope(store)
-        except StoreError as error:
-            assert str(error).startswith(str(path))
-            assert str(error).isprintable()
+        message = damage_met(path, create=create)
+        if message is not None:
+            met += 1
+            assert message.startswith(str(path))
+            assert message.isprintable()
+    assert met > 3
+
+
+def damage_met(path: Path, *, create: bool) -> str | None:
+    """What the first question that meets the damage says."""
+    try:
+        with Store.open(path, create=create) as store:
+            store.trials()
+            store.best()
+            store.query("SELECT * FROM results JOIN sources ON sources.hash = source_hash")
+            if create:
+                open_scope(store)
+    except StoreError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE measurements SET samples_us = '[1,'",
+        "UPDATE trials SET config = ''",
+        "UPDATE trials SET started_at = 'yesterday'",
+        "UPDATE trials SET message = CAST(x'ff' AS TEXT)",
+        "UPDATE layers SET h = 1",
+        "UPDATE layers SET dtype = 'f8'",
+    ],
+)
+def test_a_row_changed_by_hand(path: Path, store: Store, change: str) -> None:
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    raw = sqlite3.connect(path, isolation_level=None)
+    raw.execute(change)
+    raw.close()
+    with pytest.raises(StoreError, match=f"^{path}: ") as caught:
+        store.trials()
+    assert str(caught.value).isprintable()
 
 
 def test_another_programs_database(tmp_path: Path, create: bool) -> None:

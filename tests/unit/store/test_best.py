@@ -144,7 +144,7 @@ def test_a_wrong_name_says_what_there_is(path: Path, store: Store) -> None:
     with pytest.raises(StoreError) as caught:
         store.trials("lenet.conv3")
     assert str(caught.value) == f"{path}: no study or layer 'lenet.conv3'; it has lenet.conv1, lenet.conv2"
-    with pytest.raises(StoreError, match="no study or layer 'resnet'; it has lenet$"):
+    with pytest.raises(StoreError, match=r"no study or layer 'resnet'; it has lenet$"):
         store.layers("resnet")
 
 

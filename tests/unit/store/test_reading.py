@@ -180,7 +180,7 @@ def test_sql_that_does_more_or_less_than_read_is_one_line(
     assert len(str(caught.value)) < 300
     assert path.read_bytes() == before
     assert sorted(path.parent.iterdir()) == files
-    with Store.open(path) as writer, pytest.raises(StoreError, match="^query: "):
+    with Store.open(path) as writer, pytest.raises(StoreError, match=r"^query: "):
         writer.query(sql)
 
 

@@ -18,7 +18,7 @@ from autotune.store import Store
 from autotune.store.database import MIGRATIONS, SCHEMA
 from autotune.store.tables import metadata, views
 
-from .builders import config_of, correct, open_scope, run_trial, source_of
+from .builders import config_of, correct, open_scope, run_trial, source_of, ticking
 
 
 def test_the_code_knows_the_newest_migration() -> None:
@@ -62,8 +62,9 @@ def test_migrations_make_the_tables_that_the_code_uses(path: Path, store: Store)
     engine.dispose()
 
 
-def test_every_version_is_dated(store: Store) -> None:
-    rows = store.query("SELECT version, autotune_version, applied_at FROM schema_versions").rows
+def test_every_version_is_dated(path: Path) -> None:
+    with Store.open(path, clock=ticking()) as store:
+        rows = store.query("SELECT version, autotune_version, applied_at FROM schema_versions").rows
     assert rows == ((SCHEMA, autotune.__version__, "2026-11-20T00:00:01.000000Z"),)
 
 

@@ -254,6 +254,7 @@ TABLES = (
 INDEXES = (
     "CREATE UNIQUE INDEX study_layers_current ON study_layers (study_id, name) WHERE position IS NOT NULL",
     "CREATE INDEX study_layers_subject ON study_layers (subject_id)",
+    "CREATE INDEX trials_outcome ON trials (study_id, subject_id, outcome)",
     "CREATE INDEX trials_identity ON trials (source_id, device_id, environment_id, policy)",
     "CREATE INDEX trials_best ON trials (subject_id, device_id, accuracy, deterministic, policy, median_us)"
     " WHERE median_us IS NOT NULL",
@@ -368,9 +369,9 @@ SELECT
     driver, toolkit, source_hash,
     best_trials.trial_id AS trial_id,
     results.ended_at AS ended_at
-FROM best_trials
-JOIN results ON results.trial_id = best_trials.trial_id
-JOIN measurements ON measurements.id = best_trials.measurement_id""",
+FROM best_trials  -- CROSS JOIN: read in this order, few rows first
+CROSS JOIN results ON results.trial_id = best_trials.trial_id
+CROSS JOIN measurements ON measurements.id = best_trials.measurement_id""",
 )
 
 

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Builds PyCUDA from the extra against a stand-in libcuda, and shows that it compiles what nvcc alone compiles.
+# Usage: .ci/pycuda.sh CHECKOUT WORK
+set -euo pipefail
+checkout=$1 work=$2/pycuda
+mkdir -p "$work"
+cp -r "$checkout/.ci/pycuda" "$work/home"
+echo '' | gcc -shared -Wl,-soname,libcuda.so.1 -o "$work/libcuda.so.1" -x c -
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install -q 'cuda-toolkit[nvcc,cudart,profiler]==13.0.*'
+cd "$checkout"
+HOME="$work/home" LIBCUDA="$work/libcuda.so.1" "$work/venv/bin/pip" install -q '.[cuda13]'
+# A libcuda that exports what PyCUDA imports, and answers every call with CUDA_ERROR_NO_DEVICE (100).
+nm -D --undefined-only "$work"/venv/lib/python3*/site-packages/pycuda/_driver*.so | awk '$2 ~ /^cu[A-Z]/ {print $2}' |
+    sed 's/@.*//; s/.*/int &(void) { return 100; }/' | gcc -shared -Wl,-soname,libcuda.so.1 -o "$work/libcuda.so.1" -x c -
+cd "$work"
+LD_LIBRARY_PATH="$work" "$work/venv/bin/python" "$checkout/.ci/pycuda_check.py"

@@ -1,0 +1,1 @@
+"""The host device: CUDA text compiled as C++ and run on the CPU."""

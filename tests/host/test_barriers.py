@@ -1,0 +1,140 @@
+"""Barriers: correct kernels stay correct in every order of threads, wrong ones are found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.errors import Rejected
+
+from .kernels import Bench
+
+ORDERS = (0, 1, 2, 3)  # ascending, descending, two shuffles
+
+REVERSE = """
+extern "C" __global__ void __launch_bounds__(96) reverse(const float* __restrict__ x, float* __restrict__ y, int n) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    float* tile = reinterpret_cast<float*>(smem);
+    __shared__ float doubled[96];
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    tile[threadIdx.x] = i < n ? x[i] : 0.0f;
+    doubled[threadIdx.x] = i < n ? 2 * x[i] : 0.0f;
+    __syncthreads();
+    if (i < n) y[i] = tile[blockDim.x - 1 - threadIdx.x] + doubled[(threadIdx.x + 1) % blockDim.x];
+}
+"""
+N = 96 * 20 - 7
+
+
+def reversed_reference(x: np.ndarray[tuple[int], np.dtype[np.float32]]) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """What REVERSE computes."""
+    padded = np.zeros(96 * 20, np.float32)
+    padded[:N] = x
+    rows = padded.reshape(20, 96)
+    both: np.ndarray[tuple[int], np.dtype[np.float32]] = (rows[:, ::-1] + 2 * np.roll(rows, -1, axis=1)).reshape(-1)[:N]
+    return both
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_shared_memory_is_exchanged_at_a_barrier(bench: Bench, order: int) -> None:
+    x = np.arange(N, dtype=np.float32)
+    _, y = bench.run(
+        REVERSE, "reverse", (x, np.zeros_like(x), np.int32(N)), grid=20, block=96, smem_bytes=384, order_seed=order
+    )
+    np.testing.assert_array_equal(y, reversed_reference(x))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_without_its_barrier_the_same_kernel_is_wrong(bench: Bench, order: int) -> None:
+    x = np.arange(1, N + 1, dtype=np.float32)
+    broken = REVERSE.replace("__syncthreads();", "")
+    _, y = bench.run(
+        broken, "reverse", (x, np.zeros_like(x), np.int32(N)), grid=20, block=96, smem_bytes=384, order_seed=order
+    )
+    assert np.isnan(y).any(), "unwritten shared memory must read as NaN"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_predicates_are_counted_over_the_block(bench: Bench, order: int) -> None:
+    text = """
+    extern "C" __global__ void votes(int* y) {
+        const int t = threadIdx.x;
+        int* mine = y + 5 * t;
+        mine[0] = __syncthreads_count(t % 3 == 0);
+        mine[1] = __syncthreads_and(t < 50);
+        mine[2] = __syncthreads_and(t < 49);
+        mine[3] = __syncthreads_or(t == 17);
+        mine[4] = __syncthreads_or(t == 50);
+    }
+    """
+    (y,) = bench.run(text, "votes", (np.zeros((50, 5), np.int32),), block=50, order_seed=order)
+    np.testing.assert_array_equal(y, np.tile([17, 1, 0, 1, 0], (50, 1)))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_threads_that_returned_do_not_hold_up_the_others(bench: Bench, order: int) -> None:
+    text = """
+    extern "C" __global__ void early(int* y) {
+        __shared__ int sum;
+        if (threadIdx.x == 5) sum = 0;
+        __syncthreads();
+        if (threadIdx.x % 2) return;
+        atomicAdd(&sum, 1);
+        __syncthreads();
+        y[threadIdx.x] = sum;
+    }
+    """
+    (y,) = bench.run(text, "early", (np.full(70, -1, np.int32),), block=70, order_seed=order)
+    np.testing.assert_array_equal(y, np.where(np.arange(70) % 2, -1, 35))
+
+
+def test_threads_at_different_barriers_are_reported_with_both_lines(bench: Bench) -> None:
+    text = """
+    extern "C" __global__ void divergent(int* y) {
+        if (threadIdx.x < 16) {
+            __syncthreads();
+        } else {
+            __syncthreads();
+        }
+        y[threadIdx.x] = 1;
+    }
+    """
+    with pytest.raises(Rejected) as rejected:
+        bench.run(text, "divergent", (np.zeros(64, np.int32),), grid=3, block=64)
+    assert (rejected.value.outcome, rejected.value.reason) == ("runtime", "deadlock")
+    assert "line 4" in rejected.value.message
+    assert "line 6" in rejected.value.message
+
+
+def test_a_lane_that_waits_for_one_at_a_barrier_is_a_deadlock_and_not_a_hang(bench: Bench) -> None:
+    text = """
+    extern "C" __global__ void stuck(int* y) {
+        if (threadIdx.x == 3) __syncwarp();
+        else __syncthreads();
+        y[threadIdx.x] = 1;
+    }
+    """
+    with pytest.raises(Rejected, match=r"31 of 32 threads wait at the barrier of line 4, 1 in .* line 3") as rejected:
+        bench.run(text, "stuck", (np.zeros(32, np.int32),), block=32)
+    assert rejected.value.reason == "deadlock"
+    # The device goes on: nothing of the abandoned block is left.
+    x = np.arange(N, dtype=np.float32)
+    _, y = bench.run(REVERSE, "reverse", (x, np.zeros_like(x), np.int32(N)), grid=20, block=96, smem_bytes=384)
+    np.testing.assert_array_equal(y, reversed_reference(x))
+
+
+def test_full_blocks_of_1024_threads_over_many_blocks(bench: Bench) -> None:
+    text = """
+    extern "C" __global__ void total(const int* x, int* y) {
+        __shared__ int partial[1024];
+        partial[threadIdx.x] = x[blockIdx.x * 1024 + threadIdx.x];
+        for (int step = 512; step; step /= 2) {
+            __syncthreads();
+            if (threadIdx.x < step) partial[threadIdx.x] += partial[threadIdx.x + step];
+        }
+        if (threadIdx.x == 0) y[blockIdx.x] = partial[0];
+    }
+    """
+    x = np.random.default_rng(0).integers(-1000, 1000, (60, 1024), np.int32)
+    _, y = bench.run(text, "total", (x, np.zeros(60, np.int32)), grid=60, block=1024)
+    np.testing.assert_array_equal(y, x.sum(axis=1))

@@ -1,0 +1,113 @@
+"""Warp primitives against what the CUDA programming guide says of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.errors import Rejected
+
+from .kernels import Bench
+
+SHUFFLES = """
+extern "C" __global__ void shuffles(const double* x, double* y, int width, int by) {
+    const int t = threadIdx.x;
+    const double mine = x[t];
+    y[4 * t] = __shfl_sync(0xffffffffu, mine, by, width);
+    y[4 * t + 1] = __shfl_up_sync(0xffffffffu, mine, by, width);
+    y[4 * t + 2] = __shfl_down_sync(0xffffffffu, mine, by, width);
+    y[4 * t + 3] = __shfl_xor_sync(0xffffffffu, mine, by, width);
+}
+"""
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize(("width", "by"), [(32, 1), (32, 16), (16, 3), (8, 7), (4, 2)])
+def test_shuffles(bench: Bench, width: int, by: int, order: int) -> None:
+    x = np.random.default_rng(0).standard_normal(64)
+    lane = np.arange(64)
+    base, within = lane // width * width, lane % width
+    sources = (
+        base + by % width,
+        np.where(within >= by, lane - by, lane),
+        np.where(within + by < width, lane + by, lane),
+        np.where((lane % 32 ^ by) < base % 32 + width, lane ^ by, lane),
+    )
+    arguments = (x, np.zeros((64, 4)), np.int32(width), np.int32(by))
+    _, y = bench.run(SHUFFLES, "shuffles", arguments, block=64, order_seed=order)
+    for column, source in enumerate(sources):
+        np.testing.assert_array_equal(y[:, column], x[source], err_msg=("idx", "up", "down", "xor")[column])
+
+
+def test_a_block_is_summed_by_shuffles_of_every_type(bench: Bench) -> None:
+    text = """
+    template <class T>
+    __device__ T warp_sum(T value) {
+    #pragma unroll
+        for (int lanes = 16; lanes; lanes >>= 1) value += __shfl_xor_sync(~0u, value, lanes);
+        return value;
+    }
+    extern "C" __global__ void sums(float* f, int* i, long long* l) {
+        const int t = threadIdx.x;
+        f[t] = warp_sum(f[t]);
+        i[t] = warp_sum(i[t]);
+        l[t] = warp_sum(l[t]);
+    }
+    """
+    lanes = np.arange(96)
+    f, i, wide = bench.run(
+        text, "sums", (lanes.astype(np.float32), lanes.astype(np.int32), lanes.astype(np.int64) << 33), block=96
+    )
+    expected = np.repeat(lanes.reshape(3, 32).sum(axis=1), 32)
+    np.testing.assert_array_equal(f, expected)
+    np.testing.assert_array_equal(i, expected)
+    np.testing.assert_array_equal(wide, expected << 33)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_votes_with_masks_and_a_ragged_last_warp(bench: Bench, order: int) -> None:
+    text = """
+    extern "C" __global__ void votes(unsigned* y) {
+        const int t = threadIdx.x, lane = t % 32;
+        const unsigned half = lane < 16 ? 0x0000ffffu : 0xffff0000u;
+        y[4 * t] = __ballot_sync(0xffffffffu, lane % 2);
+        y[4 * t + 1] = __any_sync(0xffffffffu, t == 40);
+        y[4 * t + 2] = __all_sync(0xffffffffu, t < 32);
+        y[4 * t + 3] = __ballot_sync(half, 1);
+        __syncwarp();
+    }
+    """
+    (y,) = bench.run(text, "votes", (np.zeros((44, 4), np.uint32),), block=44, order_seed=order)
+    full, ragged = 0xAAAAAAAA, 0xAAA
+    low, high = 0xFFFF, 0xFFFF0000
+    expected = [[full, 0, 1, low]] * 16 + [[full, 0, 1, high]] * 16 + [[ragged, 1, 0, 0xFFF]] * 12
+    np.testing.assert_array_equal(y, np.array(expected, np.uint32))
+
+
+def test_without_its_syncwarp_a_warp_exchange_is_wrong_in_some_order(bench: Bench) -> None:
+    text = """
+    extern "C" __global__ void swap(int* y) {
+        __shared__ int tile[32];
+        tile[threadIdx.x] = threadIdx.x;
+        __syncwarp();
+        y[threadIdx.x] = tile[threadIdx.x ^ 1];
+    }
+    """
+    empty = np.zeros(32, np.int32)
+    for order in (0, 1, 2):
+        (right,) = bench.run(text, "swap", (empty,), block=32, order_seed=order)
+        np.testing.assert_array_equal(right, np.arange(32) ^ 1)
+        (wrong,) = bench.run(text.replace("__syncwarp();", ""), "swap", (empty,), block=32, order_seed=order)
+        assert not np.array_equal(wrong, np.arange(32) ^ 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("if (threadIdx.x) __syncwarp(0xfffffffeu); else __syncwarp(0xfffffffeu);", "leaves it out"),
+        ("if (threadIdx.x < 9) y[0] = __shfl_sync(~0u, 1, 0);\n else y[0] = __ballot_sync(~0u, 1);", "different warp"),
+    ],
+)
+def test_a_warp_primitive_that_cannot_complete_is_reported(bench: Bench, body: str, words: str) -> None:
+    with pytest.raises(Rejected, match=words):
+        bench.run(f'extern "C" __global__ void bad(int* y) {{ {body} }}', "bad", (np.zeros(1, np.int32),), block=32)

@@ -1,0 +1,107 @@
+"""docs/database.md: its queries answer, its diagram is the schema, its Python runs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from autotune.store import Finals, Store
+
+from .builders import (
+    CONV1,
+    CONV2,
+    DRIVER_580,
+    DRIVER_590,
+    H200,
+    HOST,
+    config_of,
+    correct,
+    failed,
+    open_scope,
+    run_trial,
+    source_of,
+    timing_of,
+)
+
+DOC = (Path(__file__).parents[3] / "docs" / "database.md").read_text()
+QUERIES = re.findall(r"```sql\n(.*?)```", DOC, re.DOTALL)
+DIAGRAM = re.search(r"```mermaid\nerDiagram\n(.*?)```", DOC, re.DOTALL)
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    """A store with something for every question."""
+    for layer in (CONV1, CONV2):
+        for device in (H200, HOST):
+            scope = open_scope(store, layer=layer, device=device)
+            for number in range(4):
+                family = "direct" if number % 2 else "implicit_gemm"
+                source = source_of(config_of(number, family), layer)
+                trial = correct(number, 30.0 - number, source=source, family=family)
+                run_trial(store, scope, trial, source)
+            store.add_trial(scope, failed(4))
+            store.begin_trial(scope, 5, config_of(5))
+            store.add_finals(scope, Finals(winner=2, timings=((2, timing_of(27.5)), (3, timing_of(27.6)))))
+    run_trial(store, open_scope(store, environment=DRIVER_590), correct(0, 30.0))
+    store.set_rates(H200, DRIVER_580, {"copy": 4.2e12, "fp32": 6.5e13})
+    return store
+
+
+def test_there_are_a_dozen_queries_and_more() -> None:
+    assert len(QUERIES) >= 12
+
+
+@pytest.mark.parametrize("sql", QUERIES, ids=lambda sql: " ".join(sql.split())[:50])
+def test_each_query_answers(filled: Store, sql: str) -> None:
+    result = filled.query(sql)
+    assert result.rows
+    assert all(any(cell is not None for cell in column) for column in zip(*result.rows, strict=True))
+    if "sqlar_uncompress" not in sql:  # that one needs the shell
+        raw = sqlite3.connect(filled.path)
+        assert raw.execute(sql).fetchall() == list(result.rows)
+        raw.close()
+
+
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="needs the sqlite3 shell")
+def test_the_source_is_read_by_the_sqlite3_shell_too(filled: Store) -> None:
+    (sql,) = (sql for sql in QUERIES if "sqlar_uncompress" in sql)
+    answer = subprocess.run(["sqlite3", str(filled.path), sql], capture_output=True, text=True, check=True)
+    ((text,),) = filled.query(sql).rows
+    assert answer.stdout == str(text) + "\n"
+
+
+def test_the_diagram_is_the_schema(store: Store) -> None:
+    assert DIAGRAM is not None
+    raw = sqlite3.connect(store.path)
+    tables = {name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    drawn = dict(re.findall(r"^    (\w+) \{\n(.*?)^    \}", DIAGRAM[1], re.DOTALL | re.MULTILINE))
+    assert set(drawn) == tables - {"alembic_version"}
+    for table, body in drawn.items():
+        columns = dict(raw.execute("SELECT name, lower(type) FROM pragma_table_info(?)", (table,)))
+        for kind, name in re.findall(r"^ +(\w+) (\w+)", body, re.MULTILINE):
+            assert columns.get(name) == kind, f"{table}.{name}"
+    links = {
+        (target, table)
+        for table in drawn
+        for (target,) in raw.execute('SELECT "table" FROM pragma_foreign_key_list(?)', (table,))
+    }
+    assert set(re.findall(r"^    (\w+) \|\|--o\{ (\w+) :", DIAGRAM[1], re.MULTILINE)) == links
+    raw.close()
+
+
+def test_every_outcome_is_explained(filled: Store) -> None:
+    from autotune.trial import Outcome
+
+    assert set(re.findall(r"^\| `(\w+)` \|", DOC, re.MULTILINE)) == set(Outcome) - {Outcome.RUNNING}
+
+
+def test_its_python_runs(filled: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(filled.path.parent)
+    for code in re.findall(r"```python\n(.*?)```", DOC, re.DOTALL):
+        exec(compile(code, "docs/database.md", "exec"), {})
+    assert "lenet.conv1 NVIDIA H200 27.5 implicit_gemm block_p=2" in capsys.readouterr().out
