@@ -83,10 +83,10 @@ def measure(sample: Callable[[], float], criterion: Criterion, *, cache: str) ->
     samples: list[float] = []
     while not criterion.enough(samples):
         samples.append(sample())
-    return timing(samples, cache)
+    return summarise(samples, cache)
 
 
-def timing(samples_us: Sequence[float], cache: str) -> Timing:
+def summarise(samples_us: Sequence[float], cache: str) -> Timing:
     """Median and quartiles of samples in the order taken."""
     if len(samples_us) == 1:
         q1 = median = q3 = samples_us[0]

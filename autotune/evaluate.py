@@ -104,8 +104,9 @@ class CompilePool:
 class DeviceEvaluator:
     """Evaluates on `cuda:N` or `host`: a compile pool and one worker that holds the device."""
 
-    def __init__(self, device: str, jobs: int) -> None:
+    def __init__(self, device: str, jobs: int, *, evaluate_deadline_s: float = EVALUATE_DEADLINE_S) -> None:
         self._name = device
+        self._evaluate_deadline_s = evaluate_deadline_s
         self._environ = _environ(device)
         self._pool = CompilePool(jobs)
         self._ahead = jobs + 1
@@ -156,7 +157,7 @@ class DeviceEvaluator:
         if self._worker is None:
             self._revive()
         try:
-            reply = self._ask(EvaluateRequest(source, binary, cache, best_us), EVALUATE_DEADLINE_S)
+            reply = self._ask(EvaluateRequest(source, binary, cache, best_us), self._evaluate_deadline_s)
         except WorkerLost as error:
             if error.hung:
                 raise Rejected(Outcome.TIMEOUT, "hang", error.message) from None

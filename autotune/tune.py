@@ -23,6 +23,9 @@ from autotune.template import KernelTemplate
 from autotune.trial import Config, Outcome, Phases, Trial
 
 
+RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a layer is; given to the observer after every trial."""
@@ -38,6 +41,8 @@ class Progress:
     elapsed_s: float
     reused: int
     """trials whose result was already in the database"""
+    ended: bool
+    """the layer's last report"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,19 +178,23 @@ class _LayerLine:
         self.evaluator, self.store, self.scope = evaluator, store, scope
         self.observe, self.stopping, self.clock = observe, stopping, clock
         self.history = _History()
+        self.outside: set[Config] = set()
         for trial in store.history(scope):
             if self._in_spaces(trial.config):
                 self.history.add(trial)
+            else:
+                self.outside.add(trial.config)
         self.search = Search(
             spaces, sampler=study.sampler, seed=study.seed, budget=study.trials, history=self.history.trials
         )
         self.under_way: list[_Candidate] = []
-        self.next_number = max((trial.number for trial in self.history.trials), default=-1) + 1
+        self.next_number = 1 + max((trial.number for trial in store.history(scope)), default=-1)
         self.new = 0
         self.started = clock()
 
     def run(self) -> LayerResult:
         """Evaluate until the budget, the time or the space ends."""
+        self._record_rejections()
         stopped = ""
         suspects = [suspect for suspect in self.store.suspects(self.scope) if self._in_spaces(suspect.trial.config)]
         self.next_number = max([self.next_number, *(suspect.key.number + 1 for suspect in suspects)])
@@ -206,7 +215,7 @@ class _LayerLine:
                         self.next_number += 1
             while self.under_way and (stopped or len(self.under_way) >= self.evaluator.ahead):
                 self._finish(self._ready())
-        self._report()
+        self._report(ended=True)
         return LayerResult(
             layer=self.layer,
             name=self.scope.name,
@@ -216,6 +225,24 @@ class _LayerLine:
             failures=dict(self.history.failures),
             stopped=stopped,
         )
+
+    def _record_rejections(self) -> None:
+        """Keep a trial for each config that breaks a rule, in spaces small enough to list them."""
+        for space in self.spaces.values():
+            for config in space.rejected(RECORDED_REJECTIONS):
+                if config not in self.outside:
+                    try:
+                        space.bound.check(config)
+                    except Rejected as rejected:
+                        trial = Trial(
+                            number=self.next_number,
+                            config=config,
+                            outcome=Outcome(rejected.outcome),
+                            reason=rejected.reason,
+                            message=rejected.message,
+                        )
+                        self.store.add_trial(self.scope, trial)
+                        self.next_number += 1
 
     def _in_spaces(self, config: Config) -> bool:
         space = self.spaces.get(config.template)
@@ -331,7 +358,7 @@ class _LayerLine:
                 raise Rejected(Outcome.CONSTRAINTS, "resource_limit", message)
         return least
 
-    def _report(self) -> None:
+    def _report(self, *, ended: bool = False) -> None:
         self.observe(
             Progress(
                 layer=self.scope.name,
@@ -341,5 +368,6 @@ class _LayerLine:
                 failures=dict(self.history.failures),
                 elapsed_s=self.clock() - self.started,
                 reused=self.history.reused,
+                ended=ended,
             )
         )

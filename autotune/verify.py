@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,7 @@ REFERENCE_BYTES = 256 << 20  # the most that one reference may take
 _REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
 _ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-9}  # unit roundoff of the stored output
+REPEATS = 2  # further runs whose bits must equal the first's
 _GRID, _BLOCK = 2048, 256  # of the checking kernels, which stride over their elements
 
 
@@ -124,9 +126,16 @@ class Verifier:
         """Addresses to run a kernel on one data set."""
         return Tensors(data.x.address, data.w.address, data.bias.address, self.y.address, packed_w, workspace)
 
-    def verify(self, kernel: LoadedKernel, workspace: GuardedArray, packed_w: GuardedArray) -> ErrorStats:
+    def verify(
+        self,
+        kernel: LoadedKernel,
+        workspace: GuardedArray,
+        packed_w: GuardedArray,
+        repeat: Callable[[], bool] = lambda: True,
+    ) -> ErrorStats:
         """Run and compare the kernel on both data sets, three times on the second.
 
+        The last two runs only compare bits with the first; `repeat` is asked before them whether they are worth it.
         Raises Rejected('correctness', oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten).
         """
         source = kernel.source
@@ -140,7 +149,7 @@ class Verifier:
         stats = self._compare(self.normal, source, exact=False)
         if source.deterministic:
             first = self._hash(self.y)
-            for _ in range(2):
+            for _ in range(REPEATS if repeat() else 0):
                 self._run(kernel, self.normal, workspace, packed_w, prepare=False)
                 if self._hash(self.y) != first:
                     message = "two runs on the same data gave different bits, but the template says deterministic"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
@@ -182,9 +183,8 @@ class _PlainLines:
 
     def __call__(self, progress: TuneProgress) -> None:
         now = time.monotonic()
-        ended = progress.done >= progress.budget
-        if ended or now - self._said.get(progress.layer, -_LINE_EVERY_S) >= _LINE_EVERY_S:
-            self._said[progress.layer] = now if not ended else now + 1e9
+        if progress.ended or now - self._said.get(progress.layer, -math.inf) >= _LINE_EVERY_S:
+            self._said[progress.layer] = now
             print(
                 f"{progress.layer}: {progress.done}/{progress.budget} in {progress.elapsed_s:.0f} s, {state(progress)}",
                 file=sys.stderr,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from autotune.benchmark import RACE_FACTOR, timing
+from autotune.benchmark import RACE_FACTOR, summarise
 from autotune.compile import Binary, Target
 from autotune.device import DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
@@ -88,7 +88,7 @@ class NullEvaluator:
         time_us = predicted_us(source)
         too_slow = best_us is not None and time_us > RACE_FACTOR * best_us
         samples = (time_us,) * (1 if too_slow else _SAMPLES)
-        return Measured(timing(samples, cache), ErrorStats(0.0, 0.0), too_slow)
+        return Measured(summarise(samples, cache), ErrorStats(0.0, 0.0), too_slow)
 
     def close(self) -> None:
         """Nothing to end."""
