@@ -22,7 +22,6 @@ from autotune.study import Study
 from autotune.template import KernelTemplate
 from autotune.trial import Config, Outcome, Phases, Trial
 
-
 RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
 
 
@@ -188,7 +187,7 @@ class _LayerLine:
             spaces, sampler=study.sampler, seed=study.seed, budget=study.trials, history=self.history.trials
         )
         self.under_way: list[_Candidate] = []
-        self.next_number = 1 + max((trial.number for trial in store.history(scope)), default=-1)
+        self.next_number = store.next_number(scope)
         self.new = 0
         self.started = clock()
 
@@ -197,7 +196,6 @@ class _LayerLine:
         self._record_rejections()
         stopped = ""
         suspects = [suspect for suspect in self.store.suspects(self.scope) if self._in_spaces(suspect.trial.config)]
-        self.next_number = max([self.next_number, *(suspect.key.number + 1 for suspect in suspects)])
         if suspects or not self._full():
             self.evaluator.begin_layer(self.layer.problem)
         for suspect in suspects:

@@ -104,6 +104,18 @@ def test_a_killed_writer_leaves_a_consistent_file(path: Path) -> None:
     assert promised
 
 
+def test_a_reader_in_the_middle_of_a_look_holds_no_writer_up(path: Path, store: Store) -> None:
+    raw = sqlite3.connect(path, isolation_level=None)
+    raw.execute("BEGIN")
+    assert raw.execute("SELECT count(*) FROM trials").fetchone() == (0,)
+    with Store.open(path, timeout_s=0.1) as writer:
+        run_trial(writer, open_scope(writer), correct(0, 10.0))
+    assert raw.execute("SELECT count(*) FROM trials").fetchone() == (0,), "it sees one state of the file"
+    raw.execute("COMMIT")
+    assert raw.execute("SELECT count(*) FROM trials").fetchone() == (1,)
+    raw.close()
+
+
 def test_opening_and_committing_are_quick(path: Path) -> None:
     """Medians against 50 ms and five times the 2 ms of an idle machine."""
     with Store.open(path) as store:
