@@ -142,12 +142,12 @@ extern "C" __global__ void hash_words(const unsigned* words, wide count, bits64*
     atomicAdd(sum, own);
 }
 
-// changed += bytes that are not all ones any more, as words of a guard band.
-extern "C" __global__ void count_changed(const unsigned* words, wide count, bits64* changed) {
+// changed += words of a guard band that do not have its pattern any more.
+extern "C" __global__ void count_changed(const unsigned* words, wide count, unsigned pattern, bits64* changed) {
     bits64 own = 0;
     for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < count;
          i += static_cast<wide>(gridDim.x) * blockDim.x) {
-        own += words[i] != 0xFFFFFFFFu;
+        own += words[i] != pattern;
     }
     if (own) atomicAdd(changed, own);
 }

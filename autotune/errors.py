@@ -2,6 +2,7 @@
 
 AutotuneError
     StudyError       a study file or problem is wrong: path, line or key, allowed values
+        NoTemplate   no family supports a layer, and why each does not
     TemplateError    a template is wrong: path, line or key
     StoreError       the database cannot be used: newer schema, locked, not a database
     ToolchainError   nvcc or a C++ compiler is missing or broken, and how to get it
@@ -19,6 +20,10 @@ class AutotuneError(Exception):
 
 class StudyError(AutotuneError):
     """A study file, or a problem in it, is wrong."""
+
+
+class NoTemplate(StudyError):
+    """No template family supports a layer."""
 
 
 class TemplateError(AutotuneError):

@@ -49,6 +49,7 @@ class Session:
             case CompileRequest(program, target):
                 return compile_program(program, target)
             case OpenRequest(name):
+                _die_at_once_with_parent()
                 self._device = open_device(name)
                 return Opened(self._device.info, self._device.environment)
             case LayerRequest(problem, check):
@@ -134,6 +135,11 @@ def _die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _die_at_once_with_parent() -> None:
+    """Ask for SIGKILL instead: a kernel in an endless loop keeps Python from ever handling SIGTERM."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.errors import StudyError
@@ -28,8 +28,9 @@ _PAIRS = ("stride", "pad", "dilation")
 _LAYER_KEYS = {"name", *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue", "count"}
 _STUDY_KEYS = {
     *("name", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
-    *("measure", "space", "layer"),
+    *("measure", "space", "layer", "technique"),
 }
+_TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,19 @@ class Measure:
 
     cache: str = "cold"
     """cold: the L2 cache is written over before each sample; hot: it is left as the last run left it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Technique:
+    """`[[technique]]`: a line of a ladder, one family with some of its parameters kept to a few values."""
+
+    name: str
+    template: str
+    space: Mapping[str, tuple[Value, ...]]
+    report: str = ""
+    """where the technique and its reported times come from"""
+    reported_ms: Mapping[str, float] = field(default_factory=dict)
+    """layer name to the milliseconds that the report gives, on the report's GPU"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,12 @@ class Study:
     workspace_limit_bytes: int = 1 << 30
     measure: Measure = Measure()
     space: Mapping[str, Mapping[str, tuple[Value, ...]]] | None = None
+    techniques: tuple[Technique, ...] = ()
+    """what `autotune ladder` climbs, in order; the first is the baseline"""
+
+    def narrowed(self, technique: Technique) -> Study:
+        """The study with nothing but one technique's family and values."""
+        return replace(self, templates=(technique.template,), space={technique.template: technique.space})
 
     def admitted(self, problem: Conv2dProblem) -> tuple[str, ...]:
         """Accuracy classes that may win on this problem."""
@@ -119,9 +139,10 @@ class _Reader:
         accuracy = self.word(content, "accuracy", "") or None
         if accuracy is not None and accuracy not in ADMITTED:
             raise self.error("accuracy", f"{accuracy!r}: expected one of {', '.join(ADMITTED)}")
+        layers = self.layers(content.get("layer"))
         return Study(
             name=name,
-            layers=self.layers(content.get("layer")),
+            layers=layers,
             path=self.path,
             text=text,
             accuracy=accuracy,
@@ -133,7 +154,12 @@ class _Reader:
             workspace_limit_bytes=self.whole(content, "workspace_limit_bytes", 1 << 30, least=0),
             measure=self.measure(content.get("measure", {})),
             space=self.space(content.get("space", {})),
+            techniques=self.techniques(content.get("technique", []), {layer.name for layer in layers}),
         )
+
+    def below(self, table: str) -> Callable[[str, str], StudyError]:
+        """Errors about the keys of one table."""
+        return lambda key, what: self.error(f"{table}.{key}", what)
 
     def whole(self, table: Mapping[str, object], key: str, default: int, *, least: int, where: str = "") -> int:
         value = table.get(key, default)
@@ -167,7 +193,7 @@ class _Reader:
     def measure(self, value: object) -> Measure:
         if not isinstance(value, dict):
             raise self.error("measure", "expected a table [measure]")
-        check_keys(value, {"cache"}, lambda key, what: self.error(f"measure.{key}", what))
+        check_keys(value, {"cache"}, self.below("measure"))
         cache = self.word(value, "cache", "cold", where="measure.")
         if cache not in ("cold", "hot"):
             raise self.error("measure.cache", f"{cache!r}: expected cold or hot")
@@ -176,15 +202,47 @@ class _Reader:
     def space(self, value: object) -> Mapping[str, Mapping[str, tuple[Value, ...]]]:
         if not isinstance(value, dict) or any(not isinstance(family, dict) for family in value.values()):
             raise self.error("space", "expected tables [space.FAMILY]")
-        narrowed: dict[str, dict[str, tuple[Value, ...]]] = {}
-        for family, params in value.items():
-            narrowed[family] = {}
-            for name, kept in params.items():
-                values = kept if isinstance(kept, list) else [kept]
-                if not values or any(not isinstance(item, (int, str)) for item in values):
-                    raise self.error(f"space.{family}.{name}", f"expected a value or a list of values, got {kept!r}")
-                narrowed[family][name] = tuple(dict.fromkeys(values))
+        return {family: self.kept(params, f"space.{family}") for family, params in value.items()}
+
+    def kept(self, params: Mapping[str, object], where: str) -> Mapping[str, tuple[Value, ...]]:
+        narrowed: dict[str, tuple[Value, ...]] = {}
+        for name, kept in params.items():
+            items = kept if isinstance(kept, list) else [kept]
+            values = [item for item in items if isinstance(item, (int, str))]
+            if not values or len(values) < len(items):
+                raise self.error(f"{where}.{name}", f"expected a value or a list of values, got {kept!r}")
+            narrowed[name] = tuple(dict.fromkeys(values))
         return narrowed
+
+    def techniques(self, value: object, layers: set[str]) -> tuple[Technique, ...]:
+        if not isinstance(value, list) or any(not isinstance(item, dict) for item in value):
+            raise self.error("technique", "expected [[technique]] tables")
+        found: list[Technique] = []
+        for index, table in enumerate(value):
+            where = f"technique[{index}]"
+            check_keys(table, _TECHNIQUE_KEYS, self.below(where))
+            for key in ("name", "template"):
+                if key not in table:
+                    raise self.error(f"{where}.{key}", "missing")
+            space, reported = table.get("space", {}), table.get("reported_ms", {})
+            if not isinstance(space, dict):
+                raise self.error(f"{where}.space", "expected a table of parameters and values")
+            if not isinstance(reported, dict) or any(not isinstance(ms, (int, float)) for ms in reported.values()):
+                raise self.error(f"{where}.reported_ms", "expected a table of layer names and milliseconds")
+            for name in reported:
+                if name not in layers:
+                    raise self.error(f"{where}.reported_ms.{name}", f"no such layer; there are {', '.join(layers)}")
+            technique = Technique(
+                name=self.word(table, "name", "", where=f"{where}."),
+                template=self.word(table, "template", "", where=f"{where}."),
+                space=self.kept(space, f"{where}.space"),
+                report=self.word(table, "report", "", where=f"{where}."),
+                reported_ms={name: float(ms) for name, ms in reported.items()},
+            )
+            if technique.name in {other.name for other in found}:
+                raise self.error(f"{where}.name", f"{technique.name!r} stands twice")
+            found.append(technique)
+        return tuple(found)
 
     def layers(self, value: object) -> tuple[Layer, ...]:
         if not isinstance(value, list) or not value or any(not isinstance(item, dict) for item in value):
@@ -200,7 +258,7 @@ class _Reader:
     def layer(self, table: Mapping[str, object], index: int) -> Layer:
         label = table.get("name")
         where = f"layer[{index}]" if not isinstance(label, str) else f"layer[{index}] ({label})"
-        check_keys(table, _LAYER_KEYS, lambda key, what: self.error(f"{where}.{key}", what))
+        check_keys(table, _LAYER_KEYS, self.below(where))
         for key in ("name", *_SIZES):
             if key not in table:
                 raise self.error(f"{where}.{key}", "missing")

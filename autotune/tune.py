@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 
 from autotune.compile import Binary
-from autotune.errors import Rejected, StudyError
+from autotune.errors import NoTemplate, Rejected, StudyError
 from autotune.evaluate import Evaluator
 from autotune.occupancy import occupancy
 from autotune.problem import Layer
@@ -101,20 +101,22 @@ def tune(
     evaluator: Evaluator,
     store: Store,
     *,
+    layers: Sequence[Layer] | None = None,
     fresh: bool = False,
     observe: Callable[[Progress], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[LayerResult, ...]:
-    """Tune every layer of a study and return what came of each.
+    """Tune the layers of a study, all or those given, and return what came of each.
 
     Raises StudyError when a layer has no family, before anything is run.
     """
-    spaces = {layer.name: open_spaces(study, layer, templates, evaluator) for layer in study.layers}
+    chosen = study.layers if layers is None else layers
+    spaces = {layer.name: open_spaces(study, layer, templates, evaluator) for layer in chosen}
     key = store.begin_study(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
     results = []
-    for layer in study.layers:
+    for layer in chosen:
         scope = store.scope(key, layer, evaluator.info, evaluator.environment, policy(study), records)
         line = _LayerLine(study, layer, spaces[layer.name], evaluator, store, scope, observe, stopping, clock)
         results.append(line.run())
@@ -151,7 +153,7 @@ def open_spaces(
             continue
         spaces.append(space)
     if not spaces:
-        raise StudyError(
+        raise NoTemplate(
             f"{study.path or study.name}: layer {layer.name} ({layer.problem}): no template supports it: "
             f"{'; '.join(refusals)}"
         )

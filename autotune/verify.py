@@ -23,13 +23,14 @@ from autotune.source import KernelSource
 from autotune.trial import ErrorStats, Outcome
 
 POISON = 0xFF  # every byte of what a kernel must not rely on; all ones is NaN in every storage type
+OUTPUT_GUARD = 0xFE  # of the guards of y: what was computed from a poisoned input may be all ones, and shows here
 GUARD_BYTES = 1 << 16  # before and behind every array
 REFERENCE_BYTES = 256 << 20  # the most that one reference may take
 _REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
 _ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-9}  # unit roundoff of the stored output
 REPEATS = 2  # further runs whose bits must equal the first's
-_GRID, _BLOCK = 2048, 256  # of the checking kernels, which stride over their elements
+_GRID, _BLOCK = 2048, 256  # most blocks and threads of the checking kernels, which stride over their elements
 
 
 def error_factor(accuracy: str, reduction: int) -> float:
@@ -61,9 +62,10 @@ def exact_on_integers(accuracy: str, problem: Conv2dProblem) -> bool:
 class GuardedArray:
     """Device memory with a guard band on both sides."""
 
-    def __init__(self, device: Device, size_bytes: int) -> None:
+    def __init__(self, device: Device, size_bytes: int, *, guard: int = POISON) -> None:
         self.device = device
         self.size_bytes = size_bytes
+        self.guard = guard
         self._base = device.allocate(size_bytes + 2 * GUARD_BYTES + 256)
         self.address = self._base + GUARD_BYTES
         self.fill_guards()
@@ -74,11 +76,15 @@ class GuardedArray:
         behind = self.address + -(-self.size_bytes // 4) * 4
         return ((self._base, GUARD_BYTES), (behind, GUARD_BYTES))
 
+    def tail_changed(self) -> bool:
+        """Whether the bytes between the array's end and the next whole word have lost their pattern."""
+        count = -self.size_bytes % 4
+        return count > 0 and self.device.read(self.address + self.size_bytes, count) != bytes([self.guard]) * count
+
     def fill_guards(self) -> None:
         """Put the guard pattern in place."""
-        self.device.fill(self._base, POISON, GUARD_BYTES)
-        end = self.address + self.size_bytes
-        self.device.fill(end, POISON, GUARD_BYTES + 4)
+        self.device.fill(self._base, self.guard, GUARD_BYTES)
+        self.device.fill(self.address + self.size_bytes, self.guard, GUARD_BYTES + 4)
 
     def poison(self) -> None:
         """Overwrite the array itself with NaN."""
@@ -117,7 +123,7 @@ class Verifier:
         most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
         if most < 1:
             raise DeviceError(f"{problem}: one image's reference exceeds {REFERENCE_BYTES >> 20} MB; make it smaller")
-        self.y = self._array(problem.y_elements * problem.element_bytes)
+        self.y = self._array(problem.y_elements * problem.element_bytes, guard=OUTPUT_GUARD)
         self.integers = self._data_set(_period(problem.n, most, _PERIODS[1]), integers=True)
         self.normal = self._data_set(_period(problem.n, most, _PERIODS[0]), integers=False)
         self._hashes = self._input_hashes()
@@ -143,9 +149,11 @@ class Verifier:
         if exact_on_integers(source.accuracy, self.problem):
             self._run(kernel, self.integers, workspace, packed_w)
             self._check_guards(arrays)
+            self._check_inputs()
             self._compare(self.integers, source, exact=True)
         self._run(kernel, self.normal, workspace, packed_w)
         self._check_guards(arrays)
+        self._check_inputs()
         stats = self._compare(self.normal, source, exact=False)
         if source.deterministic:
             first = self._hash(self.y)
@@ -154,7 +162,6 @@ class Verifier:
                 if self._hash(self.y) != first:
                     message = "two runs on the same data gave different bits, but the template says deterministic"
                     raise Rejected(Outcome.CORRECTNESS, "nondeterministic", message)
-        self._check_inputs()
         return stats
 
     def _check_inputs(self) -> None:
@@ -171,8 +178,8 @@ class Verifier:
             self.device.free(address)
         self._module.unload()
 
-    def _array(self, size_bytes: int) -> GuardedArray:
-        array = GuardedArray(self.device, size_bytes)
+    def _array(self, size_bytes: int, *, guard: int = POISON) -> GuardedArray:
+        array = GuardedArray(self.device, size_bytes, guard=guard)
         self._arrays.append(array)
         return array
 
@@ -191,7 +198,8 @@ class Verifier:
         )
         self._fill(data, integers=integers)
         inputs = (data.x.address, data.w.address, data.bias.address)
-        self._launch("reference", *map(np.uint64, inputs), np.uint64(ref), np.uint64(magnitude), np.int64(outputs))
+        addresses = map(np.uint64, (*inputs, ref, magnitude))
+        self._launch("reference", outputs, *addresses, np.int64(outputs))
         self.device.synchronize()
         return data
 
@@ -207,9 +215,9 @@ class Verifier:
         ):
             counts = (np.uint64(array.address), np.int64(elements), np.int64(period), np.uint64(seed << 40))
             if integers:
-                self._launch("fill_integers", *counts, np.int32(least), np.int32(span))
+                self._launch("fill_integers", elements, *counts, np.int32(least), np.int32(span))
             else:
-                self._launch("fill_normal", *counts, np.float32(1.0))
+                self._launch("fill_normal", elements, *counts, np.float32(1.0))
 
     def _run(
         self,
@@ -235,6 +243,7 @@ class Verifier:
         self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
         self._launch(
             "compare",
+            problem.y_elements,
             *map(np.uint64, (self.y.address, data.ref, data.magnitude)),
             np.int64(problem.y_elements),
             np.int64(data.period * (problem.y_elements // problem.n)),
@@ -247,7 +256,10 @@ class Verifier:
         wrong, unwritten, first = struct.unpack("<QQQ", found[:24])
         over_bound, max_abs = struct.unpack("<dd", found[24:])
         if unwritten:
-            message = f"{unwritten} of {problem.y_elements} outputs were never written, the first {self._place(first)}"
+            message = (
+                f"{unwritten} of {problem.y_elements} outputs were never written, or come from memory that was not, "
+                f"the first {self._place(first)}"
+            )
             raise Rejected(Outcome.CORRECTNESS, "unwritten", message)
         if wrong:
             reason = "inexact" if exact else "wrong"
@@ -271,9 +283,14 @@ class Verifier:
         self.device.fill(self._result, 0, 8)
         for array in arrays:
             for address, size_bytes in array.guards:
-                self._launch("count_changed", np.uint64(address), np.int64(size_bytes // 4), np.uint64(self._result))
+                pattern = np.uint32(array.guard * 0x01010101)
+                words = size_bytes // 4
+                self._launch(
+                    "count_changed", words, np.uint64(address), np.int64(words), pattern, np.uint64(self._result)
+                )
         self.device.synchronize()
         (changed,) = struct.unpack("<Q", self.device.read(self._result, 8))
+        changed += sum(array.tail_changed() for array in arrays)
         if changed:
             for array in arrays:
                 array.fill_guards()
@@ -284,8 +301,8 @@ class Verifier:
 
     def _hash(self, array: GuardedArray) -> int:
         self.device.fill(self._result, 0, 8)
-        words = array.size_bytes // 4
-        self._launch("hash_words", np.uint64(array.address), np.int64(words), np.uint64(self._result))
+        words = -(-array.size_bytes // 4)  # the last may reach into the guard, which has been checked
+        self._launch("hash_words", words, np.uint64(array.address), np.int64(words), np.uint64(self._result))
         self.device.synchronize()
         value: int = struct.unpack("<Q", self.device.read(self._result, 8))[0]
         return value
@@ -293,8 +310,9 @@ class Verifier:
     def _input_hashes(self) -> tuple[int, ...]:
         return tuple(self._hash(array) for array in self._arrays if array is not self.y)
 
-    def _launch(self, entry: str, *args: np.generic) -> None:
-        self._module.launch(Launch(entry, (_GRID, 1, 1), (_BLOCK, 1, 1), 0, args))
+    def _launch(self, entry: str, elements: int, *args: np.generic) -> None:
+        blocks = min(_GRID, max(1, -(-elements // _BLOCK)))
+        self._module.launch(Launch(entry, (blocks, 1, 1), (_BLOCK, 1, 1), 0, args))
 
 
 def _period(n: int, most: int, prime: int) -> int:

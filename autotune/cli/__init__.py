@@ -11,6 +11,7 @@ from autotune.cli.answers import best, query, trials
 from autotune.cli.devices import devices
 from autotune.cli.export import export
 from autotune.cli.families import check, templates
+from autotune.cli.ladder import ladder
 from autotune.cli.tune import tune
 from autotune.errors import AutotuneError
 
@@ -21,7 +22,7 @@ def cli() -> None:
     """Tune generated CUDA kernels for convolution layers, keep every trial, export the best."""
 
 
-for command in (tune, best, trials, query, export, templates, check, devices):
+for command in (tune, ladder, best, trials, query, export, templates, check, devices):
     cli.add_command(command)
 
 

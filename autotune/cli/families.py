@@ -13,7 +13,7 @@ from autotune.errors import AutotuneError, TemplateError
 from autotune.template import SUFFIX, KernelTemplate, Param, load_template, load_templates
 from autotune.trial import Outcome
 
-_DIRECTORIES = click.option(
+DIRECTORIES = click.option(
     "--templates", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of families."
 )
 
@@ -35,7 +35,7 @@ _PARAM_COLUMNS = (
 
 @click.command()
 @click.argument("name", required=False)
-@_DIRECTORIES
+@DIRECTORIES
 @format_options
 def templates(name: str | None, directories: tuple[Path, ...], style: str | None) -> None:
     """The kernel families; with NAME, one family's parameters, constraints and documentation."""
@@ -75,7 +75,7 @@ _CHECK_COLUMNS = (
 
 @click.command()
 @click.argument("template", metavar="TEMPLATE")
-@_DIRECTORIES
+@DIRECTORIES
 @click.option("--device", help="cuda:N, host, or host:check for sanitizers and shuffled thread order.")
 @click.option("--configs", type=click.IntRange(min=1), default=20, show_default=True, help="Sampled configs at most.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the sampling.")

@@ -20,6 +20,7 @@ from autotune.cli.answers import BEST_COLUMNS, DATABASE, with_floor
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import console, format_options, show
 from autotune.errors import StudyError
+from autotune.problem import Layer
 from autotune.study import Study, find_study, load_study
 from autotune.template import load_templates
 
@@ -69,20 +70,24 @@ def tune(
     from autotune.tune import policy
     from autotune.tune import tune as run
 
-    wanted = narrowed(load_study(find_study(study)), only_layers, only_templates)
+    wanted = load_study(find_study(study))
     wanted = replace(
         wanted,
+        templates=only_templates or wanted.templates,
         trials=trials or wanted.trials,
         time_budget_s=time_budget or wanted.time_budget_s,
         seed=wanted.seed if seed is None else seed,
         sampler=sampler or wanted.sampler,
     )
+    layers = chosen_layers(wanted, only_layers)
     families = load_templates(directories)
     with Store.open(db) as store:
         evaluator = open_evaluator(device, jobs or jobs_default())
         try:
             with stopping_on_interrupt() as stopping, observer() as observe:
-                results = run(wanted, families, evaluator, store, fresh=fresh, observe=observe, stopping=stopping)
+                results = run(
+                    wanted, families, evaluator, store, layers=layers, fresh=fresh, observe=observe, stopping=stopping
+                )
         finally:
             evaluator.close()
         for result in results:
@@ -99,16 +104,14 @@ def tune(
         show(rows, BEST_COLUMNS, style)
 
 
-def narrowed(study: Study, only_layers: tuple[str, ...], only_templates: tuple[str, ...]) -> Study:
-    """The study with only the layers and families asked for. Raises StudyError for an unknown layer."""
-    names = [layer.name for layer in study.layers]
-    wanted = [name.removeprefix(f"{study.name}.") for name in only_layers]
+def chosen_layers(study: Study, names: tuple[str, ...]) -> tuple[Layer, ...]:
+    """The study's layers of these names, all without names. Raises StudyError for an unknown one."""
+    known = {layer.name: layer for layer in study.layers}
+    wanted = [name.removeprefix(f"{study.name}.") for name in names]
     for name in wanted:
-        if name not in names:
-            raise StudyError(f"--layer {name}: {study.name} has no such layer; it has {', '.join(names)}")
-    if wanted:
-        study = replace(study, layers=tuple(layer for layer in study.layers if layer.name in wanted))
-    return replace(study, templates=only_templates) if only_templates else study
+        if name not in known:
+            raise StudyError(f"--layer {name}: {study.name} has no such layer; it has {', '.join(known)}")
+    return tuple(known[name] for name in wanted) or study.layers
 
 
 def summary(result: LayerResult) -> str:

@@ -11,7 +11,7 @@
 #define __constant__
 #define __managed__
 #define __grid_constant__
-#define __shared__ thread_local
+#define __shared__ thread_local __attribute__((used))  // not dropped where a thread reads only what it wrote
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
