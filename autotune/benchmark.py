@@ -6,6 +6,7 @@ A stopping criterion is a pure object: it sees the samples so far and nothing el
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,39 @@ def measure(sample: Callable[[], float], criterion: Criterion, *, cache: str) ->
     while not criterion.enough(samples):
         samples.append(sample())
     return summarise(samples, cache)
+
+
+def interleave(
+    samplers: Sequence[Callable[[], float]],
+    *,
+    budget_s: float,
+    least: int,
+    most: int,
+    rng: random.Random,
+    clock: Callable[[], float],
+) -> list[list[float]]:
+    """Sample contenders in rounds, each once a round in a random order, for about `budget_s` of wall clock.
+
+    Sample i of each contender was taken in round i, so that two contenders can be compared in pairs.
+    """
+    taken: list[list[float]] = [[] for _ in samplers]
+    started = clock()
+    order = list(range(len(samplers)))
+    for rounds in range(most):
+        if rounds >= least and clock() - started >= budget_s:
+            break
+        rng.shuffle(order)
+        for position in order:
+            taken[position].append(samplers[position]())
+    return taken
+
+
+def paired_ratio(ours_us: Sequence[float], theirs_us: Sequence[float]) -> tuple[float, float, float]:
+    """Low, median and high of ours / theirs over rounds: the median and its 95 % confidence interval."""
+    ratios = [ours / theirs for ours, theirs in zip(ours_us, theirs_us, strict=True)]
+    half = median_half_width(ratios)
+    median = statistics.median(ratios)
+    return median - half, median, median + half
 
 
 def summarise(samples_us: Sequence[float], cache: str) -> Timing:

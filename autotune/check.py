@@ -18,25 +18,28 @@ from autotune.trial import Measured, Outcome
 
 AWKWARD: Mapping[str, Conv2dProblem] = {
     "small": Conv2dProblem(2, 3, 9, 11, 5, 3, 3),
-    "plain": Conv2dProblem(5, 4, 17, 19, 12, 5, 5),
-    "one": Conv2dProblem(1, 1, 7, 7, 1, 7, 7),
-    "lenet1": Conv2dProblem(3, 1, 30, 30, 12, 5, 5),
-    "lenet2": Conv2dProblem(3, 12, 17, 17, 24, 5, 5),
-    "wide": Conv2dProblem(2, 2, 6, 75, 8, 2, 7, epilogue="bias"),
-    "tall": Conv2dProblem(2, 5, 41, 5, 6, 7, 1, pad_h=3),
     "stride": Conv2dProblem(3, 6, 23, 21, 7, 3, 5, stride_h=2, stride_w=2, pad_h=1, pad_w=2, epilogue="bias_relu"),
+    "half_nhwc": Conv2dProblem(2, 8, 11, 13, 16, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc"),
+    "groups": Conv2dProblem(2, 6, 13, 11, 9, 3, 3, groups=3, pad_h=1, pad_w=1),
     "dilation": Conv2dProblem(
         2, 3, 19, 23, 4, 3, 3, stride_h=1, stride_w=3, pad_h=2, pad_w=1, dilation_h=2, dilation_w=3
     ),
-    "pointwise": Conv2dProblem(3, 17, 9, 7, 33, 1, 1),
-    "groups": Conv2dProblem(2, 6, 13, 11, 9, 3, 3, groups=3, pad_h=1, pad_w=1),
-    "depthwise": Conv2dProblem(2, 8, 15, 15, 8, 3, 3, groups=8, pad_h=1, pad_w=1, stride_h=2, stride_w=2),
-    "nhwc": Conv2dProblem(2, 5, 13, 11, 6, 3, 3, pad_h=1, pad_w=1, layout="nhwc", epilogue="bias"),
-    "half": Conv2dProblem(3, 3, 13, 15, 8, 3, 3, dtype="f16", epilogue="bias_relu"),
-    "half_nhwc": Conv2dProblem(2, 8, 11, 13, 16, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc"),
     "bfloat": Conv2dProblem(2, 4, 12, 9, 6, 3, 3, dtype="bf16"),
+    "lenet2": Conv2dProblem(3, 12, 17, 17, 24, 5, 5),
+    "half": Conv2dProblem(3, 3, 13, 15, 8, 3, 3, dtype="f16", epilogue="bias_relu"),
+    "nhwc": Conv2dProblem(2, 5, 13, 11, 6, 3, 3, pad_h=1, pad_w=1, layout="nhwc", epilogue="bias"),
+    "tall": Conv2dProblem(2, 5, 41, 5, 6, 7, 1, pad_h=3),
+    "depthwise": Conv2dProblem(2, 8, 15, 15, 8, 3, 3, groups=8, pad_h=1, pad_w=1, stride_h=2, stride_w=2),
+    "wide": Conv2dProblem(2, 2, 6, 75, 8, 2, 7, epilogue="bias"),
+    "pointwise": Conv2dProblem(3, 17, 9, 7, 33, 1, 1),
+    "plain": Conv2dProblem(5, 4, 17, 19, 12, 5, 5),
+    "one": Conv2dProblem(1, 1, 7, 7, 1, 7, 7),
+    "lenet1": Conv2dProblem(3, 1, 30, 30, 12, 5, 5),
 }
-"""Problems that no tile divides, with every feature a family may claim to support."""
+"""Problems that no tile divides, with every feature a family may claim to support; the most different ones first."""
+
+
+_MOST_ROWS = 1000  # configs of a space that is enumerated for a check; of a larger one, random configs are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +88,23 @@ def sample_sources(
 ) -> list[tuple[str, KernelSource]]:
     """Pairs of a problem's name and a rendered config, distinct, `most` at the most."""
     rng = np.random.default_rng(seed)
+    names = [name for name, problem in problems.items() if BoundTemplate(template, problem, evaluator.info).supported]
     spaces: dict[str, SearchSpace] = {}
-    for name, problem in problems.items():
-        bound = BoundTemplate(template, problem, evaluator.info)
-        if bound.supported and len((space := SearchSpace(bound)).rows):
-            spaces[name] = space
     chosen: list[tuple[str, KernelSource]] = []
     seen: set[str] = set()
-    turns = 0
-    while spaces and len(chosen) < most and turns < 4 * most:
-        for name, space in spaces.items():
-            default = space.default
-            config = default if not chosen and default else space.config(int(rng.integers(len(space.rows))))
-            source = render(space.bound, config)
-            if source.hash not in seen and len(chosen) < most:
-                seen.add(source.hash)
-                chosen.append((name, source))
-        turns += 1
-    return sorted(chosen, key=lambda pair: list(spaces).index(pair[0]))
+    for turn in range(4 * most * len(names)):
+        if len(chosen) == most:
+            break
+        name = names[turn % len(names)]
+        if name not in spaces:
+            bound = BoundTemplate(template, problems[name], evaluator.info)
+            spaces[name] = SearchSpace(bound, seed=seed, most_rows=_MOST_ROWS, sampled_rows=4 * most)
+        space = spaces[name]
+        if space.default is None:
+            continue
+        config = space.config(int(rng.integers(len(space.rows)))) if chosen else space.default
+        source = render(space.bound, config)
+        if source.hash not in seen:
+            seen.add(source.hash)
+            chosen.append((name, source))
+    return sorted(chosen, key=lambda pair: names.index(pair[0]))

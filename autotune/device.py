@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from autotune.compile import Binary, Program, Target
+from autotune.compile import NVCC_FLAGS, Binary, Program, Target
 from autotune.errors import DeviceError
 from autotune.problem import Conv2dProblem
 
@@ -69,6 +69,23 @@ class Launch:
     args: tuple[np.generic, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A library's convolution to measure beside the kernels."""
+
+    library: str
+    """cudnn: PyTorch's convolution"""
+    layout: str
+    """nchw or nhwc, of all its tensors; nothing is converted inside the timed span"""
+    tf32: bool
+    """whether f32 data may be multiplied as TF32"""
+
+    @property
+    def name(self) -> str:
+        """What verdicts call it."""
+        return f"{self.library} {self.layout}{' tf32' if self.tf32 else ''}"
+
+
 class Module(Protocol):
     """A loaded program."""
 
@@ -117,6 +134,9 @@ class Device(Protocol):
     def time_us(self, run: Callable[[], None], *, cold: bool) -> float:
         """Microseconds from the start of the first launch that `run` enqueues to the end of the last."""
 
+    def baseline(self, baseline: Baseline, problem: Conv2dProblem) -> Callable[[], None]:
+        """A function that enqueues a library's forward pass. Raises DeviceError where there is no such library."""
+
     def close(self) -> None: ...
 
 
@@ -147,6 +167,20 @@ def open_device(name: str) -> Device:
         order_seed = CHECK_ORDER_SEED if rest == "check" else 0
         return HostDevice(str(find_cxx()), HostOptions(cores=usable_cores(), order_seed=order_seed))
     raise DeviceError(f"{name}: runs no kernels")
+
+
+def compiler_identity(target: Target) -> str:
+    """What decides a binary besides program and target: compiler, version, flags, and the CPU where it matters.
+
+    Raises ToolchainError when there is no compiler.
+    """
+    from autotune.toolchain import compiler_version, find_cxx, find_nvcc
+
+    if target.kind == "cuda":
+        return f"{compiler_version(find_nvcc())} {' '.join(NVCC_FLAGS)}"
+    from autotune.devices.host_compile import host_identity
+
+    return host_identity(str(find_cxx()))
 
 
 def compile_program(program: Program, target: Target) -> Binary:

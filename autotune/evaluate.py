@@ -1,27 +1,28 @@
-"""What tuning evaluates kernels with: `Evaluator`, and the one over a device in worker processes."""
+"""What tuning evaluates kernels with: `Evaluator`, and the one over devices in worker processes."""
 
 from __future__ import annotations
 
-import contextlib
 import queue
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Protocol
 
+from autotune.cache import BinaryCache
 from autotune.calibrate import calibration_program
-from autotune.compile import Binary, Program, Target
-from autotune.device import DeviceInfo, Environment, parse_device
-from autotune.errors import DeviceLost, Rejected
+from autotune.compile import Binary, Target
+from autotune.compilers import CompilePool
+from autotune.device import Baseline, DeviceInfo, Environment, parse_device
+from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.problem import Conv2dProblem
 from autotune.reference import check_program
 from autotune.source import KernelSource
-from autotune.trial import Measured, Outcome
+from autotune.trial import Measured, Outcome, Timing
 from autotune.worker import (
     CalibrateRequest,
-    CompileRequest,
     EvaluateRequest,
+    FinalsRequest,
+    FinalsTimings,
     LayerRequest,
     Opened,
     OpenRequest,
@@ -32,15 +33,26 @@ from autotune.worker import (
     WorkerLost,
 )
 
-OPEN_DEADLINE_S = 120.0  # a first CUDA context on a busy machine
-LAYER_DEADLINE_S = 300.0  # making data and the float64 reference of a layer
-EVALUATE_DEADLINE_S = 60.0  # loading, verifying (at least four runs) and timing one kernel
-COMPILE_DEADLINE_S = 60.0
 _RESPAWNS = 3  # fresh workers tried in a row before the device counts as lost
+_RECYCLE_AFTER = 500  # evaluations of one worker, before a fresh one takes over
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long a worker may take to answer, seconds."""
+
+    open_s: float = 120.0
+    """a first context on a busy machine"""
+    layer_s: float = 300.0
+    """making data and the float64 reference of a layer"""
+    evaluate_s: float = 60.0
+    """loading, verifying (four runs) and timing one kernel"""
+    compile_s: float | None = None
+    """one compilation; None adapts to what was seen"""
 
 
 class Evaluator(Protocol):
-    """Compiles and measures the kernels of one layer after another on one device."""
+    """Compiles and measures the kernels of one layer after another on one kind of device."""
 
     @property
     def info(self) -> DeviceInfo: ...
@@ -52,6 +64,10 @@ class Evaluator(Protocol):
     def ahead(self) -> int:
         """How many configs are worth having under way at once; 1 makes a run strictly sequential."""
 
+    @property
+    def slots(self) -> int:
+        """How many `evaluate` calls may run at once."""
+
     def begin_layer(self, problem: Conv2dProblem) -> None:
         """Get ready for a layer. Raises DeviceError when the device refuses it."""
 
@@ -61,124 +77,129 @@ class Evaluator(Protocol):
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
         """Verify and time one kernel. Raises Rejected with its outcome, DeviceLost when the device is gone."""
 
+    def finals(
+        self,
+        kernels: Sequence[tuple[KernelSource, Binary]],
+        baselines: Sequence[Baseline],
+        *,
+        cache: str,
+        budget_s: float,
+        seed: int,
+    ) -> tuple[Timing, ...]:
+        """Time contenders of the current layer in turns, all on one device: kernels first, then baselines."""
+
+    def refresh(self) -> None:
+        """Let fresh workers take over before the next request."""
+
     def close(self) -> None: ...
 
 
-class CompilePool:
-    """Compiles in `jobs` worker processes that never touch a device."""
+class _Seat:
+    """One device and the worker that holds it, replaced whenever a kernel ruins it."""
 
-    def __init__(self, jobs: int) -> None:
-        self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="compile")
-        self._idle: queue.SimpleQueue[Worker | None] = queue.SimpleQueue()
-        for _ in range(jobs):
-            self._idle.put(None)
-
-    def submit(self, program: Program, target: Target) -> Future[Binary]:
-        """Start compiling; the future raises Rejected('compile', ...) or ToolchainError."""
-        return self._threads.submit(self._compile, program, target)
-
-    def _compile(self, program: Program, target: Target) -> Binary:
-        worker = self._idle.get() or Worker()
-        alive = True
-        started = time.perf_counter()
-        try:
-            reply = worker.ask(CompileRequest(program, target), COMPILE_DEADLINE_S)
-        except WorkerLost as error:
-            alive = False
-            reason = "compiler_hang" if error.hung else "compiler_crash"
-            raise Rejected(Outcome.COMPILE, reason, error.message) from None
-        finally:
-            self._idle.put(worker if alive else None)
-        assert isinstance(reply, Binary)  # noqa: S101 - the type of this request's answer
-        return replace(reply, compile_us=1e6 * (time.perf_counter() - started))
-
-    def close(self) -> None:
-        """End every compiler at once."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                if worker := self._idle.get_nowait():
-                    worker.kill()
-
-
-class DeviceEvaluator:
-    """Evaluates on `cuda:N` or `host`: a compile pool and one worker that holds the device."""
-
-    def __init__(self, device: str, jobs: int, *, evaluate_deadline_s: float = EVALUATE_DEADLINE_S) -> None:
-        self._name = device
-        self._evaluate_deadline_s = evaluate_deadline_s
-        self._environ = _environ(device)
-        self._pool = CompilePool(jobs)
-        self._ahead = jobs + 1
-        self._layer: LayerRequest | None = None
+    def __init__(self, name: str, deadlines: Deadlines) -> None:
+        self.name = name
+        self.layer: LayerRequest | None = None
+        self._deadlines = deadlines
+        self._environ = _environ(name)
         self._worker: Worker | None = None
-        opened = self._ask(OpenRequest(device), OPEN_DEADLINE_S)
+        self._answered = 0
+        self._known_good: EvaluateRequest | None = None
+        self._doubtful = False
+        """the last kernel failed: the known-good one must pass before the next"""
+        opened = self._ask(OpenRequest(name), deadlines.open_s)
         assert isinstance(opened, Opened)  # noqa: S101 - the type of this request's answer
-        self._opened = opened
+        self.opened = opened
 
-    @property
-    def info(self) -> DeviceInfo:
-        """The device."""
-        return self._opened.info
-
-    @property
-    def environment(self) -> Environment:
-        """Driver, compiler and flags."""
-        return self._opened.environment
-
-    @property
-    def ahead(self) -> int:
-        """One config for each compile slot and one being measured."""
-        return self._ahead
-
-    @property
-    def target(self) -> Target:
-        """What kernels are compiled for."""
-        return Target(self.info.kind, self.info.arch, check=self._name == "host:check")
-
-    def begin_layer(self, problem: Conv2dProblem) -> None:
-        """Compile the layer's verification program and make its data."""
-        check = self._pool.submit(check_program(problem), self.target).result()
-        self._layer = LayerRequest(problem, check)
+    def begin_layer(self, layer: LayerRequest) -> None:
+        """Make a layer's data in the worker."""
+        self.layer = layer
+        self._known_good = None
+        self._doubtful = False
         if self._worker is None:
             self._revive()
-        else:
-            try:
-                self._ask(self._layer, LAYER_DEADLINE_S)
-            except WorkerLost:
-                self._revive()
-
-    def compile(self, source: KernelSource) -> Future[Binary]:
-        """Start compiling a kernel."""
-        return self._pool.submit(source.program, self.target)
-
-    def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """Verify and time a kernel in the worker; a worker that a kernel ruined is replaced."""
-        if self._worker is None:
-            self._revive()
+            return
         try:
-            reply = self._ask(EvaluateRequest(source, binary, cache, best_us), self._evaluate_deadline_s)
+            self._ask(layer, self._deadlines.layer_s)
+        except WorkerLost:
+            self._revive()
+
+    def evaluate(self, request: EvaluateRequest) -> Measured:
+        """Verify and time a kernel. Raises Rejected with the kernel's outcome."""
+        self._ready()
+        try:
+            reply = self._ask(request, self._deadlines.evaluate_s)
         except WorkerLost as error:
+            self._doubtful = True
             if error.hung:
                 raise Rejected(Outcome.TIMEOUT, "hang", error.message) from None
             raise Rejected(Outcome.RUNTIME, "crash", error.message) from None
-        except Rejected:
-            self._drop()  # the context may be poisoned, the memory not freed: a fresh worker costs little
+        except Rejected as error:
+            self._doubtful = True
+            if error.outcome != Outcome.CORRECTNESS or error.reason == "oob_write":
+                self.drop()  # the context may be poisoned or the reference overwritten
             raise
         assert isinstance(reply, Measured)  # noqa: S101 - the type of this request's answer
+        if self._known_good is None and not reply.too_slow:
+            self._known_good = request
+        self._answered += 1
+        if self._answered % _RECYCLE_AFTER == 0:
+            self.drop()
         return reply
 
-    def calibrate(self) -> Mapping[str, float]:
-        """The device's rates per second: bytes of copy and fill, FLOP of arithmetic."""
-        binary = self._pool.submit(calibration_program(), self.target).result()
-        reply = self._ask(CalibrateRequest(binary), LAYER_DEADLINE_S)
+    def finals(self, request: FinalsRequest) -> tuple[Timing, ...]:
+        """Time contenders in turns."""
+        self._ready()
+        try:
+            reply = self._ask(request, self._deadlines.layer_s + 4 * request.budget_s)
+        except WorkerLost as error:
+            raise DeviceLost(f"{self.name}: lost while timing the finals: {error.message}") from None
+        assert isinstance(reply, FinalsTimings)  # noqa: S101 - the type of this request's answer
+        return reply.timings
+
+    def calibrate(self, binary: Binary) -> Mapping[str, float]:
+        """The device's rates."""
+        reply = self._ask(CalibrateRequest(binary), self._deadlines.layer_s)
         assert isinstance(reply, Rates)  # noqa: S101 - the type of this request's answer
         return reply.per_second
 
-    def close(self) -> None:
-        """End the worker and the compile pool."""
-        self._drop()
-        self._pool.close()
+    def drop(self) -> None:
+        """End the worker; the next request gets a fresh one."""
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
+
+    def _ready(self) -> None:
+        """A live worker in which the known-good kernel still gives a correct result."""
+        for _ in range(_RESPAWNS):
+            if self._worker is None:
+                self._revive()
+            if not self._doubtful or self._known_good is None:
+                break
+            try:
+                self._ask(self._known_good, self._deadlines.evaluate_s)
+            except (WorkerLost, Rejected):
+                self.drop()
+            else:
+                break
+        else:
+            raise DeviceLost(f"{self.name}: a kernel that was correct before fails in {_RESPAWNS} fresh workers")
+        self._doubtful = False
+
+    def _revive(self) -> None:
+        """A fresh worker with the device open and the current layer's data made."""
+        words = ""
+        for _ in range(_RESPAWNS):
+            try:
+                self._ask(OpenRequest(self.name), self._deadlines.open_s)
+                if self.layer is not None:
+                    self._ask(self.layer, self._deadlines.layer_s)
+            except (WorkerLost, Rejected) as error:
+                words = error.message
+                self.drop()
+            else:
+                return
+        raise DeviceLost(f"{self.name}: does not come back after {_RESPAWNS} fresh workers: {words}")
 
     def _ask(self, request: Request, deadline_s: float) -> Reply:
         if self._worker is None:
@@ -189,25 +210,108 @@ class DeviceEvaluator:
             self._worker = None
             raise
 
-    def _drop(self) -> None:
-        if self._worker is not None:
-            self._worker.kill()
-            self._worker = None
 
-    def _revive(self) -> None:
-        """A fresh worker with the device open and the current layer's data made."""
-        words = ""
-        for _ in range(_RESPAWNS):
-            try:
-                self._ask(OpenRequest(self._name), OPEN_DEADLINE_S)
-                if self._layer is not None:
-                    self._ask(self._layer, LAYER_DEADLINE_S)
-            except (WorkerLost, Rejected) as error:
-                words = error.message
-                self._drop()
-            else:
-                return
-        raise DeviceLost(f"{self._name}: does not come back after {_RESPAWNS} fresh workers: {words}")
+class DeviceEvaluator:
+    """Evaluates on `host`, or on one or several `cuda:N` of the same model, with a pool of compilers beside them."""
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        jobs: int,
+        *,
+        cache: BinaryCache | None = None,
+        deadlines: Deadlines = Deadlines(),
+    ) -> None:
+        self._deadlines = deadlines
+        self._jobs = jobs
+        self._pool = CompilePool(jobs, cache, deadline_s=deadlines.compile_s)
+        self._seats: list[_Seat] = []
+        try:
+            for name in devices:
+                self._seats.append(_Seat(name, deadlines))
+            for seat in self._seats[1:]:
+                if seat.opened.info.identity != self.info.identity:
+                    raise DeviceError(
+                        f"{self._seats[0].name} is a {self.info.name}, {seat.name} a {seat.opened.info.name}: "
+                        f"different GPUs never share a ranking; tune them one by one"
+                    )
+        except BaseException:
+            self.close()
+            raise
+        self._idle: queue.SimpleQueue[_Seat] = queue.SimpleQueue()
+        for seat in self._seats:
+            self._idle.put(seat)
+
+    @property
+    def info(self) -> DeviceInfo:
+        """The device, or each of the devices."""
+        return self._seats[0].opened.info
+
+    @property
+    def environment(self) -> Environment:
+        """Driver, compiler and flags."""
+        return self._seats[0].opened.environment
+
+    @property
+    def ahead(self) -> int:
+        """One config for each compile slot and for each device."""
+        return self._jobs + self.slots
+
+    @property
+    def slots(self) -> int:
+        """The devices."""
+        return len(self._seats)
+
+    @property
+    def target(self) -> Target:
+        """What kernels are compiled for."""
+        return Target(self.info.kind, self.info.arch, check=self._seats[0].name == "host:check")
+
+    def begin_layer(self, problem: Conv2dProblem) -> None:
+        """Compile the layer's verification program and make its data on every device."""
+        layer = LayerRequest(problem, self._pool.submit(check_program(problem), self.target).result())
+        with ThreadPoolExecutor(self.slots) as threads:
+            for done in [threads.submit(seat.begin_layer, layer) for seat in self._seats]:
+                done.result()
+
+    def compile(self, source: KernelSource) -> Future[Binary]:
+        """Start compiling a kernel."""
+        return self._pool.submit(source.program, self.target)
+
+    def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
+        """Verify and time a kernel on whichever device is idle."""
+        seat = self._idle.get()
+        try:
+            return seat.evaluate(EvaluateRequest(source, binary, cache, best_us))
+        finally:
+            self._idle.put(seat)
+
+    def finals(
+        self,
+        kernels: Sequence[tuple[KernelSource, Binary]],
+        baselines: Sequence[Baseline],
+        *,
+        cache: str,
+        budget_s: float,
+        seed: int,
+    ) -> tuple[Timing, ...]:
+        """Time contenders in turns on the first device."""
+        return self._seats[0].finals(FinalsRequest(tuple(kernels), tuple(baselines), cache, budget_s, seed))
+
+    def refresh(self) -> None:
+        """End the workers; fresh ones come with the next request."""
+        for seat in self._seats:
+            seat.drop()
+
+    def calibrate(self) -> Mapping[str, float]:
+        """The first device's rates per second: bytes of copy and fill, FLOP of arithmetic."""
+        return self._seats[0].calibrate(self._pool.submit(calibration_program(), self.target).result())
+
+    def close(self) -> None:
+        """End the workers and the compile pool."""
+        for seat in self._seats:
+            seat.drop()
+        self._pool.close()
 
 
 def _environ(device: str) -> Mapping[str, str]:

@@ -118,7 +118,9 @@ def _compile(node: nodes.Expr, known: Names) -> _Compiled:
                 return _compile(node.expr1 if test.value else node.expr2, known)
             then, otherwise = _run(_compile(node.expr1, known)), _run(_compile(node.expr2, known))
             return lambda names: then(names) if test(names) else otherwise(names)
-        case nodes.Call() if isinstance(node.node, nodes.Name) and not (node.kwargs or node.dyn_args):
+        case nodes.Call() if isinstance(node.node, nodes.Name) and not (
+            node.kwargs or node.dyn_args or node.dyn_kwargs
+        ):
             if node.node.name not in FUNCTIONS:
                 raise _Unsupported(f"{node.node.name}() does not exist; there are {', '.join(sorted(FUNCTIONS))}")
             return _apply(FUNCTIONS[node.node.name], [_compile(argument, known) for argument in node.args])
@@ -147,7 +149,7 @@ def _compile_logic(node: nodes.And | nodes.Or, known: Names) -> _Compiled:
     stops_at = isinstance(node, nodes.Or)
     left = _compile(node.left, known)
     if isinstance(left, _Known):
-        return _Known(stops_at) if bool(left.value) == stops_at else _compile(node.right, known)
+        return left if bool(left.value) == stops_at else _compile(node.right, known)
     right = _run(_compile(node.right, known))
     if stops_at:
         return lambda names: left(names) or right(names)
@@ -254,6 +256,8 @@ class Expression:
             raise self.error(f"does not parse: {error.message}") from None
         except _Unsupported as error:
             raise self.error(str(error)) from None
+        except RecursionError:
+            raise self.error("is nested too deeply") from None
 
     def bind(self, known: Names) -> Bound:
         """The expression with `known` folded into it."""

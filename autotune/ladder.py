@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from autotune.errors import NoTemplate, StudyError
 from autotune.evaluate import Evaluator
+from autotune.layer_line import Progress
 from autotune.problem import Layer
 from autotune.store import Store
 from autotune.study import Study, Technique
 from autotune.template import KernelTemplate
 from autotune.trial import Config
-from autotune.tune import Progress, tune
+from autotune.tune import tune
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import json
 import math
 import zlib
@@ -110,10 +111,13 @@ class Recording:
         if row is None:
             raise StudyError(f"{self.name}: the config {config} was not recorded")
         failure = self.failures[row]
+        source_hash = hashlib.sha256(f"{self.template} {config.to_json()}".encode()).hexdigest()  # there is no source
         if failure is not None:
-            return Trial(number, config, failure[0], reason=failure[1], message="as recorded")
+            outcome, reason = failure
+            return Trial(number, config, outcome, reason=reason, message="as recorded", source_hash=source_hash)
         time_us = float(self.times_us[row])
-        return Trial(number, config, Outcome.CORRECT, timing=Timing((time_us,), time_us, time_us, time_us, "recorded"))
+        timing = Timing((time_us,), time_us, time_us, time_us, "recorded")
+        return Trial(number, config, Outcome.CORRECT, source_hash=source_hash, timing=timing)
 
 
 @dataclass(frozen=True, slots=True)

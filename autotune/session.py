@@ -1,22 +1,29 @@
-"""compile, load -> verify -> measure: what runs inside a worker process, `python -m autotune.session FD PARENT`."""
+"""compile, load -> verify -> measure: what runs inside a worker process, `python -m autotune.session FD`."""
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
+import random
+import select
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 
-from autotune.benchmark import Converged, Race, lost, measure, summarise
+from autotune.benchmark import Converged, Race, interleave, lost, measure, summarise
 from autotune.calibrate import calibrate
+from autotune.compile import Binary
 from autotune.device import Device, compile_program, open_device
 from autotune.errors import AutotuneError, DeviceError
 from autotune.forward import LoadedKernel
+from autotune.source import KernelSource
 from autotune.trial import Measured
 from autotune.verify import GuardedArray, Verifier
 from autotune.worker import (
@@ -24,6 +31,8 @@ from autotune.worker import (
     CalibrateRequest,
     CompileRequest,
     EvaluateRequest,
+    FinalsRequest,
+    FinalsTimings,
     LayerRequest,
     Opened,
     OpenRequest,
@@ -32,7 +41,16 @@ from autotune.worker import (
     Request,
 )
 
-_PR_SET_PDEATHSIG = 1  # prctl, linux/prctl.h
+_LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # of the finals
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A kernel on the device with its own memory."""
+
+    kernel: LoadedKernel
+    workspace: GuardedArray
+    packed_w: GuardedArray
 
 
 class Session:
@@ -49,7 +67,6 @@ class Session:
             case CompileRequest(program, target):
                 return compile_program(program, target)
             case OpenRequest(name):
-                _die_at_once_with_parent()
                 self._device = open_device(name)
                 return Opened(self._device.info, self._device.environment)
             case LayerRequest(problem, check):
@@ -61,6 +78,8 @@ class Session:
                 return None
             case EvaluateRequest():
                 return self._evaluate(request)
+            case FinalsRequest():
+                return self._finals(request)
             case CalibrateRequest(binary):
                 return Rates(calibrate(self._opened(), binary))
 
@@ -69,17 +88,58 @@ class Session:
             raise DeviceError("the worker has no open device")
         return self._device
 
-    def _evaluate(self, request: EvaluateRequest) -> Measured:
-        device, verifier, source = self._opened(), self._verifier, request.source
-        if verifier is None:
+    def _layer(self) -> Verifier:
+        if self._verifier is None:
             raise DeviceError("the worker has no layer")
+        return self._verifier
+
+    @contextmanager
+    def _loaded(self, source: KernelSource, binary: Binary) -> Iterator[_Loaded]:
+        """A kernel with its own memory, all given back at the end."""
+        device, verifier = self._opened(), self._layer()
+        with ExitStack() as owned:
+            module = device.load(binary)
+            owned.callback(module.unload)
+            workspace = GuardedArray(device, source.workspace_bytes)
+            owned.callback(workspace.free)
+            packed_w = GuardedArray(device, source.packed_w_bytes)
+            owned.callback(packed_w.free)
+            kernel = LoadedKernel(device, module, source, weight_bytes=verifier.normal.w.size_bytes)
+            yield _Loaded(kernel, workspace, packed_w)
+
+    def _finals(self, request: FinalsRequest) -> FinalsTimings:
+        device, verifier = self._opened(), self._layer()
+        cold = request.cache == "cold"
+        with ExitStack() as held:
+            runs: list[Callable[[], None]] = []
+            for source, binary in request.kernels:
+                loaded = held.enter_context(self._loaded(source, binary))
+                tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
+                loaded.kernel.prepare(tensors)
+                runs.append(partial(loaded.kernel.run, loaded.kernel.forward(tensors)))
+            runs += [device.baseline(baseline, verifier.problem) for baseline in request.baselines]
+            samplers = [partial(device.time_us, run, cold=cold) for run in runs]
+            for sampler in samplers:
+                sampler()
+            taken = interleave(
+                samplers,
+                budget_s=request.budget_s,
+                least=_LEAST_ROUNDS,
+                most=_MOST_ROUNDS,
+                rng=random.Random(request.seed),
+                clock=self._clock,
+            )
+        return FinalsTimings(tuple(summarise(samples, request.cache) for samples in taken))
+
+    def _evaluate(self, request: EvaluateRequest) -> Measured:
         started = self._clock()
-        module = device.load(request.binary)
-        workspace = GuardedArray(device, source.workspace_bytes)
-        packed_w = GuardedArray(device, source.packed_w_bytes)
-        kernel = LoadedKernel(device, module, source, weight_bytes=verifier.integers.w.size_bytes)
-        loaded = self._clock()
-        launches = kernel.forward(verifier.tensors(verifier.normal, packed_w.address, workspace.address))
+        with self._loaded(request.source, request.binary) as loaded:
+            return self._measure(loaded, request, started)
+
+    def _measure(self, loaded: _Loaded, request: EvaluateRequest, started: float) -> Measured:
+        device, verifier, kernel = self._opened(), self._layer(), loaded.kernel
+        ready = self._clock()
+        launches = kernel.forward(verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address))
         best_us = math.inf if request.best_us is None else request.best_us
         trial_run: list[float] = []
 
@@ -90,22 +150,19 @@ class Session:
             trial_run.append(sample())
             return not lost(trial_run, best_us)
 
-        error = verifier.verify(kernel, workspace, packed_w, repeat=in_the_race)
+        error = verifier.verify(kernel, loaded.workspace, loaded.packed_w, repeat=in_the_race)
         verified = self._clock()
         if lost(trial_run, best_us):
             timing = summarise(trial_run, request.cache)
         else:
             timing = measure(sample, Race(best_us, Converged()), cache=request.cache)
         measured = self._clock()
-        for array in (workspace, packed_w):
-            array.free()
-        module.unload()
         return Measured(
             timing=timing,
             error=error,
             too_slow=lost(timing.samples_us, best_us),
-            load_us=1e6 * (loaded - started),
-            verify_us=1e6 * (verified - loaded),
+            load_us=1e6 * (ready - started),
+            verify_us=1e6 * (verified - ready),
             measure_us=1e6 * (measured - verified),
         )
 
@@ -128,21 +185,25 @@ def serve(connection: Connection) -> None:
         connection.send(reply)
 
 
-def _die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGTERM when the parent dies, and take the whole process group along on SIGTERM."""
-    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+def _end_with_parent(connection: Connection) -> None:
+    """Kill this process and all it started when the parent's end of the connection closes, even by SIGKILL.
+
+    A thread waits for that: a kernel in an endless loop keeps the main thread from handling signals. PR_SET_PDEATHSIG
+    would not do, since it fires when the parent's thread ends that started the worker.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        os._exit(1)
+    hangup = select.poll()
+    hangup.register(connection.fileno(), 0)  # hang-ups are always reported
 
+    def wait() -> None:
+        hangup.poll()
+        os.killpg(0, signal.SIGKILL)
 
-def _die_at_once_with_parent() -> None:
-    """Ask for SIGKILL instead: a kernel in an endless loop keeps Python from ever handling SIGTERM."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=wait, daemon=True).start()
 
 
 if __name__ == "__main__":
-    _die_with_parent(int(sys.argv[2]))
-    serve(Connection(int(sys.argv[1])))
+    parent = Connection(int(sys.argv[1]))
+    _end_with_parent(parent)
+    serve(parent)
     os._exit(0)

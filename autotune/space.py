@@ -84,13 +84,6 @@ class BoundTemplate:
         """One expression of the header, ready to be called with a config's names."""
         return expression.bind(self.known)
 
-    def names(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """A config's parameters and the values derived from them."""
-        names = dict(values)
-        for name, bound in self.derived:
-            names[name] = bound.value(names)
-        return names
-
     @cached_property
     def supported(self) -> bool:
         """Whether the family serves this problem on this device at all."""
@@ -146,24 +139,59 @@ class BoundTemplate:
     def _needs(self, expression: Expression) -> frozenset[str]:
         return frozenset().union(*(self.needs.get(name, frozenset()) for name in expression.names))
 
-    def check(self, config: Config) -> dict[str, Value]:
-        """The config's names. Raises Rejected('constraints', ...) with the first broken rule's reason."""
-        names: dict[str, Value] = config.values()
-        known = {param.name for param in self.template.params}
-        if names.keys() != known:
-            raise StudyError(
-                f"config of {self.template.name}: parameters {', '.join(sorted(names.keys() ^ known))} do not match"
-            )
-        # Rules that need no derived value come first: they guard derived expressions against bad values.
-        for rule in sorted(self.rules, key=self._uses_derived):
-            if self._uses_derived(rule) and len(names) == len(known):
-                names = self.names(names)
-            if broken := rule.violated(names):
-                raise Rejected(Outcome.CONSTRAINTS, rule.kind, broken)
-        return self.names(names)
+    @cached_property
+    def levels(self) -> tuple[Level, ...]:
+        """What becomes known as the parameters get their values in the header's order; the first needs none."""
+        depth = {param.name: index + 1 for index, param in enumerate(self.template.params)}
+        levels = tuple(Level() for _ in range(len(depth) + 1))
+        for name, bound in self.derived:
+            levels[max((depth[need] for need in self.needs[name]), default=0)].derived.append((name, bound))
+        for rule in self.rules:
+            level = levels[max((depth[need] for need in rule.needs), default=0)]
+            waits = rule.holds.names & {name for name, _ in level.derived}
+            (level.after if waits else level.before).append(rule)
+        return levels
 
-    def _uses_derived(self, rule: Rule) -> bool:
-        return bool(rule.holds.names & {name for name, _ in self.derived})
+    def check(self, config: Config) -> dict[str, Value]:
+        """The config's names. Raises Rejected('constraints', ...) with the first broken rule's reason.
+
+        Values and rules come in the order in which a space is walked, so what guards there guards here.
+        """
+        values = config.values()
+        known = {param.name for param in self.template.params}
+        if values.keys() != known:
+            raise StudyError(
+                f"config of {self.template.name}: parameters {', '.join(sorted(values.keys() ^ known))} do not match"
+            )
+        names: dict[str, Value] = {}
+        for level, param in zip(self.levels, (None, *self.template.params), strict=True):
+            if param is not None:
+                names[param.name] = values[param.name]
+            if (rule := level.broken(names)) is not None:
+                raise Rejected(Outcome.CONSTRAINTS, rule.kind, rule.violated(names))
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The derived values and rules that become known when one more parameter has its value."""
+
+    before: list[Rule] = field(default_factory=list)
+    """rules that need no derived value of this level; they guard the derived expressions"""
+    derived: list[tuple[str, Bound]] = field(default_factory=list)
+    after: list[Rule] = field(default_factory=list)
+
+    def broken(self, names: dict[str, Value]) -> Rule | None:
+        """Compute the derived values into `names` and return the first rule that does not hold."""
+        for rule in self.before:
+            if not rule.met(names):
+                return rule
+        for name, bound in self.derived:
+            names[name] = bound.value(names)
+        for rule in self.after:
+            if not rule.met(names):
+                return rule
+        return None
 
 
 def device_names(device: DeviceInfo) -> dict[str, Value]:
@@ -177,20 +205,28 @@ def device_names(device: DeviceInfo) -> dict[str, Value]:
 
 
 class SearchSpace:
-    """The feasible configs of one family, narrowed by a study, as rows of value indices."""
+    """The feasible configs of one family, narrowed by a study, as rows of value indices.
+
+    More than `most_rows` are not enumerated: then `sampled_rows` of them are drawn at random.
+    """
 
     def __init__(
-        self, bound: BoundTemplate, narrowed: Mapping[str, Sequence[Value]] | None = None, *, seed: int = 0
+        self,
+        bound: BoundTemplate,
+        narrowed: Mapping[str, Sequence[Value]] | None = None,
+        *,
+        seed: int = 0,
+        most_rows: int = MAX_ROWS,
+        sampled_rows: int = SAMPLED_ROWS,
     ) -> None:
         self.bound = bound
         self.template = bound.template.name
         self.params = narrow(bound.template, narrowed or {})
-        self._levels = self._schedule()
         rows: list[tuple[int, ...]] = []
-        visits = self._walk(rows, None, most=MAX_ROWS + 1, visits=MAX_VISITS)
-        self.complete = len(rows) <= MAX_ROWS and visits > 0
+        visits = self._walk(rows, None, most=most_rows + 1, visits=MAX_VISITS)
+        self.complete = len(rows) <= most_rows and visits > 0
         if not self.complete:
-            rows = self._sample(np.random.default_rng(seed))
+            rows = self._sample(np.random.default_rng(seed), sampled_rows)
         self.rows: npt.NDArray[np.int16] = np.array(rows, dtype=np.int16).reshape(len(rows), len(self.params))
         self._position = {row: position for position, row in enumerate(rows)}
 
@@ -242,31 +278,19 @@ class SearchSpace:
                     tuple((param.name, param.values[at]) for param, at in zip(self.params, row, strict=True)),
                 )
 
-    def _schedule(self) -> list[_Level]:
-        """What becomes known at each depth; depth 0 is before any parameter."""
-        depth = {param.name: index + 1 for index, param in enumerate(self.params)}
-        levels = [_Level() for _ in range(len(self.params) + 1)]
-        for name, bound in self.bound.derived:
-            levels[max((depth[need] for need in self.bound.needs[name]), default=0)].derived.append((name, bound))
-        for rule in self.bound.rules:
-            level = levels[max((depth[need] for need in rule.needs), default=0)]
-            waits = rule.holds.names & {name for name, _ in level.derived}
-            (level.after if waits else level.before).append(rule)
-        return levels
-
     def _walk(self, found: list[tuple[int, ...]], order: np.random.Generator | None, *, most: int, visits: int) -> int:
         """Append feasible rows to `found`, lexicographic, or in random order with a generator.
 
         Ends after `most` rows or `visits` partial configs; returns the visits that were left.
         """
         names: dict[str, Value] = {}
-        levels, params, last = self._levels, self.params, len(self.params)
+        levels, params, last = self.bound.levels, self.params, len(self.params)
         left = visits
 
         def visit(depth: int, row: tuple[int, ...]) -> None:
             nonlocal left
             left -= 1
-            if not levels[depth].admits(names):
+            if levels[depth].broken(names) is not None:
                 return
             if depth == last:
                 found.append(row)
@@ -282,35 +306,13 @@ class SearchSpace:
         visit(0, ())
         return left
 
-    def _sample(self, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    def _sample(self, rng: np.random.Generator, most: int) -> list[tuple[int, ...]]:
         """Random feasible rows, each the first found down a random path, and the first of all."""
         found: list[tuple[int, ...]] = []
         left = self._walk(found, None, most=1, visits=MAX_VISITS)
-        while left > 0 and len(found) < SAMPLED_ROWS:
+        while left > 0 and len(found) < most:
             left = self._walk(found, rng, most=len(found) + 1, visits=left)
         return sorted(set(found))
-
-
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """The derived values and rules that become known when one more parameter has its value."""
-
-    before: list[Rule] = field(default_factory=list)
-    """rules that need no derived value of this level; they guard the derived expressions"""
-    derived: list[tuple[str, Bound]] = field(default_factory=list)
-    after: list[Rule] = field(default_factory=list)
-
-    def admits(self, names: dict[str, Value]) -> bool:
-        """Compute the derived values into `names`; False when a rule breaks."""
-        for rule in self.before:
-            if not rule.met(names):
-                return False
-        for name, bound in self.derived:
-            names[name] = bound.value(names)
-        for rule in self.after:  # noqa: SIM110 - a loop is twice as fast as all() here
-            if not rule.met(names):
-                return False
-        return True
 
 
 def narrow(template: KernelTemplate, narrowed: Mapping[str, Sequence[Value]]) -> tuple[Param, ...]:

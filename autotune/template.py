@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, meta, nodes
+from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from autotune.errors import TemplateError
@@ -116,8 +116,8 @@ def _finalize(value: object) -> str:
     """What `${...}` prints: C++ spelling of bools; floats and None are mistakes."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, str)):
-        return str(value)
+    if isinstance(value, (int, str, Undefined)):
+        return str(value)  # an undefined value says itself what it is
     raise TemplateError(f"prints {value!r}; only whole numbers, words and true/false may be printed")
 
 
@@ -167,12 +167,7 @@ def load_templates(directories: Sequence[Path] = ()) -> Mapping[str, KernelTempl
 
 def load_template(path: Path) -> KernelTemplate:
     """One family. Raises TemplateError naming the line (syntax, body) or the dotted key (header)."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TemplateError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise TemplateError(f"{path}: is not UTF-8 text: {error.reason}") from None
+    text = _read(path)
     match = _HEADER.match(text)
     if match is None:
         raise TemplateError(f"{path}: line 1: expected the header, a comment that starts with /*# kernel")
@@ -185,6 +180,15 @@ def load_template(path: Path) -> KernelTemplate:
     template = _Header(path, header).build(text)
     _check_body(template)
     return template
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TemplateError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise TemplateError(f"{path}: is not UTF-8 text: {error.reason}") from None
 
 
 class _Header:
@@ -414,17 +418,23 @@ def _check_body(template: KernelTemplate) -> None:
                 f"put the note on a line of its own, or the division into [derived]"
             )
     tree = _parse(template.path, template.text)
+    of_n = {"n"}
+    for name, expression in template.derived:
+        if expression.names & of_n:
+            of_n.add(name)
     allowed = {
-        *(PROBLEM_NAMES - {"n"}),
+        *PROBLEM_NAMES,
         *(param.name for param in template.params),
         *(name for name, _ in template.derived),
         *FUNCTIONS,
         "range",
-    }
+    } - of_n
     for name in sorted(meta.find_undeclared_variables(tree) - allowed):
         at = next((node.lineno for node in tree.find_all(nodes.Name) if node.name == name), 0)
         if name == "n":
             what = "n is not a constant: a kernel takes it at run time, as an argument"
+        elif name in of_n:
+            what = f"{name!r} follows from n, which is not a constant: a kernel takes it at run time, as an argument"
         else:
             what = f"undeclared name {name!r}{_close(name, allowed)}"
         raise TemplateError(f"{template.path}: line {at}: {what}")
@@ -443,7 +453,7 @@ def _includes(path: Path, text: str) -> tuple[tuple[str, str], ...]:
             for folder in (path.parent, shipped("templates")):
                 if (folder / name).is_file():
                     found[name] = ""
-                    included = (folder / name).read_text(encoding="utf-8")
+                    included = _read(folder / name)
                     visit(folder / name, included)
                     del found[name]
                     found[name] = included  # after what it includes itself
@@ -456,7 +466,7 @@ def _includes(path: Path, text: str) -> tuple[tuple[str, str], ...]:
 
 
 def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
-    """Rendered text with its quoted includes replaced by their content, each once."""
+    """Rendered text with its quoted includes replaced by their content, each once, and single blank lines."""
     contents = dict(includes)
     done: set[str] = set()
 
@@ -468,7 +478,7 @@ def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
         content = re.sub(r"^#pragma once\n+", "", contents[name], flags=re.MULTILINE)
         return _INCLUDE.sub(replace, content).rstrip("\n")
 
-    return _INCLUDE.sub(replace, text)
+    return re.sub(r"\n{3,}", "\n\n", _INCLUDE.sub(replace, text))
 
 
 def check_keys(table: Mapping[str, object], allowed: set[str], error: Callable[[str, str], Exception]) -> None:

@@ -26,6 +26,9 @@ class Outcome(StrEnum):
     CORRECTNESS = "correctness"
 
 
+END_TO_END = "end_to_end"
+"""The policy of trials that are timed from host memory to host memory, and the name of what their configs set."""
+
 ACCURACY_CLASSES = ("fp32", "fp32-3xtf32", "tf32", "fp16", "fp16-acc16", "bf16")
 """What a kernel's arithmetic promises; the error bound of each is in `verify`."""
 
@@ -111,6 +114,22 @@ class Measured:
     load_us: float = 0.0
     verify_us: float = 0.0
     measure_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpanParts:
+    """What a host-to-host time is made of: its parts alone, one after another, microseconds."""
+
+    copy_in_us: float
+    kernel_us: float
+    copy_out_us: float
+    hidden_fraction: float | None
+    """share of the copy time that the total does not show; None where the samples' noise exceeds the copies"""
+    allocate_us: float
+    """allocating the host memory and touching it once; no part of the total"""
+    host_bytes: int
+    distinct_segments: int
+    """segments whose test data differ from every other segment's"""
 
 
 @dataclass(frozen=True, slots=True)

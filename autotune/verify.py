@@ -123,6 +123,7 @@ class Verifier:
         most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
         if most < 1:
             raise DeviceError(f"{problem}: one image's reference exceeds {REFERENCE_BYTES >> 20} MB; make it smaller")
+        most = max(most, 3)  # with fewer, images mixed up in pairs would be equal
         self.y = self._array(problem.y_elements * problem.element_bytes, guard=OUTPUT_GUARD)
         self.integers = self._data_set(_period(problem.n, most, _PERIODS[1]), integers=True)
         self.normal = self._data_set(_period(problem.n, most, _PERIODS[0]), integers=False)

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from autotune.compile import MAX_MESSAGE, Binary, Program, Target
-from autotune.device import DeviceInfo, Environment
+from autotune.device import Baseline, DeviceInfo, Environment
 from autotune.errors import AutotuneError
 from autotune.problem import Conv2dProblem
 from autotune.source import KernelSource
-from autotune.trial import Measured
+from autotune.trial import Measured, Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,24 @@ class EvaluateRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class FinalsRequest:
+    """Time contenders in turns, in a random order each round. Answer: FinalsTimings."""
+
+    kernels: tuple[tuple[KernelSource, Binary], ...]
+    baselines: tuple[Baseline, ...]
+    cache: str
+    budget_s: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinalsTimings:
+    """A timing for each kernel, then each baseline; sample i of each was taken in round i."""
+
+    timings: tuple[Timing, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CalibrateRequest:
     """Measure the device's rates. Answer: Rates."""
 
@@ -81,8 +99,8 @@ class Rates:
     per_second: Mapping[str, float]
 
 
-Request = CompileRequest | OpenRequest | LayerRequest | EvaluateRequest | CalibrateRequest
-Reply = Binary | Opened | Measured | Rates | None
+Request = CompileRequest | OpenRequest | LayerRequest | EvaluateRequest | FinalsRequest | CalibrateRequest
+Reply = Binary | Opened | Measured | FinalsTimings | Rates | None
 
 
 class WorkerLost(Exception):
@@ -105,7 +123,7 @@ class Worker:
         ours, theirs = socket.socketpair()
         self._words = tempfile.TemporaryFile(prefix="autotune-")  # noqa: SIM115 - lives as long as the worker
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "autotune.session", str(theirs.fileno()), str(os.getpid())],
+            [sys.executable, "-m", "autotune.session", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=self._words,
             stderr=self._words,
@@ -127,7 +145,7 @@ class Worker:
                 self.kill()
                 raise WorkerLost(f"no answer within {deadline_s:.0f} s", hung=True)
             reply = self._connection.recv()
-        except (EOFError, ConnectionError, BrokenPipeError):
+        except (EOFError, OSError):
             raise WorkerLost(self._last_words(), hung=False) from None
         if isinstance(reply, AutotuneError):
             raise reply
@@ -136,10 +154,14 @@ class Worker:
         answer: Reply = reply
         return answer
 
-    def kill(self) -> None:
-        """End the worker and everything it started, at once."""
+    def signal_end(self) -> None:
+        """Have the worker and everything it started killed; whoever waits for its answer gets WorkerLost."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """End the worker and everything it started, at once."""
+        self.signal_end()
         self._process.wait()
         self._connection.close()
         self._words.close()

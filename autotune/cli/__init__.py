@@ -12,7 +12,8 @@ from autotune.cli.devices import devices
 from autotune.cli.export import export
 from autotune.cli.families import check, templates
 from autotune.cli.ladder import ladder
-from autotune.cli.tune import tune
+from autotune.cli.tune import compare, tune
+from autotune.cli.upkeep import cache, quarantine
 from autotune.errors import AutotuneError
 
 
@@ -22,7 +23,7 @@ def cli() -> None:
     """Tune generated CUDA kernels for convolution layers, keep every trial, export the best."""
 
 
-for command in (tune, ladder, best, trials, query, export, templates, check, devices):
+for command in (tune, compare, ladder, best, trials, query, export, templates, check, devices, cache, quarantine):
     cli.add_command(command)
 
 

@@ -6,9 +6,12 @@ import ctypes
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
+import platformdirs
 
+from autotune.cache import BinaryCache
 from autotune.cli.answers import DATABASE
 from autotune.cli.tables import Column, format_options, show
 from autotune.device import DeviceInfo, parse_device
@@ -28,20 +31,38 @@ def open_evaluator(name: str | None, jobs: int) -> Evaluator:
     Says on standard error which device was taken and why.
     """
     if name is not None:
-        kind, rest = parse_device(name)
-        evaluator: Evaluator = NullEvaluator(rest) if kind == "null" else DeviceEvaluator(name, jobs)
-        _say(evaluator.info, name, "asked for")
-        return evaluator
+        names = _gpus() if name == "all" else name.split(",") if name.startswith("cuda") else [name]
+        for one in names:
+            kind, rest = parse_device(one)
+        asked: Evaluator = NullEvaluator(rest) if kind == "null" else DeviceEvaluator(names, jobs, cache=binary_cache())
+        _say(asked.info, name, "asked for")
+        return asked
     try:
         if not _has_libcuda():
             raise DeviceError("this machine has no NVIDIA driver (libcuda.so.1)")
-        evaluator = DeviceEvaluator("cuda:0", jobs)
+        evaluator = DeviceEvaluator(["cuda:0"], jobs, cache=binary_cache())
     except DeviceError as error:
-        evaluator = DeviceEvaluator("host", jobs)
+        evaluator = DeviceEvaluator(["host"], jobs, cache=binary_cache())
         _say(evaluator.info, "host", f"no CUDA device can be used: {error}")
     else:
         _say(evaluator.info, "cuda:0", "the first CUDA device")
     return evaluator
+
+
+def binary_cache() -> BinaryCache:
+    """The user's folder of compiled programs."""
+    return BinaryCache(Path(platformdirs.user_cache_dir("autotune")) / "binaries")
+
+
+def _gpus() -> list[str]:
+    """Every CUDA device by name. Raises DeviceError when there is none."""
+    found: list[str] = []
+    while _has_libcuda() and (evaluator := _try_open(f"cuda:{len(found)}", say=not found)):
+        evaluator.close()
+        found.append(f"cuda:{len(found)}")
+    if not found:
+        raise DeviceError("all: this machine has no CUDA device that can be used")
+    return found
 
 
 def _say(info: DeviceInfo, name: str, why: str) -> None:
@@ -121,7 +142,7 @@ def _present() -> Iterator[tuple[str, DeviceEvaluator]]:
 
 def _try_open(name: str, *, say: bool) -> DeviceEvaluator | None:
     try:
-        return DeviceEvaluator(name, 1)
+        return DeviceEvaluator([name], 1)
     except AutotuneError as error:
         if say:
             click.echo(str(error), err=True)

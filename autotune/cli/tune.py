@@ -18,16 +18,22 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from autotune.cli.answers import BEST_COLUMNS, DATABASE, with_floor
 from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.cli.families import DIRECTORIES
 from autotune.cli.tables import console, format_options, show
+from autotune.device import Baseline
 from autotune.errors import StudyError
 from autotune.problem import Layer
 from autotune.study import Study, find_study, load_study
 from autotune.template import load_templates
 
 if TYPE_CHECKING:
-    from autotune.tune import LayerResult
-    from autotune.tune import Progress as TuneProgress
+    from autotune.layer_line import LayerResult
+    from autotune.layer_line import Progress as TuneProgress
 
+BASELINE = click.option(
+    "--baseline", type=click.Choice(["cudnn"]), help="Time PyTorch's convolution in the same finals (needs PyTorch)."
+)
+_MESSAGES = 8  # distinct failures that a layer's summary shows
 _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 
 
@@ -38,13 +44,12 @@ _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 @click.option("--trials", type=click.IntRange(min=1), help="Distinct evaluated configs per layer.")
 @click.option("--time-budget", type=click.FloatRange(min=0, min_open=True), help="Seconds per layer.")
 @click.option("--template", "only_templates", multiple=True, help="Only this family; may be repeated.")
-@click.option(
-    "--templates", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of families."
-)
+@DIRECTORIES
 @click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the search.")
 @click.option("--sampler", help="Search method.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@BASELINE
 @click.option("--fresh", is_flag=True, help="Start anew; what is stored stays in the database.")
 @format_options
 def tune(
@@ -59,6 +64,7 @@ def tune(
     seed: int | None,
     sampler: str | None,
     jobs: int | None,
+    baseline: str | None,
     fresh: bool,
     style: str | None,
 ) -> None:
@@ -66,10 +72,6 @@ def tune(
 
     Run it again to resume: nothing is evaluated twice. Ctrl-C ends it after the trial at hand.
     """
-    from autotune.store import Store
-    from autotune.tune import policy
-    from autotune.tune import tune as run
-
     wanted = load_study(find_study(study))
     wanted = replace(
         wanted,
@@ -80,28 +82,90 @@ def tune(
         sampler=sampler or wanted.sampler,
     )
     layers = chosen_layers(wanted, only_layers)
+    tune_and_show(wanted, layers, directories, device, jobs, db, style, fresh=fresh, baseline=baseline)
+
+
+@click.command()
+@click.argument("study", metavar="STUDY")
+@click.option("--device", help="cuda:N or host; default: the first CUDA device, else the host.")
+@DATABASE
+@DIRECTORIES
+@click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
+@BASELINE
+@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@format_options
+def compare(
+    study: str,
+    device: str | None,
+    db: str,
+    directories: tuple[Path, ...],
+    only_layers: tuple[str, ...],
+    baseline: str | None,
+    jobs: int | None,
+    style: str | None,
+) -> None:
+    """Hold only the finals of STUDY again, on the kernels that the database already has."""
+    wanted = load_study(find_study(study))
+    layers = chosen_layers(wanted, only_layers)
+    tune_and_show(wanted, layers, directories, device, jobs, db, style, baseline=baseline, search=False)
+
+
+def tune_and_show(
+    study: Study,
+    layers: tuple[Layer, ...],
+    directories: tuple[Path, ...],
+    device: str | None,
+    jobs: int | None,
+    db: str,
+    style: str | None,
+    *,
+    fresh: bool = False,
+    search: bool = True,
+    baseline: str | None = None,
+) -> None:
+    """Run the line and print what came of it."""
+    from autotune.store import Store
+    from autotune.tune import policy
+    from autotune.tune import tune as run
+
     families = load_templates(directories)
     with Store.open(db) as store:
         evaluator = open_evaluator(device, jobs or jobs_default())
         try:
             with stopping_on_interrupt() as stopping, observer() as observe:
                 results = run(
-                    wanted, families, evaluator, store, layers=layers, fresh=fresh, observe=observe, stopping=stopping
+                    study,
+                    families,
+                    evaluator,
+                    store,
+                    layers=layers,
+                    fresh=fresh,
+                    observe=observe,
+                    stopping=stopping,
+                    search=search,
+                    baselines=cudnn_baselines(layers) if baseline else (),
                 )
         finally:
             evaluator.close()
         for result in results:
-            click.echo(summary(result), err=True)
+            for line in summary(result):
+                click.echo(line, err=True)
         names = {result.name for result in results}
         rows = [
             with_floor(store, row)
-            for row in store.best(wanted.name, kind=evaluator.info.kind)
+            for row in store.best(study.name, kind=evaluator.info.kind)
             if row.name in names
             and row.row.device.identity == evaluator.info.identity
-            and row.row.policy == policy(wanted)
-            and row.row.trial.accuracy in wanted.admitted(row.layer.problem)
+            and row.row.policy == policy(study)
+            and row.row.trial.accuracy in study.admitted(row.layer.problem)
         ]
         show(rows, BEST_COLUMNS, style)
+
+
+def cudnn_baselines(layers: tuple[Layer, ...]) -> tuple[Baseline, ...]:
+    """cuDNN in both layouts, with TF32 off and, where a layer is f32, on."""
+    tf32 = (False, True) if any(layer.problem.dtype == "f32" for layer in layers) else (False,)
+    return tuple(Baseline("cudnn", layout, allowed) for allowed in tf32 for layout in ("nchw", "nhwc"))
 
 
 def chosen_layers(study: Study, names: tuple[str, ...]) -> tuple[Layer, ...]:
@@ -114,13 +178,23 @@ def chosen_layers(study: Study, names: tuple[str, ...]) -> tuple[Layer, ...]:
     return tuple(known[name] for name in wanted) or study.layers
 
 
-def summary(result: LayerResult) -> str:
-    """One line about a layer: evaluations, failures by outcome, why it stopped."""
+def summary(result: LayerResult) -> Iterator[str]:
+    """Lines about a layer: evaluations, distinct failures, why it stopped, what the finals said."""
     failures = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.failures.items()))
-    return (
+    yield (
         f"{result.name}: {result.evaluated} evaluated ({result.new} now), "
         f"{failures or 'no failures'}; stopped: {result.stopped}"
     )
+    for message, (count, config) in sorted(result.messages.items(), key=lambda item: -item[1][0])[:_MESSAGES]:
+        yield f"  {count} x {' '.join(message.split())[:160]} (such as {config})"
+    if result.finals:
+        yield f"  finals: {result.finals.winner.config}: {result.finals.timing.median_us:.2f} us" + (
+            f", not the search's fastest; noise floor {result.finals.noise:.2%}"
+            if result.finals.moved
+            else f"; noise floor {result.finals.noise:.2%}"
+        )
+        for against, comparison in result.finals.verdicts:
+            yield f"  {comparison.verdict.upper()} against {against}: {1 / comparison.ratio:.3f} times as fast"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.compile import NVCC_FLAGS, Binary, Program, compile_cubin, cubin_binary, first_errors, nvcc_options
-from autotune.device import DeviceInfo, Environment, Launch
+from autotune.device import Baseline, DeviceInfo, Environment, Launch
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Conv2dProblem
 from autotune.toolchain import compiler_version, find_nvcc
@@ -117,6 +117,7 @@ class CudaDevice:
             raise DeviceError(f"cuda:{number}: the NVIDIA driver does not answer: {error}") from None
         if number >= count:
             raise DeviceError(f"cuda:{number}: this machine has {count} CUDA device(s), cuda:0 to cuda:{count - 1}")
+        self._number = number
         self._device = driver.Device(number)
         self._context = self._device.retain_primary_context()
         self._context.push()
@@ -218,6 +219,12 @@ class CudaDevice:
             return 1000.0 * float(self._end.time_since(self._start))
         except driver.Error as error:
             raise _rejected(error) from None
+
+    def baseline(self, baseline: Baseline, problem: Conv2dProblem) -> Callable[[], None]:
+        """PyTorch's convolution in this device's primary context."""
+        from autotune.devices.torch_baseline import cudnn_runner
+
+        return cudnn_runner(baseline, problem, self._number)
 
     def close(self) -> None:
         """Leave the primary context; PyCUDA aborts at exit when one is still on its stack."""

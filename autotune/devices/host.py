@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.compile import Binary
-from autotune.device import DeviceInfo, Environment, Launch
+from autotune.device import Baseline, DeviceInfo, Environment, Launch
 from autotune.devices.elf import Symbol, symbols
 from autotune.devices.host_compile import FLAGS, RUNTIME_NAME, compile_runtime
 from autotune.errors import DeviceError, Rejected
@@ -272,6 +272,10 @@ class HostDevice:
         elapsed = time.perf_counter_ns() - start
         self.synchronize()
         return elapsed / 1000
+
+    def baseline(self, baseline: Baseline, problem: Conv2dProblem) -> Callable[[], None]:
+        """None on the CPU."""
+        raise DeviceError(f"host: {baseline.name} for {problem}: libraries are measured on CUDA devices only")
 
     def close(self) -> None:
         """Free all memory. Modules must have been unloaded."""

@@ -5,6 +5,7 @@ Text goes to the compiler through a pipe and the library comes back through memo
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from autotune.compile import Binary, Program, Target
 from autotune.devices.elf import symbols
 from autotune.errors import Rejected, ToolchainError
+from autotune.toolchain import compiler_version
 from autotune.trial import Outcome, Resources
 
 INCLUDE = Path(__file__).parent / "host_include"
@@ -66,10 +68,19 @@ def compile_host(program: Program, target: Target, *, cxx: str, timeout_s: float
     return Binary(target, image, resources, log, program.entries)
 
 
-def compile_runtime(cxx: str) -> bytes:
-    """The library that runs the kernels, compiled for this machine."""
+def host_identity(cxx: str) -> str:
+    """What decides a library besides its text: compiler, CPU (-march=native), flags and the headers' content."""
+    headers = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(INCLUDE.iterdir()) if path.is_file()))
+    flags = " ".join((*COMMON, *FLAGS, *CHECK_FLAGS))
+    cpu = Path("/proc/cpuinfo").read_text().partition("\n\n")[0] if Path("/proc/cpuinfo").is_file() else ""
+    features = next((line for line in cpu.splitlines() if line.startswith("flags")), "")
+    return f"{compiler_version(Path(cxx))} {flags} {features} {headers.hexdigest()}"
+
+
+def compile_runtime(cxx: str, *flags: str) -> bytes:
+    """The library that runs the kernels. `-DAUTOTUNE_UCONTEXT` gives the slower switch of CPUs other than x86-64."""
     source = (INCLUDE / "autotune_host_runtime.cpp").read_text()
-    arguments = [*COMMON, "-O2", f"-Wl,-soname,{RUNTIME_NAME}", "-x", "c++", "-", "-lpthread", "-ldl"]
+    arguments = [*COMMON, "-O2", *flags, f"-Wl,-soname,{RUNTIME_NAME}", "-x", "c++", "-", "-lpthread", "-ldl"]
     try:
         return _compile(cxx, arguments, source, timeout_s=120.0)[0]
     except Rejected as error:

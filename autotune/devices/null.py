@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from autotune.benchmark import RACE_FACTOR, summarise
 from autotune.compile import Binary, Target
-from autotune.device import DeviceInfo, Environment
+from autotune.device import Baseline, DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Conv2dProblem
 from autotune.source import KernelSource
-from autotune.trial import ErrorStats, Measured, Outcome, Resources
+from autotune.trial import ErrorStats, Measured, Outcome, Resources, Timing
 
 _FAILURES = {
     "compile": (Outcome.COMPILE, "compile_error", "the null device was asked to fail this compilation"),
@@ -66,6 +66,11 @@ class NullEvaluator:
         """Strictly sequential, so that a run can be repeated exactly."""
         return 1
 
+    @property
+    def slots(self) -> int:
+        """One."""
+        return 1
+
     def begin_layer(self, problem: Conv2dProblem) -> None:
         """Any layer will do."""
 
@@ -89,6 +94,23 @@ class NullEvaluator:
         too_slow = best_us is not None and time_us > RACE_FACTOR * best_us
         samples = (time_us,) * (1 if too_slow else _SAMPLES)
         return Measured(summarise(samples, cache), ErrorStats(0.0, 0.0), too_slow)
+
+    def finals(
+        self,
+        kernels: Sequence[tuple[KernelSource, Binary]],
+        baselines: Sequence[Baseline],
+        *,
+        cache: str,
+        budget_s: float,
+        seed: int,
+    ) -> tuple[Timing, ...]:
+        """The predicted times once more. Raises DeviceError for a baseline: there is no library here."""
+        if baselines:
+            raise DeviceError("null: libraries are measured on CUDA devices only")
+        return tuple(summarise((predicted_us(source),) * _SAMPLES, cache) for source, _ in kernels)
+
+    def refresh(self) -> None:
+        """Nothing to replace."""
 
     def close(self) -> None:
         """Nothing to end."""

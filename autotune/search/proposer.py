@@ -30,7 +30,11 @@ ELITES = 6
 DRAW_NEAR_BEST = 400
 """Rows two parameters away from the best that are scored, at most."""
 LEAST_CHANCE = 0.01
-"""Chance of success that is never undercut, so that no region is given up for ever."""
+"""Chance of success that is never undercut."""
+LIKELY = 0.4
+"""Rows with a smaller chance of success are left out while others are to be had."""
+DARE_EVERY = 25
+"""Every so many proposals they are not left out, so that no region is given up for ever."""
 MODEL_ROWS = 256
 """Observations a model is conditioned on, at most."""
 CLIP = 2.0
@@ -135,7 +139,10 @@ class _Family:
             mean, deviation = np.zeros(len(draw)), np.ones(len(draw))
         gain = log_expected_improvement(scale.best, mean, deviation)
         if not correct.all():
-            gain = gain + np.log(self._chances(rows, ~correct, draw))
+            chances = self._chances(rows, ~correct, draw)
+            gain = gain + np.log(chances)
+            if (len(rows) + 1) % DARE_EVERY and (chances >= LIKELY).any():
+                gain = np.where(chances >= LIKELY, gain, -np.inf)
         place = int(np.argmax(gain))
         return Offer(self._offset + int(draw[place]), float(gain[place]))
 

@@ -6,21 +6,23 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, RowMapping, Select, and_, func, or_, select, tuple_
+from sqlalchemy import Connection, RowMapping, Select, Table, and_, func, inspect, or_, select, tuple_
 
 from autotune.errors import StoreError
 from autotune.problem import Layer
 from autotune.store.database import one_line
-from autotune.store.records import BestRow, LayerRow, StudyRow, TrialRow
-from autotune.store.rows import date_of, layer_of, timing_of, trial_row_of
+from autotune.store.records import BestRow, LayerRow, ProfileRow, SpanRow, StudyRow, TrialRow
+from autotune.store.rows import date_of, layer_of, profile_of, span_of, timing_of, trial_row_of
 from autotune.store.tables import (
     best_trials,
     devices,
     environments,
     layers,
     measurements,
+    profiles,
     runs,
     sources,
+    spans,
     studies,
     study_layers,
     subjects,
@@ -126,7 +128,8 @@ def select_trials() -> Select[*tuple[object, ...]]:
     )
     return (
         select(
-            trials, studies, layers, devices, environments, runs, templates, sources.c.hash, study_layers, measurements
+            *(trials, studies, layers, devices, environments, runs, templates),
+            *(sources.c.hash, sources.c.launches, study_layers, measurements),
         )
         .join(studies, studies.c.id == trials.c.study_id)
         .join(subjects, subjects.c.id == trials.c.subject_id)
@@ -241,6 +244,45 @@ def trials_by_id(connection: Connection, ids: Sequence[int]) -> dict[int, TrialR
         for row in connection.execute(statement).mappings():
             found[row[trials.c.id]] = trial_row_of(row)
     return found
+
+
+def list_spans(connection: Connection, places: Sequence[Place]) -> tuple[SpanRow, ...]:
+    """The end-to-end trials of these layers with the parts of their times, in the order they were made."""
+    if not _has(connection, spans):
+        return ()
+    pairs = [(place.study_id, place.subject_id) for place in places]
+    statement = (
+        select(spans)
+        .join(trials, trials.c.id == spans.c.trial_id)
+        .where(tuple_(trials.c.study_id, trials.c.subject_id).in_(pairs))
+        .order_by(trials.c.study_id, trials.c.id)
+    )
+    rows = connection.execute(statement).mappings().all()
+    whole = trials_by_id(connection, [row[spans.c.trial_id] for row in rows])
+    return tuple(SpanRow(whole[row[spans.c.trial_id]], span_of(row)) for row in rows)
+
+
+def list_profiles(connection: Connection, places: Sequence[Place]) -> tuple[ProfileRow, ...]:
+    """What a profiler saw of these layers' kernels, oldest first."""
+    if not _has(connection, profiles):
+        return ()
+    statement = (
+        select(profiles)
+        .join(trials, trials.c.id == profiles.c.trial_id)
+        .where(trials.c.subject_id.in_({place.subject_id for place in places}))
+        .order_by(profiles.c.profiled_at, profiles.c.id)
+    )
+    rows = connection.execute(statement).mappings().all()
+    whole = trials_by_id(connection, sorted({row[profiles.c.trial_id] for row in rows}))
+    return tuple(
+        ProfileRow(whole[row[profiles.c.trial_id]], profile_of(row), date_of(row[profiles.c.profiled_at]))
+        for row in rows
+    )
+
+
+def _has(connection: Connection, table: Table) -> bool:
+    """False in a file of an older schema, opened for reading."""
+    return inspect(connection).has_table(table.name)
 
 
 def list_layers(connection: Connection, places: Sequence[Place]) -> tuple[LayerRow, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, select, update
 
@@ -12,7 +13,7 @@ from autotune.errors import StoreError
 from autotune.problem import Layer
 from autotune.source import KernelSource
 from autotune.store.database import one_line
-from autotune.store.records import Finals, Scope, StudyKey, StudyRecord, TemplateRecord, TrialKey
+from autotune.store.records import Finals, KernelProfile, Scope, StudyKey, StudyRecord, TemplateRecord, TrialKey
 from autotune.store.rows import (
     Values,
     date_of,
@@ -22,8 +23,10 @@ from autotune.store.rows import (
     outcome_values,
     problem_extras,
     problem_values,
+    profile_values,
     source_text,
     source_values,
+    span_values,
     timing_values,
 )
 from autotune.store.tables import (
@@ -32,8 +35,10 @@ from autotune.store.tables import (
     finals,
     layers,
     measurements,
+    profiles,
     runs,
     sources,
+    spans,
     studies,
     study_layers,
     subjects,
@@ -41,7 +46,7 @@ from autotune.store.tables import (
     trials,
     verdicts,
 )
-from autotune.trial import Config, Outcome, Trial
+from autotune.trial import Config, Outcome, SpanParts, Trial
 
 
 def insert(connection: Connection, table: Table, values: Values) -> int:
@@ -181,8 +186,11 @@ def begin_trial(
     return int(row[trials.c.id])
 
 
-def end_trial(connection: Connection, key: TrialKey, trial: Trial, now: str) -> None:
-    """Complete a running trial and add its measurement. Raises StoreError when it is not running."""
+def end_trial(connection: Connection, key: TrialKey, trial: Trial, now: str, parts: SpanParts | None = None) -> None:
+    """Complete a running trial and add its measurement, with its parts where it is end to end.
+
+    Raises StoreError when it is not running.
+    """
     if trial.outcome == Outcome.RUNNING or (trial.number, trial.config) != (key.number, key.config):
         raise ValueError(f"trial {key.number} cannot end as {trial}")
     if trial.source_hash not in (None, key.source_hash):
@@ -195,6 +203,17 @@ def end_trial(connection: Connection, key: TrialKey, trial: Trial, now: str) -> 
         raise StoreError(f"trial {key.number} has ended already; is another run tuning this study into the same file?")
     if timing is not None:
         insert(connection, measurements, {"trial_id": key.id, **timing})
+    if parts is not None:
+        insert(connection, spans, {"trial_id": key.id, **span_values(parts, what)})
+
+
+def add_profiles(
+    connection: Connection, trial_id: int, run_id: int, records: Sequence[KernelProfile], now: str
+) -> None:
+    """Insert what a profiler saw of a trial's launches."""
+    for record in records:
+        ids: Values = {"trial_id": trial_id, "run_id": run_id, "profiled_at": now}
+        insert(connection, profiles, {**ids, **profile_values(record)})
 
 
 def add_finals(connection: Connection, scope: Scope, record: Finals, now: str) -> None:

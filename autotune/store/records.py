@@ -8,7 +8,8 @@ from typing import Literal
 
 from autotune.device import DeviceInfo, Environment
 from autotune.problem import Conv2dProblem, Layer
-from autotune.trial import Config, Timing, Trial
+from autotune.source import Stage
+from autotune.trial import Config, SpanParts, Timing, Trial
 
 Cell = int | float | str | bytes | None
 """One value of an SQL result."""
@@ -119,6 +120,19 @@ class Finals:
 
 
 @dataclass(frozen=True, slots=True)
+class QuarantineRow:
+    """A source that must not be launched again on a device in its environment."""
+
+    source_hash: str
+    device: str
+    driver: str
+    toolkit: str
+    reason: str
+    message: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class NoiseFloor:
     """The smallest difference that a device's measurements can tell, from A/A runs."""
 
@@ -145,6 +159,8 @@ class TrialRow:
     reused: bool
     """a copy of a trial measured earlier"""
     attempts: int
+    stages: tuple[Stage, ...] = ()
+    """the launches of one round of the forward pass; none when rejected before rendering"""
 
     @property
     def name(self) -> str:
@@ -165,6 +181,55 @@ class TrialRow:
     def gflops(self) -> float | None:
         """Direct-algorithm GFLOP/s of a correct trial, else None."""
         return None if self.median_us is None else gflops(self.problem, self.median_us)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRow:
+    """An end-to-end trial with the parts of its time."""
+
+    row: TrialRow
+    parts: SpanParts
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProfile:
+    """What a profiler saw of one launch; None where the device has no such counter. Fractions are 0 to 1."""
+
+    tool: str
+    """name and version"""
+    position: int
+    """of the launch in one round of the forward pass"""
+    entry: str
+    time_us: float | None = None
+    achieved_occupancy: float | None = None
+    """mean resident warps over the most"""
+    load_sectors_per_request: float | None = None
+    """32-byte sectors that a warp's global load touches; 4 is a full row of floats"""
+    store_sectors_per_request: float | None = None
+    load_efficiency_fraction: float | None = None
+    """bytes used of the sectors touched"""
+    store_efficiency_fraction: float | None = None
+    shared_efficiency_fraction: float | None = None
+    shared_load_conflicts: float | None = None
+    """further passes that bank conflicts cost"""
+    shared_store_conflicts: float | None = None
+    dram_read_bytes: float | None = None
+    dram_written_bytes: float | None = None
+    l2_bytes: float | None = None
+    fma_utilisation_fraction: float | None = None
+    """of the pipe's most while a multiprocessor is active"""
+    tensor_utilisation_fraction: float | None = None
+    stalls: tuple[tuple[str, float], ...] = ()
+    """reason and the warps that wait for it on average, per issued instruction; most first"""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """A stored profile of a trial's kernel."""
+
+    row: TrialRow
+    profile: KernelProfile
+    profiled_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 
 from sqlalchemy import RowMapping
@@ -16,21 +16,24 @@ from autotune.device import DeviceInfo, Environment
 from autotune.errors import StoreError
 from autotune.problem import Conv2dProblem, Layer
 from autotune.source import ConstantSymbol, KernelSource, Stage
-from autotune.store.records import TrialRow
+from autotune.store.records import KernelProfile, TrialRow
 from autotune.store.tables import (
+    COUNTERS,
     PROBLEM_COLUMNS,
     devices,
     environments,
     layers,
     measurements,
+    profiles,
     runs,
     sources,
+    spans,
     studies,
     study_layers,
     templates,
     trials,
 )
-from autotune.trial import Config, ErrorStats, Outcome, Phases, Resources, Timing, Trial
+from autotune.trial import Config, ErrorStats, Outcome, Phases, Resources, SpanParts, Timing, Trial
 
 SqlValue = int | float | str | bytes | bool | None
 Values = dict[str, SqlValue]
@@ -288,4 +291,47 @@ def trial_row_of(row: RowMapping) -> TrialRow:
         ended_at=None if ended_at is None else date_of(ended_at),
         reused=row[column.reused_trial_id] is not None,
         attempts=row[column.attempts],
+        stages=_stages_of(row[sources.c.launches]),
+    )
+
+
+def _stages_of(launches: str | None) -> tuple[Stage, ...]:
+    return () if launches is None else tuple(_stage_of(stage) for stage in json.loads(launches)["stages"])
+
+
+def span_values(parts: SpanParts, what: str) -> Values:
+    """The columns of an end-to-end trial's parts. Raises StoreError when a time is not a finite number."""
+    for value in (parts.copy_in_us, parts.kernel_us, parts.copy_out_us, parts.allocate_us):
+        if not math.isfinite(value):
+            raise StoreError(f"{what}: a time of {value} us was measured; only finite times are stored")
+    return {**asdict(parts), "hidden_fraction": finite(parts.hidden_fraction)}
+
+
+def span_of(row: RowMapping) -> SpanParts:
+    """The parts of a row that has the columns of `spans`."""
+    return SpanParts(*(row[spans.c[field.name]] for field in fields(SpanParts)))
+
+
+def profile_values(profile: KernelProfile) -> Values:
+    """The columns of a profile, but for its trial, run and date."""
+    values: Values = {name: finite(getattr(profile, name)) for name in COUNTERS}
+    stalls = {reason: warps for reason, warps in profile.stalls if math.isfinite(warps)}
+    return {
+        "tool": profile.tool,
+        "position": profile.position,
+        "entry": profile.entry,
+        **values,
+        "stalls": json.dumps(stalls),
+    }
+
+
+def profile_of(row: RowMapping) -> KernelProfile:
+    """The profile of a row that has the columns of `profiles`."""
+    column = profiles.c
+    return KernelProfile(
+        row[column.tool],
+        row[column.position],
+        row[column.entry],
+        *(row[column[name]] for name in COUNTERS),
+        stalls=tuple(json.loads(row[column.stalls]).items()),
     )

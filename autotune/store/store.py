@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from sqlalchemy import and_, func, select, update
+from sqlalchemy import and_, delete, func, select, update
 
 from autotune.device import DeviceInfo, Environment
 from autotune.errors import StoreError
@@ -27,10 +27,14 @@ from autotune.store.database import (
 from autotune.store.records import (
     BestRow,
     Finals,
+    KernelProfile,
     LayerRow,
     NoiseFloor,
+    ProfileRow,
+    QuarantineRow,
     QueryResult,
     Scope,
+    SpanRow,
     StudyKey,
     StudyRecord,
     StudyRow,
@@ -42,6 +46,7 @@ from autotune.store.records import (
 from autotune.store.rows import Values, config_of, date_of, date_text, device_identity, finite, source_of, trial_of
 from autotune.store.tables import (
     devices,
+    environments,
     layers,
     noise_floors,
     quarantine,
@@ -50,7 +55,7 @@ from autotune.store.tables import (
     templates,
     trials,
 )
-from autotune.trial import Config, Outcome, Phases, Trial
+from autotune.trial import END_TO_END, Config, Outcome, Phases, SpanParts, Trial
 
 LOCK_TIMEOUT_S = 30.0
 """how long a transaction waits for another process's"""
@@ -194,10 +199,10 @@ class Store:
             trial_id = recording.begin_trial(connection, scope, number, config, source_id, self._now())
         return TrialKey(trial_id, number, config, None if source is None else source.hash)
 
-    def end_trial(self, key: TrialKey, trial: Trial) -> None:
-        """Commit what became of a running trial, with its measurement."""
+    def end_trial(self, key: TrialKey, trial: Trial, parts: SpanParts | None = None) -> None:
+        """Commit what became of a running trial, with its measurement, and its parts where it is end to end."""
         with self._database.write() as connection:
-            recording.end_trial(connection, key, trial, self._now())
+            recording.end_trial(connection, key, trial, self._now(), parts)
 
     def add_trial(self, scope: Scope, trial: Trial, source: KernelSource | None = None) -> TrialKey:
         """Begin and end in one commit: a trial that never came to a launch."""
@@ -241,6 +246,46 @@ class Store:
         )
         with self._database.read() as connection:
             return frozenset(connection.execute(statement).scalars())
+
+    def quarantine_rows(self) -> tuple[QuarantineRow, ...]:
+        """Every quarantined source with its device and environment, the latest first."""
+        statement = (
+            select(
+                sources.c.hash,
+                devices.c.name,
+                environments.c.driver,
+                environments.c.toolkit,
+                quarantine.c.reason,
+                quarantine.c.message,
+                quarantine.c.created_at,
+            )
+            .select_from(quarantine)
+            .join(sources)
+            .join(devices)
+            .join(environments)
+            .order_by(quarantine.c.created_at.desc())
+        )
+        with self._database.read() as connection:
+            return tuple(
+                QuarantineRow(source_hash, device, driver, toolkit, reason, message, date_of(created_at))
+                for source_hash, device, driver, toolkit, reason, message, created_at in connection.execute(statement)
+            )
+
+    def clear_quarantine(self) -> None:
+        """Release every quarantined source."""
+        with self._database.write() as connection:
+            connection.execute(delete(quarantine))
+
+    def add_profiles(
+        self, row: TrialRow, device: DeviceInfo, environment: Environment, records: Sequence[KernelProfile]
+    ) -> None:
+        """Store what a profiler saw of a trial's launches on a device."""
+        now = self._now()
+        with self._database.write() as connection:
+            device_id = recording.device(connection, device, now)
+            environment_id = recording.environment(connection, environment, now)
+            run_id = recording.run(connection, device_id, environment_id, environment, now)
+            recording.add_profiles(connection, row.id, run_id, records, now)
 
     # Devices: what was measured about them.
 
@@ -327,6 +372,16 @@ class Store:
             places = None if everything else answers.find(connection, what, self._shown, generations)
             return answers.list_trials(connection, places, outcome=outcome, sort=sort, limit=limit, kind=kind)
 
+    def spans(self, what: str | None = None) -> tuple[SpanRow, ...]:
+        """End-to-end trials of the newest generation of each study, with the parts of their times."""
+        with self._database.read() as connection:
+            return answers.list_spans(connection, answers.find(connection, what, self._shown))
+
+    def profiles(self, what: str | None = None) -> tuple[ProfileRow, ...]:
+        """What a profiler saw of the layers' kernels, oldest first."""
+        with self._database.read() as connection:
+            return answers.list_profiles(connection, answers.find(connection, what, self._shown))
+
     def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
         """The layers of the newest generation of each study, in its order."""
         with self._database.read() as connection:
@@ -345,7 +400,7 @@ class Store:
             .join(trials, trials.c.source_id == sources.c.id)
             .join(templates, templates.c.id == trials.c.template_id)
             .where(sources.c.hash == source_hash)
-            .order_by(trials.c.id)
+            .order_by(trials.c.policy == END_TO_END, trials.c.id)
             .limit(1)
         )
         with self._database.read() as connection:

@@ -241,6 +241,38 @@ measurements = Table(
     *(Column(name, Float) for name in ("sm_clock_mhz", "memory_clock_mhz")),
 )
 
+spans = Table(
+    "spans",
+    metadata,
+    Column("trial_id", ForeignKey("trials.id"), primary_key=True),
+    *(_real(name) for name in ("copy_in_us", "kernel_us", "copy_out_us")),
+    Column("hidden_fraction", Float),
+    _real("allocate_us"),
+    *(_integer(name) for name in ("host_bytes", "distinct_segments")),
+)
+
+COUNTERS = (
+    *("time_us", "achieved_occupancy", "load_sectors_per_request", "store_sectors_per_request"),
+    *("load_efficiency_fraction", "store_efficiency_fraction", "shared_efficiency_fraction"),
+    *("shared_load_conflicts", "shared_store_conflicts", "dram_read_bytes", "dram_written_bytes", "l2_bytes"),
+    *("fma_utilisation_fraction", "tensor_utilisation_fraction"),
+)
+"""KernelProfile's numbers, in its order."""
+
+profiles = Table(
+    "profiles",
+    metadata,
+    _id(),
+    _reference("trial_id", "trials.id"),
+    _reference("run_id", "runs.id"),
+    _text("tool"),
+    _integer("position"),
+    _text("entry"),
+    *(Column(name, Float) for name in COUNTERS),
+    _text("stalls"),
+    _text("profiled_at"),
+)
+
 verdicts = Table(
     "verdicts",
     metadata,

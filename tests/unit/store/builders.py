@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from autotune.compile import Program
 from autotune.device import DeviceInfo, Environment
 from autotune.problem import Conv2dProblem, Layer
 from autotune.source import ConstantSymbol, KernelSource, Stage
-from autotune.store import Scope, Store, StudyRecord, TemplateRecord
-from autotune.trial import Config, ErrorStats, Outcome, Phases, Resources, Timing, Trial
+from autotune.store import KernelProfile, Scope, Store, StudyRecord, TemplateRecord, TrialKey
+from autotune.trial import END_TO_END, Config, ErrorStats, Outcome, Phases, Resources, SpanParts, Timing, Trial
 
 CONV1 = Layer("conv1", Conv2dProblem(n=100, c=1, h=70, w=70, k=12, r=5, s=5), count=2)
 CONV2 = Layer("conv2", Conv2dProblem(n=100, c=12, h=33, w=33, k=24, r=5, s=5, epilogue="bias_relu"))
@@ -100,6 +101,32 @@ def failed(number: int, outcome: Outcome = Outcome.COMPILE, message: str = "ptxa
 def run_trial(store: Store, scope: Scope, trial: Trial, source: KernelSource | None = None) -> None:
     """Begin and end a trial as the tuner does."""
     store.end_trial(store.begin_trial(scope, trial.number, trial.config, source), trial)
+
+
+END_TO_END_FAMILY = TemplateRecord(END_TO_END, "", "")
+PROFILE = KernelProfile(
+    "ncu 2025.3.1",
+    0,
+    "conv2d_fwd",
+    time_us=27.5,
+    achieved_occupancy=0.46,
+    load_efficiency_fraction=0.97,
+    dram_read_bytes=1e6,
+    dram_written_bytes=2e6,
+    stalls=(("long_scoreboard", 3.5), ("barrier", 0.25)),
+)
+
+
+def add_span(store: Store, number: int, median_us: float, hidden_fraction: float | None = 0.5) -> TrialKey:
+    """An end-to-end trial of the first layer."""
+    key = store.begin_study(study_record())
+    scope = store.scope(key, CONV1, H200, DRIVER_580, END_TO_END, [END_TO_END_FAMILY])
+    config = Config.of(END_TO_END, {"streams": 2, "segments": 4 + number, "pinned": "yes"})
+    source = source_of(config_of(0))
+    trial_key = store.begin_trial(scope, number, config, source)
+    trial = replace(correct(number, median_us, source=source), config=config)
+    store.end_trial(trial_key, trial, SpanParts(400.0, 27.5, 2100.0, hidden_fraction, 90_000.0, 2_000_000, 4 + number))
+    return trial_key
 
 
 def ticking(start: datetime = datetime(2026, 11, 20, tzinfo=UTC)) -> Callable[[], datetime]:

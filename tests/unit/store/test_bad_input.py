@@ -11,6 +11,7 @@ import pytest
 
 from autotune.errors import StoreError
 from autotune.store import Store, compact
+from autotune.store.database import SCHEMA
 
 from .builders import CONV1, config_of, correct, failed, open_scope, run_trial, source_of
 
@@ -171,7 +172,7 @@ def test_a_newer_schema(path: Path, store: Store, create: bool) -> None:
         raw.execute("INSERT INTO schema_versions VALUES ('0042', '3.1.4', '2027-01-01T00:00:00Z')")
     raw.close()
     assert message_of(path, create=create) == (
-        f"{path}: schema 0042 is newer than this autotune's 0001; install autotune 3.1.4 or newer"
+        f"{path}: schema 0042 is newer than this autotune's {SCHEMA}; install autotune 3.1.4 or newer"
     )
 
 

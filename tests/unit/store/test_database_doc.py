@@ -19,6 +19,8 @@ from .builders import (
     DRIVER_590,
     H200,
     HOST,
+    PROFILE,
+    add_span,
     config_of,
     correct,
     failed,
@@ -48,6 +50,8 @@ def filled(store: Store) -> Store:
             store.begin_trial(scope, 5, config_of(5))
             store.add_finals(scope, Finals(winner=2, timings=((2, timing_of(27.5)), (3, timing_of(27.6)))))
     run_trial(store, open_scope(store, environment=DRIVER_590), correct(0, 30.0))
+    add_span(store, 0, 2500.0)
+    store.add_profiles(store.best("lenet", kind="cuda")[0].row, H200, DRIVER_590, [PROFILE])
     store.set_rates(H200, DRIVER_580, {"copy": 4.2e12, "fp32": 6.5e13})
     return store
 

@@ -1,0 +1,55 @@
+"""PyTorch's convolution (cuDNN) as a contender on a CUDA device. The only importer of torch.
+
+PyTorch lives in the device's primary context, as `devices.cuda` does, and both use the default stream, so that the
+same events time them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autotune.device import Baseline
+from autotune.errors import DeviceError
+from autotune.problem import Conv2dProblem
+
+
+def cudnn_runner(baseline: Baseline, problem: Conv2dProblem, device_number: int) -> Callable[[], None]:
+    """A function that enqueues one forward pass on data of its own. Raises DeviceError when PyTorch cannot do it.
+
+    cudnn.benchmark is on, weights and input are resident in the baseline's layout, the epilogue is the problem's.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise DeviceError(
+            "the cudnn baseline needs PyTorch in this environment: pip install torch, or leave --baseline out"
+        ) from None
+    p = problem
+    if not torch.cuda.is_available():
+        raise DeviceError("the cudnn baseline needs a PyTorch with CUDA support, this one has none")
+    device = torch.device("cuda", device_number)
+    dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[p.dtype]
+    memory = torch.channels_last if baseline.layout == "nhwc" else torch.contiguous_format
+    generator = torch.Generator(device).manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
+
+    x = random(p.n, p.c, p.h, p.w).contiguous(memory_format=memory)
+    w = random(p.k, p.c // p.groups, p.r, p.s).contiguous(memory_format=memory)
+    bias = None if p.epilogue == "none" else random(p.k)
+    torch.backends.cudnn.benchmark = True
+
+    def run() -> None:
+        torch.backends.cudnn.allow_tf32 = baseline.tf32
+        with torch.inference_mode():
+            y = torch.nn.functional.conv2d(
+                x, w, bias, (p.stride_h, p.stride_w), (p.pad_h, p.pad_w), (p.dilation_h, p.dilation_w), p.groups
+            )
+            if p.epilogue == "bias_relu":
+                torch.relu_(y)
+
+    for _ in range(3):  # cudnn.benchmark chooses its algorithm in the first pass
+        run()
+    torch.cuda.synchronize(device)
+    return run

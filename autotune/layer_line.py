@@ -1,0 +1,504 @@
+"""The line for one layer: ask, render, compile, verify, measure, store, tell, and the finals at the end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from autotune.compile import Binary
+from autotune.device import Baseline
+from autotune.errors import Rejected
+from autotune.evaluate import Evaluator
+from autotune.finals import SUSPICIOUS, Comparison, Contender, compare, decide, entrants, noise_floor
+from autotune.occupancy import occupancy
+from autotune.problem import Layer
+from autotune.render import render
+from autotune.search import Search
+from autotune.source import KernelSource
+from autotune.space import SearchSpace
+from autotune.store import Finals, Scope, Store, TrialKey, Verdict
+from autotune.study import Study
+from autotune.trial import Config, Measured, Outcome, Phases, Timing, Trial
+
+RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
+STRIKES = 2  # runs that ended while a kernel was running, after which it is quarantined
+_FINALS_S = 4.0  # of one layer's finals, wall clock
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a layer is; given to the observer after every trial."""
+
+    layer: str
+    """study.layer"""
+    done: int
+    """evaluations so far, earlier runs included"""
+    budget: int
+    best: Trial | None
+    failures: Mapping[str, int]
+    """outcome to number of trials, correct ones left out"""
+    elapsed_s: float
+    reused: int
+    """trials whose result was already in the database"""
+    ended: bool
+    """the layer's last report"""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalsResult:
+    """What the finals of a layer said."""
+
+    winner: Trial
+    timing: Timing
+    """the winner's, in the finals"""
+    moved: bool
+    """whether the winner is not the trial with the smallest median of the search"""
+    noise: float
+    """fraction by which a kernel differs from itself"""
+    verdicts: tuple[tuple[str, Comparison], ...]
+    """what the winner was compared with, and how it stands"""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerResult:
+    """What tuning one layer came to."""
+
+    layer: Layer
+    name: str
+    best: Trial | None
+    evaluated: int
+    """evaluations in the study's history, this run's included"""
+    new: int
+    """evaluations of this run"""
+    failures: Mapping[str, int]
+    messages: Mapping[str, tuple[int, Config]]
+    """distinct message of a failure to how often it was seen, and one config that has it"""
+    stopped: str
+    """why it ended: budget, time, exhausted or interrupted"""
+    finals: FinalsResult | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run of `tune` is asked for, the same for all its layers."""
+
+    study: Study
+    evaluator: Evaluator
+    store: Store
+    observe: Callable[[Progress], None]
+    stopping: Callable[[], bool]
+    clock: Callable[[], float] = time.perf_counter
+    search: bool = True
+    """False: only the finals, on what the database holds"""
+    baselines: tuple[Baseline, ...] = ()
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A config under way."""
+
+    number: int
+    config: Config
+    source: KernelSource
+    render_us: float
+    binary: Future[Binary] | None
+    """None: the very kernel is known, or waits for a candidate with the same source"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A candidate on a device: its row is `running`."""
+
+    key: TrialKey
+    trial: Trial
+    source: KernelSource
+
+
+@dataclass(slots=True)
+class _History:
+    """What is known of a layer so far."""
+
+    trials: list[Trial] = field(default_factory=list)
+    evaluated: set[str] = field(default_factory=set)
+    """source hashes, each of which cost one evaluation"""
+    failures: Counter[str] = field(default_factory=Counter)
+    messages: dict[str, tuple[int, Config]] = field(default_factory=dict)
+    best: Trial | None = None
+    reused: int = 0
+
+    def add(self, trial: Trial) -> None:
+        """Count a finished trial."""
+        self.trials.append(trial)
+        if trial.compiled and trial.source_hash is not None:
+            self.evaluated.add(trial.source_hash)
+        if trial.outcome != Outcome.CORRECT:
+            self.failures[trial.outcome.value] += 1
+            count, config = self.messages.get(trial.message, (0, trial.config))
+            self.messages[trial.message] = (count + 1, config)
+        median = trial.median_us
+        if median is not None and (self.best is None or median < (self.best.median_us or 0.0)):
+            self.best = trial
+
+
+class LayerLine:
+    """Tunes one layer: several candidates under way, as many measured at once as there are devices."""
+
+    def __init__(self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope) -> None:
+        self.run_of, self.study, self.evaluator, self.store = run, run.study, run.evaluator, run.store
+        self.layer, self.spaces, self.scope = layer, {space.template: space for space in spaces}, scope
+        self.history = _History()
+        self.outside: set[Config] = set()
+        for trial in self.store.history(scope):
+            if self._in_spaces(trial.config):
+                self.history.add(trial)
+            else:
+                self.outside.add(trial.config)
+        self.incumbent = self.history.best
+        self.search = Search(
+            spaces,
+            sampler=self.study.sampler,
+            seed=self.study.seed,
+            budget=self.study.trials,
+            history=self.history.trials,
+        )
+        self.quarantined = self.store.quarantined(scope)
+        self.under_way: list[_Candidate] = []
+        self.measuring: dict[Future[Measured], _Launched] = {}
+        self.next_number = self.store.next_number(scope)
+        self.new = 0
+        self.started = run.clock()
+
+    def run(self) -> LayerResult:
+        """Evaluate until the budget, the time or the space ends, then hold the finals."""
+        self._record_rejections()
+        stopped = "" if self.run_of.search else "finals only"
+        suspects = self._suspects() if self.run_of.search else []
+        if suspects or not self._full():
+            self.evaluator.begin_layer(self.layer.problem)
+            begun = True
+        else:
+            begun = False
+        with ThreadPoolExecutor(self.evaluator.slots, thread_name_prefix="measure") as threads:
+            try:
+                for number, config in suspects:  # each alone, before anything else
+                    self._start(number, config)
+                    self._drain(threads)
+                while not stopped:
+                    while not stopped and len(self.under_way) + len(self.measuring) < self.evaluator.ahead:
+                        stopped = self._why_stop() or self._ask()
+                    self._advance(threads)
+                self._drain(threads)
+            except BaseException:
+                self.under_way.clear()
+                raise
+        finals = None
+        if self.history.best is not None and (self.new or self.run_of.baselines or not self.run_of.search):
+            if not begun:
+                self.evaluator.begin_layer(self.layer.problem)
+            finals = self._finals()
+        self._report(ended=True)
+        return LayerResult(
+            layer=self.layer,
+            name=self.scope.name,
+            best=finals.winner if finals else self.history.best,
+            evaluated=len(self.history.evaluated),
+            new=self.new,
+            failures=dict(self.history.failures),
+            messages=dict(self.history.messages),
+            stopped=stopped,
+            finals=finals,
+        )
+
+    # What is there already.
+
+    def _in_spaces(self, config: Config) -> bool:
+        space = self.spaces.get(config.template)
+        return space is not None and space.row_of(config) is not None
+
+    def _record_rejections(self) -> None:
+        """Keep a trial for each config that breaks a rule, in spaces small enough to list them."""
+        for space in self.spaces.values():
+            for config in space.rejected(RECORDED_REJECTIONS):
+                if config not in self.outside:
+                    try:
+                        space.bound.check(config)
+                    except Rejected as rejected:
+                        trial = _rejected(Trial(self.next_number, config, Outcome.RUNNING), rejected)
+                        self.store.add_trial(self.scope, trial)
+                        self.next_number += 1
+
+    def _suspects(self) -> list[tuple[int, Config]]:
+        """Trials that a killed run left running, to be tried once more; with a second strike, quarantined instead."""
+        again = []
+        for suspect in self.store.suspects(self.scope):
+            if not self._in_spaces(suspect.trial.config):
+                continue
+            source_hash = suspect.key.source_hash
+            if suspect.attempts >= STRIKES and source_hash is not None and self.evaluator.info.kind != "null":
+                message = f"{suspect.attempts} runs ended while it was running"
+                self.store.quarantine(self.scope, source_hash, "crash", message)
+                self.quarantined |= {source_hash}
+            again.append((suspect.key.number, suspect.trial.config))
+        return again
+
+    # Asking and starting.
+
+    def _full(self) -> bool:
+        pending = {candidate.source.hash for candidate in self.under_way}
+        pending |= {launched.source.hash for launched in self.measuring.values()}
+        return len(self.history.evaluated | pending) >= self.study.trials
+
+    def _why_stop(self) -> str:
+        if self.run_of.stopping():
+            return "interrupted"
+        limit = self.study.time_budget_s
+        if limit is not None and self.run_of.clock() - self.started >= limit:
+            return "time"
+        return "budget" if self._full() else ""
+
+    def _ask(self) -> str:
+        """Start the next config; `exhausted` when the search has none left."""
+        config = self.search.ask(self.next_number)
+        if config is None:
+            return "exhausted"
+        self._start(self.next_number, config)
+        self.next_number += 1
+        return ""
+
+    def _start(self, number: int, config: Config) -> None:
+        """Render, and start compiling unless this very kernel is known, quarantined or under way."""
+        before = self.run_of.clock()
+        source = render(self.spaces[config.template].bound, config)
+        twins = {candidate.source.hash for candidate in self.under_way}
+        twins |= {launched.source.hash for launched in self.measuring.values()}
+        spared = source.hash in twins | self.quarantined or self.store.known(self.scope, source.hash) is not None
+        binary = None if spared else self.evaluator.compile(source)
+        render_us = 1e6 * (self.run_of.clock() - before)
+        self.under_way.append(_Candidate(number, config, source, render_us, binary))
+
+    # Measuring and finishing.
+
+    def _advance(self, threads: ThreadPoolExecutor) -> None:
+        """Launch what is ready, then wait until something ends, unless more may be asked for at once."""
+        self._launch(threads)
+        if self.measuring:
+            if len(self.measuring) < self.evaluator.slots:
+                _wait_any([*self.measuring, *self._compiling()])
+            else:
+                _wait_any(list(self.measuring))
+            for future in [future for future in self.measuring if future.done()]:
+                self._end(future)
+            self._launch(threads)  # the device must not wait for the search
+        elif self.under_way:
+            _wait_any(self._compiling())
+
+    def _compiling(self) -> list[Future[Binary]]:
+        return [candidate.binary for candidate in self.under_way if candidate.binary is not None]
+
+    def _drain(self, threads: ThreadPoolExecutor) -> None:
+        """Finish everything under way."""
+        while self.under_way or self.measuring:
+            self._advance(threads)
+
+    def _launch(self, threads: ThreadPoolExecutor) -> None:
+        """Give free devices the candidates whose binaries are there; take over what is known of the others."""
+        measured_now = {launched.source.hash for launched in self.measuring.values()}
+        waiting: set[str] = set()
+        for candidate in list(self.under_way):
+            source_hash = candidate.source.hash
+            if candidate.binary is None:
+                if source_hash not in waiting | measured_now:
+                    self.under_way.remove(candidate)
+                    self._take_over(candidate)
+            elif candidate.binary.done() and len(self.measuring) < self.evaluator.slots:
+                self.under_way.remove(candidate)
+                self._measure(candidate, candidate.binary, threads)
+                measured_now.add(source_hash)
+            waiting.add(source_hash)
+
+    def _take_over(self, candidate: _Candidate) -> None:
+        """A kernel that is not run: its result is known, or it is quarantined."""
+        known = self.store.known(self.scope, candidate.source.hash)
+        if known is not None:
+            trial = self.store.reuse_trial(self.scope, candidate.number, candidate.config, known)
+            self.history.reused += 1
+        else:
+            message = "quarantined: it took down earlier runs; `autotune quarantine --clear` gives it another chance"
+            trial = replace(self._running(candidate), outcome=Outcome.RUNTIME, reason="quarantined", message=message)
+            self.store.add_trial(self.scope, trial, candidate.source)
+        self._tell(trial)
+
+    def _running(self, candidate: _Candidate) -> Trial:
+        source = candidate.source
+        return Trial(
+            number=candidate.number,
+            config=candidate.config,
+            outcome=Outcome.RUNNING,
+            source_hash=source.hash,
+            accuracy=source.accuracy,
+            deterministic=source.deterministic,
+            phases=Phases(render_us=candidate.render_us),
+        )
+
+    def _measure(self, candidate: _Candidate, compiled: Future[Binary], threads: ThreadPoolExecutor) -> None:
+        """Hand a compiled candidate to a device; `running` is committed first."""
+        source, trial = candidate.source, self._running(candidate)
+        self.new += 1
+        try:
+            binary = compiled.result()
+            trial = replace(
+                trial,
+                phases=replace(trial.phases, compile_us=binary.compile_us),
+                resources=binary.resources,
+                smem_bytes=binary.resources.static_smem_bytes + max(stage.smem_bytes for stage in source.stages),
+            )
+            trial = replace(trial, occupancy=self._occupancy(source, binary))
+        except Rejected as rejected:
+            trial = _rejected(trial, rejected)
+            self.store.add_trial(self.scope, trial, source)
+            self._tell(trial)
+            return
+        key = self.store.begin_trial(self.scope, candidate.number, candidate.config, source)
+        best = self.history.best
+        best_us = best.median_us if best else None
+        cache = self.study.measure.cache
+        future = threads.submit(self.evaluator.evaluate, source, binary, cache=cache, best_us=best_us)
+        self.measuring[future] = _Launched(key, trial, source)
+
+    def _end(self, future: Future[Measured]) -> None:
+        """Store what a device said of a candidate."""
+        launched = self.measuring.pop(future)
+        try:
+            measured = future.result()
+        except Rejected as rejected:
+            trial = _rejected(launched.trial, rejected)
+        else:
+            trial = _correct(launched.trial, measured)
+        self.store.end_trial(launched.key, trial)
+        self._tell(trial)
+
+    def _tell(self, trial: Trial) -> None:
+        self.history.add(trial)
+        self.search.tell(trial)
+        self._report()
+
+    def _occupancy(self, source: KernelSource, binary: Binary) -> float | None:
+        """Theoretical, of the least occupied stage; None off the GPU. Raises Rejected when no block fits."""
+        info, resources = self.evaluator.info, binary.resources
+        if info.kind != "cuda":
+            return None
+        least = 1.0
+        for stage in source.stages:
+            threads = stage.block[0] * stage.block[1] * stage.block[2]
+            smem_bytes = stage.smem_bytes + resources.static_smem_bytes
+            least = min(least, occupancy(info, threads=threads, registers=resources.registers, smem_bytes=smem_bytes))
+            if not least:
+                message = (
+                    f"no block of {stage.entry} fits a multiprocessor: {threads} threads of {resources.registers} "
+                    f"registers, {smem_bytes} bytes of shared memory"
+                )
+                raise Rejected(Outcome.CONSTRAINTS, "resource_limit", message)
+        return least
+
+    # The finals.
+
+    def _finals(self) -> FinalsResult:
+        """Time the leaders in turns, decide, and store what was said."""
+        firsts = [space.default for space in self.spaces.values()][:1]
+        defaults = [trial for trial in self.history.trials if trial.config in firsts]
+        keep = [*defaults, *([self.incumbent] if self.incumbent else [])]
+        trials = entrants(self.history.trials, keep)
+        sources = [render(self.spaces[trial.config.template].bound, trial.config) for trial in trials]
+        compiled = [self.evaluator.compile(source) for source in sources]
+        kernels = [(source, binary.result()) for source, binary in zip(sources, compiled, strict=True)]
+        timings = self._interleaved(kernels)
+        for trial, timing in zip(trials, timings, strict=False):
+            if timing.median_us < SUSPICIOUS * (trial.median_us or 0.0):
+                self.evaluator.refresh()
+                timings = self._interleaved(kernels)
+                break
+        noise = noise_floor(timings[0], timings[len(trials)])
+        contenders = [
+            Contender(trial, timing, len(source.program.text))
+            for trial, timing, source in zip(trials, timings, sources, strict=False)
+        ]
+        winner = decide(contenders, self.incumbent.number if self.incumbent else None, noise)
+        verdicts: list[tuple[str, Timing, int | None]] = []
+        for contender in contenders:
+            if contender.trial is winner.trial:
+                continue
+            if self.incumbent and contender.trial.number == self.incumbent.number:
+                verdicts.append(("previous best", contender.timing, contender.trial.number))
+            if contender.trial in defaults:
+                verdicts.append(("default", contender.timing, contender.trial.number))
+        for baseline, timing in zip(self.run_of.baselines, timings[len(trials) + 1 :], strict=True):
+            verdicts.append((baseline.name, timing, None))
+        compared = tuple((against, compare(winner.timing, timing, noise)) for against, timing, _ in verdicts)
+        self.store.add_finals(
+            self.scope,
+            Finals(
+                winner=winner.trial.number,
+                timings=tuple((contender.trial.number, contender.timing) for contender in contenders),
+                verdicts=tuple(
+                    Verdict(against, comparison.verdict, winner.timing.median_us, timing.median_us, number)
+                    for (against, timing, number), (_, comparison) in zip(verdicts, compared, strict=True)
+                ),
+            ),
+        )
+        info, environment = self.evaluator.info, self.evaluator.environment
+        self.store.set_noise_floor(info, environment, self.scope.policy, noise * winner.timing.median_us, noise)
+        moved = winner.trial.source_hash != (self.history.best.source_hash if self.history.best else None)
+        return FinalsResult(winner.trial, winner.timing, moved, noise, compared)
+
+    def _interleaved(self, kernels: list[tuple[KernelSource, Binary]]) -> tuple[Timing, ...]:
+        """Timings of the kernels, of the first once more (the A/A pair), and of the baselines."""
+        return self.evaluator.finals(
+            [*kernels, kernels[0]],
+            self.run_of.baselines,
+            cache=self.study.measure.cache,
+            budget_s=_FINALS_S,
+            seed=self.study.seed,
+        )
+
+    def _report(self, *, ended: bool = False) -> None:
+        self.run_of.observe(
+            Progress(
+                layer=self.scope.name,
+                done=len(self.history.evaluated),
+                budget=self.study.trials,
+                best=self.history.best,
+                failures=dict(self.history.failures),
+                elapsed_s=self.run_of.clock() - self.started,
+                reused=self.history.reused,
+                ended=ended,
+            )
+        )
+
+
+def _wait_any(futures: Sequence[Future[Measured] | Future[Binary]]) -> None:
+    anything: Sequence[Future[object]] = [cast("Future[object]", future) for future in futures]
+    wait(anything, return_when=FIRST_COMPLETED)
+
+
+def _rejected(trial: Trial, rejected: Rejected) -> Trial:
+    return replace(trial, outcome=Outcome(rejected.outcome), reason=rejected.reason, message=rejected.message)
+
+
+def _correct(trial: Trial, measured: Measured) -> Trial:
+    return replace(
+        trial,
+        outcome=Outcome.CORRECT,
+        reason="too_slow" if measured.too_slow else "",
+        timing=measured.timing,
+        error=measured.error,
+        phases=replace(
+            trial.phases,
+            load_us=measured.load_us,
+            verify_us=measured.verify_us,
+            measure_us=measured.measure_us,
+        ),
+    )

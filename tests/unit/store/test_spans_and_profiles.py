@@ -1,0 +1,73 @@
+"""End-to-end trials and profiles: they come back as stored, and a database without their tables can still be read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.config import Config as AlembicConfig
+from sqlalchemy import create_engine
+
+from autotune.errors import StoreError
+from autotune.store import Store
+from autotune.store.database import MIGRATIONS
+from autotune.trial import END_TO_END
+
+from .builders import DRIVER_590, H200, PROFILE, add_span, config_of, correct, open_scope, run_trial, source_of
+
+
+def test_the_parts_of_an_end_to_end_trial_come_back(store: Store) -> None:
+    add_span(store, 0, 2500.0)
+    add_span(store, 1, 2400.0, hidden_fraction=None)
+    first, second = store.spans("lenet.conv1")
+    assert (first.row.median_us, first.parts.copy_in_us, first.parts.hidden_fraction) == (2500.0, 400.0, 0.5)
+    assert (first.parts.allocate_us, first.parts.host_bytes, first.parts.distinct_segments) == (90_000.0, 2_000_000, 4)
+    assert first.row.trial.config.values() == {"streams": 2, "segments": 4, "pinned": "yes"}
+    assert second.parts.hidden_fraction is None
+
+
+def test_end_to_end_times_are_never_the_best_of_kernels(store: Store) -> None:
+    run_trial(store, open_scope(store), correct(0, 30.0, source=source_of(config_of(0))), source_of(config_of(0)))
+    add_span(store, 0, 10.0)
+    assert [(row.row.policy, row.median_us) for row in store.best("lenet.conv1")] == [("cold", 30.0)]
+    assert [row.policy for row in store.trials("lenet.conv1")] == ["cold", END_TO_END]
+
+
+def test_a_time_that_is_no_number_is_refused_whole(store: Store) -> None:
+    add_span(store, 0, 2500.0)
+    with pytest.raises(StoreError, match="finite"):
+        add_span(store, 1, math.nan)
+    assert len(store.spans("lenet")) == 1
+
+
+def test_profiles_come_back_oldest_first(store: Store) -> None:
+    run_trial(store, open_scope(store), correct(0, 30.0))
+    row = store.trials("lenet.conv1")[0]
+    second = replace(PROFILE, position=1, entry="reduce", achieved_occupancy=math.nan, stalls=())
+    store.add_profiles(row, H200, DRIVER_590, [PROFILE, second])
+    first, then = store.profiles("lenet")
+    assert first.profile == PROFILE
+    assert first.row.id == row.id
+    assert then.profile == replace(second, achieved_occupancy=None)
+    assert first.profiled_at == then.profiled_at
+
+
+def test_a_database_of_the_first_schema_is_read_as_it_is_and_migrated_for_writing(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    engine = create_engine(f"sqlite:///{path}")
+    config = AlembicConfig()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+    engine.dispose()
+    with Store.open(path, create=False) as old:
+        assert old.best() == ()
+        assert old.spans() == ()
+        assert old.profiles() == ()
+    with Store.open(path) as new:
+        add_span(new, 0, 2500.0)
+        assert len(new.spans("lenet")) == 1
