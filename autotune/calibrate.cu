@@ -36,11 +36,10 @@ extern "C" __global__ void multiply_add(float* to, float factor, int steps) {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 #define TENSOR_CORES 1
+constexpr int MMA_CHAINS = 8;
 #endif
 
 // MMA_CHAINS independent chains of m16n8k8 TF32 products a warp: 2048 FLOP each and step.
-constexpr int MMA_CHAINS = 8;
-
 extern "C" __global__ void multiply_tf32(float* to, int steps) {
 #ifdef TENSOR_CORES
     float sum[MMA_CHAINS][4] = {};

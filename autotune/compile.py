@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+import struct
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import Rejected
@@ -59,7 +60,7 @@ NVCC_FLAGS = ("-std=c++17", "-O3", "-Xptxas=-v")
 _PTXAS_SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _PTXAS_USED = re.compile(r"Used (\d+) registers")
 _PTXAS_SMEM = re.compile(r"(\d+) bytes smem")
-_PTXAS_CONSTANT = re.compile(r"(\d+) bytes cmem\[3\]")
+_CONSTANT_SECTION = b".nv.constant3"  # user constant memory; ptxas does not report it from sm_90 on
 MAX_MESSAGE = 2000  # characters of a compiler's or driver's words that a trial keeps
 
 
@@ -82,8 +83,21 @@ def nvcc_options(program: Program, arch: int) -> list[str]:
 
 
 def cubin_binary(program: Program, arch: int, image: bytes, log: str) -> Binary:
-    """A Binary with the resources that ptxas reported in the log."""
-    return Binary(Target("cuda", arch), image, ptxas_resources(log), log[:MAX_MESSAGE], program.entries)
+    """A Binary with the resources that ptxas reported in the log and the constant memory that the cubin declares."""
+    resources = replace(ptxas_resources(log), constant_bytes=_section_bytes(image, _CONSTANT_SECTION))
+    return Binary(Target("cuda", arch), image, resources, log[:MAX_MESSAGE], program.entries)
+
+
+def _section_bytes(image: bytes, name: bytes) -> int:
+    """Size of a section of a 64-bit ELF file, 0 when it has none of that name."""
+    (table,) = struct.unpack_from("<Q", image, 0x28)
+    header_bytes, count, names = struct.unpack_from("<HHH", image, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", image, table + index * header_bytes) for index in range(count)]
+    strings = headers[names][4]
+    for at, _, _, _, _, size_bytes in headers:
+        if image.startswith(name + b"\0", strings + at):
+            return int(size_bytes)
+    return 0
 
 
 def ptxas_resources(log: str) -> Resources:
@@ -92,7 +106,6 @@ def ptxas_resources(log: str) -> Resources:
         registers=max((int(found) for found in _PTXAS_USED.findall(log)), default=0),
         spill_bytes=max((int(stores) + int(loads) for stores, loads in _PTXAS_SPILL.findall(log)), default=0),
         static_smem_bytes=max((int(found) for found in _PTXAS_SMEM.findall(log)), default=0),
-        constant_bytes=max((int(found) for found in _PTXAS_CONSTANT.findall(log)), default=0),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from autotune.compile import NVCC_FLAGS, Binary, Program, Target
 from autotune.errors import DeviceError
@@ -86,11 +87,15 @@ class Baseline:
         return f"{self.library} {self.layout}{' tf32' if self.tf32 else ''}"
 
 
+HostArray = npt.NDArray[np.uint8]
+"""Bytes in the host's memory."""
+
+
 class Module(Protocol):
     """A loaded program."""
 
-    def launch(self, launch: Launch) -> None:
-        """Enqueue one kernel. Raises Rejected('runtime', ...) when the device refuses it."""
+    def launch(self, launch: Launch, *, stream: int = 0) -> None:
+        """Enqueue one kernel on a numbered stream. Raises Rejected('runtime', ...) when the device refuses it."""
 
     def symbol(self, name: str) -> tuple[int, int]:
         """Address and size in bytes of a __constant__ or __device__ variable."""
@@ -100,7 +105,10 @@ class Module(Protocol):
 
 
 class Device(Protocol):
-    """An open device. Addresses are plain integers of the device's address space."""
+    """An open device. Addresses are plain integers of the device's address space.
+
+    Stream 0 is the default one, in which everything runs that names none; work of other streams may overlap.
+    """
 
     @property
     def info(self) -> DeviceInfo: ...
@@ -125,6 +133,15 @@ class Device(Protocol):
 
     def copy(self, to: int, source: int, size_bytes: int) -> None:
         """Device-to-device copy (constant symbols are filled with it)."""
+
+    def allocate_host(self, size_bytes: int, *, pinned: bool) -> HostArray:
+        """Memory of the host to copy from and to; page-locked when pinned. It is freed with the array."""
+
+    def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:
+        """Enqueue a copy to the device on a numbered stream; the array must not change until it is done."""
+
+    def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:
+        """Enqueue a copy from the device on a numbered stream."""
 
     def load(self, binary: Binary) -> Module: ...
 

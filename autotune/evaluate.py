@@ -10,13 +10,14 @@ from typing import Protocol
 
 from autotune.cache import BinaryCache
 from autotune.calibrate import calibration_program
-from autotune.compile import Binary, Target
+from autotune.compile import Binary, Program, Target
 from autotune.compilers import CompilePool
 from autotune.device import Baseline, DeviceInfo, Environment, parse_device
 from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.problem import Conv2dProblem
 from autotune.reference import check_program
 from autotune.source import KernelSource
+from autotune.span import Spanned, SpanRequest
 from autotune.trial import Measured, Outcome, Timing
 from autotune.worker import (
     CalibrateRequest,
@@ -156,6 +157,21 @@ class _Seat:
             raise DeviceLost(f"{self.name}: lost while timing the finals: {error.message}") from None
         assert isinstance(reply, FinalsTimings)  # noqa: S101 - the type of this request's answer
         return reply.timings
+
+    def perform(self, request: Request, deadline_s: float) -> Reply:
+        """Have the worker do something else with kernels. Raises Rejected when they take it down."""
+        self._ready()
+        try:
+            return self._ask(request, deadline_s)
+        except WorkerLost as error:
+            self._doubtful = True
+            if error.hung:
+                raise Rejected(Outcome.TIMEOUT, "hang", error.message) from None
+            raise Rejected(Outcome.RUNTIME, "crash", error.message) from None
+        except Rejected:
+            self._doubtful = True
+            self.drop()
+            raise
 
     def calibrate(self, binary: Binary) -> Mapping[str, float]:
         """The device's rates."""
@@ -297,6 +313,16 @@ class DeviceEvaluator:
     ) -> tuple[Timing, ...]:
         """Time contenders in turns on the first device."""
         return self._seats[0].finals(FinalsRequest(tuple(kernels), tuple(baselines), cache, budget_s, seed))
+
+    def build(self, program: Program) -> Future[Binary]:
+        """Start compiling a program that is no config's."""
+        return self._pool.submit(program, self.target)
+
+    def span(self, request: SpanRequest) -> Spanned:
+        """Verify and time the current layer from host to host on the first device."""
+        reply = self._seats[0].perform(request, self._deadlines.layer_s)
+        assert isinstance(reply, Spanned)  # noqa: S101 - the type of this request's answer
+        return reply
 
     def refresh(self) -> None:
         """End the workers; fresh ones come with the next request."""

@@ -48,10 +48,10 @@ class LoadedKernel:
             self._launch(stage, tensors, i) for i in range(self.source.loop_count) for stage in self.source.stages
         )
 
-    def run(self, launches: tuple[Launch, ...]) -> None:
+    def run(self, launches: tuple[Launch, ...], *, stream: int = 0) -> None:
         """Enqueue a forward pass."""
         for launch in launches:
-            self.module.launch(launch)
+            self.module.launch(launch, stream=stream)
 
     def _launch(self, stage: Stage, tensors: Tensors, i: int) -> Launch:
         scalars = {"n": self.source.problem.n, "i": i}

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 from autotune.errors import NoTemplate, StudyError
 from autotune.evaluate import Evaluator
-from autotune.layer_line import Progress
+from autotune.layer_line import LayerResult, Progress
 from autotune.problem import Layer
 from autotune.store import Store
 from autotune.study import Study, Technique
 from autotune.template import KernelTemplate
 from autotune.trial import Config
 from autotune.tune import tune
+
+_FINALS_S = 0.5  # of each technique on each layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ def climb(
                     layers=(layer,),
                     observe=observe,
                     stopping=stopping,
+                    finals_s=_FINALS_S,
                 )
             except NoTemplate as error:
                 rungs.append(Rung(technique, layer.name, None, None, None, None, 0, str(error)))
@@ -85,12 +88,19 @@ def climb(
                     over_first=_ratio(first.get(layer.name), best_us),
                     over_previous=_ratio(previous.get(layer.name), best_us),
                     evaluated=result.evaluated,
+                    why_not="" if result.best else _why_not(result),
                 )
             )
             if best_us is not None:
                 first.setdefault(layer.name, best_us)
                 previous[layer.name] = best_us
     return rungs
+
+
+def _why_not(result: LayerResult) -> str:
+    """Why a technique has no correct kernel: how it stopped and its commonest failure."""
+    commonest = max(result.messages.items(), key=lambda item: item[1][0], default=("", (0, None)))[0]
+    return f"{result.stopped}: {commonest}" if commonest else result.stopped
 
 
 def _ratio(before_us: float | None, now_us: float | None) -> float | None:

@@ -26,7 +26,7 @@ from autotune.trial import Config, Measured, Outcome, Phases, Timing, Trial
 
 RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
 STRIKES = 2  # runs that ended while a kernel was running, after which it is quarantined
-_FINALS_S = 4.0  # of one layer's finals, wall clock
+FINALS_S = 4.0  # of one layer's finals, wall clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ class Run:
     search: bool = True
     """False: only the finals, on what the database holds"""
     baselines: tuple[Baseline, ...] = ()
+    finals_s: float = FINALS_S
 
 
 @dataclass(slots=True)
@@ -130,15 +131,19 @@ class _History:
     best: Trial | None = None
     reused: int = 0
 
+    def count_failure(self, trial: Trial) -> None:
+        """Count a trial that is not correct, under its outcome and its message."""
+        self.failures[trial.outcome.value] += 1
+        count, config = self.messages.get(trial.message, (0, trial.config))
+        self.messages[trial.message] = (count + 1, config)
+
     def add(self, trial: Trial) -> None:
         """Count a finished trial."""
         self.trials.append(trial)
         if trial.compiled and trial.source_hash is not None:
             self.evaluated.add(trial.source_hash)
         if trial.outcome != Outcome.CORRECT:
-            self.failures[trial.outcome.value] += 1
-            count, config = self.messages.get(trial.message, (0, trial.config))
-            self.messages[trial.message] = (count + 1, config)
+            self.count_failure(trial)
         median = trial.median_us
         if median is not None and (self.best is None or median < (self.best.median_us or 0.0)):
             self.best = trial
@@ -159,7 +164,7 @@ class LayerLine:
                 self.outside.add(trial.config)
         self.incumbent = self.history.best
         self.search = Search(
-            spaces,
+            [space for space in spaces if space.default],
             sampler=self.study.sampler,
             seed=self.study.seed,
             budget=self.study.trials,
@@ -176,8 +181,10 @@ class LayerLine:
         """Evaluate until the budget, the time or the space ends, then hold the finals."""
         self._record_rejections()
         stopped = "" if self.run_of.search else "finals only"
-        suspects = self._suspects() if self.run_of.search else []
-        if suspects or not self._full():
+        if not any(space.default for space in self.spaces.values()):
+            stopped = "no feasible config"
+        suspects = [] if stopped else self._suspects()
+        if suspects or not (stopped or self._full()):
             self.evaluator.begin_layer(self.layer.problem)
             begun = True
         else:
@@ -230,6 +237,7 @@ class LayerLine:
                         trial = _rejected(Trial(self.next_number, config, Outcome.RUNNING), rejected)
                         self.store.add_trial(self.scope, trial)
                         self.next_number += 1
+                        self.history.count_failure(trial)
 
     def _suspects(self) -> list[tuple[int, Config]]:
         """Trials that a killed run left running, to be tried once more; with a second strike, quarantined instead."""
@@ -406,12 +414,14 @@ class LayerLine:
 
     # The finals.
 
-    def _finals(self) -> FinalsResult:
-        """Time the leaders in turns, decide, and store what was said."""
+    def _finals(self) -> FinalsResult | None:
+        """Time the leaders in turns, decide, and store what was said; None when there is nothing to compare."""
         firsts = [space.default for space in self.spaces.values()][:1]
         defaults = [trial for trial in self.history.trials if trial.config in firsts]
         keep = [*defaults, *([self.incumbent] if self.incumbent else [])]
         trials = entrants(self.history.trials, keep)
+        if len(trials) == 1 and not self.run_of.baselines:
+            return None
         sources = [render(self.spaces[trial.config.template].bound, trial.config) for trial in trials]
         compiled = [self.evaluator.compile(source) for source in sources]
         kernels = [(source, binary.result()) for source, binary in zip(sources, compiled, strict=True)]
@@ -460,7 +470,7 @@ class LayerLine:
             [*kernels, kernels[0]],
             self.run_of.baselines,
             cache=self.study.measure.cache,
-            budget_s=_FINALS_S,
+            budget_s=self.run_of.finals_s,
             seed=self.study.seed,
         )
 

@@ -24,6 +24,7 @@ from autotune.device import Device, compile_program, open_device
 from autotune.errors import AutotuneError, DeviceError
 from autotune.forward import LoadedKernel
 from autotune.source import KernelSource
+from autotune.span import SpanRequest, run_span
 from autotune.trial import Measured
 from autotune.verify import GuardedArray, Verifier
 from autotune.worker import (
@@ -82,6 +83,8 @@ class Session:
                 return self._finals(request)
             case CalibrateRequest(binary):
                 return Rates(calibrate(self._opened(), binary))
+            case SpanRequest():
+                return run_span(self._opened(), self._layer(), request, self._clock)
 
     def _opened(self) -> Device:
         if self._device is None:

@@ -6,6 +6,7 @@ needs is known, so a subtree that cannot hold a feasible config is never entered
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.device import DeviceInfo
-from autotune.errors import Rejected, StudyError
+from autotune.errors import Rejected, StudyError, TemplateError
 from autotune.expression import Bound, Expression
 from autotune.problem import Conv2dProblem
 from autotune.template import KernelTemplate, Param
@@ -153,7 +154,7 @@ class BoundTemplate:
         return levels
 
     def check(self, config: Config) -> dict[str, Value]:
-        """The config's names. Raises Rejected('constraints', ...) with the first broken rule's reason.
+        """The config's names. Raises Rejected('constraints', ...) with the reasons of the rules it breaks.
 
         Values and rules come in the order in which a space is walked, so what guards there guards here.
         """
@@ -168,8 +169,21 @@ class BoundTemplate:
             if param is not None:
                 names[param.name] = values[param.name]
             if (rule := level.broken(names)) is not None:
-                raise Rejected(Outcome.CONSTRAINTS, rule.kind, rule.violated(names))
+                reasons = dict.fromkeys([rule.violated(names), *self._broken(values)])
+                raise Rejected(Outcome.CONSTRAINTS, rule.kind, "; ".join(reasons))
         return names
+
+    def _broken(self, values: Mapping[str, Value]) -> list[str]:
+        """Every broken rule's reason, but for rules that a broken one guards."""
+        names = dict(values)
+        for name, bound in self.derived:
+            with contextlib.suppress(TemplateError):
+                names[name] = bound.value(names)
+        reasons = []
+        for rule in self.rules:
+            with contextlib.suppress(TemplateError):
+                reasons.append(rule.violated(names))
+        return [reason for reason in reasons if reason]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from autotune.errors import StudyError
 from autotune.problem import Conv2dProblem, Layer
 from autotune.shipped import shipped
 from autotune.template import check_keys
-from autotune.trial import Value
+from autotune.trial import END_TO_END, Value
 
 ADMITTED: Mapping[str, tuple[str, ...]] = {
     "fp32": ("fp32",),
@@ -28,8 +29,9 @@ _PAIRS = ("stride", "pad", "dilation")
 _LAYER_KEYS = {"name", *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue", "count"}
 _STUDY_KEYS = {
     *("name", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
-    *("measure", "space", "layer", "technique"),
+    *("measure", "space", "layer", "technique", "span"),
 }
+_MOST = 2**63 - 1  # a whole number in SQLite
 _TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms"}
 
 
@@ -39,6 +41,15 @@ class Measure:
 
     cache: str = "cold"
     """cold: the L2 cache is written over before each sample; hot: it is left as the last run left it"""
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEnd:
+    """`span = "end_to_end"`: how the batch may be cut and moved. Every combination that makes sense is timed."""
+
+    streams: tuple[int, ...] = (1, 2, 4, 8, 10)
+    segments: tuple[int, ...] = (1, 2, 4, 8, 10, 20)
+    pinned: tuple[str, ...] = ("no", "yes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +85,8 @@ class Study:
     workspace_limit_bytes: int = 1 << 30
     measure: Measure = Measure()
     space: Mapping[str, Mapping[str, tuple[Value, ...]]] | None = None
+    end_to_end: EndToEnd | None = None
+    """None: kernels only"""
     techniques: tuple[Technique, ...] = ()
     """what `autotune ladder` climbs, in order; the first is the baseline"""
 
@@ -98,12 +111,12 @@ def _shipped_files() -> list[Path]:
 def find_study(name: str) -> Path:
     """A study's file: a path as given, else a shipped study of that name. Raises StudyError when there is neither."""
     path = Path(name)
-    if path.is_file():
+    if os.path.isfile(path):  # which takes names that no file can have
         return path
-    if path.is_dir():
+    if os.path.isdir(path):
         raise StudyError(f"{name}: is a directory; give a study file inside it")
     inside = shipped("studies") / f"{name}.toml"
-    if inside.is_file() and not path.suffix:
+    if not path.suffix and os.path.isfile(inside):
         return inside
     raise StudyError(f"{name}: no such study file; shipped studies are {', '.join(study_names())}")
 
@@ -119,6 +132,8 @@ def load_study(path: Path) -> Study:
         raise StudyError(f"{path}: is not UTF-8 text: {error.reason}") from None
     except tomllib.TOMLDecodeError as error:
         raise StudyError(f"{path}: is not TOML: {error}") from None
+    except RecursionError:
+        raise StudyError(f"{path}: is nested too deeply; a study has tables in tables at most") from None
     return _Reader(path).study(content, text)
 
 
@@ -140,6 +155,7 @@ class _Reader:
         if accuracy is not None and accuracy not in ADMITTED:
             raise self.error("accuracy", f"{accuracy!r}: expected one of {', '.join(ADMITTED)}")
         layers = self.layers(content.get("layer"))
+        space = self.space(content.get("space", {}))
         return Study(
             name=name,
             layers=layers,
@@ -153,7 +169,8 @@ class _Reader:
             templates=self.templates(content.get("templates")),
             workspace_limit_bytes=self.whole(content, "workspace_limit_bytes", 1 << 30, least=0),
             measure=self.measure(content.get("measure", {})),
-            space=self.space(content.get("space", {})),
+            space={family: kept for family, kept in space.items() if family != END_TO_END},
+            end_to_end=self.end_to_end(content, space.get(END_TO_END)),
             techniques=self.techniques(content.get("technique", []), {layer.name for layer in layers}),
         )
 
@@ -167,6 +184,8 @@ class _Reader:
             raise self.error(where + key, f"expected a whole number, got {value!r}")
         if value < least:
             raise self.error(where + key, f"{value} is too small: expected at least {least}")
+        if value > _MOST:
+            raise self.error(where + key, f"{value} is too large: expected at most {_MOST}")
         return value
 
     def word(self, table: Mapping[str, object], key: str, default: str, *, where: str = "") -> str:
@@ -203,6 +222,30 @@ class _Reader:
         if not isinstance(value, dict) or any(not isinstance(family, dict) for family in value.values()):
             raise self.error("space", "expected tables [space.FAMILY]")
         return {family: self.kept(params, f"space.{family}") for family, params in value.items()}
+
+    def end_to_end(
+        self, content: Mapping[str, object], narrowed: Mapping[str, tuple[Value, ...]] | None
+    ) -> EndToEnd | None:
+        span = self.word(content, "span", "kernel")
+        if span not in ("kernel", END_TO_END):
+            raise self.error("span", f"{span!r}: expected kernel or {END_TO_END}")
+        where = f"space.{END_TO_END}"
+        if span == "kernel":
+            if narrowed is not None:
+                raise self.error(where, f'has no effect without span = "{END_TO_END}"')
+            return None
+        kept = narrowed or {}
+        check_keys(kept, {field.name for field in fields(EndToEnd)}, self.below(where))
+        counts: dict[str, tuple[int, ...]] = {}
+        for name in ("streams", "segments"):
+            values = kept.get(name, getattr(EndToEnd(), name))
+            counts[name] = tuple(int(value) for value in values if type(value) is int and value >= 1)
+            if len(counts[name]) < len(values):
+                raise self.error(f"{where}.{name}", f"expected whole numbers of at least 1, got {list(values)}")
+        pinned = tuple(str(value) for value in kept.get("pinned", EndToEnd().pinned))
+        if not set(pinned) <= {"no", "yes"}:
+            raise self.error(f"{where}.pinned", f'expected "yes", "no" or both, got {list(pinned)}')
+        return EndToEnd(counts["streams"], counts["segments"], pinned)
 
     def kept(self, params: Mapping[str, object], where: str) -> Mapping[str, tuple[Value, ...]]:
         narrowed: dict[str, tuple[Value, ...]] = {}
@@ -270,15 +313,12 @@ class _Reader:
         for key, default in (("stride", 1), ("pad", 0), ("dilation", 1)):
             height, width = self.pair(table, key, default, f"{where}.{key}")
             pairs[f"{key}_h"], pairs[f"{key}_w"] = height, width
+        groups = self.whole(table, "groups", 1, least=1, where=f"{where}.")
+        dtype = self.word(table, "dtype", "f32", where=f"{where}.")
+        layout = self.word(table, "layout", "nchw", where=f"{where}.")
+        epilogue = self.word(table, "epilogue", "none", where=f"{where}.")
         try:
-            problem = Conv2dProblem(
-                **sizes,
-                **pairs,
-                groups=self.whole(table, "groups", 1, least=1, where=f"{where}."),
-                dtype=self.word(table, "dtype", "f32", where=f"{where}."),
-                layout=self.word(table, "layout", "nchw", where=f"{where}."),
-                epilogue=self.word(table, "epilogue", "none", where=f"{where}."),
-            )
+            problem = Conv2dProblem(**sizes, **pairs, groups=groups, dtype=dtype, layout=layout, epilogue=epilogue)
         except StudyError as error:
             raise self.error(where, str(error)) from None
         return Layer(name, problem, self.whole(table, "count", 1, least=1, where=f"{where}."))

@@ -177,6 +177,8 @@ def load_template(path: Path) -> KernelTemplate:
         first = text[: match.start(1)].count("\n")
         message = re.sub(r"at line (\d+)", lambda found: f"at line {int(found.group(1)) + first}", str(error))
         raise TemplateError(f"{path}: header is not TOML: {message}") from None
+    except RecursionError:
+        raise TemplateError(f"{path}: header is nested too deeply") from None
     template = _Header(path, header).build(text)
     _check_body(template)
     return template

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from autotune.device import Baseline
 from autotune.errors import NoTemplate, StudyError
 from autotune.evaluate import Evaluator
-from autotune.layer_line import LayerLine, LayerResult, Progress, Run
+from autotune.layer_line import FINALS_S, RECORDED_REJECTIONS, LayerLine, LayerResult, Progress, Run
 from autotune.problem import Layer
 from autotune.space import Admission, BoundTemplate, SearchSpace
 from autotune.store import Store, StudyRecord, TemplateRecord
@@ -29,6 +29,7 @@ def tune(
     clock: Callable[[], float] = time.perf_counter,
     search: bool = True,
     baselines: tuple[Baseline, ...] = (),
+    finals_s: float = FINALS_S,
 ) -> tuple[LayerResult, ...]:
     """Tune the layers of a study, all or those given, and return what came of each.
 
@@ -40,7 +41,7 @@ def tune(
     spaces = {layer.name: open_spaces(study, layer, templates, evaluator) for layer in chosen}
     key = store.begin_study(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
-    run = Run(study, evaluator, store, observe, stopping, clock, search, baselines)
+    run = Run(study, evaluator, store, observe, stopping, clock, search, baselines, finals_s)
     results = []
     for layer in chosen:
         scope = store.scope(key, layer, evaluator.info, evaluator.environment, policy(study), records)
@@ -58,7 +59,10 @@ def policy(study: Study) -> str:
 def open_spaces(
     study: Study, layer: Layer, templates: Mapping[str, KernelTemplate], evaluator: Evaluator
 ) -> list[SearchSpace]:
-    """The search spaces of the families that serve a layer. Raises StudyError when none does, saying why."""
+    """The search spaces of the families that serve a layer; small ones also when empty, for their rejections' sake.
+
+    Raises NoTemplate when no family serves the layer, saying why, and StudyError for a family that does not exist.
+    """
     for name in (*(study.templates or ()), *(study.space or {})):
         if name not in templates:
             raise StudyError(
@@ -75,9 +79,9 @@ def open_spaces(
         space = SearchSpace(bound, narrowed, seed=study.seed)
         if space.default is None:
             refusals.append(f"{name} has no feasible config (accuracy classes {', '.join(admission.accuracy)})")
-            continue
         spaces.append(space)
-    if not spaces:
+    listed = any(0 < space.product <= RECORDED_REJECTIONS for space in spaces)
+    if not any(space.default for space in spaces) and not listed:
         raise NoTemplate(
             f"{study.path or study.name}: layer {layer.name} ({layer.problem}): no template supports it: "
             f"{'; '.join(refusals)}"

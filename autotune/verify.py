@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -164,6 +164,12 @@ class Verifier:
                     message = "two runs on the same data gave different bits, but the template says deterministic"
                     raise Rejected(Outcome.CORRECTNESS, "nondeterministic", message)
         return stats
+
+    def judge(self, data: DataSet, source: KernelSource, arrays: Sequence[GuardedArray] = ()) -> ErrorStats:
+        """Check all guards, the inputs, and every output in y, which the caller had made from one data set."""
+        self._check_guards([*self._arrays, *arrays])
+        self._check_inputs()
+        return self._compare(data, source, exact=data is self.integers)
 
     def _check_inputs(self) -> None:
         if self._input_hashes() != self._hashes:

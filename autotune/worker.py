@@ -22,6 +22,7 @@ from autotune.device import Baseline, DeviceInfo, Environment
 from autotune.errors import AutotuneError
 from autotune.problem import Conv2dProblem
 from autotune.source import KernelSource
+from autotune.span import Spanned, SpanRequest
 from autotune.trial import Measured, Timing
 
 
@@ -99,8 +100,8 @@ class Rates:
     per_second: Mapping[str, float]
 
 
-Request = CompileRequest | OpenRequest | LayerRequest | EvaluateRequest | FinalsRequest | CalibrateRequest
-Reply = Binary | Opened | Measured | FinalsTimings | Rates | None
+Request = CompileRequest | OpenRequest | LayerRequest | EvaluateRequest | FinalsRequest | CalibrateRequest | SpanRequest
+Reply = Binary | Opened | Measured | FinalsTimings | Rates | Spanned | None
 
 
 class WorkerLost(Exception):

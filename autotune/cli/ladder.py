@@ -36,7 +36,7 @@ _COLUMNS = (
     Column["Rung"]("evaluated", lambda rung: rung.evaluated),
     Column["Rung"]("template", lambda rung: rung.technique.template, terminal=False),
     Column["Rung"]("config", _config, terminal=False),
-    Column["Rung"]("why_not", lambda rung: rung.why_not, terminal=False),
+    Column["Rung"]("why_not", lambda rung: rung.why_not),
 )
 
 

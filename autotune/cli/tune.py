@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from autotune.cli.answers import BEST_COLUMNS, DATABASE, with_floor
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
+from autotune.cli.spans import run_end_to_end, show_end_to_end
 from autotune.cli.tables import console, format_options, show
 from autotune.device import Baseline
 from autotune.errors import StudyError
@@ -145,6 +146,7 @@ def tune_and_show(
                     search=search,
                     baselines=cudnn_baselines(layers) if baseline else (),
                 )
+                spans = run_end_to_end(study, layers, families, evaluator, store, observe, stopping) if search else ()
         finally:
             evaluator.close()
         for result in results:
@@ -159,7 +161,10 @@ def tune_and_show(
             and row.row.policy == policy(study)
             and row.row.trial.accuracy in study.admitted(row.layer.problem)
         ]
-        show(rows, BEST_COLUMNS, style)
+        if not spans or style is None:
+            show(rows, BEST_COLUMNS, style)
+        if spans:
+            show_end_to_end(spans, style)
 
 
 def cudnn_baselines(layers: tuple[Layer, ...]) -> tuple[Baseline, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.compile import NVCC_FLAGS, Binary, Program, compile_cubin, cubin_binary, first_errors, nvcc_options
-from autotune.device import Baseline, DeviceInfo, Environment, Launch
+from autotune.device import Baseline, DeviceInfo, Environment, HostArray, Launch
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Conv2dProblem
 from autotune.toolchain import compiler_version, find_nvcc
@@ -64,17 +64,42 @@ def compile_cuda(program: Program, arch: int) -> Binary:
     return cubin_binary(program, arch, image, "\n".join(str(warning.message) for warning in said))
 
 
+class Streams:
+    """Streams by number, made when first used; 0 is the default stream."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, driver.Stream] = {}
+
+    def __getitem__(self, number: int) -> driver.Stream | None:
+        if number == 0:
+            return None
+        if number not in self._made:
+            self._made[number] = driver.Stream()
+        return self._made[number]
+
+    def close(self) -> None:
+        """Drop them, while their context is still there."""
+        self._made.clear()
+
+
 class CudaModule:
     """A cubin loaded into the current context."""
 
-    def __init__(self, image: bytes) -> None:
+    def __init__(self, image: bytes, streams: Streams) -> None:
         self._module = driver.module_from_buffer(image)
+        self._streams = streams
         self._functions: dict[str, driver.Function] = {}
 
-    def launch(self, launch: Launch) -> None:
-        """Enqueue one kernel on the default stream."""
+    def launch(self, launch: Launch, *, stream: int = 0) -> None:
+        """Enqueue one kernel on a stream."""
         try:
-            self._function(launch)(*launch.args, grid=launch.grid, block=launch.block, shared=launch.smem_bytes)
+            self._function(launch)(
+                *launch.args,
+                grid=launch.grid,
+                block=launch.block,
+                shared=launch.smem_bytes,
+                stream=self._streams[stream],
+            )
         except driver.Error as error:
             raise _rejected(error) from None
 
@@ -127,6 +152,7 @@ class CudaDevice:
         self._flush = driver.mem_alloc(self._flush_bytes)
         self._flushes = 0
         self._start, self._end = driver.Event(), driver.Event()
+        self._streams = Streams()
 
     @property
     def info(self) -> DeviceInfo:
@@ -192,10 +218,33 @@ class CudaDevice:
         """Device-to-device copy."""
         driver.memcpy_dtod(to, source, size_bytes)
 
+    def allocate_host(self, size_bytes: int, *, pinned: bool) -> HostArray:
+        """Page-locked memory through the driver, or ordinary memory."""
+        if not pinned:
+            return np.empty(size_bytes, np.uint8)
+        try:
+            return driver.pagelocked_empty(size_bytes, np.uint8)
+        except driver.Error as error:
+            raise Rejected(Outcome.RUNTIME, "out_of_memory", f"{size_bytes} bytes of host memory: {error}") from None
+
+    def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:
+        """Enqueue; from pageable memory the driver returns when it has staged the last of it."""
+        try:
+            driver.memcpy_htod_async(to, source, self._streams[stream])
+        except driver.Error as error:
+            raise _rejected(error) from None
+
+    def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:
+        """Enqueue; into pageable memory the driver returns when all is there."""
+        try:
+            driver.memcpy_dtoh_async(to, source, self._streams[stream])
+        except driver.Error as error:
+            raise _rejected(error) from None
+
     def load(self, binary: Binary) -> CudaModule:
         """Load a cubin."""
         try:
-            return CudaModule(binary.image)
+            return CudaModule(binary.image, self._streams)
         except driver.Error as error:
             raise _rejected(error) from None
 
@@ -228,6 +277,7 @@ class CudaDevice:
 
     def close(self) -> None:
         """Leave the primary context; PyCUDA aborts at exit when one is still on its stack."""
+        self._streams.close()
         self._context.pop()
 
 

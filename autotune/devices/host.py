@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.compile import Binary
-from autotune.device import Baseline, DeviceInfo, Environment, Launch
+from autotune.device import Baseline, DeviceInfo, Environment, HostArray, Launch
 from autotune.devices.elf import Symbol, symbols
 from autotune.devices.host_compile import FLAGS, RUNTIME_NAME, compile_runtime
 from autotune.errors import DeviceError, Rejected
@@ -95,7 +95,7 @@ class HostModule:
         count = getattr(self._library, f"autotune_sizes_{name}")(sizes)
         return _Entry(_address(self._library, f"autotune_call_{name}"), tuple(sizes[:count]))
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: Launch, *, stream: int = 0) -> None:  # noqa: ARG002 - there is one stream
         """Run one kernel to its end. What goes wrong inside it is raised by the device's next `synchronize`."""
         self.launch_ordered(launch, self._device.options.order_seed)
 
@@ -225,6 +225,18 @@ class HostDevice:
     def copy(self, to: int, source: int, size_bytes: int) -> None:
         """Copy within the device."""
         ctypes.memmove(to, source, size_bytes)
+
+    def allocate_host(self, size_bytes: int, *, pinned: bool) -> HostArray:  # noqa: ARG002 - there is one memory
+        """Ordinary memory; there is no other here."""
+        return np.empty(size_bytes, np.uint8)
+
+    def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:  # noqa: ARG002 - there is one stream
+        """Copy at once."""
+        ctypes.memmove(to, source.ctypes.data, source.nbytes)
+
+    def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:  # noqa: ARG002 - there is one stream
+        """Copy at once."""
+        ctypes.memmove(to.ctypes.data, source, to.nbytes)
 
     def load(self, binary: Binary) -> HostModule:
         """Load a program of `compile_host` into this process.

@@ -7,6 +7,7 @@ evaluation take 5 ms. Which ones fail, and every time, follow from the config al
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -43,7 +44,7 @@ class NullEvaluator:
                 number = float(value)
             except ValueError:
                 number = -1.0
-            if number < 0 or (name != "delay_ms" and (name not in _FAILURES or number > 1)):
+            if not 0 <= number < math.inf or (name != "delay_ms" and (name not in _FAILURES or number > 1)):
                 allowed = ", ".join(_FAILURES)
                 raise DeviceError(f"null:{option}: expected NAME=SHARE with NAME one of {allowed}, or delay_ms=NUMBER")
             if name == "delay_ms":

@@ -332,6 +332,6 @@ def profile_of(row: RowMapping) -> KernelProfile:
         row[column.tool],
         row[column.position],
         row[column.entry],
-        *(row[column[name]] for name in COUNTERS),
+        **{name: row[column[name]] for name in COUNTERS},
         stalls=tuple(json.loads(row[column.stalls]).items()),
     )

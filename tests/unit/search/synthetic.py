@@ -65,17 +65,22 @@ def occupancy(gpu: Gpu, threads: Column, regs: Column, smem: Column) -> Column:
 
 def hiding(gpu: Gpu, occ: Column, ilp: Column) -> Column:
     """Fraction of peak throughput that occupancy and instruction-level parallelism allow."""
-    return np.minimum(1.0, np.maximum(occ * (1 + 0.45 * np.log2(np.maximum(ilp, 1))) / gpu.need, 0.02)) ** 0.8
+    fraction: Column = (
+        np.minimum(1.0, np.maximum(occ * (1 + 0.45 * np.log2(np.maximum(ilp, 1))) / gpu.need, 0.02)) ** 0.8
+    )
+    return fraction
 
 
 def tail(gpu: Gpu, blocks: Column, resident: Column) -> Column:
     """Waves rounded up over waves."""
     waves = blocks / np.maximum(gpu.sms * resident, 1)
-    return np.ceil(np.maximum(waves, 1e-9)) / np.maximum(waves, 1e-9)
+    rounded: Column = np.ceil(np.maximum(waves, 1e-9)) / np.maximum(waves, 1e-9)
+    return rounded
 
 
 def _resident(gpu: Gpu, occ: Column, threads: Column) -> Column:
-    return np.maximum(np.round(occ * gpu.threads / (np.ceil(threads / 32) * 32)), 1)
+    resident: Column = np.maximum(np.round(occ * gpu.threads / (np.ceil(threads / 32) * 32)), 1)
+    return resident
 
 
 def _coalescing(block_x: Column, vector: Column | float = 1.0) -> Column:
@@ -121,7 +126,7 @@ def _gemm(p: Columns, gpu: Gpu) -> tuple[Column, npt.NDArray[np.bool_]]:
 
 def _gemm_feasible(p: Columns, gpu: Gpu) -> npt.NDArray[np.bool_]:
     rows = p["dim_m"] * p["dim_n"]
-    return (
+    fits: npt.NDArray[np.bool_] = (
         (p["bm"] % (p["dim_m"] * p["vec_m"]) == 0)
         & (p["bn"] % (p["dim_n"] * p["vec_n"]) == 0)
         & (p["bm"] % (p["dim_a"] * p["vec_m"]) == 0)
@@ -130,6 +135,7 @@ def _gemm_feasible(p: Columns, gpu: Gpu) -> npt.NDArray[np.bool_]:
         & (p["bk"] % (rows / p["dim_b"]) == 0)
         & (4 * p["bk"] * (p["share_a"] * p["bm"] + p["share_b"] * p["bn"]) <= gpu.block_smem)
     )
+    return fits
 
 
 def _dedispersion(p: Columns, gpu: Gpu) -> tuple[Column, npt.NDArray[np.bool_]]:

@@ -58,21 +58,21 @@ def cost(config: Config) -> float:
 @pytest.mark.parametrize("sampler", INSTALLED)
 def test_configs_are_feasible_distinct_and_start_with_the_defaults(sampler: str) -> None:
     spaces = [direct(), gemm()]
-    trials = run(spaces, cost, sampler=sampler, budget=60)
+    trials = run(spaces, cost, sampler=sampler, budget=40)
     configs = [trial.config for trial in trials]
-    assert len(set(configs)) == 60
+    assert len(set(configs)) == 40
     assert configs[:2] == [space.default for space in spaces]
     for config in configs:
         assert any(space.row_of(config) is not None for space in spaces), config
 
 
 @pytest.mark.parametrize("sampler", INSTALLED)
-@pytest.mark.parametrize("stop", [1, 7, 23, 40])
-def test_a_resumed_search_proposes_what_an_uninterrupted_one_does(sampler: str, stop: int) -> None:
+def test_a_resumed_search_proposes_what_an_uninterrupted_one_does(sampler: str) -> None:
     spaces = [direct(), gemm()]
-    whole = run(spaces, cost, sampler=sampler, budget=45, seed=3)
-    resumed = run(spaces, cost, sampler=sampler, budget=45, seed=3, history=whole[:stop])
-    assert [str(trial.config) for trial in resumed] == [str(trial.config) for trial in whole]
+    whole = run(spaces, cost, sampler=sampler, budget=40, seed=3)
+    for stop in (1, 17, 38) if sampler == "default" else (17,):
+        resumed = run(spaces, cost, sampler=sampler, budget=40, seed=3, history=whole[:stop])
+        assert [str(trial.config) for trial in resumed] == [str(trial.config) for trial in whole], stop
 
 
 @pytest.mark.parametrize("sampler", INSTALLED)
@@ -113,8 +113,8 @@ def test_configs_in_flight_are_not_asked_for_again(sampler: str) -> None:
 
 @pytest.mark.parametrize("sampler", INSTALLED)
 def test_only_failures_do_not_stop_the_search(sampler: str) -> None:
-    trials = run([direct()], lambda config: float("inf"), sampler=sampler, budget=40)
-    assert len({trial.config for trial in trials}) == 40
+    trials = run([direct()], lambda config: float("inf"), sampler=sampler, budget=30)
+    assert len({trial.config for trial in trials}) == 30
 
 
 def test_trials_of_configs_outside_the_spaces_change_nothing() -> None:

@@ -1,0 +1,116 @@
+"""The end-to-end part of `tune`: what a layer takes from host memory to host memory, and what overlapping gains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.tables import Column, show
+from autotune.evaluate import DeviceEvaluator, Evaluator
+from autotune.problem import Layer
+from autotune.study import Study
+from autotune.template import KernelTemplate
+
+if TYPE_CHECKING:
+    from autotune.end_to_end import SpanResult
+    from autotune.store import BestRow, SpanRow, Store
+    from autotune.tune import Progress
+
+
+def run_end_to_end(
+    study: Study,
+    layers: Sequence[Layer],
+    families: Mapping[str, KernelTemplate],
+    evaluator: Evaluator,
+    store: Store,
+    observe: Callable[[Progress], None],
+    stopping: Callable[[], bool],
+) -> tuple[SpanResult, ...]:
+    """Time the tuned layers end to end, where the study says so; nothing on a device that copies nothing."""
+    from autotune.end_to_end import time_end_to_end
+
+    if study.end_to_end is None or stopping():
+        return ()
+    if not isinstance(evaluator, DeviceEvaluator):
+        click.echo(f"{study.name}: the {evaluator.info.kind} device copies nothing: kernels only", err=True)
+        return ()
+    return time_end_to_end(
+        study, study.end_to_end, families, evaluator, store, layers=layers, observe=observe, stopping=stopping
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    result: SpanResult
+    kernel: BestRow
+    row: SpanRow
+
+    def value(self, name: str) -> int | str:
+        """A choice of the plan."""
+        return self.row.row.trial.config.values()[name]
+
+    @property
+    def median_us(self) -> float:
+        """Host to host."""
+        return self.row.row.median_us or 0.0
+
+    @property
+    def copy_us(self) -> float:
+        """Both ways."""
+        return self.row.parts.copy_in_us + self.row.parts.copy_out_us
+
+
+_COLUMNS = (
+    Column[_Line]("layer", lambda line: line.result.name),
+    Column[_Line]("pinned", lambda line: line.value("pinned")),
+    Column[_Line]("streams", lambda line: line.value("streams")),
+    Column[_Line]("segments", lambda line: line.value("segments")),
+    Column[_Line]("median_us", lambda line: line.median_us),
+    Column[_Line]("kernel_us", lambda line: line.row.parts.kernel_us),
+    Column[_Line]("copy_us", lambda line: line.copy_us),
+    Column[_Line]("copy_in_us", lambda line: line.row.parts.copy_in_us, terminal=False),
+    Column[_Line]("copy_out_us", lambda line: line.row.parts.copy_out_us, terminal=False),
+    Column[_Line]("hidden_fraction", lambda line: line.row.parts.hidden_fraction),
+    Column[_Line]("allocate_us", lambda line: line.row.parts.allocate_us),
+    Column[_Line]("with_allocation_us", lambda line: line.median_us + line.row.parts.allocate_us),
+    Column[_Line]("distinct_segments", lambda line: line.row.parts.distinct_segments, terminal=False),
+    Column[_Line]("host_bytes", lambda line: line.row.parts.host_bytes, terminal=False),
+    Column[_Line]("error_over_bound", lambda line: line.row.row.trial.over_bound, terminal=False),
+    Column[_Line]("accuracy", lambda line: line.row.row.trial.accuracy, terminal=False),
+    Column[_Line]("kernel", lambda line: str(line.kernel.row.trial.config), terminal=False),
+    Column[_Line]("source_hash", lambda line: line.row.row.trial.source_hash, terminal=False),
+)
+
+
+def show_end_to_end(results: Sequence[SpanResult], style: str | None) -> None:
+    """Every plan as JSON or CSV; on the terminal, for each kind of memory, the uncut batch and the fastest plan."""
+    for result in results:
+        click.echo(_summary(result), err=True)
+    show([line for result in results for line in _lines(result, every=style is not None)], _COLUMNS, style)
+
+
+def _lines(result: SpanResult, *, every: bool) -> list[_Line]:
+    if result.kernel is None:
+        return []
+    lines = [_Line(result, result.kernel, row) for row in result.rows]
+    if every:
+        return lines
+    kept: list[_Line] = []
+    for pinned in ("no", "yes"):
+        group = [line for line in lines if line.value("pinned") == pinned]
+        uncut = [line for line in group if line.value("segments") == 1]
+        kept += uncut[:1] + [line for line in group[:1] if line not in uncut]
+    return kept
+
+
+def _summary(result: SpanResult) -> str:
+    if result.kernel is None:
+        return f"{result.name}: no correct kernel to time end to end"
+    failures = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.failures.items()))
+    return (
+        f"{result.name}: {len(result.rows)} ways end to end, {failures or 'no failures'}; "
+        f"kernel {result.kernel.row.trial.config.template}, {result.kernel.median_us:.1f} us by itself"
+    )

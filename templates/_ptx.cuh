@@ -1,0 +1,47 @@
+#pragma once
+
+// Asynchronous copies, as instructions on the GPU and as plain copies on the CPU.
+//
+// copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros are written.
+// A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N of its groups are under way.
+// bulk_store: contiguous bytes (multiple of 16, as are both addresses) from shared to global memory, by one thread (sm_90).
+// Shared memory must be made visible to it: fence_bulk in every writing thread, then a barrier, then bulk_store.
+
+#ifdef __CUDACC__
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const int read = inside ? BYTES : 0;
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(read)
+                     : "memory");
+    }
+}
+
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int GROUPS>
+__device__ __forceinline__ void copy_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+}
+
+__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void bulk_store(void* global, const void* shared, int bytes) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void bulk_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until the calling thread's bulk stores, but for the latest GROUPS, have read their shared memory.
+template <int GROUPS>
+__device__ __forceinline__ void bulk_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif

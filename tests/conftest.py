@@ -1,0 +1,54 @@
+"""What a test needs of the machine: the markers `gpu`, `nvcc` and `cxx`, resolved here and nowhere else."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from autotune.errors import ToolchainError
+from autotune.toolchain import find_cxx, find_nvcc
+
+
+def _no_gpu() -> str:
+    """Why no CUDA device can be used here; empty when one can."""
+    if importlib.util.find_spec("pycuda") is None:
+        return "pycuda is not installed"
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver (libcuda.so.1)"
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return "the NVIDIA driver does not start"
+    return "" if count.value else "no CUDA device"
+
+
+def _no_nvcc() -> str:
+    try:
+        find_nvcc()
+    except ToolchainError as error:
+        return str(error)
+    return ""
+
+
+def _no_cxx() -> str:
+    try:
+        find_cxx()
+    except ToolchainError as error:
+        return str(error)
+    return ""
+
+
+_WHY_NOT: Mapping[str, Callable[[], str]] = {"gpu": _no_gpu, "nvcc": _no_nvcc, "cxx": _no_cxx}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot do, with the reason."""
+    for marker, why_not in _WHY_NOT.items():
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and (reason := why_not()):
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))

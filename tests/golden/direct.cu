@@ -1,0 +1,222 @@
+// conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
+// direct thread_k=1 thread_p=1 thread_q=1 block_q=16 block_p=8 block_k=1 unroll=none filters=global arithmetic=f32 images=1 min_blocks=1
+
+// Direct convolution: a thread keeps MAPS x ROWS x COLUMNS outputs in registers and reads its inputs from global memory.
+//
+//   x     [N, C, H, W]           input
+//   w     [K, C / GROUPS, R, S]  filters
+//   bias  [K]                    not read without WITH_BIAS
+//   y     [N, K, P, Q]           output
+//   n     images N, any number
+//
+//   grid  x: (block of images * TILES_P + tile row) * TILES_Q + tile column;  y: block of MAPS * THREADS_K maps
+//   block x: first column of a thread;  y: band of ROWS rows;  z: group of MAPS maps
+
+// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float value);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Neighbours {
+    T at[N];
+};
+
+// Arithmetic: what a multiply-add works on. A Value holds LANES output maps of one pixel, a Scalar one of them.
+
+// Sums in single precision.
+struct FloatArithmetic {
+    using Scalar = float;
+    using Value = float;
+    static constexpr int LANES = 1;
+
+    static __device__ __forceinline__ Value zero() { return 0.0f; }
+
+    template <typename T>
+    static __device__ __forceinline__ Scalar scalar(T element) {
+        return to_float(element);
+    }
+
+    // The same input for every lane.
+    template <typename T>
+    static __device__ __forceinline__ Value splat(T input) {
+        return to_float(input);
+    }
+
+    // The filters of LANES maps, MAP_STRIDE elements apart.
+    template <int MAP_STRIDE, typename T>
+    static __device__ __forceinline__ Value filters(const T* first) {
+        return to_float(*first);
+    }
+
+    static __device__ __forceinline__ Value multiply_add(Value a, Value b, Value sum) { return fmaf(a, b, sum); }
+
+    static __device__ __forceinline__ float lane(Value value, int) { return value; }
+};
+
+// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// Needs _element.cuh.
+
+template <bool WITH_BIAS, bool WITH_RELU, typename T>
+__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
+    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
+    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
+    return sum;
+}
+
+// Problem
+using T = float;  // x, w, bias and y in memory
+constexpr int C = 6, H = 23, W = 21;
+constexpr int K = 7, R = 3, S = 5;
+constexpr int P = 12, Q = 11;
+constexpr int STRIDE_H = 2, STRIDE_W = 2;
+constexpr int PAD_H = 1, PAD_W = 2;
+constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr int GROUPS = 1;
+constexpr bool WITH_BIAS = true, WITH_RELU = true;
+
+// Parameters
+constexpr int MAPS = 1;     // a thread's output maps,
+constexpr int ROWS = 1;     // its rows, neighbours,
+constexpr int COLUMNS = 1;  // and its columns, THREADS_Q apart
+constexpr int THREADS_Q = 11, THREADS_P = 6, THREADS_K = 1;
+constexpr int IMAGES = 1;  // images a block works through
+constexpr int MIN_BLOCKS = 1;  // blocks that fit a multiprocessor at once
+constexpr int UNROLL_C = 1, UNROLL_S = 1;
+constexpr bool KEEP_COLUMN = false;  // a thread reads an input column once for all R taps, not once a tap
+using Arithmetic = FloatArithmetic;
+
+// Derived
+using Value = Arithmetic::Value;
+constexpr int LANES = Arithmetic::LANES;
+constexpr int GROUP_C = C / GROUPS, GROUP_K = K / GROUPS;
+constexpr int TAPS = GROUP_C * R * S;
+constexpr int TILES_P = 2, TILES_Q = 1;
+constexpr int TILE_Q = THREADS_Q * COLUMNS;
+constexpr int THREADS = THREADS_Q * THREADS_P * THREADS_K;
+constexpr int WINDOW = (ROWS - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;  // input rows that ROWS output rows need
+
+// Filters as they lie in w, [map][tap].
+using Filter = T;
+constexpr int MAP_STRIDE = TAPS, TAP_STRIDE = 1;
+
+// The input at (row, column) of a plane, zero in the padding.
+__device__ __forceinline__ Value input_at(const T* __restrict__ plane, int row, int column) {
+    bool inside = true;
+    if constexpr (PAD_H > 0) inside = static_cast<unsigned>(row) < static_cast<unsigned>(H);
+    if constexpr (PAD_W > 0) inside = inside && static_cast<unsigned>(column) < static_cast<unsigned>(W);
+    return inside ? Arithmetic::splat(plane[row * W + column]) : Arithmetic::zero();
+}
+
+// Inputs of a thread's columns: COUNT rows, STEP apart, from (row, column[]) on.
+template <int STEP, int COUNT>
+__device__ __forceinline__ void load(Value (&inputs)[COUNT][COLUMNS], const T* __restrict__ plane, int row,
+                                     const int (&column)[COLUMNS], int offset) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS; ++j) inputs[i][j] = input_at(plane, row + i * STEP, column[j] + offset);
+    }
+}
+
+// sum += filters of one tap * the inputs that it meets, STEP rows apart from inputs[first] on.
+template <int STEP, int COUNT>
+__device__ __forceinline__ void add_tap(Value (&sum)[MAPS / LANES][ROWS][COLUMNS], const Value (&inputs)[COUNT][COLUMNS],
+                                        int first, const Filter* __restrict__ filters) {
+#pragma unroll
+    for (int m = 0; m < MAPS / LANES; ++m) {
+        const Value filter = Arithmetic::filters<MAP_STRIDE>(filters + m * LANES * MAP_STRIDE);
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+#pragma unroll
+            for (int j = 0; j < COLUMNS; ++j) {
+                sum[m][i][j] = Arithmetic::multiply_add(filter, inputs[first + i * STEP][j], sum[m][i][j]);
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+conv2d_direct(const T* __restrict__ x, const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ y, int n) {
+    const int tile = static_cast<int>(blockIdx.x % (TILES_P * TILES_Q));
+    const int image_block = static_cast<int>(blockIdx.x / (TILES_P * TILES_Q));
+    const int block_map = static_cast<int>(blockIdx.y) * (MAPS * THREADS_K);
+    const int map = block_map + static_cast<int>(threadIdx.z) * MAPS;
+
+    const Filter* __restrict__ filters = w + map * TAPS;
+
+    int row = (tile / TILES_Q * THREADS_P + static_cast<int>(threadIdx.y)) * ROWS;
+    const int column = tile % TILES_Q * TILE_Q + static_cast<int>(threadIdx.x);
+    if (row >= P || column >= Q) return;
+    // The last band moves up to end with the output: rows that two threads compute get the same value from both.
+    row = min(row, P - ROWS);
+
+    // First input row, and the input column of each output column; a column beyond the output repeats the last one.
+    const int input_row = row * STRIDE_H - PAD_H;
+    int input_column[COLUMNS];
+#pragma unroll
+    for (int j = 0; j < COLUMNS; ++j) input_column[j] = min(column + j * THREADS_Q, Q - 1) * STRIDE_W - PAD_W;
+
+    const int first = image_block, last = image_block + IMAGES;
+    for (int image = first; image < last; ++image) {
+        const T* __restrict__ input = x + (static_cast<long long>(image) * C + map / GROUP_K * GROUP_C) * (H * W);
+        Value sum[MAPS / LANES][ROWS][COLUMNS];
+#pragma unroll
+        for (int m = 0; m < MAPS / LANES; ++m) {
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i) {
+#pragma unroll
+                for (int j = 0; j < COLUMNS; ++j) sum[m][i][j] = Arithmetic::zero();
+            }
+        }
+
+#pragma unroll UNROLL_C
+        for (int c = 0; c < GROUP_C; ++c) {
+            const T* __restrict__ plane = input + c * (H * W);
+            const Filter* __restrict__ plane_filters = filters + c * (R * S) * TAP_STRIDE;
+            if constexpr (KEEP_COLUMN) {
+#pragma unroll UNROLL_S
+                for (int s = 0; s < S; ++s) {
+                    Value inputs[WINDOW][COLUMNS];
+                    load<1>(inputs, plane, input_row, input_column, s * DILATION_W);
+#pragma unroll
+                    for (int r = 0; r < R; ++r) {
+                        add_tap<STRIDE_H>(sum, inputs, r * DILATION_H, plane_filters + (r * S + s) * TAP_STRIDE);
+                    }
+                }
+            } else {
+#pragma unroll 1
+                for (int r = 0; r < R; ++r) {
+#pragma unroll UNROLL_S
+                    for (int s = 0; s < S; ++s) {
+                        Value inputs[ROWS][COLUMNS];
+                        load<STRIDE_H>(inputs, plane, input_row + r * DILATION_H, input_column, s * DILATION_W);
+                        add_tap<1>(sum, inputs, 0, plane_filters + (r * S + s) * TAP_STRIDE);
+                    }
+                }
+            }
+        }
+
+        T* __restrict__ output = y + (static_cast<long long>(image) * K + map) * (P * Q) + row * Q + column;
+#pragma unroll
+        for (int m = 0; m < MAPS; ++m) {
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i) {
+#pragma unroll
+                for (int j = 0; j < COLUMNS; ++j) {
+                    if (j > 0 && column + j * THREADS_Q >= Q) continue;
+                    const float value = Arithmetic::lane(sum[m / LANES][i][j], m % LANES);
+                    output[m * (P * Q) + i * Q + j * THREADS_Q] =
+                        from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(value, bias, map + m));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+// conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
+// im2col_gemm chunk=all fusion=two_kernels tile=16 unroll_block=256 filters=shared unroll=tile restrict=True
+
+// Explicit matrix product: y [maps x columns] = w [maps x taps] * unrolled [taps x columns], chunk by chunk.
+// A chunk is some images, a column one of their output pixels; a tap is an input channel and a filter position.
+// unrolled = im2col(x) lies in the workspace and serves one chunk after the other.
+//
+//   x         [N, C, H, W]          input
+//   w         [K, C, R, S]          filters
+//   bias      [K]                   not read without WITH_BIAS
+//   y         [N, K, P, Q]          output
+//   unrolled  [C * R * S, columns]  one chunk of im2col(x)
+//   n         images N, any number
+//   i         chunk, from 0
+//
+//   conv2d_unroll    grid x: block of UNROLL_BLOCK columns;  y: input channel;  a thread writes R * S of a column
+//   conv2d_multiply  grid x: tile of columns;  y: tile of maps;  block x: column of the tile;  y: map of the tile
+
+// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float value);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Neighbours {
+    T at[N];
+};
+
+// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// Needs _element.cuh.
+
+template <bool WITH_BIAS, bool WITH_RELU, typename T>
+__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
+    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
+    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
+    return sum;
+}
+
+// Problem
+using T = float;  // every array in memory
+constexpr int C = 6, H = 23, W = 21;
+constexpr int K = 7, R = 3, S = 5;
+constexpr int P = 12, Q = 11;
+constexpr int STRIDE_H = 2, STRIDE_W = 2;
+constexpr int PAD_H = 1, PAD_W = 2;
+constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr bool WITH_BIAS = true, WITH_RELU = true;
+
+// Parameters
+constexpr int TILE = 16;  // maps, columns and taps a tile
+constexpr int UNROLL_BLOCK = 256;  // threads a block that writes im2col(x)
+constexpr int UNROLL_TAPS = TILE;  // of a tile, in the product
+constexpr int UNROLL_S = S;  // filter columns, in writing im2col(x)
+
+// Derived
+constexpr int TAPS = C * R * S;
+constexpr int PIXELS = P * Q;  // an image
+constexpr int STEPS = (TAPS + TILE - 1) / TILE;
+
+// im2col(x) element by element: the inputs that meet the filters at an output pixel. Needs _element.cuh, T and the
+// problem's constants.
+
+// Input row and column where a pixel's receptive field starts; negative in the padding.
+struct Field {
+    int row, column;
+};
+
+// The field of pixel 0 <= pixel < P * Q.
+__device__ __forceinline__ Field field_at(int pixel) {
+    return {pixel / Q * STRIDE_H - PAD_H, pixel % Q * STRIDE_W - PAD_W};
+}
+
+// The input of a plane under filter position (r, s), zero in the padding.
+__device__ __forceinline__ T input_at(const T* plane, Field field, int r, int s) {
+    const int row = field.row + r * DILATION_H;
+    const int column = field.column + s * DILATION_W;
+    bool inside = true;
+    if constexpr (PAD_H > 0) inside = static_cast<unsigned>(row) < static_cast<unsigned>(H);
+    if constexpr (PAD_W > 0) inside = inside && static_cast<unsigned>(column) < static_cast<unsigned>(W);
+    return inside ? plane[row * W + column] : from_float<T>(0.0f);
+}
+
+// The images that one launch takes, and their columns in the product.
+struct Chunk {
+    int first_image, columns;
+};
+
+__device__ __forceinline__ Chunk chunk_at(int i, int n) {
+    const int images = n;
+    return {i * images, min(images, n - i * images) * PIXELS};
+}
+
+// Writes one column of the unrolled matrix: COUNT channels from `first` on.
+template <int COUNT>
+__device__ __forceinline__ void unroll_column(const T* x, T* unrolled, const Chunk& chunk, int column, int first) {
+    const Field field = field_at(column % PIXELS);
+    const T* plane = x + (static_cast<long long>(chunk.first_image + column / PIXELS) * C + first) * (H * W);
+    T* element = unrolled + static_cast<long long>(first) * (R * S) * chunk.columns + column;
+#pragma unroll 1
+    for (int c = 0; c < COUNT; ++c) {
+#pragma unroll 1
+        for (int r = 0; r < R; ++r) {
+#pragma unroll UNROLL_S
+            for (int s = 0; s < S; ++s) {
+                *element = input_at(plane, field, r, s);
+                element += chunk.columns;
+            }
+        }
+        plane += H * W;
+    }
+}
+
+// A thread's output of the product, up to bias and rectifier. The block goes through the taps together, TILE at a time.
+__device__ __forceinline__ float product(const T* w, const T* unrolled, const Chunk& chunk, int first_map, int column,
+                                         float* tiles) {
+    const int thread_m = static_cast<int>(threadIdx.y), thread_n = static_cast<int>(threadIdx.x);
+    float* const column_tile = tiles;  // [tap][column]
+    float* const filter_tile = tiles + TILE * TILE;  // [map][tap]
+    const int map = first_map + thread_m;
+
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int step = 0; step < STEPS; ++step) {
+        const int first_tap = step * TILE;
+        const int tap = first_tap + thread_m;
+        const bool exists = (TAPS % TILE == 0 || tap < TAPS) && column < chunk.columns;
+        column_tile[thread_m * TILE + thread_n] =
+            exists ? to_float(unrolled[static_cast<long long>(tap) * chunk.columns + column]) : 0.0f;
+        const int filter_tap = first_tap + thread_n;
+        const bool filter_exists = (TAPS % TILE == 0 || filter_tap < TAPS) && (K % TILE == 0 || map < K);
+        filter_tile[thread_m * TILE + thread_n] = filter_exists ? to_float(w[map * TAPS + filter_tap]) : 0.0f;
+        __syncthreads();
+#pragma unroll UNROLL_TAPS
+        for (int k = 0; k < TILE; ++k) {
+            const float filter = filter_tile[thread_m * TILE + k];
+            sum = fmaf(filter, column_tile[k * TILE + thread_n], sum);
+        }
+        __syncthreads();
+    }
+    return sum;
+}
+
+__device__ __forceinline__ void store(T* y, const T* bias, const Chunk& chunk, int map, int column, float sum) {
+    if (map >= K || column >= chunk.columns) return;
+    const long long image = chunk.first_image + column / PIXELS;
+    y[(image * K + map) * PIXELS + column % PIXELS] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(sum, bias, map));
+}
+
+extern "C" __global__ void __launch_bounds__(UNROLL_BLOCK)
+conv2d_unroll(const T* __restrict__ x, T* __restrict__ unrolled, int n, int i) {
+    const Chunk chunk = chunk_at(i, n);
+    const int column = static_cast<int>(blockIdx.x * UNROLL_BLOCK + threadIdx.x);
+    if (column < chunk.columns) unroll_column<1>(x, unrolled, chunk, column, static_cast<int>(blockIdx.y));
+}
+
+extern "C" __global__ void __launch_bounds__(TILE * TILE)
+conv2d_multiply(const T* __restrict__ w, const T* __restrict__ unrolled, const T* __restrict__ bias,
+                T* __restrict__ y, int n, int i) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    float* const tiles = reinterpret_cast<float*>(smem);
+    const Chunk chunk = chunk_at(i, n);
+    const int column = static_cast<int>(blockIdx.x * TILE + threadIdx.x);
+    const int first_map = static_cast<int>(blockIdx.y) * TILE;
+    if (static_cast<int>(blockIdx.x) * TILE >= chunk.columns) return;  // the last chunk may be smaller
+    const float sum = product(w, unrolled, chunk, first_map, column, tiles);
+    store(y, bias, chunk, first_map + static_cast<int>(threadIdx.y), column, sum);
+}

@@ -1,0 +1,319 @@
+// conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
+// implicit_gemm bm=32 bn=128 bk=8 tm=4 tn=8 vec=4 stages=2 unroll=8 filters=global offsets=computed smem_pad=4 min_blocks=1
+
+// Implicit matrix product: y [maps x pixels] = w [maps x taps] * im2col(x) [taps x pixels], for each group of channels.
+// A pixel is an output position of an image, all images in a row; a tap is an input channel and a filter position.
+// The block's tile of im2col(x) is gathered from x a step of BK taps at a time and never exists in global memory.
+//
+//   x     [N, C, H, W]           input
+//   w     [K, C / GROUPS, R, S]  filters
+//   bias  [K]                    not read without WITH_BIAS
+//   y     [N, K, P, Q]           output
+//   n     images N, any number
+//
+//   grid  x: (tile of BN pixels * GROUPS + group) * MAP_TILES + tile of BM maps
+//   block x: THREADS_M x THREADS_N threads, each TM x TN outputs
+
+// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float value);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Neighbours {
+    T at[N];
+};
+
+// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// Needs _element.cuh.
+
+template <bool WITH_BIAS, bool WITH_RELU, typename T>
+__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
+    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
+    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
+    return sum;
+}
+
+// Tiles in shared memory: which of their elements a thread loads, and which it multiplies. Needs _element.cuh.
+
+// How THREADS threads load a tile of SLOW rows of FAST elements, neighbours along FAST also being neighbours in global
+// memory. Neighbouring threads take neighbouring elements, and a thread's positions along FAST are the same in all rows.
+template <int FAST, int SLOW, int THREADS>
+struct TileLoad {
+    static constexpr bool WIDE = THREADS < FAST;  // a row needs several passes of all threads
+    static constexpr int ROWS_A_PASS = WIDE ? 1 : THREADS / FAST;
+    static constexpr int FAST_LOADS = WIDE ? (FAST + THREADS - 1) / THREADS : 1;
+    static constexpr int SLOW_LOADS = (SLOW + ROWS_A_PASS - 1) / ROWS_A_PASS;
+    static constexpr bool EXACT = (WIDE ? FAST % THREADS : THREADS % FAST) == 0 && SLOW % ROWS_A_PASS == 0;
+
+    static __device__ __forceinline__ int fast(int thread, int load) {
+        return WIDE ? thread + load * THREADS : thread % FAST;
+    }
+
+    static __device__ __forceinline__ int slow(int thread, int load) {
+        return WIDE ? load : thread / FAST + load * ROWS_A_PASS;
+    }
+
+    // False where a thread has no element left to load.
+    static __device__ __forceinline__ bool has(int thread, int fast_load, int slow_load) {
+        if constexpr (EXACT) {
+            return true;
+        } else if constexpr (WIDE) {
+            return fast(thread, fast_load) < FAST;
+        } else {
+            return thread < ROWS_A_PASS * FAST && slow(thread, slow_load) < SLOW;
+        }
+    }
+};
+
+// Position of a thread's element i in a row of the tile that THREADS threads share: WIDTH neighbours to each thread in
+// turn, so that vector loads of a warp touch every bank equally often.
+template <int THREADS, int WIDTH>
+__device__ __forceinline__ int spread(int thread, int i) {
+    return (i / WIDTH * THREADS + thread) * WIDTH + i % WIDTH;
+}
+
+// A thread's COUNT elements of a row.
+template <int THREADS, int WIDTH, int COUNT>
+__device__ __forceinline__ void load_spread(const float* row, int thread, float (&elements)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += WIDTH) {
+        const auto loaded = *reinterpret_cast<const Neighbours<float, WIDTH>*>(row + spread<THREADS, WIDTH>(thread, i));
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) elements[i + j] = loaded.at[j];
+    }
+}
+
+// Problem
+using T = float;  // x, w, bias and y in memory
+constexpr bool NHWC = false;
+constexpr int C = 6, H = 23, W = 21;
+constexpr int K = 7, R = 3, S = 5;
+constexpr int P = 12, Q = 11;
+constexpr int STRIDE_H = 2, STRIDE_W = 2;
+constexpr int PAD_H = 1, PAD_W = 2;
+constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr int GROUPS = 1;
+constexpr bool WITH_BIAS = true, WITH_RELU = true;
+
+// Parameters
+constexpr int BM = 32, BN = 128, BK = 8;  // maps and pixels a block, taps a step
+constexpr int TM = 4, TN = 8;  // maps and pixels a thread
+constexpr int STAGES = 2;  // tiles in shared memory
+constexpr int UNROLL = 8;  // taps unrolled
+constexpr int SMEM_PAD = 4;  // unused elements after a row of a tile
+constexpr int MIN_BLOCKS = 1;  // blocks that fit a multiprocessor at once
+constexpr int FILTER_VEC = 4, PIXEL_VEC = 4;  // neighbouring maps and pixels of a thread
+
+// Derived
+constexpr int GROUP_C = C / GROUPS, GROUP_K = K / GROUPS;
+constexpr int TAPS = GROUP_C * R * S;
+constexpr int PIXELS = P * Q;  // an image
+constexpr int STEPS = (TAPS + BK - 1) / BK;
+constexpr int MAP_TILES = (GROUP_K + BM - 1) / BM;
+constexpr int THREADS_M = BM / TM, THREADS_N = BN / TN;
+constexpr int THREADS = THREADS_M * THREADS_N;
+constexpr int PIXEL_ROW = BN + SMEM_PAD;  // a row of a tile in shared memory, elements
+constexpr int FILTER_ROW = BM + SMEM_PAD;
+constexpr int STORE_VEC = NHWC ? (GROUP_K % FILTER_VEC == 0 ? FILTER_VEC : 1) : (PIXELS % PIXEL_VEC == 0 ? PIXEL_VEC : 1);
+using Offset = int;  // from a tile's first image
+
+// In nchw neighbouring threads load neighbouring pixels, in nhwc neighbouring channels.
+using PixelLoad = TileLoad<NHWC ? BK : BN, NHWC ? BN : BK, THREADS>;
+constexpr int PIXELS_KEPT = NHWC ? PixelLoad::SLOW_LOADS : PixelLoad::FAST_LOADS;
+
+using FilterLoad = TileLoad<BK, BM, THREADS>;
+
+// Where a pixel's receptive field starts; its rows and columns are negative in the padding.
+struct Pixel {
+    Offset offset;
+    int row, column;
+};
+
+// Where a tap lies within the receptive field.
+struct Tap {
+    int offset;
+    int row, column;
+};
+
+__device__ __forceinline__ Pixel pixel_at(int index) {
+    const int image = index / PIXELS;
+    const int position = index % PIXELS;
+    const int row = position / Q * STRIDE_H - PAD_H;
+    const int column = position % Q * STRIDE_W - PAD_W;
+    return {static_cast<Offset>(image) * (C * H * W) + (row * W + column) * (NHWC ? C : 1), row, column};
+}
+
+__device__ __forceinline__ Tap tap_at(int index) {
+    const int channel = NHWC ? index % GROUP_C : index / (R * S);
+    const int position = NHWC ? index / GROUP_C : index % (R * S);
+    const int row = position / S * DILATION_H;
+    const int column = position % S * DILATION_W;
+    const int offset = NHWC ? (row * W + column) * C + channel : (channel * H + row) * W + column;
+    return {offset, row, column};
+}
+
+__device__ __forceinline__ bool inside(const Pixel& pixel, const Tap& tap) {
+    bool result = true;
+    if constexpr (PAD_H > 0) result = static_cast<unsigned>(pixel.row + tap.row) < static_cast<unsigned>(H);
+    if constexpr (PAD_W > 0) result = result && static_cast<unsigned>(pixel.column + tap.column) < static_cast<unsigned>(W);
+    return result;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ y, int n) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    float* const pixel_tiles = reinterpret_cast<float*>(smem);  // [STAGES][BK][PIXEL_ROW]
+    float* const filter_tiles = pixel_tiles + STAGES * BK * PIXEL_ROW;  // [STAGES][BK][FILTER_ROW]
+
+    const int thread = static_cast<int>(threadIdx.x);
+    const int map_tile = static_cast<int>(blockIdx.x % MAP_TILES);
+    const int group = static_cast<int>(blockIdx.x / MAP_TILES % GROUPS);
+    const int first_map = group * GROUP_K + map_tile * BM;
+    const int maps_left = GROUP_K - map_tile * BM;
+    const long long first_pixel = static_cast<long long>(blockIdx.x / (MAP_TILES * GROUPS)) * BN;
+    const int pixels_left = static_cast<int>(min(static_cast<long long>(n) * PIXELS - first_pixel, static_cast<long long>(BN)));
+    const int first_image = static_cast<int>(first_pixel / PIXELS);
+    const int skipped = static_cast<int>(first_pixel % PIXELS);  // pixels of the first image in tiles before this one
+
+    const T* __restrict__ input = x + static_cast<long long>(first_image) * (C * H * W) + group * GROUP_C * (NHWC ? 1 : H * W);
+    const T* __restrict__ weights = w + first_map * TAPS;
+
+    // The pixels that this thread loads; those beyond the last image repeat the tile's first one and are not stored.
+    Pixel pixels[PIXELS_KEPT];
+#pragma unroll
+    for (int i = 0; i < PIXELS_KEPT; ++i) {
+        const int position = NHWC ? PixelLoad::slow(thread, i) : PixelLoad::fast(thread, i);
+        pixels[i] = pixel_at(skipped + (position < pixels_left ? position : 0));
+    }
+
+    float fetched_pixels[PixelLoad::SLOW_LOADS][PixelLoad::FAST_LOADS];
+    float fetched_filters[FilterLoad::SLOW_LOADS][FilterLoad::FAST_LOADS];
+    float sum[TM][TN];
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+#pragma unroll
+        for (int j = 0; j < TN; ++j) sum[i][j] = 0.0f;
+    }
+
+    // Global memory to registers: this thread's part of a step's tiles, zero beyond the last tap or map.
+    const auto fetch = [&](int first_tap) {
+#pragma unroll
+        for (int i = 0; i < PixelLoad::SLOW_LOADS; ++i) {
+#pragma unroll
+            for (int j = 0; j < PixelLoad::FAST_LOADS; ++j) {
+                const int index = first_tap + (NHWC ? PixelLoad::fast(thread, j) : PixelLoad::slow(thread, i));
+                float value = 0.0f;
+                if (PixelLoad::has(thread, j, i) && (TAPS % BK == 0 || index < TAPS)) {
+                    const Pixel& pixel = pixels[NHWC ? i : j];
+                    const Tap tap = tap_at(index);
+                    if (inside(pixel, tap)) value = to_float(input[pixel.offset + tap.offset]);
+                }
+                fetched_pixels[i][j] = value;
+            }
+        }
+
+#pragma unroll
+        for (int i = 0; i < FilterLoad::SLOW_LOADS; ++i) {
+#pragma unroll
+            for (int j = 0; j < FilterLoad::FAST_LOADS; ++j) {
+                const int map = FilterLoad::slow(thread, i);
+                const int index = first_tap + FilterLoad::fast(thread, j);
+                const bool exists = FilterLoad::has(thread, j, i) && (GROUP_K % BM == 0 || map < maps_left) &&
+                                    (TAPS % BK == 0 || index < TAPS);
+                fetched_filters[i][j] = exists ? to_float(weights[map * TAPS + index]) : 0.0f;
+            }
+        }
+    };
+
+    // Registers to shared memory.
+    const auto put = [&](int stage) {
+        float* const pixel_tile = pixel_tiles + stage * (BK * PIXEL_ROW);
+#pragma unroll
+        for (int i = 0; i < PixelLoad::SLOW_LOADS; ++i) {
+#pragma unroll
+            for (int j = 0; j < PixelLoad::FAST_LOADS; ++j) {
+                const int fast = PixelLoad::fast(thread, j), slow = PixelLoad::slow(thread, i);
+                if (PixelLoad::has(thread, j, i)) {
+                    pixel_tile[NHWC ? fast * PIXEL_ROW + slow : slow * PIXEL_ROW + fast] = fetched_pixels[i][j];
+                }
+            }
+        }
+
+        float* const filter_tile = filter_tiles + stage * (BK * FILTER_ROW);
+#pragma unroll
+        for (int i = 0; i < FilterLoad::SLOW_LOADS; ++i) {
+#pragma unroll
+            for (int j = 0; j < FilterLoad::FAST_LOADS; ++j) {
+                const int fast = FilterLoad::fast(thread, j), slow = FilterLoad::slow(thread, i);
+                if (FilterLoad::has(thread, j, i)) filter_tile[fast * FILTER_ROW + slow] = fetched_filters[i][j];
+            }
+        }
+    };
+
+    // Neighbouring threads of the multiplication store neighbouring outputs: pixels in nchw, maps in nhwc.
+    const int thread_m = NHWC ? thread % THREADS_M : thread / THREADS_N;
+    const int thread_n = NHWC ? thread / THREADS_M : thread % THREADS_N;
+
+    fetch(0);
+    put(0);
+    __syncthreads();
+#pragma unroll 1
+    for (int step = 0; step < STEPS; ++step) {
+        const bool more = step + 1 < STEPS;
+        if (STAGES == 2 && more) fetch((step + 1) * BK);
+
+        const float* const pixel_tile = pixel_tiles + step % STAGES * (BK * PIXEL_ROW);
+        const float* const filter_tile = filter_tiles + step % STAGES * (BK * FILTER_ROW);
+#pragma unroll UNROLL
+        for (int k = 0; k < BK; ++k) {
+            float pixel[TN], filter[TM];
+            load_spread<THREADS_N, PIXEL_VEC>(pixel_tile + k * PIXEL_ROW, thread_n, pixel);
+            load_spread<THREADS_M, FILTER_VEC>(filter_tile + k * FILTER_ROW, thread_m, filter);
+#pragma unroll
+            for (int i = 0; i < TM; ++i) {
+#pragma unroll
+                for (int j = 0; j < TN; ++j) sum[i][j] = fmaf(filter[i], pixel[j], sum[i][j]);
+            }
+        }
+
+        if (more) {
+            if (STAGES == 1) {
+                fetch((step + 1) * BK);
+                __syncthreads();  // every thread has read the only tile
+            }
+            put((step + 1) % STAGES);
+            __syncthreads();
+        }
+    }
+
+    // STORE_VEC neighbouring outputs at a time.
+#pragma unroll
+    for (int j = 0; j < TN; j += NHWC ? 1 : STORE_VEC) {
+        const int position = spread<THREADS_N, PIXEL_VEC>(thread_n, j);
+        if (position >= pixels_left) continue;
+        const int image = (skipped + position) / PIXELS;
+        T* __restrict__ output = NHWC ? y + (first_pixel + position) * K + first_map
+                                      : y + (static_cast<long long>(first_image + image) * K + first_map) * PIXELS +
+                                            (skipped + position) % PIXELS;
+#pragma unroll
+        for (int i = 0; i < TM; i += NHWC ? STORE_VEC : 1) {
+            const int map = spread<THREADS_M, FILTER_VEC>(thread_m, i);
+            if (GROUP_K % BM != 0 && map >= maps_left) continue;
+            Neighbours<T, STORE_VEC> stored;
+#pragma unroll
+            for (int v = 0; v < STORE_VEC; ++v) {
+                const float value = NHWC ? sum[i + v][j] : sum[i][j + v];
+                stored.at[v] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(value, bias, first_map + map + (NHWC ? v : 0)));
+            }
+            *reinterpret_cast<Neighbours<T, STORE_VEC>*>(output + map * (NHWC ? 1 : PIXELS)) = stored;
+        }
+    }
+}

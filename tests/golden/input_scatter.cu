@@ -1,0 +1,144 @@
+// conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
+// input_scatter thread_c=1 thread_k=all block=256 filters=global unroll=none restrict=True
+
+// Direct convolution turned around: a thread takes CHANNELS inputs of one position and adds their products to every
+// output that they reach. Additions are atomic and come in any order: the last bits differ between runs.
+//
+//   x     [N, C, H, W]  input
+//   w     [K, C, R, S]  filters
+//   bias  [K]           not read without WITH_BIAS
+//   y     [N, K, P, Q]  output
+//   n     images N, any number
+//
+//   conv2d_scatter  grid x: image * PIXEL_TILES + tile of BLOCK input pixels;  y: group of MAPS maps;
+//                        z: group of CHANNELS channels
+//   others          go over all outputs, WIDTH neighbours a thread
+
+// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float value);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Neighbours {
+    T at[N];
+};
+
+// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// Needs _element.cuh.
+
+template <bool WITH_BIAS, bool WITH_RELU, typename T>
+__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
+    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
+    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
+    return sum;
+}
+
+// Outputs that many threads add to: what they hold before the first addition, and what is done to them after the last.
+// A thread takes WIDTH neighbouring outputs of one map, as one access. Needs _element.cuh and _epilogue.cuh.
+
+// Outputs start as their map's bias, or zero.
+template <int MAPS, int PIXELS, int WIDTH, bool WITH_BIAS>
+__device__ __forceinline__ void begin_outputs(float* y, const float* bias, long long first) {
+    const int map = static_cast<int>(first / PIXELS % MAPS);
+    const float start = epilogue<WITH_BIAS, false>(0.0f, bias, map);
+    Neighbours<float, WIDTH> outputs;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) outputs.at[i] = start;
+    *reinterpret_cast<Neighbours<float, WIDTH>*>(y + first) = outputs;
+}
+
+// The rectifier, once everything is added.
+template <int WIDTH>
+__device__ __forceinline__ void rectify_outputs(float* y, long long first) {
+    auto outputs = *reinterpret_cast<const Neighbours<float, WIDTH>*>(y + first);
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) outputs.at[i] = epilogue<false, true, float>(outputs.at[i], nullptr, 0);
+    *reinterpret_cast<Neighbours<float, WIDTH>*>(y + first) = outputs;
+}
+
+// Problem
+constexpr int C = 6, H = 23, W = 21;
+constexpr int K = 7, R = 3, S = 5;
+constexpr int P = 12, Q = 11;
+constexpr int STRIDE_H = 2, STRIDE_W = 2;
+constexpr int PAD_H = 1, PAD_W = 2;
+constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr bool WITH_BIAS = true;
+
+// Parameters
+constexpr int CHANNELS = 1;  // input channels a thread
+constexpr int MAPS = 7;  // output maps a thread
+constexpr int BLOCK = 256;  // threads a block, one input position each
+constexpr int UNROLL_R = 1, UNROLL_S = 1;
+
+// Derived
+constexpr int PIXEL_TILES = (H * W + BLOCK - 1) / BLOCK;
+constexpr int SWEEP_BLOCK = 256;  // threads a block that goes over the outputs, each
+constexpr int WIDTH = 4;  // so many neighbours of one map
+
+// The output row or column that an input row or column reaches through filter row or column `tap`; false if none.
+template <int STRIDE, int PAD, int DILATION, int EXTENT>
+__device__ __forceinline__ bool reached(int input, int tap, int& output) {
+    const int offset = input + PAD - tap * DILATION;
+    output = offset / STRIDE;
+    return offset >= 0 && offset % STRIDE == 0 && output < EXTENT;
+}
+
+extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK)
+conv2d_begin(const float* __restrict__ bias, float* __restrict__ y, int n) {
+    const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
+    if (first < static_cast<long long>(n) * (K * P * Q)) begin_outputs<K, P * Q, WIDTH, WITH_BIAS>(y, bias, first);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+conv2d_scatter(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int n) {
+    const int image = static_cast<int>(blockIdx.x / PIXEL_TILES);
+    const int position = static_cast<int>(blockIdx.x % PIXEL_TILES * BLOCK + threadIdx.x);
+    const int first_map = static_cast<int>(blockIdx.y) * MAPS;
+    const int first_channel = static_cast<int>(blockIdx.z) * CHANNELS;
+
+    constexpr int MAP_STRIDE = C * R * S;
+    const float* filters = w + (first_map * C + first_channel) * (R * S);
+    if (image >= n || position >= H * W) return;
+
+    const int row = position / W, column = position % W;
+    float input[CHANNELS];
+#pragma unroll
+    for (int j = 0; j < CHANNELS; ++j) {
+        input[j] = x[(static_cast<long long>(image) * C + first_channel + j) * (H * W) + position];
+    }
+
+    float* plane = y + (static_cast<long long>(image) * K + first_map) * (P * Q);
+#pragma unroll 1
+    for (int map = 0; map < MAPS; ++map) {
+#pragma unroll UNROLL_R
+        for (int r = 0; r < R; ++r) {
+            int p;
+            if (!reached<STRIDE_H, PAD_H, DILATION_H, P>(row, r, p)) continue;
+#pragma unroll UNROLL_S
+            for (int s = 0; s < S; ++s) {
+                int q;
+                if (!reached<STRIDE_W, PAD_W, DILATION_W, Q>(column, s, q)) continue;
+                float sum = 0.0f;
+#pragma unroll
+                for (int j = 0; j < CHANNELS; ++j) sum = fmaf(filters[(j * R + r) * S + s], input[j], sum);
+                atomicAdd(plane + p * Q + q, sum);
+            }
+        }
+        plane += P * Q;
+        filters += MAP_STRIDE;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK) conv2d_rectify(float* y, int n) {
+    const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
+    if (first < static_cast<long long>(n) * (K * P * Q)) rectify_outputs<WIDTH>(y, first);
+}

@@ -1,0 +1,160 @@
+// conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
+// register_gemm tile_m=32 tile_n=16 tiles=1 filters=global stores=direct unroll=1 restrict=True
+
+// Register-tiled implicit matrix product: y [maps x pixels] = w [maps x taps] * im2col(x) [taps x pixels].
+// A pixel is an output position of an image, all images in a row; a tap is an input channel and a filter position.
+// A thread computes TILE_N pixels of one map. In a step it holds STEP filters of its map in registers, and loads one of
+// the STEP x TILE_N inputs that the TILE_M threads of a tile share.
+//
+//   x     [N, C, H, W]  input
+//   w     [K, C, R, S]  filters
+//   bias  [K]           not read without WITH_BIAS
+//   y     [N, K, P, Q]  output
+//   n     images N, any number
+//
+//   grid  x: block of TILES * TILE_N pixels;  y: block of TILE_M maps
+//   block x: map;  y: tile of TILE_N pixels
+
+// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float value);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Neighbours {
+    T at[N];
+};
+
+// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// Needs _element.cuh.
+
+template <bool WITH_BIAS, bool WITH_RELU, typename T>
+__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
+    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
+    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
+    return sum;
+}
+
+// Problem
+using T = float;  // x, w, bias and y in memory
+constexpr int C = 6, H = 23, W = 21;
+constexpr int K = 7, R = 3, S = 5;
+constexpr int P = 12, Q = 11;
+constexpr int STRIDE_H = 2, STRIDE_W = 2;
+constexpr int PAD_H = 1, PAD_W = 2;
+constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr bool WITH_BIAS = true, WITH_RELU = true;
+
+// Parameters
+constexpr int TILE_M = 32;  // maps a tile, one a thread
+constexpr int TILE_N = 16;  // pixels a tile, all of them to each thread
+constexpr int TILES = 1;  // tiles a block
+constexpr int UNROLL = 1;  // steps unrolled
+
+// Derived
+constexpr int TAPS = C * R * S;
+constexpr int PIXELS = P * Q;  // an image
+constexpr int STEP = TILE_M / TILE_N;  // taps
+constexpr int BLOCK_N = TILES * TILE_N;
+constexpr int THREADS = TILE_M * TILES;
+
+// im2col(x) element by element: the inputs that meet the filters at an output pixel. Needs _element.cuh, T and the
+// problem's constants.
+
+// Input row and column where a pixel's receptive field starts; negative in the padding.
+struct Field {
+    int row, column;
+};
+
+// The field of pixel 0 <= pixel < P * Q.
+__device__ __forceinline__ Field field_at(int pixel) {
+    return {pixel / Q * STRIDE_H - PAD_H, pixel % Q * STRIDE_W - PAD_W};
+}
+
+// The input of a plane under filter position (r, s), zero in the padding.
+__device__ __forceinline__ T input_at(const T* plane, Field field, int r, int s) {
+    const int row = field.row + r * DILATION_H;
+    const int column = field.column + s * DILATION_W;
+    bool inside = true;
+    if constexpr (PAD_H > 0) inside = static_cast<unsigned>(row) < static_cast<unsigned>(H);
+    if constexpr (PAD_W > 0) inside = inside && static_cast<unsigned>(column) < static_cast<unsigned>(W);
+    return inside ? plane[row * W + column] : from_float<T>(0.0f);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+conv2d_register_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ y,
+                     int n) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    const int thread_m = static_cast<int>(threadIdx.x), tile = static_cast<int>(threadIdx.y);
+    float* const inputs = reinterpret_cast<float*>(smem) + tile * TILE_M;  // [tap of the step][pixel of the tile]
+
+    // The block's pixels start `skipped` pixels into `first_image`.
+    const long long first_pixel = static_cast<long long>(blockIdx.x) * BLOCK_N;
+    const long long left = static_cast<long long>(n) * PIXELS - first_pixel;
+    const int pixels_left = left < BLOCK_N ? static_cast<int>(left) : BLOCK_N;
+    const long long first_image = first_pixel / PIXELS;
+    const int skipped = static_cast<int>(first_pixel % PIXELS);
+    const int first_map = static_cast<int>(blockIdx.y) * TILE_M;
+
+    // This thread's element of the shared inputs: always of the same pixel, every STEP taps.
+    const int load_tap = thread_m / TILE_N, load_pixel = tile * TILE_N + thread_m % TILE_N;
+    const bool loads = load_pixel < pixels_left;
+    const int load_position = skipped + (loads ? load_pixel : 0);
+    const T* const image = x + (first_image + load_position / PIXELS) * (C * H * W);
+    const Field field = field_at(load_position % PIXELS);
+
+    // Threads beyond the last map repeat it.
+    const T* const filters = w + min(first_map + thread_m, K - 1) * TAPS;
+    constexpr int TAP_STRIDE = 1;
+
+    float sum[TILE_N];
+#pragma unroll
+    for (int j = 0; j < TILE_N; ++j) sum[j] = 0.0f;
+
+#pragma unroll UNROLL
+    for (int first_tap = 0; first_tap < TAPS; first_tap += STEP) {
+        const int tap = first_tap + load_tap;
+        float input = 0.0f;
+        if (loads && (TAPS % STEP == 0 || tap < TAPS)) {
+            input = to_float(input_at(image + tap / (R * S) * (H * W), field, tap / S % R, tap % S));
+        }
+        float filter[STEP];
+#pragma unroll
+        for (int j = 0; j < STEP; ++j) {
+            const bool exists = TAPS % STEP == 0 || first_tap + j < TAPS;
+            filter[j] = exists ? to_float(filters[(first_tap + j) * TAP_STRIDE]) : 0.0f;
+        }
+        inputs[thread_m] = input;
+        __syncthreads();
+
+#pragma unroll
+        for (int j = 0; j < STEP; ++j) {
+            const auto* const pixels = reinterpret_cast<const Neighbours<float, 4>*>(inputs + j * TILE_N);
+#pragma unroll
+            for (int m = 0; m < TILE_N / 4; ++m) {
+                const Neighbours<float, 4> pixel = pixels[m];
+#pragma unroll
+                for (int v = 0; v < 4; ++v) sum[m * 4 + v] = fmaf(filter[j], pixel.at[v], sum[m * 4 + v]);
+            }
+        }
+        __syncthreads();  // every thread has read the inputs
+    }
+
+    const int map = first_map + thread_m;
+    if (K % TILE_M != 0 && map >= K) return;
+#pragma unroll
+    for (int j = 0; j < TILE_N; ++j) {
+        const int pixel = tile * TILE_N + j;
+        if (pixel >= pixels_left) return;
+        const int position = skipped + pixel;
+        y[((first_image + position / PIXELS) * K + map) * PIXELS + position % PIXELS] =
+            from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(sum[j], bias, map));
+    }
+}

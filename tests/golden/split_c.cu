@@ -1,0 +1,161 @@
+// conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
+// split_c reduction=atomic chunk=all channels=1 block=256 thread_k=1 filters=global unroll=none restrict=True
+
+// Direct convolution, the input channels split over blocks: a thread computes what CHANNELS channels contribute to one
+// pixel of MAPS maps.
+// Blocks add their parts to the output with atomics, in any order: the last bits differ between runs.
+//
+//   x        [N, C, H, W]  input
+//   w        [K, C, R, S]  filters
+//   bias     [K]           not read without WITH_BIAS
+//   y        [N, K, P, Q]  output
+//   n        images N, any number
+//
+//   conv2d_split_c  grid x: image * PIXEL_TILES + tile of BLOCK pixels;  y: group of MAPS maps;
+//                        z: group of CHANNELS channels
+//   others          go over all outputs, WIDTH neighbours a thread
+
+// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float value);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Neighbours {
+    T at[N];
+};
+
+// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// Needs _element.cuh.
+
+template <bool WITH_BIAS, bool WITH_RELU, typename T>
+__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
+    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
+    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
+    return sum;
+}
+
+// Outputs that many threads add to: what they hold before the first addition, and what is done to them after the last.
+// A thread takes WIDTH neighbouring outputs of one map, as one access. Needs _element.cuh and _epilogue.cuh.
+
+// Outputs start as their map's bias, or zero.
+template <int MAPS, int PIXELS, int WIDTH, bool WITH_BIAS>
+__device__ __forceinline__ void begin_outputs(float* y, const float* bias, long long first) {
+    const int map = static_cast<int>(first / PIXELS % MAPS);
+    const float start = epilogue<WITH_BIAS, false>(0.0f, bias, map);
+    Neighbours<float, WIDTH> outputs;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) outputs.at[i] = start;
+    *reinterpret_cast<Neighbours<float, WIDTH>*>(y + first) = outputs;
+}
+
+// The rectifier, once everything is added.
+template <int WIDTH>
+__device__ __forceinline__ void rectify_outputs(float* y, long long first) {
+    auto outputs = *reinterpret_cast<const Neighbours<float, WIDTH>*>(y + first);
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) outputs.at[i] = epilogue<false, true, float>(outputs.at[i], nullptr, 0);
+    *reinterpret_cast<Neighbours<float, WIDTH>*>(y + first) = outputs;
+}
+
+// Problem
+using T = float;
+constexpr int C = 6, H = 23, W = 21;
+constexpr int K = 7, R = 3, S = 5;
+constexpr int P = 12, Q = 11;
+constexpr int STRIDE_H = 2, STRIDE_W = 2;
+constexpr int PAD_H = 1, PAD_W = 2;
+constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr bool WITH_BIAS = true;
+
+// Parameters
+constexpr int CHANNELS = 1;  // input channels a block
+constexpr int BLOCK = 256;  // threads a block, one pixel each
+constexpr int MAPS = 1;  // output maps a thread
+constexpr int UNROLL_R = 1, UNROLL_S = 1;
+
+// Derived
+constexpr int PIXELS = P * Q;  // an image
+constexpr int PIXEL_TILES = (PIXELS + BLOCK - 1) / BLOCK;
+constexpr int SWEEP_BLOCK = 256;  // threads a block that goes over the outputs, each
+constexpr int WIDTH = 4;  // so many neighbours of one map
+
+// im2col(x) element by element: the inputs that meet the filters at an output pixel. Needs _element.cuh, T and the
+// problem's constants.
+
+// Input row and column where a pixel's receptive field starts; negative in the padding.
+struct Field {
+    int row, column;
+};
+
+// The field of pixel 0 <= pixel < P * Q.
+__device__ __forceinline__ Field field_at(int pixel) {
+    return {pixel / Q * STRIDE_H - PAD_H, pixel % Q * STRIDE_W - PAD_W};
+}
+
+// The input of a plane under filter position (r, s), zero in the padding.
+__device__ __forceinline__ T input_at(const T* plane, Field field, int r, int s) {
+    const int row = field.row + r * DILATION_H;
+    const int column = field.column + s * DILATION_W;
+    bool inside = true;
+    if constexpr (PAD_H > 0) inside = static_cast<unsigned>(row) < static_cast<unsigned>(H);
+    if constexpr (PAD_W > 0) inside = inside && static_cast<unsigned>(column) < static_cast<unsigned>(W);
+    return inside ? plane[row * W + column] : from_float<T>(0.0f);
+}
+
+extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK)
+conv2d_begin(const float* __restrict__ bias, float* __restrict__ y, int n) {
+    const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
+    if (first < static_cast<long long>(n) * (K * PIXELS)) begin_outputs<K, PIXELS, WIDTH, WITH_BIAS>(y, bias, first);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+conv2d_split_c(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int n) {
+    const int image = static_cast<int>(blockIdx.x / PIXEL_TILES);
+    const int pixel = static_cast<int>(blockIdx.x % PIXEL_TILES * BLOCK + threadIdx.x);
+    const int map = static_cast<int>(blockIdx.y) * MAPS;
+    const int first_channel = static_cast<int>(blockIdx.z) * CHANNELS;
+    const int channels = min(CHANNELS, C - first_channel);
+
+    constexpr int MAP_STRIDE = C * R * S;
+    const float* filters = w + (map * C + first_channel) * (R * S);
+    if (image >= n || pixel >= PIXELS) return;
+
+    const long long input_image = image;
+    const float* plane = x + (input_image * C + first_channel) * (H * W);
+    const Field field = field_at(pixel);
+    float sum[MAPS];
+#pragma unroll
+    for (int j = 0; j < MAPS; ++j) sum[j] = 0.0f;
+
+#pragma unroll 1
+    for (int c = 0; c < channels; ++c) {
+#pragma unroll UNROLL_R
+        for (int r = 0; r < R; ++r) {
+#pragma unroll UNROLL_S
+            for (int s = 0; s < S; ++s) {
+                const float input = input_at(plane, field, r, s);
+#pragma unroll
+                for (int j = 0; j < MAPS; ++j) sum[j] = fmaf(filters[j * MAP_STRIDE + r * S + s], input, sum[j]);
+            }
+        }
+        plane += H * W;
+        filters += R * S;
+    }
+
+    float* const output = y + (static_cast<long long>(image) * K + map) * PIXELS + pixel;
+#pragma unroll
+    for (int j = 0; j < MAPS; ++j) atomicAdd(output + j * PIXELS, sum[j]);
+}
+
+extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK) conv2d_rectify(float* y, int n) {
+    const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
+    if (first < static_cast<long long>(n) * (K * PIXELS)) rectify_outputs<WIDTH>(y, first);
+}

@@ -1,0 +1,60 @@
+"""Runs FAULTY in check mode with one fault chosen by number: `python -m tests.host.checked CXX FAULT`.
+
+A process of its own, because AddressSanitizer must be in it from the start and ends it at the first error.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from autotune.compile import Program, Target
+from autotune.device import Launch
+from autotune.devices.host import HostDevice
+from autotune.devices.host_compile import compile_host
+
+FAULTY = """
+extern "C" __global__ void faulty(const float* __restrict__ x, float* __restrict__ y, int n, int fault) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    float* tile = reinterpret_cast<float*>(smem);
+    __shared__ float fixed[4][16];
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    const int t = threadIdx.x;
+    tile[t] = x[i];
+    fixed[t / 16][t % 16] = x[i];
+    __syncthreads();
+    float v = tile[63 - t] + fixed[0][0];
+    if (fault == 1) v += x[i + 1];
+    if (fault == 2) y[n] = v;
+    if (fault == 3) v += tile[64 + t];
+    if (fault == 4) v += fixed[t % 16][t / 16];
+    if (fault == 5) v += reinterpret_cast<const float4*>(x + 1)->x;
+    if (fault == 6) v += (n + i) * 900000;
+    __syncthreads();
+    y[i] = v;
+}
+"""
+THREADS, BLOCKS = 64, 40
+N = THREADS * BLOCKS
+
+
+def main() -> None:
+    """Compile, run in four orders of threads, compare."""
+    cxx, fault = sys.argv[1:]
+    device = HostDevice(cxx)
+    module = device.load(compile_host(Program(FAULTY, ("faulty",)), Target("host", check=True), cxx=cxx))
+    x, y = device.allocate(4 * N), device.allocate(4 * N)
+    content = np.arange(N, dtype=np.float32)
+    device.write(x, content.tobytes())
+    args = (np.uint64(x), np.uint64(y), np.int32(N), np.int32(fault))
+    rows = content.reshape(BLOCKS, THREADS)
+    for order_seed in range(4):
+        module.launch_ordered(Launch("faulty", (BLOCKS, 1, 1), (THREADS, 1, 1), 4 * THREADS, args), order_seed)
+        result = np.frombuffer(device.read(y, 4 * N), np.float32)
+        np.testing.assert_array_equal(result, (rows[:, ::-1] + rows[:, :1]).reshape(-1))
+    print("ran")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Every fault planted in a family is caught, ends its own config only, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from planted import FAULTS, GOOD, RAGGED
+
+from autotune.evaluate import Deadlines, DeviceEvaluator
+from autotune.problem import Layer
+from autotune.store import Store
+from autotune.study import Measure, Study
+from autotune.template import load_template
+from autotune.trial import Outcome
+from autotune.tune import LayerResult, tune
+
+pytestmark = pytest.mark.cxx
+
+HOST_FAULTS = {name: fault for name, fault in FAULTS.items() if fault.host}
+FAMILY = GOOD.name.removesuffix(".cu.j2")
+DEADLINE_S = 8.0  # of one evaluation; a good one takes well under a second
+MARK = "AUTOTUNE_TEST_MARK"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What became of one family."""
+
+    ending: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one study over all faulty families came to."""
+
+    result: LayerResult
+    endings: dict[str, Ending]
+    processes: list[str]
+    """command lines of what the study started and left running"""
+    files: list[str]
+    """what it left in the folder for temporary files"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
+    """One study with the good family and all faulty ones, in a folder for temporary files of its own."""
+    folder, mark = tmp_path_factory.mktemp("faults"), uuid.uuid4().hex
+    (folder / "tmp").mkdir()
+    families = {FAMILY: load_template(GOOD)}
+    for name, fault in HOST_FAULTS.items():
+        path = folder / f"{name}.cu.j2"
+        path.write_text(fault.text)
+        families[name] = load_template(path)
+    study = Study(
+        name="faults",
+        layers=(Layer("ragged", RAGGED),),
+        trials=len(families),
+        templates=tuple(families),
+        measure=Measure("hot"),
+        workspace_limit_bytes=1 << 60,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, mark)
+        patch.setenv("TMPDIR", str(folder / "tmp"))
+        patch.setattr(tempfile, "tempdir", None)
+        evaluator = DeviceEvaluator(["host"], 2, deadlines=Deadlines(evaluate_s=DEADLINE_S))
+        try:
+            with Store.open(str(folder / "faults.db")) as store:
+                (result,) = tune(study, families, evaluator, store)
+                trials = [row.trial for row in store.trials(None, outcome=None, sort="number", limit=None)]
+        finally:
+            evaluator.close()
+    endings = {
+        trial.config.template: Ending(f"{trial.outcome.value}/{trial.reason}", trial.message) for trial in trials
+    }
+    yield Found(result, endings, marked(mark, 10.0), [path.name for path in (folder / "tmp").iterdir()])
+
+
+def marked(mark: str, patience_s: float) -> list[str]:
+    """Command lines of the running processes that were started with a mark, once none is or patience ends."""
+    until = time.monotonic() + patience_s
+    while True:
+        lines = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
+                    lines.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:  # ended meanwhile
+                continue
+        if not lines or time.monotonic() > until:
+            return lines
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("name", HOST_FAULTS)
+def test_fault_is_caught(found: Found, name: str) -> None:
+    assert found.endings[name].ending in HOST_FAULTS[name].host, found.endings[name].message
+
+
+def test_study_with_every_fault_finds_the_good_family(found: Found) -> None:
+    assert found.result.best is not None
+    assert found.result.best.config.template == FAMILY
+    assert found.endings[FAMILY].ending == "correct/"
+    assert [name for name, end in found.endings.items() if end.ending.startswith(Outcome.CORRECT + "/")] == [FAMILY]
+    assert found.result.evaluated == len(HOST_FAULTS) + 1
+
+
+def test_study_with_every_fault_leaves_nothing_behind(found: Found) -> None:
+    assert not found.processes
+    assert not found.files
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("exit", "worker ended with status 0"),
+        ("abort", "worker killed by SIGABRT"),
+        ("endless_loop", f"no answer within {DEADLINE_S:.0f} s"),
+        ("assert", "kernel.cu"),
+        ("syntax_error", "kernel.cu:"),
+        ("static_smem", "too much shared data"),
+        ("divergent_barrier", "barrier of line"),
+        ("store_far_away", "illegal address"),
+        ("short_row", "q = 20"),
+        ("forgotten_map", "k = 2"),
+        ("too_few_blocks_for_images", "n = 2"),
+        ("store_behind_array", "1 words outside"),
+        ("workspace_of_terabytes", "exceed the memory of this machine"),
+    ],
+)
+def test_message_says_what_happened(found: Found, name: str, words: str) -> None:
+    assert words in found.endings[name].message.replace("q = 20;", "q = 20"), found.endings[name]
+
+
+HANG = """
+import sys
+from concurrent.futures import wait
+from pathlib import Path
+from autotune.evaluate import Deadlines, DeviceEvaluator
+from autotune.problem import Conv2dProblem
+from autotune.render import render
+from autotune.space import BoundTemplate, SearchSpace
+from autotune.template import load_template
+evaluator = DeviceEvaluator(["host"], 1)
+problem = Conv2dProblem(1, 1, 5, 5, 1, 3, 3)
+space = SearchSpace(BoundTemplate(load_template(Path(sys.argv[1])), problem, evaluator.info))
+source = render(space.bound, space.config(0))
+evaluator.begin_layer(problem)
+binary = evaluator.compile(source).result()
+print("evaluating", flush=True)
+evaluator.evaluate(source, binary, cache="hot", best_us=None)
+"""
+
+
+def test_killed_run_takes_its_hanging_kernel_along(tmp_path: Path) -> None:
+    path, mark = tmp_path / "hang.cu.j2", uuid.uuid4().hex
+    path.write_text(FAULTS["endless_loop"].text)
+    run = subprocess.Popen(
+        [sys.executable, "-c", HANG, str(path)], stdout=subprocess.PIPE, env={**os.environ, MARK: mark}, text=True
+    )
+    try:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "evaluating\n"
+        time.sleep(1.0)  # the kernel is now in its loop
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        assert not marked(mark, 5.0)
+    finally:
+        run.kill()
+        if run.stdout is not None:
+            run.stdout.close()
+        run.wait()
+
+
+def test_check_of_a_faulty_family_fails_and_names_the_configs(tmp_path: Path) -> None:
+    path = tmp_path / "mirrored.cu.j2"
+    path.write_text(FAULTS["mirrored_taps"].text)
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", "check", str(path), "--device", "host", "--configs", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert "tile=16 images=2" in done.stdout
+    assert "inexact" in done.stdout
+    assert "mirrored: 1 of 1 configs failed" in done.stderr
+    assert "Traceback" not in done.stderr

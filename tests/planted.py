@@ -1,0 +1,183 @@
+"""A correct small family and the faults that tests plant in it, each with what must become of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.problem import Conv2dProblem
+
+DATA = Path(__file__).parent / "data" / "templates"
+GOOD = DATA / "shared_tile.cu.j2"
+RAGGED = Conv2dProblem(3, 2, 19, 21, 3, 3, 3, pad_h=1, pad_w=1)
+"""Images, rows and columns that no block of the family divides, and padding."""
+
+INEXACT, WRONG, UNWRITTEN = "correctness/inexact", "correctness/wrong", "correctness/unwritten"
+OOB_WRITE, ILLEGAL = "correctness/oob_write", "runtime/illegal_address"
+# A sum with unwritten memory in it is NaN. Some processors keep the bits of the NaN, so that the output looks unwritten.
+READ_POISON = (INEXACT, UNWRITTEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Replacements in the good family's text and the endings, `outcome/reason`, that are right for the result."""
+
+    name: str
+    edits: tuple[tuple[str, str], ...]
+    host: tuple[str, ...]
+    """empty: this fault cannot be seen on the host device"""
+    cuda: tuple[str, ...]
+    """empty: a GPU may well get away with it"""
+
+    @property
+    def text(self) -> str:
+        """The family's text with the fault in it."""
+        text = GOOD.read_text(encoding="utf-8")
+        for old, new in self.edits:
+            if text.count(old) != 1:
+                raise ValueError(f"{self.name}: {old!r} occurs {text.count(old)} times in {GOOD.name}")
+            text = text.replace(old, new)
+        return text
+
+
+_STORE = "            if (p < P && q < Q) y["
+_END = "    }\n}\n"
+_FIRST_THREAD = "threadIdx.x + threadIdx.y + blockIdx.x + blockIdx.y + blockIdx.z == 0"
+
+
+def _once(statement: str) -> tuple[tuple[str, str], ...]:
+    """Let one thread of the launch run a statement at its end."""
+    return ((_END, f"    }}\n    if ({_FIRST_THREAD}) {{ {statement} }}\n}}\n"),)
+
+
+def _same(name: str, edits: tuple[tuple[str, str], ...], *endings: str) -> Fault:
+    return Fault(name, edits, endings, endings)
+
+
+FAULTS: Mapping[str, Fault] = {
+    fault.name: fault
+    for fault in (
+        # Barriers
+        Fault(
+            "no_barrier_before_use",
+            (("                __syncthreads();  // the tile is complete\n", ""),),
+            READ_POISON,
+            (INEXACT, WRONG, UNWRITTEN),
+        ),
+        Fault(
+            "no_barrier_before_overwrite",
+            (("                __syncthreads();  // every thread has used the tile before\n", ""),),
+            READ_POISON,
+            (),
+        ),
+        Fault(
+            "divergent_barrier",
+            (("__syncthreads();  // the tile is complete", "if (thread != 5) __syncthreads();"),),
+            ("runtime/deadlock", *READ_POISON),
+            (),
+        ),
+        # Edges
+        _same("no_guard_on_store", (("if (p < P && q < Q) y[", "y["),), OOB_WRITE),
+        Fault(
+            "no_guard_on_load",
+            (("row >= 0 && row < H && column >= 0 && column < W;", "row < 2 * H;"),),
+            READ_POISON,
+            (INEXACT, WRONG, UNWRITTEN),
+        ),
+        Fault(
+            "no_zero_in_padding",
+            (("tile[at] = inside ? x[", "if (inside) tile[at] = x["), (" : 0.0f;", ";")),
+            READ_POISON,
+            (),
+        ),
+        _same("no_guard_on_images", (("        if (image >= n) break;\n", ""),), OOB_WRITE),
+        _same("too_few_blocks_for_images", (("ceil_div(n, images)", "max(1, n // images)"),), UNWRITTEN),
+        # Stores
+        _same("store_before_array", _once("y[-1] = 1.0f;"), OOB_WRITE),
+        _same("store_behind_array", _once("y[static_cast<long long>(n) * K * P * Q] = 1.0f;"), OOB_WRITE),
+        _same("store_before_filters", _once("const_cast<float*>(w)[-3] = 1.0f;"), OOB_WRITE),
+        _same("store_far_away", _once("y[1ll << 40] = 1.0f;"), ILLEGAL),
+        _same("short_row", (("q < Q) y[", "q < Q - 1) y["),), UNWRITTEN),
+        _same("forgotten_map", (("for (int k = 0; k < K; ++k)", "for (int k = 0; k < K - 1; ++k)"),), UNWRITTEN),
+        # Indices
+        _same("transposed_tap", (("* R + r) * S + s]", "* S + s) * R + r]"),), INEXACT),
+        _same("mirrored_taps", (("* R + r) * S + s]", "* R + R - 1 - r) * S + S - 1 - s]"),), INEXACT),
+        _same("next_image", (("x[((static_cast<long long>(image)", "x[((static_cast<long long>((image + 1) % n)"),), INEXACT),
+        # State
+        Fault(
+            "reads_workspace",
+            (
+                ("[[stage]]", '[workspace]\nbytes = "4 * k"\n\n[[stage]]'),
+                ('"bias", "y", "n"]', '"bias", "y", "workspace", "n"]'),
+                ("float* y, int n)", "float* y, const float* workspace, int n)"),
+                ("float sum = 0.0f;", "float sum = workspace[k];"),
+            ),
+            READ_POISON,
+            (INEXACT, UNWRITTEN),
+        ),
+        _same(
+            "overwrites_input",
+            (("float sum = 0.0f;", "float sum = 0.0f;\n            if (i + k == 0) const_cast<float*>(x)[p * W + q] += 1.0f;"),),
+            "correctness/input_overwritten",
+        ),
+        _same("overwrites_bias", _once("const_cast<float*>(bias)[0] = 1.0f;"), "correctness/input_overwritten"),
+        _same(
+            "nondeterministic",
+            (
+                ('extern "C" __global__', '__device__ int launches;\n\nextern "C" __global__'),
+                (_STORE, f"            if (launches & 1 && sum != rintf(sum)) sum *= 1.0000003f;\n{_STORE}"),
+                *_once("++launches;"),
+            ),
+            "correctness/nondeterministic",
+        ),
+        # Ends of a process or a context
+        _same("null_pointer", _once("*reinterpret_cast<volatile int*>(8ll * n) = 1;"), ILLEGAL),
+        _same("endless_loop", _once("for (volatile int turns = 0; turns >= 0;) turns = n;"), "timeout/hang"),
+        _same("trap", _once("__trap();"), "runtime/trap"),
+        _same(
+            "assert",
+            (("constexpr int C =", "#include <cassert>\nconstexpr int C ="), *_once("assert(n < 0);")),
+            "runtime/assert",
+        ),
+        Fault("exit", (("constexpr int C", 'extern "C" void exit(int);\nconstexpr int C'), *_once("exit(0);")), ("runtime/crash",), ()),
+        Fault("abort", (("constexpr int C", 'extern "C" void abort();\nconstexpr int C'), *_once("abort();")), ("runtime/crash",), ()),
+        Fault("misaligned", _once("*reinterpret_cast<double*>(y + 1) = 0.0;"), (), ("runtime/misaligned_address",)),
+        Fault(
+            "smem_declared_too_small",
+            (("4 * tile_h * tile_w", "4"), ("TILE_W + column];", "TILE_W + column] + 0.0f * tile[50000];")),
+            (),
+            (ILLEGAL, "runtime/trap", "runtime/launch_failure"),
+        ),
+        # Resources
+        _same(
+            "static_smem",
+            (
+                ("    const int thread =", "    __shared__ float more[20000];\n    const int thread ="),
+                ("            float sum = 0.0f;", "            more[n * thread] = 0.0f;\n            float sum = more[n];"),
+            ),
+            "compile/compile_error",
+        ),
+        _same(
+            "syntax_error",
+            (("float sum = 0.0f;", "float sum = 0.0f"),),
+            "compile/compile_error",
+        ),
+        Fault(
+            "launch_beyond_bounds",
+            (("__launch_bounds__(THREADS)", "__launch_bounds__(32)"),),
+            (),
+            ("runtime/launch_failure",),
+        ),
+        # A request for memory that no device has
+        _same(
+            "workspace_of_terabytes",
+            (
+                ("[[stage]]", '[workspace]\nbytes = "1000000000000000"\n\n[[stage]]'),
+                ('"bias", "y", "n"]', '"bias", "y", "workspace", "n"]'),
+                ("float* y, int n)", "float* y, const float*, int n)"),
+            ),
+            "runtime/out_of_memory",
+        ),
+    )
+}

@@ -1,0 +1,177 @@
+"""What every shipped family promises. A new file in the templates folder is tested without a line changed here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from autotune.check import AWKWARD, CheckRow, check_family
+from autotune.cli import cli
+from autotune.evaluate import DeviceEvaluator
+from autotune.render import render
+from autotune.source import KernelSource
+from autotune.space import BoundTemplate
+from autotune.trial import Outcome
+
+from .shipped_families import FAMILIES, H200, TURING, default_of, family, supported
+
+PAIRS = 10  # problem-config pairs verified of each family
+
+
+@cache
+def default_source(name: str, label: str) -> KernelSource:
+    """A family's default config on an awkward problem."""
+    default = default_of(name, AWKWARD[label])
+    assert default is not None, f"{name}: no feasible config on {label}"
+    return render(BoundTemplate(family(name), AWKWARD[label], H200), default)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_header_documents_the_family(name: str) -> None:
+    template = family(name)
+    assert template.summary[0].isupper()
+    assert template.summary.endswith(".")
+    assert template.params
+    docs = [param.doc for param in template.params]
+    assert all(len(doc) > 10 for doc in docs)
+    assert len(set(docs)) == len(docs)
+    assert all(len(constraint.reason.split()) > 2 for constraint in template.constraints)
+    assert all(param.name in template.text.partition("#*/")[0] for param in template.params)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_command_line_prints_the_documentation(name: str) -> None:
+    done = CliRunner().invoke(cli, ["templates", name], catch_exceptions=False)
+    template = family(name)
+    printed = " ".join(done.stdout.split())
+    for words in (
+        template.summary,
+        template.supports.text,
+        *(param.name for param in template.params),
+        *(param.doc for param in template.params),
+        *(constraint.reason for constraint in template.constraints),
+    ):
+        assert " ".join(words.split()) in printed
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_default_is_feasible_wherever_the_family_is_supported(name: str) -> None:
+    assert supported(name, H200)
+    for device in (TURING, H200):
+        problems = supported(name, device)
+        empty = [label for label, problem in problems.items() if default_of(name, problem, device) is None]
+        assert not empty, f"{name}: no feasible config for {device.name} on {', '.join(empty)}"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_kernel_serves_every_batch_size(name: str) -> None:
+    for label, problem in supported(name).items():
+        source = default_source(name, label)
+        again = render(BoundTemplate(family(name), problem.with_n(problem.n + 10), H200), source.config)
+        assert again.program == source.program, f"{name} on {label}: the text depends on n"
+        assert all("n" in stage.args for stage in source.stages if "y" in stage.args)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rendered_source_stands_alone_and_reads_as_written_by_hand(name: str) -> None:
+    for label in supported(name):
+        text = default_source(name, label).program.text
+        assert not [line for line in text.splitlines() if line.startswith("#include") and '"' in line]
+        for leftover in ("${", "//%", "/*%", "%*/", "/*#", "#*/", "#pragma once"):
+            assert leftover not in text, f"{name} on {label}: {leftover} is left in the source"
+        assert "\n\n\n" not in text, f"{name} on {label}: two blank lines"
+        assert all(line == line.rstrip() for line in text.splitlines()), f"{name} on {label}: blanks at a line's end"
+
+
+RENDER_ALL = """
+import json
+from pathlib import Path
+from autotune.check import AWKWARD
+from autotune.device import DeviceInfo
+from autotune.render import render
+from autotune.space import BoundTemplate
+from autotune.template import load_templates
+from autotune.trial import Config
+import sys
+families = load_templates()
+device = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=150_000_000_000)
+hashes = {}
+for name, label, values in json.load(sys.stdin):
+    bound = BoundTemplate(families[name], AWKWARD[label], device)
+    hashes[f"{name} {label}"] = render(bound, Config.of(name, values)).hash
+json.dump(hashes, sys.stdout)
+"""
+
+
+def test_rendering_is_the_same_in_every_process() -> None:
+    sources = {(name, label): default_source(name, label) for name in FAMILIES for label in supported(name)}
+    asked = [[name, label, source.config.values()] for (name, label), source in sources.items()]
+    done = subprocess.run(
+        [sys.executable, "-c", RENDER_ALL],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "12345"},
+    )
+    assert json.loads(done.stdout) == {f"{name} {label}": source.hash for (name, label), source in sources.items()}
+
+
+# ---- golden files ----
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def golden_problem(name: str) -> str:
+    """The awkward problem of a family's golden file: one with stride, padding and an epilogue where it can."""
+    problems = supported(name)
+    return "stride" if "stride" in problems else next(iter(problems))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_default_source_is_the_golden_file(name: str, update_golden: bool) -> None:
+    source = default_source(name, golden_problem(name))
+    golden = GOLDEN / f"{name}.cu"
+    text = f"// conv2d {source.problem}\n// {source.config}\n\n{source.program.text.strip()}\n"
+    if update_golden:
+        golden.write_text(text, encoding="utf-8")
+    assert golden.is_file(), f"{golden.name} is missing; write it with: pytest tests/templates --update-golden"
+    assert text == golden.read_text(encoding="utf-8"), (
+        "generated code changed; if that is meant: pytest tests/templates --update-golden, and review the difference"
+    )
+
+
+def test_every_golden_file_has_a_family() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.cu")} <= set(FAMILIES)
+
+
+# ---- on the host device ----
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[DeviceEvaluator]:
+    evaluator = DeviceEvaluator(["host"], 2)
+    yield evaluator
+    evaluator.close()
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("name", FAMILIES)
+def test_sampled_configs_are_right_on_awkward_problems(name: str, host: DeviceEvaluator) -> None:
+    rows = list(check_family(family(name), host, most=PAIRS, seed=2026))
+    assert len(rows) == PAIRS
+    assert len({row.problem for row in rows}) == min(PAIRS, len(supported(name)))
+    assert not [told(row) for row in rows if row.outcome != Outcome.CORRECT]
+
+
+def told(row: CheckRow) -> str:
+    """A failed config in words."""
+    return f"{row.source.config} on {row.problem}: {row.outcome}/{row.reason}: {row.message}"

@@ -1,0 +1,119 @@
+"""What is exported compiles with nvcc alone, without a warning, for every architecture that its header admits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from autotune.calibrate import calibration_program
+from autotune.check import AWKWARD
+from autotune.cli import cli
+from autotune.device import DeviceInfo
+from autotune.problem import SIZE_NAMES, Conv2dProblem
+from autotune.reference import check_program
+from autotune.space import BoundTemplate, SearchSpace
+from autotune.template import KernelTemplate, load_template, template_files
+from autotune.toolchain import find_nvcc
+from autotune.trial import Config
+
+pytestmark = pytest.mark.nvcc
+
+FILES = template_files()
+ARCHS = (75, 80, 86, 89, 90, 100, 120)
+SEED = 11
+PREFERRED = ("half_nhwc", "half", "bfloat", "groups", "pointwise", *AWKWARD)  # for the sampled config
+
+
+def device(arch: int) -> DeviceInfo:
+    """A device with the tightest limits that its architecture has in common with all others."""
+    return DeviceInfo("cuda", f"sm_{arch}", arch, 40, 1 << 34, smem_per_block_bytes=65536, smem_per_sm_bytes=65536)
+
+
+@cache
+def family(name: str) -> KernelTemplate:
+    """A shipped family."""
+    return load_template(FILES[name])
+
+
+def admitted(name: str, problem: Conv2dProblem) -> tuple[int, ...]:
+    """Architectures on which a family serves a problem."""
+    return tuple(arch for arch in ARCHS if BoundTemplate(family(name), problem, device(arch)).supported)
+
+
+def chosen(name: str, order: tuple[str, ...]) -> Conv2dProblem:
+    """The first of some awkward problems that a family serves."""
+    return next(AWKWARD[label] for label in order if admitted(name, AWKWARD[label]))
+
+
+def nvcc(source: Path, archs: tuple[int, ...], *options: str) -> None:
+    """Compile as a user would; every warning fails."""
+    command = [str(find_nvcc()), "-std=c++17", "-Werror", "all-warnings", "--threads", "2", *options]
+    for arch in archs:
+        command += ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
+    done = subprocess.run(
+        [*command, "-o", "kernel.out", str(source)], capture_output=True, text=True, check=False, cwd=source.parent
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning" not in (done.stdout + done.stderr).lower()
+
+
+def exported(folder: Path, name: str, problem: Conv2dProblem, config: Config) -> Path:
+    """One config as `autotune export` writes it, tuned on the null device."""
+    layer = {size: getattr(problem, size) for size in SIZE_NAMES if "_" not in size}
+    pairs = {pair: [getattr(problem, f"{pair}_h"), getattr(problem, f"{pair}_w")] for pair in ("stride", "pad", "dilation")}
+    words = {"dtype": problem.dtype, "layout": problem.layout, "epilogue": problem.epilogue}
+    accuracy = "bf16" if problem.dtype == "bf16" else "fp16-acc16"
+    study = [
+        f'name = "exported"\naccuracy = "{accuracy}"\ntrials = 1\ntemplates = ["{name}"]',
+        f"[space.{name}]",
+        *(f"{param} = {json.dumps(value)}" for param, value in config.items),
+        '[[layer]]\nname = "layer"',
+        *(f"{key} = {json.dumps(value)}" for key, value in {**layer, **pairs, **words}.items()),
+    ]
+    (folder / "study.toml").write_text("\n".join(study))
+    database = str(folder / "results.db")
+    run = CliRunner()
+    for command in (
+        ["tune", str(folder / "study.toml"), "--device", "null", "--db", database],
+        ["export", "exported", "--db", database, "--out", str(folder)],
+    ):
+        done = run.invoke(cli, command, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+    (path,) = folder.glob("exported.layer*.cu")
+    return path
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_exported_default_compiles_everywhere(name: str, tmp_path: Path) -> None:
+    problem = chosen(name, ("stride", *AWKWARD))
+    archs = admitted(name, problem)
+    space = SearchSpace(BoundTemplate(family(name), problem, device(archs[0])), most_rows=0, sampled_rows=1)
+    assert space.default is not None
+    nvcc(exported(tmp_path, name, problem, space.default), archs, "-c")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_exported_sample_compiles_on_the_oldest_and_the_newest(name: str, tmp_path: Path) -> None:
+    problem = chosen(name, PREFERRED)
+    archs = admitted(name, problem)
+    bound = BoundTemplate(family(name), problem, device(archs[0]))
+    space = SearchSpace(bound, seed=SEED, most_rows=0, sampled_rows=8)
+    config = space.config(len(space.rows) - 1)
+    nvcc(exported(tmp_path, name, problem, config), (archs[0], archs[-1]), "-fatbin")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_verification_program_compiles_everywhere(dtype: str, tmp_path: Path) -> None:
+    problem = Conv2dProblem(2, 4, 9, 8, 6, 3, 2, groups=2, pad_h=1, dtype=dtype, epilogue="bias_relu")
+    (tmp_path / "check.cu").write_text(check_program(problem).text)
+    nvcc(tmp_path / "check.cu", ARCHS, "-fatbin")
+
+
+def test_calibration_program_compiles_everywhere(tmp_path: Path) -> None:
+    (tmp_path / "calibrate.cu").write_text(calibration_program().text)
+    nvcc(tmp_path / "calibrate.cu", ARCHS, "-fatbin")

@@ -1,0 +1,142 @@
+"""What the project's own sampler promises beyond the contract: it learns failures, finds optima, shares a budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from autotune.replay import replay_once
+from autotune.search import Search
+from autotune.search.neighbours import Neighbourhood
+from autotune.trial import Config, Value
+
+from .spaces import ListedSpace, finished, run
+from .synthetic import synthetic
+
+
+def feasible(values: Mapping[str, Value]) -> bool:
+    return 32 <= int(values["bx"]) * int(values["by"]) <= 512 and int(values["depth"]) % int(values["unroll"]) == 0
+
+
+def tiles(template: str = "tiles") -> ListedSpace:
+    """About 9,000 configs of eight parameters."""
+    params: dict[str, list[Value]] = {
+        "bx": [8, 16, 32, 64, 128],
+        "by": [1, 2, 4, 8, 16],
+        "tx": [1, 2, 3, 4],
+        "ty": [1, 2, 3, 4],
+        "depth": [1, 2, 4, 6],
+        "unroll": [1, 2, 3],
+        "memory": ["global", "constant"],
+        "vector": [1, 2, 4],
+    }
+    return ListedSpace(template, params, feasible)
+
+
+def smooth(config: Config) -> float:
+    values = config.values()
+    threads = int(values["bx"]) * int(values["by"])
+    work = int(values["tx"]) * int(values["ty"])
+    cost = (
+        100.0
+        * (1 + abs(np.log2(threads / 128)) / 4)
+        * (1 + abs(work - 6) / 10)
+        * (1 + 0.3 / int(values["unroll"]))
+        * (1.2 if values["memory"] == "global" else 1.0)
+        * (1 + 0.05 * abs(int(values["vector"]) - 2))
+    )
+    return float(cost)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("name", "value"), [("memory", "constant"), ("bx", (8, 16, 32))])
+def test_failures_are_learned(seed: int, name: str, value: Value | tuple[int, ...]) -> None:
+    """One value, or three of five, that always fail cover half of the space; the search soon keeps out of there."""
+    space = tiles()
+    failing = value if isinstance(value, tuple) else (value,)
+
+    def cost(config: Config) -> float:
+        return float("inf") if config.values()[name] in failing else smooth(config)
+
+    share = np.mean([space.config(row).values()[name] in failing for row in range(len(space.rows))])
+    assert 0.35 < share < 0.65
+    trials = run([space], cost, sampler="default", budget=100, seed=seed)
+    late = [trial for trial in trials[30:] if trial.config.values()[name] in failing]
+    assert len(late) <= 5, [str(trial.config) for trial in late]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_optimum_of_a_smooth_space_is_found(seed: int) -> None:
+    space = tiles()
+    optimum = min(smooth(space.config(row)) for row in range(len(space.rows)))
+    trials = run([space], smooth, sampler="default", budget=80, seed=seed)
+    assert min(smooth(trial.config) for trial in trials) == pytest.approx(optimum)
+
+
+@pytest.mark.parametrize(("kernel", "within"), [("dedispersion", 1.05), ("transpose", 1.10)])
+def test_synthetic_kernels_come_close_within_60_evaluations(kernel: str, within: float) -> None:
+    recording = synthetic(kernel, "small")
+    found = [replay_once(recording, sampler="default", seed=seed, evaluations=60).after(60) for seed in range(3)]
+    assert sorted(found)[1] <= within, found
+
+
+def test_every_family_gets_a_fair_look_and_the_better_one_the_budget() -> None:
+    trials = run(
+        [tiles("bad"), tiles("good")],
+        lambda config: smooth(config) * (3.0 if config.template == "bad" else 1.0),
+        sampler="default",
+        budget=60,
+    )
+    spent = {name: sum(trial.config.template == name for trial in trials) for name in ("good", "bad")}
+    assert spent["bad"] >= 6
+    assert spent["good"] >= 40
+
+
+def test_a_family_whose_default_is_bad_still_wins_with_its_best_config() -> None:
+    slow_start, plain = tiles("slow_start"), tiles("plain")
+
+    def cost(config: Config) -> float:
+        return smooth(config) * 0.6 if config.template == "slow_start" else 180.0 + smooth(config) / 100
+
+    assert cost(slow_start.config(0)) > cost(plain.config(0))
+    trials = run([plain, slow_start], cost, sampler="default", budget=60)
+    assert min(trials, key=lambda trial: cost(trial.config)).config.template == "slow_start"
+
+
+def test_sixteen_in_flight_do_not_crowd_together() -> None:
+    """Configs asked for before any answer lie as far apart as those of a sequential search."""
+    space = tiles()
+    search = Search([space], sampler="default", seed=0, budget=200, history=())
+    for number in range(30):
+        config = search.ask(number)
+        assert config is not None
+        search.tell(finished(number, config, smooth(config)))
+    batch = [config for number in range(30, 46) if (config := search.ask(number)) is not None]
+    assert len(set(batch)) == 16
+    values = [config.values() for config in batch]
+    differing = [sum(a[name] != b[name] for name in a) for a in values for b in values if a is not b]
+    assert np.mean(differing) >= 2.0
+
+
+def test_a_proposal_at_a_thousand_trials_takes_milliseconds() -> None:
+    """The bound is loose, for slow and busy machines; the measured figure stands in docs/search.md."""
+    recording = synthetic("stencil", "small")
+    history = [recording.trial(n, recording.config(37 * n)) for n in range(1000)]
+    search = Search([recording], sampler="default", seed=0, budget=2000, history=history)
+    search.ask(1000)
+    started = time.process_time()
+    for number in range(1001, 1006):
+        search.ask(number)
+    assert (time.process_time() - started) / 5 < 0.2
+
+
+def test_neighbours_are_the_rows_that_differ_in_one_or_two_values() -> None:
+    space = tiles()
+    near = Neighbourhood(space)
+    for position in (0, 17, 1234, len(space.rows) - 1):
+        apart = np.count_nonzero(space.rows != space.rows[position], axis=1)
+        assert sorted(near.within_one(position)) == list(np.flatnonzero(apart == 1))
+        assert sorted(near.within_two(position)) == list(np.flatnonzero(apart == 2))

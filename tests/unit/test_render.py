@@ -1,0 +1,233 @@
+"""Rendering: one config becomes text that serves every batch size, and launches for the one asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import DEVICE, SMALL, bind, tiny
+
+from autotune.check import AWKWARD
+from autotune.errors import Rejected, TemplateError
+from autotune.problem import Conv2dProblem
+from autotune.render import render
+from autotune.source import KernelSource, Stage
+from autotune.space import BoundTemplate, SearchSpace
+from autotune.template import load_template, template_files
+from autotune.trial import Config, Value
+
+DEFAULTS: dict[str, Value] = {"threads": 64, "turns": 1, "order": "rows", "fast": False}
+
+
+def source(bound: BoundTemplate, **values: Value) -> KernelSource:
+    """The tiny family rendered with some values that are not the defaults."""
+    return render(bound, Config.of("tiny", {**DEFAULTS, **values}))
+
+
+def test_numbers_enter_as_constants_and_launches_are_evaluated(tmp_path: Path) -> None:
+    found = source(bind(tiny(tmp_path)), threads=128, turns=3)
+    assert "constexpr int C = 2, H = 9, W = 8;" in found.program.text
+    assert "constexpr int THREADS = 128, TURNS = 3;" in found.program.text
+    outputs = SMALL.y_elements
+    assert found.stages == (
+        Stage("conv2d_tiny", ("x", "w", "y", "n"), (128, 1, 1), (-(-outputs // 384), 1, 1), smem_bytes=0),
+    )
+    assert found.program.entries == ("conv2d_tiny",)
+    assert (found.accuracy, found.deterministic, found.loop_count) == ("fp32", True, 1)
+    assert (found.packed_w_bytes, found.workspace_bytes, found.prepare, found.constants) == (0, 0, (), ())
+
+
+def test_the_text_reads_as_if_written_by_hand(tmp_path: Path) -> None:
+    text = source(bind(tiny(tmp_path)), fast=True).program.text
+    assert "#pragma unroll" in text
+    assert "#pragma unroll" not in source(bind(tiny(tmp_path))).program.text
+    for mark in ("//%", "/*%", "%*/", "${", "/*#", "#*/"):
+        assert mark not in text
+    assert not text.startswith("\n")
+    assert text.endswith("}\n")
+
+
+def samples(bound: BoundTemplate) -> Sequence[Config]:
+    """Four feasible configs, out of each parameter's extreme values or, where these do not go, a few more."""
+    for step in (1.0, 0.5, 0.25):
+        kept = {
+            param.name: tuple(
+                dict.fromkeys(param.values[int(at * (len(param.values) - 1))] for at in np.arange(0, 1.1, step))
+            )
+            for param in bound.template.params
+        }
+        space = SearchSpace(bound, kept)
+        if len(space.rows) >= 4:
+            return [space.config(at * (len(space.rows) - 1) // 3) for at in range(4)]
+    raise AssertionError(f"{bound.template.name} has hardly any config on {bound.problem}")
+
+
+@pytest.mark.parametrize("name", list(template_files()))
+def test_one_text_serves_every_batch_size(name: str) -> None:
+    family = load_template(template_files()[name])
+    problem = next(problem for problem in AWKWARD.values() if bind(family, problem).supported and problem.n > 1)
+    bound = bind(family, problem)
+    compared = 0
+    for config in samples(bound):
+        text = render(bound, config).program.text
+        for n in (9, 1000):
+            with contextlib.suppress(Rejected):
+                assert render(bind(family, problem.with_n(n)), config).program.text == text, str(config)
+                compared += 1
+    assert compared > 3
+
+
+def test_identical_configs_give_identical_sources(tmp_path: Path) -> None:
+    first, again = source(bind(tiny(tmp_path)), turns=2), source(bind(tiny(tmp_path)), turns=2)
+    assert first == again
+    assert first.hash == again.hash
+
+
+def test_the_hash_is_of_what_runs(tmp_path: Path) -> None:
+    plain = source(bind(tiny(tmp_path)))
+    noted = source(
+        bind(tiny(tmp_path / "other", ("One output", "1 output"), ("threads a block", "threads in a block")))
+    )
+    assert noted.hash == plain.hash, "a note in the header is no other kernel"
+    renamed = render(bind(tiny(tmp_path, name="renamed")), Config.of("renamed", DEFAULTS))
+    assert renamed.hash == plain.hash, "nor is another name"
+    different = {
+        "text": source(bind(tiny(tmp_path, ("float sum = 0.0f", "float sum = 0.f")))),
+        "launch": source(bind(tiny(tmp_path, ('["threads", "1", "1"]', '["threads", "2", "1"]')))),
+        "accuracy": source(bind(tiny(tmp_path, ('"fp32"', '"tf32"')))),
+        "determinism": source(bind(tiny(tmp_path, ("[params]", 'deterministic = "false"\n[params]')))),
+        "config": source(bind(tiny(tmp_path)), turns=2),
+        "batch size": source(bind(tiny(tmp_path), SMALL.with_n(4))),
+        "problem": source(bind(tiny(tmp_path), dataclasses.replace(SMALL, h=10))),
+    }
+    hashes = {name: found.hash for name, found in different.items()}
+    assert len({plain.hash, *hashes.values()}) == 1 + len(hashes), hashes
+
+
+INCLUDES = (
+    "constexpr int C =",
+    '#include "_a.cuh"\n#include "_b.cuh"\n#include <cuda_fp16.h>\n#include "_a.cuh"\nconstexpr int C =',
+)
+
+
+def test_included_files_stand_in_the_text_once(tmp_path: Path) -> None:
+    (tmp_path / "_a.cuh").write_text('#pragma once\n\n#include "_b.cuh"\n// this is a\n')
+    (tmp_path / "_b.cuh").write_text("#pragma once\n// this is b, which costs ${nothing}\n")
+    text = source(bind(tiny(tmp_path, INCLUDES))).program.text
+    assert text.count("// this is a") == 1
+    assert text.count("// this is b, which costs ${nothing}") == 1
+    assert text.index("// this is b") < text.index("// this is a")
+    assert "#pragma once" not in text
+    assert '"_' not in text
+    assert "#include <cuda_fp16.h>" in text
+
+
+def test_an_include_that_a_config_does_not_reach_is_not_in_its_text(tmp_path: Path) -> None:
+    (tmp_path / "_a.cuh").write_text("// this is a\n")
+    family = tiny(tmp_path, ("constexpr int C =", '//% if fast\n#include "_a.cuh"\n//% endif\nconstexpr int C ='))
+    assert "// this is a" in source(bind(family), fast=True).program.text
+    assert "// this is a" not in source(bind(family)).program.text
+
+
+def test_the_shipped_shared_code_serves_ones_own_family(tmp_path: Path) -> None:
+    family = tiny(tmp_path, ("constexpr int C =", '#include "_epilogue.cuh"\nconstexpr int C ='))
+    assert "_epilogue.cuh" not in source(bind(family)).program.text
+    assert len(source(bind(family)).program.text) > len(source(bind(tiny(tmp_path))).program.text)
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        ("${1.5}", "prints 1.5; only whole numbers, words and true/false may be printed"),
+        ("${p * 0.5}", "prints"),
+        ("${none}", "prints None"),
+        ("${[1, 2]}", r"prints \[1, 2\]"),
+        ("${1 / 2}", "prints 0.5"),
+        ("${1 // 0}", "body raises ZeroDivisionError"),
+        ("${1 + 'a'}", "body raises TypeError"),
+        ("${order.upper.nothing}", "has no attribute 'nothing'"),
+        ("${''.__class__}", "access to attribute '__class__'"),
+        ("${range(3).start.real.nothing}", "has no attribute 'nothing'"),
+    ],
+)
+def test_what_a_body_must_not_print(tmp_path: Path, printed: str, words: str) -> None:
+    bound = bind(tiny(tmp_path, ("float sum = 0.0f", f"float sum = {printed}")))
+    with pytest.raises(TemplateError, match=words) as caught:
+        source(bound)
+    assert str(caught.value).startswith(f"{tmp_path / 'tiny.cu.j2'}: ")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_truth_is_printed_as_in_cxx(tmp_path: Path) -> None:
+    bound = bind(tiny(tmp_path, ("float sum = 0.0f", "float sum = ${fast} + ${turns > 1} + ${order}")))
+    assert "float sum = false + true + rows" in source(bound, turns=2).program.text
+
+
+def test_a_rejected_config_is_not_rendered(tmp_path: Path) -> None:
+    with pytest.raises(Rejected) as caught:
+        source(bind(tiny(tmp_path)), threads=256, turns=6)
+    assert (caught.value.outcome, caught.value.reason) == ("constraints", "constraint")
+
+
+@pytest.mark.parametrize("extents", ['["threads - 64", "1", "1"]', '["threads", "turns - 2", "1"]'])
+def test_a_launch_of_nothing_is_the_templates_mistake(tmp_path: Path, extents: str) -> None:
+    with pytest.raises(TemplateError, match="block of conv2d_tiny is .*: at least 1 each"):
+        source(bind(tiny(tmp_path, ('["threads", "1", "1"]', extents))))
+
+
+def test_an_accuracy_class_that_does_not_exist(tmp_path: Path) -> None:
+    bound = bind(tiny(tmp_path, ('accuracy = "fp32"', "accuracy = \"'fp32' if not fast else 'exact'\"")))
+    assert source(bound).accuracy == "fp32"
+    with pytest.raises((TemplateError, Rejected), match="accuracy"):
+        source(bound, fast=True)
+
+
+FULL = (
+    "[[stage]]",
+    """[constant]
+w_const = { from = "packed_w", when = "fast" }
+b_const = { from = "bias" }
+[packed_w]
+bytes = "4 * k * c * r * s"
+[workspace]
+bytes = "n * turns"
+[loop]
+count = "ceil_div(n, 2)"
+[[prepare]]
+entry = "pack"
+args = ["w", "packed_w"]
+block = ["32", "1", "1"]
+grid = ["k", "1", "1"]
+[[stage]]
+entry = "zero"
+args = ["y", "workspace", "i"]
+block = ["32", "1", "1"]
+grid = ["n", "1", "1"]
+smem_bytes = "turns * 4"
+when = "order == 'taps'"
+[[stage]]""",
+)
+
+
+def test_stages_constants_and_sizes_follow_the_config(tmp_path: Path) -> None:
+    bound = bind(tiny(tmp_path, FULL))
+    found = source(bound, order="taps", turns=2)
+    assert [stage.entry for stage in found.stages] == ["zero", "conv2d_tiny"]
+    assert found.stages[0].smem_bytes == 8
+    assert [stage.entry for stage in found.prepare] == ["pack"]
+    assert found.program.entries == ("pack", "zero", "conv2d_tiny")
+    assert [(symbol.name, symbol.origin) for symbol in found.constants] == [("b_const", "bias")]
+    assert found.packed_w_bytes == 4 * 4 * 2 * 9
+    assert (found.workspace_bytes, found.loop_count) == (6, 2)
+    fast = source(bound, fast=True)
+    assert [stage.entry for stage in fast.stages] == ["conv2d_tiny"]
+    assert [symbol.name for symbol in fast.constants] == ["w_const", "b_const"]
+
+
+def test_expressions_see_the_device(tmp_path: Path) -> None:
+    bound = bind(tiny(tmp_path, ('"ceil_div(n * k * p * q, outputs)"', '"device.sm_count"')))
+    assert source(bound).stages[0].grid == (DEVICE.sm_count, 1, 1)

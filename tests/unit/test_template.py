@@ -1,0 +1,340 @@
+"""Loading a family: every mistake in a header or body is named, with its line or dotted key."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tiny import TINY, changed, tiny, write_family
+
+from autotune.errors import TemplateError
+from autotune.template import load_template, load_templates, template_files
+
+
+def complaint(path: Path) -> str:
+    """What loading says, without the path that it must begin with."""
+    with pytest.raises(TemplateError) as caught:
+        load_template(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert len(message.splitlines()) == 1
+    return message.removeprefix(f"{path}: ")
+
+
+def line_of(path: Path, text: str) -> int:
+    """The line of a file that a text stands in, from 1."""
+    return next(n for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if text in line)
+
+
+def test_a_family_is_read_as_it_is_written(tmp_path: Path) -> None:
+    family = tiny(tmp_path)
+    assert family.name == "tiny"
+    assert family.summary.startswith("One output a thread")
+    assert [param.name for param in family.params] == ["threads", "turns", "order", "fast"]
+    assert family.params[0].values == (64, 32, 128, 256)
+    assert family.params[0].doc == "threads a block"
+    assert family.params[3].values == (False, True)
+    assert [constraint.reason for constraint in family.constraints] == [
+        "a block computes at most 512 outputs",
+        "unrolling needs the taps inside",
+    ]
+    assert family.stages[0].args == ("x", "w", "y", "n")
+    assert family.accuracy.bind({}).word({}) == "fp32"
+    assert family.deterministic.bind({}).integer({}) == 1
+    assert family.loop_count.bind({}).integer({}) == 1
+    assert family.header.startswith("summary")
+    assert "#*/" not in family.header
+
+
+def test_the_hash_follows_the_text_and_the_included_files(tmp_path: Path) -> None:
+    included = ("constexpr int C", '#include "_own.cuh"\nconstexpr int C')
+    (tmp_path / "_own.cuh").write_text("// one\n")
+    first = tiny(tmp_path, included).hash
+    assert tiny(tmp_path, included).hash == first
+    (tmp_path / "_own.cuh").write_text("// two\n")
+    assert tiny(tmp_path, included).hash != first
+    assert tiny(tmp_path, included, ("One output", "1 output")).hash != first
+
+
+def test_derived_values_may_stand_in_any_order(tmp_path: Path) -> None:
+    family = tiny(
+        tmp_path, ('outputs = "threads * turns"', 'outputs = "half * 2"\nhalf = "quarter * 2"\nquarter = "threads"')
+    )
+    assert [name for name, _ in family.derived].index("quarter") < [name for name, _ in family.derived].index("half")
+    assert [name for name, _ in family.derived][-1] == "outputs"
+
+
+HEADER_MISTAKES = {
+    "unknown key": (
+        ("accuracy = ", "acuracy = "),
+        r"acuracy: unknown key \(did you mean 'accuracy'\?\); known keys are accuracy, arch, constant, ",
+    ),
+    "unknown key of a stage": (("args  =", "inputs ="), r"stage\[0\]\.inputs: unknown key; known keys are args, "),
+    "unknown key of a parameter": (('doc = "threads', 'docs = "threads'), r"params\.threads\.docs: unknown key"),
+    "no summary": (("summary ", "# summary "), "summary: missing from the header"),
+    "empty summary": (
+        ('"One output a thread and turn; a block of threads walks over the outputs."', '" "'),
+        "summary: ",
+    ),
+    "no arch": (("arch ", "# arch "), "arch: missing from the header"),
+    "no stage": ((TINY[TINY.index("[[stage]]") : TINY.index("#*/")], ""), "stage: missing from the header"),
+    "stage is a table": (("[[stage]]", "[stage]"), r"stage: expected \[\[stage\]\]"),
+    "stage without a grid": (("grid  =", "# grid  ="), r"stage\[0\]\.grid: missing"),
+    "entry is no name": (('"conv2d_tiny"', '"conv2d tiny"'), r"stage\[0\]\.entry: expected the name of a kernel"),
+    "unknown argument": (
+        ('"x", "w"', '"x", "weights"'),
+        r"stage\[0\]\.args: expected a list of names out of x, w, bias",
+    ),
+    "arguments are a word": (('["x", "w", "y", "n"]', '"xwyn"'), r"stage\[0\]\.args: expected a list of names"),
+    "argument is a table": (('["x", "w", "y", "n"]', "[{ a = 1 }]"), r"stage\[0\]\.args: expected a list of names"),
+    "block of two": (('["threads", "1", "1"]', '["threads", "1"]'), r"stage\[0\]\.block: expected three expressions"),
+    "params is a word": (("[params]", 'params = "none"\n[unused]'), "params: expected a table|unused: unknown key"),
+    "parameter is a list": (
+        ('threads = { values = [64, 32, 128, 256], doc = "threads a block" }', "threads = [64, 32]"),
+        r"params\.threads: expected \{ values = \[\.\.\.\], doc = \.\.\. \}",
+    ),
+    "parameter without values": (("values = [64, 32, 128, 256], ", ""), r"params\.threads\.values: expected a list"),
+    "parameter with no value": (
+        ("[64, 32, 128, 256]", "[]"),
+        r"params\.threads\.values: expected a list with at least",
+    ),
+    "value twice": (("[64, 32, 128, 256]", "[64, 64]"), r"params\.threads\.values: a value stands twice"),
+    "values of two kinds": (
+        ("[64, 32, 128, 256]", '[64, "all"]'),
+        r"params\.threads\.values: values are whole numbers,",
+    ),
+    "numbers and truth": (("[64, 32, 128, 256]", "[64, true]"), r"params\.threads\.values: values are whole numbers,"),
+    "fraction": (("[64, 32, 128, 256]", "[64.0]"), r"params\.threads\.values: values are whole numbers,"),
+    "no doc": ((', doc = "threads a block"', ""), r"params\.threads\.doc: say what the parameter does"),
+    "parameter named like a size": (("turns   =", "stride_h ="), r"params\.stride_h: not a free name"),
+    "parameter named like a function": (("turns   =", "min ="), r"params\.min: not a free name"),
+    "parameter that is no name": (("turns   =", '"two turns" ='), r"params\.two turns: not a free name"),
+    "derived named like a size": (("outputs = ", 'k = "1"\noutputs = '), r"derived\.k: already the name of a problem"),
+    "derived named like a parameter": (("outputs = ", 'fast = "1"\noutputs = '), r"derived\.fast: already the name"),
+    "cycle": (
+        ('outputs = "threads * turns"', 'outputs = "a * turns"\na = "b + threads"\nb = "a + 1"'),
+        r"derived\.a: a cycle through a, b",
+    ),
+    "cycle of one": (
+        ('"threads * turns"', '"outputs * threads * turns"'),
+        r"derived\.outputs: a cycle through outputs",
+    ),
+    "undeclared in derived": (
+        ('"threads * turns"', '"threads * turn"'),
+        r"derived\.outputs: undeclared name 'turn' in 'threads \* turn' \(did you mean 'turns'\?\)",
+    ),
+    "undeclared in a constraint": (
+        ('"outputs <= 512"', '"output <= 512"'),
+        r'constraints\."a block computes at most 512 outputs": undeclared name \'output\'',
+    ),
+    "undeclared in supports": (('"groups == 1 and', '"threads == 1 and'), "supports: undeclared name 'threads'"),
+    "undeclared in arch": (('"device.arch >= 70"', '"k > 1"'), "arch: undeclared name 'k'"),
+    "undeclared of the device": (('"device.arch >= 70"', '"device.archs > 1"'), "arch: undeclared name 'device.archs'"),
+    "undeclared in the grid": (('"ceil_div(n * k', '"ceil_div(m * k'), r"stage\[0\]\.grid\[0\]: undeclared name 'm'"),
+    "undeclared in accuracy": (('accuracy = "fp32"', 'accuracy = "fp33"'), "accuracy: undeclared name 'fp33'"),
+    "expression of another kind": (('"outputs <= 512"', "[512]"), "constraints.*expected an expression in quotes, got"),
+    "fraction as an expression": (
+        ('"outputs <= 512"', "0.5"),
+        "constraints.*expected an expression in quotes, got 0.5",
+    ),
+    "expression that does not parse": (
+        ('"outputs <= 512"', '"outputs <="'),
+        r"constraints.*'outputs <=' does not parse",
+    ),
+    "unused parameter": (
+        ("[derived]", 'idle = { values = [1, 2], doc = "nothing" }\n[derived]'),
+        r"params\.idle: declared and not used by the body or the launch",
+    ),
+    "parameter used by a constraint only": (
+        ("[constraints]", '[params.idle]\nvalues = [1]\ndoc = "nothing"\n[constraints]\n"idle is 1" = "idle == 1"'),
+        r"params\.idle: declared and not used by the body or the launch",
+    ),
+    "parameter used by an unused derived": (
+        ("[constraints]", 'idle_twice = "idle * 2"\n[params.idle]\nvalues = [1]\ndoc = "x"\n[constraints]'),
+        r"params\.idle: declared and not used by the body or the launch",
+    ),
+    "workspace without its size": (('"y", "n"]', '"y", "n", "workspace"]'), r"workspace\.bytes: missing, but a stage"),
+    "packed weights without their size": (('"y", "n"]', '"y", "n", "packed_w"]'), r"packed_w\.bytes: missing"),
+    "loop index without a loop": (('"y", "n"]', '"y", "n", "i"]'), r"loop\.count: missing, but a stage takes i"),
+    "workspace nobody takes": (
+        ("[[stage]]", '[workspace]\nbytes = "4"\n[[stage]]'),
+        r"workspace\.bytes: declared, but",
+    ),
+    "workspace without bytes": (("[[stage]]", "[workspace]\nbyte = 4\n[[stage]]"), r"workspace\.byte: unknown key"),
+    "constant from nowhere": (
+        ("[[stage]]", '[constant]\nw_const = { from = "x" }\n[[stage]]'),
+        r"constant\.w_const\.from: expected w, bias or packed_w, got 'x'",
+    ),
+    "constant from a list": (
+        ("[[stage]]", '[constant]\nw_const = { from = ["w"] }\n[[stage]]'),
+        r"constant\.w_const\.from: expected w, bias or packed_w",
+    ),
+    "constant is a word": (
+        ("[[stage]]", '[constant]\nw_const = "w"\n[[stage]]'),
+        r"constant\.w_const: expected \{ from",
+    ),
+    "prepare that reads the input": (
+        (
+            "[[stage]]",
+            '[packed_w]\nbytes = "4"\n[[prepare]]\nentry = "pack"\nargs = ["x", "packed_w"]\nblock = ["1", "1", "1"]\n'
+            'grid = ["1", "1", "1"]\n[[stage]]',
+        ),
+        "prepare: runs once per set of weights: it may take w, bias, packed_w and workspace only",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", HEADER_MISTAKES)
+def test_a_mistake_in_the_header_is_named_by_its_key(tmp_path: Path, mistake: str) -> None:
+    edit, words = HEADER_MISTAKES[mistake]
+    assert re.match(words, complaint(write_family(tmp_path, edit)))
+
+
+@pytest.mark.parametrize(
+    ("edit", "words", "at"),
+    [
+        (("[derived]", "[derived"), "header is not TOML", "[derived"),
+        (('summary  = "One', "summary  = One"), "header is not TOML", "summary"),
+        (("[constraints]", "[derived]"), "header is not TOML: Cannot declare", ""),
+    ],
+)
+def test_a_header_that_is_not_toml_is_named_by_its_line(
+    tmp_path: Path, edit: tuple[str, str], words: str, at: str
+) -> None:
+    path = write_family(tmp_path, edit)
+    message = complaint(path)
+    assert message.startswith(words)
+    if at:
+        assert f"line {line_of(path, at)}" in message
+
+
+BODY_MISTAKES = {
+    "undeclared name": (("TURNS = ${turns}", "TURNS = ${turn}"), r"undeclared name 'turn' \(did you mean 'turns'\?\)"),
+    "undeclared in a statement": (("//% if fast", "//% if fast and fats"), "undeclared name 'fats'"),
+    "batch size as a constant": (("${turns}", "${n}"), "n is not a constant: a kernel takes it at run time"),
+    "minus at the edge": (
+        ("${turns}", "${-turns}"),
+        r"a sign at the edge of \$\{\.\.\.\} is whitespace control to Jinja",
+    ),
+    "plus at the edge": (("${turns}", "${+turns}"), "a sign at the edge"),
+    "minus at the other edge": (("${turns}", "${turns -}"), "a sign at the edge"),
+    "note after a statement": (
+        ("//% if fast", "//% if fast  // unroll"),
+        "// after a line statement is floor division",
+    ),
+    "statement that does not parse": (("//% if fast", "//% if fast ="), ".*"),
+    "unknown statement": (("//% if fast", "//% iff fast"), "Encountered unknown tag 'iff'"),
+    "value that nothing ends": (("TURNS = ${turns};", "TURNS = ${turns;"), ".*"),
+    "missing include": (
+        ("constexpr int K", '#include "_none.cuh"\nconstexpr int K'),
+        "included file '_none.cuh' is not",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", BODY_MISTAKES)
+def test_a_mistake_in_the_body_is_named_by_its_line(tmp_path: Path, mistake: str) -> None:
+    edit, words = BODY_MISTAKES[mistake]
+    path = write_family(tmp_path, edit)
+    message = complaint(path)
+    found = re.match(r"line (\d+): ", message)
+    assert found, message
+    new = edit[1].splitlines()[0]
+    assert abs(int(found.group(1)) - line_of(path, new)) <= (1 if words == ".*" else 0)
+    assert re.match(words, message[found.end() :])
+
+
+@pytest.mark.parametrize("body", ["//% endif", "//% if fast"])
+def test_a_statement_without_its_partner(tmp_path: Path, body: str) -> None:
+    path = tmp_path / "tiny.cu.j2"
+    path.write_text(f"{TINY}{body}\n", encoding="utf-8")
+    assert re.match(r"line \d+: ", complaint(path))
+
+
+def test_a_derived_value_of_the_batch_size_is_no_constant_either(tmp_path: Path) -> None:
+    path = write_family(
+        tmp_path, ("outputs = ", 'images = "n * 2"\nmore = "images"\noutputs = '), ("${turns}", "${more}")
+    )
+    message = complaint(path)
+    assert message.startswith(f"line {line_of(path, '${more}')}: ")
+    assert "'more'" in message
+    assert "run time" in message
+
+
+def test_the_launch_may_follow_the_batch_size(tmp_path: Path) -> None:
+    tiny(tmp_path, ("outputs = ", 'images = "n * 2"\noutputs = '), ('"ceil_div(n * k', '"ceil_div(images * k'))
+
+
+def test_an_included_file_that_misses_another_is_named(tmp_path: Path) -> None:
+    (tmp_path / "_own.cuh").write_text('// first\n#include "_none.cuh"\n')
+    with pytest.raises(TemplateError) as caught:
+        tiny(tmp_path, ("constexpr int C", '#include "_own.cuh"\nconstexpr int C'))
+    assert str(caught.value).startswith(f"{tmp_path / '_own.cuh'}: line 2: included file '_none.cuh'")
+
+
+def test_included_files_that_include_each_other(tmp_path: Path) -> None:
+    (tmp_path / "_a.cuh").write_text('#include "_b.cuh"\n')
+    (tmp_path / "_b.cuh").write_text('#include "_a.cuh"\n')
+    family = tiny(tmp_path, ("constexpr int C", '#include "_a.cuh"\nconstexpr int C'))
+    assert {name for name, _ in family.includes} == {"_a.cuh", "_b.cuh"}
+
+
+@pytest.mark.parametrize(
+    "content", ["", "int x;\n", "/*# kern\n#*/\n", "// note\n" + TINY, "/*# kernel\nsummary = ''\n"]
+)
+def test_a_file_without_a_header(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "tiny.cu.j2"
+    path.write_text(content)
+    assert complaint(path) == "line 1: expected the header, a comment that starts with /*# kernel"
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.cu.j2"
+    path.write_bytes(b"/*# kernel\xff#*/")
+    assert complaint(path).startswith("is not UTF-8 text")
+
+
+def test_an_included_file_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "_own.cuh").write_bytes(b"\xff")
+    with pytest.raises(TemplateError, match=f"{re.escape(str(tmp_path / '_own.cuh'))}: is not UTF-8 text"):
+        tiny(tmp_path, ("constexpr int C", '#include "_own.cuh"\nconstexpr int C'))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert complaint(tmp_path / "none.cu.j2") == "cannot be read: No such file or directory"
+    (tmp_path / "folder.cu.j2").mkdir()
+    assert complaint(tmp_path / "folder.cu.j2") == "cannot be read: Is a directory"
+
+
+def test_a_folder_of_ones_own_is_added_to_the_shipped_families(tmp_path: Path) -> None:
+    write_family(tmp_path)
+    (tmp_path / "_shared.cuh").write_text("")
+    (tmp_path / "README.md").write_text("")
+    families = load_templates([tmp_path])
+    assert {"direct", "implicit_gemm", "tiny"} <= families.keys()
+    assert families["tiny"].path == tmp_path / "tiny.cu.j2"
+
+
+def test_a_family_of_a_name_that_is_taken(tmp_path: Path) -> None:
+    path = write_family(tmp_path, name="direct")
+    with pytest.raises(TemplateError, match=f"{path}: a family named 'direct' exists already in .*; rename the file"):
+        template_files([tmp_path])
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TemplateError, match=f"{tmp_path / 'none'}: no such directory of templates"):
+        template_files([tmp_path / "none"])
+
+
+@pytest.mark.parametrize("name", list(template_files()))
+def test_every_shipped_family_says_what_it_is(name: str) -> None:
+    family = load_template(template_files()[name])
+    assert family.summary.endswith(".")
+    assert all(constraint.reason for constraint in family.constraints)
+    assert all(len(param.doc) > 5 for param in family.params)
+
+
+def test_the_edits_of_these_tests_are_all_that_is_wrong(tmp_path: Path) -> None:
+    assert changed(TINY) == TINY
+    tiny(tmp_path)
