@@ -7,7 +7,7 @@ mkdir -p "$work"
 cp -r "$checkout/.ci/pycuda" "$work/home"
 echo '' | gcc -shared -Wl,-soname,libcuda.so.1 -o "$work/libcuda.so.1" -x c -
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -q 'cuda-toolkit[nvcc,cudart,profiler]==13.0.*'
+"$work/venv/bin/pip" install -q 'cuda-toolkit[nvcc,cudart,cccl,profiler]==13.0.*'
 cd "$checkout"
 HOME="$work/home" LIBCUDA="$work/libcuda.so.1" "$work/venv/bin/pip" install -q '.[cuda13]'
 # A libcuda that exports what PyCUDA imports, and answers every call with CUDA_ERROR_NO_DEVICE (100).

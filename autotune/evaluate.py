@@ -14,6 +14,7 @@ from autotune.compile import Binary, Program, Target
 from autotune.compilers import CompilePool
 from autotune.device import Baseline, DeviceInfo, Environment, parse_device
 from autotune.errors import DeviceError, DeviceLost, Rejected
+from autotune.network import Agreement, NetworkRequest
 from autotune.problem import Conv2dProblem
 from autotune.reference import check_program
 from autotune.source import KernelSource
@@ -108,7 +109,13 @@ class _Seat:
         self._known_good: EvaluateRequest | None = None
         self._doubtful = False
         """the last kernel failed: the known-good one must pass before the next"""
-        opened = self._ask(OpenRequest(name), deadlines.open_s)
+        try:
+            opened = self._ask(OpenRequest(name), deadlines.open_s)
+        except WorkerLost as error:
+            raise DeviceError(f"{name}: its worker ends while opening it: {error.message}") from None
+        except BaseException:
+            self.drop()
+            raise
         assert isinstance(opened, Opened)  # noqa: S101 - the type of this request's answer
         self.opened = opened
 
@@ -175,7 +182,10 @@ class _Seat:
 
     def calibrate(self, binary: Binary) -> Mapping[str, float]:
         """The device's rates."""
-        reply = self._ask(CalibrateRequest(binary), self._deadlines.layer_s)
+        try:
+            reply = self._ask(CalibrateRequest(binary), self._deadlines.layer_s)
+        except WorkerLost as error:
+            raise DeviceLost(f"{self.name}: lost while measuring its rates: {error.message}") from None
         assert isinstance(reply, Rates)  # noqa: S101 - the type of this request's answer
         return reply.per_second
 
@@ -322,6 +332,12 @@ class DeviceEvaluator:
         """Verify and time the current layer from host to host on the first device."""
         reply = self._seats[0].perform(request, self._deadlines.layer_s)
         assert isinstance(reply, Spanned)  # noqa: S101 - the type of this request's answer
+        return reply
+
+    def agreement(self, request: NetworkRequest) -> Agreement:
+        """Run a network on kernels on the first device."""
+        reply = self._seats[0].perform(request, 2 * self._deadlines.layer_s)
+        assert isinstance(reply, Agreement)  # noqa: S101 - the type of this request's answer
         return reply
 
     def refresh(self) -> None:

@@ -156,12 +156,12 @@ class LayerLine:
         self.run_of, self.study, self.evaluator, self.store = run, run.study, run.evaluator, run.store
         self.layer, self.spaces, self.scope = layer, {space.template: space for space in spaces}, scope
         self.history = _History()
-        self.outside: set[Config] = set()
+        self.outside: dict[Config, Trial] = {}
         for trial in self.store.history(scope):
             if self._in_spaces(trial.config):
                 self.history.add(trial)
             else:
-                self.outside.add(trial.config)
+                self.outside[trial.config] = trial
         self.incumbent = self.history.best
         self.search = Search(
             [space for space in spaces if space.default],
@@ -230,14 +230,17 @@ class LayerLine:
         """Keep a trial for each config that breaks a rule, in spaces small enough to list them."""
         for space in self.spaces.values():
             for config in space.rejected(RECORDED_REJECTIONS):
-                if config not in self.outside:
-                    try:
-                        space.bound.check(config)
-                    except Rejected as rejected:
-                        trial = _rejected(Trial(self.next_number, config, Outcome.RUNNING), rejected)
-                        self.store.add_trial(self.scope, trial)
-                        self.next_number += 1
-                        self.history.count_failure(trial)
+                known = self.outside.get(config)
+                if known is not None:
+                    self.history.count_failure(known)
+                    continue
+                try:
+                    space.bound.check(config)
+                except Rejected as rejected:
+                    trial = _rejected(Trial(self.next_number, config, Outcome.RUNNING), rejected)
+                    self.store.add_trial(self.scope, trial)
+                    self.next_number += 1
+                    self.history.count_failure(trial)
 
     def _suspects(self) -> list[tuple[int, Config]]:
         """Trials that a killed run left running, to be tried once more; with a second strike, quarantined instead."""

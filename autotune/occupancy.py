@@ -7,29 +7,50 @@ from 8.0 on, units of 256 and none before).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from autotune.device import DeviceInfo
 
 WARP = 32  # threads
 _SUBPARTITIONS = 4
 
 
-def resident_blocks(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> int:
-    """Blocks that one multiprocessor holds at once; 0 when a block does not fit at all."""
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """What one multiprocessor holds of a kernel at once, and what stands in the way of more."""
+
+    blocks: int
+    warps: int
+    occupancy: float
+    """resident warps over the most, 0 to 1"""
+    limits: tuple[str, ...]
+    """each of registers, shared memory, warps and blocks that allows no further block"""
+
+
+def residency(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> Residency:
+    """Blocks and warps that one multiprocessor holds at once; none when a block does not fit at all."""
     warps = -(-threads // WARP)
-    by_warps = device.max_warps_per_sm // warps
     per_warp = -(-registers * WARP // 256) * 256
-    by_registers = device.max_blocks_per_sm
-    if per_warp:
-        warps_per_subpartition = device.registers_per_sm // _SUBPARTITIONS // per_warp
-        by_registers = warps_per_subpartition * _SUBPARTITIONS // warps
     reserved, unit = (1024, 128) if device.arch >= 80 else (0, 256)
     taken = -(-(smem_bytes + reserved) // unit) * unit
-    by_smem = device.smem_per_sm_bytes // taken if taken else device.max_blocks_per_sm
-    return min(device.max_blocks_per_sm, by_warps, by_registers, by_smem)
+    most = {
+        "registers": device.registers_per_sm // _SUBPARTITIONS // per_warp * _SUBPARTITIONS // warps
+        if per_warp
+        else None,
+        "shared memory": device.smem_per_sm_bytes // taken if taken else None,
+        "warps": device.max_warps_per_sm // warps,
+        "blocks": device.max_blocks_per_sm,
+    }
+    blocks = min(allowed for allowed in most.values() if allowed is not None)
+    limits = tuple(name for name, allowed in most.items() if allowed == blocks)
+    return Residency(blocks, blocks * warps, blocks * warps / device.max_warps_per_sm, limits)
+
+
+def resident_blocks(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> int:
+    """Blocks that one multiprocessor holds at once; 0 when a block does not fit at all."""
+    return residency(device, threads=threads, registers=registers, smem_bytes=smem_bytes).blocks
 
 
 def occupancy(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> float:
     """Resident warps over the multiprocessor's most, 0 to 1."""
-    warps = -(-threads // WARP)
-    blocks = resident_blocks(device, threads=threads, registers=registers, smem_bytes=smem_bytes)
-    return blocks * warps / device.max_warps_per_sm
+    return residency(device, threads=threads, registers=registers, smem_bytes=smem_bytes).occupancy

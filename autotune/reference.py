@@ -42,8 +42,28 @@ __device__ inline bool all_ones(element value) {
 }
 
 
+_DOUBLE = """using element = double;
+__device__ inline double to_float(element value) { return value; }
+__device__ inline element from_float(float value) { return value; }
+__device__ inline bool all_ones(element value) {
+    unsigned long long image;
+    memcpy(&image, &value, sizeof image);
+    return image == ~0ull;
+}
+"""
+
+
 def check_program(problem: Conv2dProblem) -> Program:
     """The program that makes data for a problem, computes its float64 reference and compares outputs with it."""
+    return _program(_ELEMENT[problem.dtype], problem)
+
+
+def reference_program(problem: Conv2dProblem) -> Program:
+    """The same with x, w and bias in double, whatever the problem's storage type: for layers that follow each other."""
+    return _program(_DOUBLE, problem)
+
+
+def _program(element: str, problem: Conv2dProblem) -> Program:
     sizes = {name.upper(): value for name, value in problem.names().items() if isinstance(value, int) and name != "n"}
     prologue = [f"constexpr int {name} = {value};" for name, value in sizes.items()]
     flags = {
@@ -53,4 +73,4 @@ def check_program(problem: Conv2dProblem) -> Program:
     }
     prologue += [f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()]
     body = (Path(__file__).parent / "check.cu").read_text(encoding="utf-8")
-    return Program(_ELEMENT[problem.dtype] + "\n".join(prologue) + "\n\n" + body, ENTRIES)
+    return Program(element + "\n".join(prologue) + "\n\n" + body, ENTRIES)

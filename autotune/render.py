@@ -8,7 +8,7 @@ from autotune.compile import Program
 from autotune.errors import TemplateError
 from autotune.source import ConstantSymbol, KernelSource, Stage
 from autotune.space import BoundTemplate
-from autotune.template import PROBLEM_NAMES, StageTemplate, environment, inline
+from autotune.template import PROBLEM_NAMES, StageTemplate, inline
 from autotune.trial import ACCURACY_CLASSES, Config, Value
 
 
@@ -51,7 +51,7 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
     template = bound.template
     visible = {name: value for name, value in bound.problem.names().items() if name in PROBLEM_NAMES and name != "n"}
     try:
-        text = environment().from_string(template.text).render({**visible, **names})
+        text = bound.body.render({**visible, **names})
     except JinjaError as error:
         line = getattr(error, "lineno", None)
         where = f"line {line}" if line else "body"

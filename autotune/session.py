@@ -23,6 +23,7 @@ from autotune.compile import Binary
 from autotune.device import Device, compile_program, open_device
 from autotune.errors import AutotuneError, DeviceError
 from autotune.forward import LoadedKernel
+from autotune.network import Network, NetworkRequest
 from autotune.source import KernelSource
 from autotune.span import SpanRequest, run_span
 from autotune.trial import Measured
@@ -61,6 +62,7 @@ class Session:
         self._clock = clock
         self._device: Device | None = None
         self._verifier: Verifier | None = None
+        self._network: Network | None = None
 
     def answer(self, request: Request) -> Reply:
         """Do what a request asks."""
@@ -85,6 +87,10 @@ class Session:
                 return Rates(calibrate(self._opened(), binary))
             case SpanRequest():
                 return run_span(self._opened(), self._layer(), request, self._clock)
+            case NetworkRequest(spec, references, kernels):
+                if self._network is None or self._network.spec != spec:
+                    self._network = Network(self._opened(), spec, references)
+                return self._network.agreement(kernels)
 
     def _opened(self) -> Device:
         if self._device is None:
@@ -149,8 +155,8 @@ class Session:
         def sample() -> float:
             return device.time_us(lambda: kernel.run(launches), cold=request.cache == "cold")
 
-        def in_the_race() -> bool:
-            trial_run.append(sample())
+        def in_the_race(run_us: float) -> bool:
+            trial_run.append(run_us)
             return not lost(trial_run, best_us)
 
         error = verifier.verify(kernel, loaded.workspace, loaded.packed_w, repeat=in_the_race)

@@ -19,7 +19,7 @@ from autotune.device import DeviceInfo
 from autotune.errors import Rejected, StudyError, TemplateError
 from autotune.expression import Bound, Expression
 from autotune.problem import Conv2dProblem
-from autotune.template import KernelTemplate, Param
+from autotune.template import Body, KernelTemplate, Param, compile_body
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 
 MAX_ROWS = 200_000  # configs; a larger space is sampled
@@ -75,6 +75,7 @@ class BoundTemplate:
         self.problem = problem
         self.device = device
         self.admission = admission
+        self._bound: dict[Expression, Bound] = {}
         self.known: dict[str, Value] = {**problem.names(), **device_names(device)}
         self.derived = tuple((name, expression.bind(self.known)) for name, expression in template.derived)
         self.needs: dict[str, frozenset[str]] = {param.name: frozenset({param.name}) for param in template.params}
@@ -83,7 +84,14 @@ class BoundTemplate:
 
     def bind(self, expression: Expression) -> Bound:
         """One expression of the header, ready to be called with a config's names."""
-        return expression.bind(self.known)
+        if expression not in self._bound:
+            self._bound[expression] = expression.bind(self.known)
+        return self._bound[expression]
+
+    @cached_property
+    def body(self) -> Body:
+        """What renders the family's text."""
+        return compile_body(self.template)
 
     @cached_property
     def supported(self) -> bool:

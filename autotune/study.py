@@ -31,7 +31,7 @@ _STUDY_KEYS = {
     *("name", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
     *("measure", "space", "layer", "technique", "span"),
 }
-_MOST = 2**63 - 1  # a whole number in SQLite
+LARGEST = 2**63 - 1  # a whole number in SQLite
 _TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms"}
 
 
@@ -184,8 +184,8 @@ class _Reader:
             raise self.error(where + key, f"expected a whole number, got {value!r}")
         if value < least:
             raise self.error(where + key, f"{value} is too small: expected at least {least}")
-        if value > _MOST:
-            raise self.error(where + key, f"{value} is too large: expected at most {_MOST}")
+        if value > LARGEST:
+            raise self.error(where + key, f"{value} is too large: expected at most {LARGEST}")
         return value
 
     def word(self, table: Mapping[str, object], key: str, default: str, *, where: str = "") -> str:

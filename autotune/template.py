@@ -10,11 +10,11 @@ import difflib
 import hashlib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, meta, nodes
+from jinja2 import StrictUndefined, Template, TemplateSyntaxError, Undefined, meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from autotune.errors import TemplateError
@@ -23,6 +23,8 @@ from autotune.problem import SIZE_NAMES
 from autotune.shipped import shipped
 from autotune.trial import ACCURACY_CLASSES, Value
 
+Body = Template
+"""a family's text as Jinja's own code"""
 SUFFIX = ".cu.j2"
 PROBLEM_NAMES = frozenset(SIZE_NAMES) | {"dtype", "layout", "epilogue", "p", "q"}
 DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_block_bytes", "device.l2_bytes"})
@@ -179,8 +181,9 @@ def load_template(path: Path) -> KernelTemplate:
         raise TemplateError(f"{path}: header is not TOML: {message}") from None
     except RecursionError:
         raise TemplateError(f"{path}: header is nested too deeply") from None
-    template = _Header(path, header).build(text)
-    _check_body(template)
+    reader = _Header(path, header)
+    template = reader.build(text)
+    reader.check_params_used(template, _check_body(template))
     return template
 
 
@@ -250,7 +253,6 @@ class _Header:
             includes=_includes(self.path, text),
         )
         self.check_arguments(template)
-        self.check_params_used(template)
         return template
 
     def string(self, key: str) -> str:
@@ -380,9 +382,9 @@ class _Header:
                 "prepare", "runs once per set of weights: it may take w, bias, packed_w and workspace only"
             )
 
-    def check_params_used(self, template: KernelTemplate) -> None:
+    def check_params_used(self, template: KernelTemplate, body_names: Set[str]) -> None:
         """A parameter reaches the body or the launch, directly or through derived values."""
-        used = set(meta.find_undeclared_variables(_parse(template.path, template.text)))
+        used = set(body_names)
         stages = (*template.prepare, *template.stages)
         for expression in (
             *(item for stage in stages for item in (*stage.block, *stage.grid, stage.smem_bytes, stage.when)),
@@ -398,6 +400,11 @@ class _Header:
                 raise self.error(f"params.{param.name}", "declared and not used by the body or the launch")
 
 
+def compile_body(template: KernelTemplate) -> Body:
+    """The file as Jinja's own code. Costs some 10 ms, so whoever renders more than once keeps it."""
+    return environment().from_string(template.text)
+
+
 def _parse(path: Path, text: str) -> nodes.Template:
     try:
         return environment().parse(text)
@@ -405,8 +412,8 @@ def _parse(path: Path, text: str) -> nodes.Template:
         raise TemplateError(f"{path}: line {error.lineno}: {error.message}") from None
 
 
-def _check_body(template: KernelTemplate) -> None:
-    """Spellings that Jinja misreads, undeclared names, and the run-time n used as a constant."""
+def _check_body(template: KernelTemplate) -> Set[str]:
+    """Spellings that Jinja misreads, undeclared names, the run-time n used as a constant. Returns the body's names."""
     body_starts = template.text.count("\n", 0, template.text.index("#*/")) + 2
     for number, line in enumerate(template.text.splitlines()[body_starts - 1 :], body_starts):
         if re.search(r"\$\{([-+]|[^}]*[-+]\})", line):
@@ -431,7 +438,8 @@ def _check_body(template: KernelTemplate) -> None:
         *FUNCTIONS,
         "range",
     } - of_n
-    for name in sorted(meta.find_undeclared_variables(tree) - allowed):
+    names = meta.find_undeclared_variables(tree)
+    for name in sorted(names - allowed):
         at = next((node.lineno for node in tree.find_all(nodes.Name) if node.name == name), 0)
         if name == "n":
             what = "n is not a constant: a kernel takes it at run time, as an argument"
@@ -440,6 +448,7 @@ def _check_body(template: KernelTemplate) -> None:
         else:
             what = f"undeclared name {name!r}{_close(name, allowed)}"
         raise TemplateError(f"{template.path}: line {at}: {what}")
+    return names
 
 
 def _includes(path: Path, text: str) -> tuple[tuple[str, str], ...]:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from autotune.errors import ToolchainError
 
+SYSTEM_CUDA = Path("/usr/local/cuda")  # where NVIDIA's installers put the toolkit
 
-def find_nvcc(environ: Mapping[str, str] = os.environ) -> Path:
-    """nvcc out of $CUDA_HOME, the installed CUDA wheels, the PATH or /usr/local/cuda, in this order.
+
+def find_nvcc(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
+    """nvcc out of $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit, in this order.
 
     Raises ToolchainError saying how to get it.
     """
@@ -25,7 +27,7 @@ def find_nvcc(environ: Mapping[str, str] = os.environ) -> Path:
             found.append(Path(wheel))
     if on_path := shutil.which("nvcc", path=environ.get("PATH")):
         found.append(Path(on_path))
-    found.append(Path("/usr/local/cuda/bin/nvcc"))
+    found.append(system / "bin" / "nvcc")
     for nvcc in found:
         if nvcc.is_file():
             return nvcc
@@ -53,3 +55,21 @@ def compiler_version(compiler: Path) -> str:
         if ", V" in line:
             return f"nvcc {line.rsplit(', V', 1)[1]}"
     return f"{compiler.name} {output[0].split()[-1]}"
+
+
+def find_ncu(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
+    """Nsight Compute's command line out of $CUDA_HOME, the PATH or the system's toolkit, in this order.
+
+    Raises ToolchainError saying how to get it.
+    """
+    found = [Path(environ["CUDA_HOME"]) / "bin" / "ncu"] if environ.get("CUDA_HOME") else []
+    if on_path := shutil.which("ncu", path=environ.get("PATH")):
+        found.append(Path(on_path))
+    found.append(system / "bin" / "ncu")
+    for ncu in found:
+        if ncu.is_file():
+            return ncu
+    raise ToolchainError(
+        "ncu not found: profiles are made by NVIDIA Nsight Compute; install it (the CUDA toolkit has it) and put ncu "
+        "on the PATH"
+    )

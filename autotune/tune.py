@@ -10,7 +10,8 @@ from autotune.errors import NoTemplate, StudyError
 from autotune.evaluate import Evaluator
 from autotune.layer_line import FINALS_S, RECORDED_REJECTIONS, LayerLine, LayerResult, Progress, Run
 from autotune.problem import Layer
-from autotune.space import Admission, BoundTemplate, SearchSpace
+from autotune.search import SAMPLERS
+from autotune.space import Admission, BoundTemplate, SearchSpace, narrow
 from autotune.store import Store, StudyRecord, TemplateRecord
 from autotune.study import Study
 from autotune.template import KernelTemplate
@@ -37,6 +38,7 @@ def tune(
 
     Raises StudyError when a layer has no family, before anything is run.
     """
+    check_study(study, templates)
     chosen = study.layers if layers is None else layers
     spaces = {layer.name: open_spaces(study, layer, templates, evaluator) for layer in chosen}
     key = store.begin_study(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
@@ -51,6 +53,21 @@ def tune(
     return tuple(results)
 
 
+def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
+    """Raise StudyError when a study names a family, a parameter, a value or a sampler that does not exist."""
+    where = study.path or study.name
+    for name in (*(study.templates or ()), *(study.space or {})):
+        if name not in templates:
+            raise StudyError(f"{where}: no template named {name!r}; there are {', '.join(templates)}")
+    for name, narrowed in (study.space or {}).items():
+        try:
+            narrow(templates[name], narrowed)
+        except StudyError as error:
+            raise StudyError(f"{where}: {error}") from None
+    if study.sampler not in SAMPLERS:
+        raise StudyError(f"{where}: sampler = {study.sampler!r}: expected one of {', '.join(SAMPLERS)}")
+
+
 def policy(study: Study) -> str:
     """How trials are verified and timed, as part of their identity."""
     return study.measure.cache
@@ -61,13 +78,8 @@ def open_spaces(
 ) -> list[SearchSpace]:
     """The search spaces of the families that serve a layer; small ones also when empty, for their rejections' sake.
 
-    Raises NoTemplate when no family serves the layer, saying why, and StudyError for a family that does not exist.
+    Raises NoTemplate when no family serves the layer, saying why.
     """
-    for name in (*(study.templates or ()), *(study.space or {})):
-        if name not in templates:
-            raise StudyError(
-                f"{study.path or study.name}: no template named {name!r}; there are {', '.join(templates)}"
-            )
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes)
     spaces, refusals = [], []
     for name in study.templates or tuple(templates):

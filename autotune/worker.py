@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from autotune.compile import MAX_MESSAGE, Binary, Program, Target
 from autotune.device import Baseline, DeviceInfo, Environment
 from autotune.errors import AutotuneError
+from autotune.network import Agreement, NetworkRequest
 from autotune.problem import Conv2dProblem
 from autotune.source import KernelSource
 from autotune.span import Spanned, SpanRequest
@@ -100,8 +101,17 @@ class Rates:
     per_second: Mapping[str, float]
 
 
-Request = CompileRequest | OpenRequest | LayerRequest | EvaluateRequest | FinalsRequest | CalibrateRequest | SpanRequest
-Reply = Binary | Opened | Measured | FinalsTimings | Rates | Spanned | None
+Request = (
+    CompileRequest
+    | OpenRequest
+    | LayerRequest
+    | EvaluateRequest
+    | FinalsRequest
+    | CalibrateRequest
+    | SpanRequest
+    | NetworkRequest
+)
+Reply = Binary | Opened | Measured | FinalsTimings | Rates | Spanned | Agreement | None
 
 
 class WorkerLost(Exception):

@@ -2,10 +2,10 @@
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU.
 //
-// copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros are written.
-// A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N of its groups are under way.
-// bulk_store: contiguous bytes (multiple of 16, as are both addresses) from shared to global memory, by one thread (sm_90).
-// Shared memory must be made visible to it: fence_bulk in every writing thread, then a barrier, then bulk_store.
+// copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros come.
+// A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N groups are under way.
+// bulk_store (sm_90): contiguous bytes from shared to global memory, by one thread; bytes and both addresses are
+// multiples of 16. What threads wrote must be made visible to it: fence_bulk in each of them, a barrier, bulk_store.
 
 #ifdef __CUDACC__
 template <int BYTES>

@@ -15,7 +15,7 @@ RAGGED = Conv2dProblem(3, 2, 19, 21, 3, 3, 3, pad_h=1, pad_w=1)
 
 INEXACT, WRONG, UNWRITTEN = "correctness/inexact", "correctness/wrong", "correctness/unwritten"
 OOB_WRITE, ILLEGAL = "correctness/oob_write", "runtime/illegal_address"
-# A sum with unwritten memory in it is NaN. Some processors keep the bits of the NaN, so that the output looks unwritten.
+# A sum with unwritten memory in it is NaN. Some processors keep a NaN's bits: then the output looks unwritten.
 READ_POISON = (INEXACT, UNWRITTEN)
 
 
@@ -46,6 +46,29 @@ _END = "    }\n}\n"
 _FIRST_THREAD = "threadIdx.x + threadIdx.y + blockIdx.x + blockIdx.y + blockIdx.z == 0"
 
 
+_PREPARE = """[packed_w]
+bytes = "4 * k"
+
+[constant]
+packed = { from = "packed_w" }
+
+[[prepare]]
+entry = "pack"
+args  = ["w", "packed_w"]
+block = ["k", "1", "1"]
+grid  = ["1", "1", "1"]
+
+[[stage]]"""
+_PACK = """__constant__ float packed[K];
+
+extern "C" __global__ void pack(const float* w, float* packed_w) {
+    packed_w[threadIdx.x] = w[threadIdx.x];
+    *reinterpret_cast<volatile int*>(8ll * blockDim.x) = 1;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)"""
+
+
 def _once(statement: str) -> tuple[tuple[str, str], ...]:
     """Let one thread of the launch run a statement at its end."""
     return ((_END, f"    }}\n    if ({_FIRST_THREAD}) {{ {statement} }}\n}}\n"),)
@@ -63,7 +86,7 @@ FAULTS: Mapping[str, Fault] = {
             "no_barrier_before_use",
             (("                __syncthreads();  // the tile is complete\n", ""),),
             READ_POISON,
-            (INEXACT, WRONG, UNWRITTEN),
+            (INEXACT, WRONG, UNWRITTEN, "correctness/nondeterministic"),
         ),
         Fault(
             "no_barrier_before_overwrite",
@@ -103,7 +126,11 @@ FAULTS: Mapping[str, Fault] = {
         # Indices
         _same("transposed_tap", (("* R + r) * S + s]", "* S + s) * R + r]"),), INEXACT),
         _same("mirrored_taps", (("* R + r) * S + s]", "* R + R - 1 - r) * S + S - 1 - s]"),), INEXACT),
-        _same("next_image", (("x[((static_cast<long long>(image)", "x[((static_cast<long long>((image + 1) % n)"),), INEXACT),
+        _same(
+            "next_image",
+            (("x[((static_cast<long long>(image)", "x[((static_cast<long long>((image + 1) % n)"),),
+            INEXACT,
+        ),
         # State
         Fault(
             "reads_workspace",
@@ -118,7 +145,12 @@ FAULTS: Mapping[str, Fault] = {
         ),
         _same(
             "overwrites_input",
-            (("float sum = 0.0f;", "float sum = 0.0f;\n            if (i + k == 0) const_cast<float*>(x)[p * W + q] += 1.0f;"),),
+            (
+                (
+                    "float sum = 0.0f;",
+                    "float sum = 0.0f;\n            if (i + k == 0) const_cast<float*>(x)[p * W + q] += 1.0f;",
+                ),
+            ),
             "correctness/input_overwritten",
         ),
         _same("overwrites_bias", _once("const_cast<float*>(bias)[0] = 1.0f;"), "correctness/input_overwritten"),
@@ -126,22 +158,41 @@ FAULTS: Mapping[str, Fault] = {
             "nondeterministic",
             (
                 ('extern "C" __global__', '__device__ int launches;\n\nextern "C" __global__'),
-                (_STORE, f"            if (launches & 1 && sum != rintf(sum)) sum *= 1.0000003f;\n{_STORE}"),
+                (_STORE, f"            if (launches & 1 && sum != rintf(sum)) sum += 6e-8f * sum;\n{_STORE}"),
                 *_once("++launches;"),
             ),
             "correctness/nondeterministic",
         ),
         # Ends of a process or a context
         _same("null_pointer", _once("*reinterpret_cast<volatile int*>(8ll * n) = 1;"), ILLEGAL),
-        _same("endless_loop", _once("for (volatile int turns = 0; turns >= 0;) turns = n;"), "timeout/hang"),
+        _same(
+            "null_pointer_in_prepare",
+            (
+                ("[[stage]]", _PREPARE),
+                ('extern "C" __global__ void __launch_bounds__(THREADS)', _PACK),
+                ("float sum = 0.0f;", "float sum = 0.0f * packed[k];"),
+            ),
+            ILLEGAL,
+        ),
+        _same("endless_loop", _once("for (const volatile float* at = x; *at == *at;) {}"), "timeout/hang"),
         _same("trap", _once("__trap();"), "runtime/trap"),
         _same(
             "assert",
             (("constexpr int C =", "#include <cassert>\nconstexpr int C ="), *_once("assert(n < 0);")),
             "runtime/assert",
         ),
-        Fault("exit", (("constexpr int C", 'extern "C" void exit(int);\nconstexpr int C'), *_once("exit(0);")), ("runtime/crash",), ()),
-        Fault("abort", (("constexpr int C", 'extern "C" void abort();\nconstexpr int C'), *_once("abort();")), ("runtime/crash",), ()),
+        Fault(
+            "exit",
+            (("constexpr int C", 'extern "C" void exit(int);\nconstexpr int C'), *_once("exit(0);")),
+            ("runtime/crash",),
+            (),
+        ),
+        Fault(
+            "abort",
+            (("constexpr int C", 'extern "C" void abort();\nconstexpr int C'), *_once("abort();")),
+            ("runtime/crash",),
+            (),
+        ),
         Fault("misaligned", _once("*reinterpret_cast<double*>(y + 1) = 0.0;"), (), ("runtime/misaligned_address",)),
         Fault(
             "smem_declared_too_small",
@@ -154,7 +205,10 @@ FAULTS: Mapping[str, Fault] = {
             "static_smem",
             (
                 ("    const int thread =", "    __shared__ float more[20000];\n    const int thread ="),
-                ("            float sum = 0.0f;", "            more[n * thread] = 0.0f;\n            float sum = more[n];"),
+                (
+                    "            float sum = 0.0f;",
+                    "            more[n * thread] = 0.0f;\n            float sum = more[n];",
+                ),
             ),
             "compile/compile_error",
         ),

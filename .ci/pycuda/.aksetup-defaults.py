@@ -13,7 +13,7 @@ CUDA_ROOT = str(_root)
 # The linker wants libcuda.so; a driver installs libcuda.so.1 only. LIBCUDA names a stand-in where there is no driver.
 _links = pathlib.Path(os.path.expanduser("~")) / "lib"
 _links.mkdir(exist_ok=True)
-_cache = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True).stdout.splitlines()
+_cache = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout.splitlines()
 _found = [line.split(" => ")[1] for line in _cache if line.strip().startswith("libcuda.so.1 ")]
 _libcuda = os.environ.get("LIBCUDA") or (_found[0] if _found else ctypes.util.find_library("cuda"))
 if _libcuda and not (_links / "libcuda.so").exists():

@@ -7,11 +7,13 @@ import sys
 import click
 
 from autotune import __version__
+from autotune.cli.accuracy import accuracy
 from autotune.cli.answers import best, query, trials
 from autotune.cli.devices import devices
 from autotune.cli.export import export
 from autotune.cli.families import check, templates
 from autotune.cli.ladder import ladder
+from autotune.cli.profile import profile
 from autotune.cli.tune import compare, tune
 from autotune.cli.upkeep import cache, quarantine
 from autotune.errors import AutotuneError
@@ -23,7 +25,24 @@ def cli() -> None:
     """Tune generated CUDA kernels for convolution layers, keep every trial, export the best."""
 
 
-for command in (tune, compare, ladder, best, trials, query, export, templates, check, devices, cache, quarantine):
+for command in (
+    *(
+        tune,
+        compare,
+        ladder,
+        best,
+        trials,
+        query,
+        export,
+        templates,
+        check,
+        accuracy,
+        profile,
+        devices,
+        cache,
+        quarantine,
+    ),
+):
     cli.add_command(command)
 
 

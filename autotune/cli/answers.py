@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.tables import Cell, Column, format_options, show
-from autotune.floor import floor_us
+from autotune.facts import Facts, facts
 from autotune.study import load_study
-from autotune.trial import Outcome
+from autotune.trial import END_TO_END, Outcome
 
 if TYPE_CHECKING:
     from autotune.store import BestRow, Store, TrialRow
@@ -44,7 +45,8 @@ def trials(what: str | None, db: str, outcome: str | None, sort: str, limit: int
     from autotune.store import Store
 
     with Store.open(db, create=False) as store:
-        show(store.trials(asked(what), outcome=outcome, sort=sort, limit=limit), TRIAL_COLUMNS, style)
+        rows = store.trials(asked(what), outcome=outcome, sort=sort, limit=limit)
+        show(judged(store, rows), TRIAL_COLUMNS, style)
 
 
 @click.command()
@@ -57,8 +59,20 @@ def query(sql: str, db: str, style: str | None) -> None:
 
     with Store.open(db, create=False) as store:
         found = store.query(sql)
-    columns = [Column[tuple[Cell, ...]](name, _at(position)) for position, name in enumerate(found.columns)]
+    columns = [Column[tuple[Cell, ...]](name, _at(position)) for position, name in enumerate(distinct(found.columns))]
     show([tuple(_cell(value) for value in row) for row in found.rows], columns, style)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Column names, each of its own: a repeated one gets a number, so that no value of a JSON object is lost."""
+    found: list[str] = []
+    for name in names:
+        number = 2
+        unique = name
+        while unique in found:
+            unique, number = f"{name}_{number}", number + 1
+        found.append(unique)
+    return found
 
 
 def asked(what: str | None) -> str | None:
@@ -70,21 +84,60 @@ def asked(what: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A best row set against the floor of its device."""
+    """A best row set against what its device can do."""
 
     best: BestRow
-    floor_us: float | None
+    facts: Facts
 
     @property
-    def fraction(self) -> float | None:
-        """Share of the floor's speed that the kernel reaches, 1 at the physical limit."""
-        return self.floor_us / self.best.median_us if self.floor_us else None
+    def floor_us(self) -> float | None:
+        """What no kernel can beat; None when the device was not calibrated."""
+        return self.facts.floor.us if self.facts.floor else None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A trial set against what its device can do."""
+
+    row: TrialRow
+    facts: Facts
 
 
 def with_floor(store: Store, row: BestRow) -> Standing:
     """Set a best row against what its device can do, as far as that was calibrated."""
-    rates: Mapping[str, float] = store.rates(row.row.device)
-    return Standing(row, floor_us(row.layer.problem, row.row.trial.accuracy, rates))
+    return Standing(row, _facts(row.row, row.median_us, store.rates(row.row.device)))
+
+
+def undominated(rows: Iterable[Standing]) -> list[Standing]:
+    """Without non-deterministic kernels that a deterministic one of the same layer, device and class beats."""
+    rows = list(rows)
+    steady = {_class_of(row): row.best.median_us for row in rows if row.best.row.trial.deterministic}
+    return [
+        row
+        for row in rows
+        if row.best.row.trial.deterministic or row.best.median_us < steady.get(_class_of(row), math.inf)
+    ]
+
+
+def _class_of(row: Standing) -> tuple[str, str, str, str]:
+    found = row.best
+    return (found.name, found.row.device.name, found.row.trial.accuracy, found.row.policy)
+
+
+def judged(store: Store, rows: Iterable[TrialRow]) -> Iterator[Judged]:
+    """Set trials against what their devices can do, as far as that was calibrated."""
+    rates: dict[tuple[str, str, int, int, int], Mapping[str, float]] = {}
+    for row in rows:
+        identity = row.device.identity
+        if identity not in rates:
+            rates[identity] = store.rates(row.device)
+        # Host to host, a layer waits for copies: the floor of its kernel says nothing of it.
+        yield Judged(row, _facts(row, row.median_us, {} if row.policy == END_TO_END else rates[identity]))
+
+
+def _facts(row: TrialRow, median_us: float | None, rates: Mapping[str, float]) -> Facts:
+    trial = row.trial
+    return facts(row.device, row.problem, trial.accuracy, row.stages, trial.resources, median_us, rates)
 
 
 def _at(position: int) -> Callable[[tuple[Cell, ...]], Cell]:
@@ -107,13 +160,18 @@ BEST_COLUMNS = (
     Column[Standing]("samples", lambda row: len(row.best.timing.samples_us), terminal=False),
     Column[Standing]("gflops", lambda row: row.best.gflops),
     Column[Standing]("floor_us", lambda row: row.floor_us, terminal=False),
-    Column[Standing]("floor_fraction", lambda row: row.fraction),
+    Column[Standing]("gb_per_s", lambda row: row.facts.gb_per_s, terminal=False),
+    Column[Standing]("floor_fraction", lambda row: row.facts.floor_fraction),
+    Column[Standing]("limiter", lambda row: row.facts.limiter),
     Column[Standing]("template", lambda row: row.best.row.trial.config.template),
     Column[Standing]("config", lambda row: config_words(row.best.row)),
-    Column[Standing]("registers", lambda row: row.best.row.trial.resources.registers, terminal=False),
-    Column[Standing]("spill_bytes", lambda row: row.best.row.trial.resources.spill_bytes, terminal=False),
+    Column[Standing]("registers", lambda row: _registers(row.best.row), terminal=False),
+    Column[Standing]("spill_bytes", lambda row: _spill_bytes(row.best.row), terminal=False),
     Column[Standing]("smem_bytes", lambda row: row.best.row.trial.smem_bytes, terminal=False),
+    Column[Standing]("blocks_per_sm", lambda row: _blocks(row.facts), terminal=False),
+    Column[Standing]("warps_per_sm", lambda row: _warps(row.facts), terminal=False),
     Column[Standing]("occupancy", lambda row: row.best.row.trial.occupancy, terminal=False),
+    Column[Standing]("occupancy_limits", lambda row: _limits(row.facts), terminal=False),
     Column[Standing]("error_over_bound", lambda row: row.best.row.trial.over_bound, terminal=False),
     Column[Standing]("basis", lambda row: row.best.basis, terminal=False),
     Column[Standing]("policy", lambda row: row.best.row.policy, terminal=False),
@@ -129,26 +187,54 @@ def config_words(row: TrialRow) -> str:
     return " ".join(f"{name}={value}" for name, value in row.trial.config.items)
 
 
+def _registers(row: TrialRow) -> int | None:
+    """None where no compiler reported them, as on the host."""
+    return row.trial.resources.registers or None
+
+
+def _spill_bytes(row: TrialRow) -> int | None:
+    return row.trial.resources.spill_bytes if row.trial.resources.registers else None
+
+
+def _blocks(found: Facts) -> int | None:
+    return found.residency.blocks if found.residency else None
+
+
+def _warps(found: Facts) -> int | None:
+    return found.residency.warps if found.residency else None
+
+
+def _limits(found: Facts) -> str | None:
+    """What allows no further block on a multiprocessor, such as `registers and warps`."""
+    return " and ".join(found.residency.limits) if found.residency else None
+
+
 TRIAL_COLUMNS = (
-    Column["TrialRow"]("layer", lambda row: row.name),
-    Column["TrialRow"]("number", lambda row: row.trial.number),
-    Column["TrialRow"]("device", lambda row: row.device.name, terminal=False),
-    Column["TrialRow"]("template", lambda row: row.trial.config.template),
-    Column["TrialRow"]("config", config_words),
-    Column["TrialRow"]("accuracy", lambda row: row.trial.accuracy, terminal=False),
-    Column["TrialRow"]("outcome", lambda row: row.trial.outcome.value),
-    Column["TrialRow"]("reason", lambda row: row.trial.reason),
-    Column["TrialRow"]("median_us", lambda row: row.median_us),
-    Column["TrialRow"]("gflops", lambda row: row.gflops),
-    Column["TrialRow"]("registers", lambda row: row.trial.resources.registers if row.trial.compiled else None),
-    Column["TrialRow"]("spill_bytes", lambda row: row.trial.resources.spill_bytes if row.trial.compiled else None),
-    Column["TrialRow"]("smem_bytes", lambda row: row.trial.smem_bytes if row.trial.compiled else None),
-    Column["TrialRow"]("occupancy", lambda row: row.trial.occupancy),
-    Column["TrialRow"]("error_over_bound", lambda row: row.trial.over_bound, terminal=False),
-    Column["TrialRow"]("compile_us", lambda row: row.trial.phases.compile_us, terminal=False),
-    Column["TrialRow"]("verify_us", lambda row: row.trial.phases.verify_us, terminal=False),
-    Column["TrialRow"]("measure_us", lambda row: row.trial.phases.measure_us, terminal=False),
-    Column["TrialRow"]("message", lambda row: row.trial.message, terminal=False),
-    Column["TrialRow"]("source_hash", lambda row: row.trial.source_hash, terminal=False),
-    Column["TrialRow"]("date", lambda row: str(row.ended_at), terminal=False),
+    Column[Judged]("layer", lambda trial: trial.row.name),
+    Column[Judged]("number", lambda trial: trial.row.trial.number),
+    Column[Judged]("device", lambda trial: trial.row.device.name, terminal=False),
+    Column[Judged]("template", lambda trial: trial.row.trial.config.template),
+    Column[Judged]("config", lambda trial: config_words(trial.row)),
+    Column[Judged]("accuracy", lambda trial: trial.row.trial.accuracy, terminal=False),
+    Column[Judged]("outcome", lambda trial: trial.row.trial.outcome.value),
+    Column[Judged]("reason", lambda trial: trial.row.trial.reason),
+    Column[Judged]("median_us", lambda trial: trial.row.median_us),
+    Column[Judged]("gflops", lambda trial: trial.row.gflops),
+    Column[Judged]("gb_per_s", lambda trial: trial.facts.gb_per_s, terminal=False),
+    Column[Judged]("floor_fraction", lambda trial: trial.facts.floor_fraction, terminal=False),
+    Column[Judged]("limiter", lambda trial: trial.facts.limiter, terminal=False),
+    Column[Judged]("registers", lambda trial: _registers(trial.row)),
+    Column[Judged]("spill_bytes", lambda trial: _spill_bytes(trial.row)),
+    Column[Judged]("smem_bytes", lambda trial: trial.row.trial.smem_bytes if trial.row.trial.compiled else None),
+    Column[Judged]("blocks_per_sm", lambda trial: _blocks(trial.facts), terminal=False),
+    Column[Judged]("warps_per_sm", lambda trial: _warps(trial.facts), terminal=False),
+    Column[Judged]("occupancy", lambda trial: trial.row.trial.occupancy),
+    Column[Judged]("occupancy_limits", lambda trial: _limits(trial.facts), terminal=False),
+    Column[Judged]("error_over_bound", lambda trial: trial.row.trial.over_bound, terminal=False),
+    Column[Judged]("compile_us", lambda trial: trial.row.trial.phases.compile_us, terminal=False),
+    Column[Judged]("verify_us", lambda trial: trial.row.trial.phases.verify_us, terminal=False),
+    Column[Judged]("measure_us", lambda trial: trial.row.trial.phases.measure_us, terminal=False),
+    Column[Judged]("message", lambda trial: trial.row.trial.message, terminal=False),
+    Column[Judged]("source_hash", lambda trial: trial.row.trial.source_hash, terminal=False),
+    Column[Judged]("date", lambda trial: str(trial.row.ended_at), terminal=False),
 )

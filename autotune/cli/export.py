@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from autotune.cli.answers import DATABASE, asked, with_floor
+from autotune.cli.answers import DATABASE, asked, undominated, with_floor
 from autotune.errors import StoreError
 
 
@@ -30,8 +30,9 @@ def export(what: str, out: Path, db: str, kind: str | None, accuracy: str | None
         rows = tuple(row for row in rows if row.row.device.kind == "cuda" or row.name not in on_gpu)
         if not rows:
             raise StoreError(f"{db}: no correct trial of {what} to export; run autotune tune first")
-        for row in rows:
+        for standing in undominated(with_floor(store, row) for row in rows):
+            row = standing.best
             source = store.source(row.row.trial.source_hash or "")
             if source is None:
                 raise StoreError(f"{db}: the source of {row.name} is not in the database; tune it again")
-            click.echo(export_kernel(row, source, out, floor_us=with_floor(store, row).floor_us))
+            click.echo(export_kernel(row, source, out, floor_us=standing.floor_us))

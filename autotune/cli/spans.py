@@ -16,8 +16,8 @@ from autotune.template import KernelTemplate
 
 if TYPE_CHECKING:
     from autotune.end_to_end import SpanResult
+    from autotune.layer_line import Progress
     from autotune.store import BestRow, SpanRow, Store
-    from autotune.tune import Progress
 
 
 def run_end_to_end(

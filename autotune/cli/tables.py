@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
@@ -40,7 +41,8 @@ def format_options(function: Callable[..., None]) -> Callable[..., None]:
 def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None, *, title: str = "") -> None:
     """Print rows as a table, a JSON array or CSV."""
     if style == "json":
-        json.dump([{column.key: column.value(row) for column in columns} for row in rows], sys.stdout, indent=1)
+        records = [{column.key: _finite(column.value(row)) for column in columns} for row in rows]
+        json.dump(records, sys.stdout, indent=1, allow_nan=False)
         sys.stdout.write("\n")
     elif style == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -63,6 +65,11 @@ def console(*, stderr: bool = False) -> Console:
     if plain.is_terminal:
         return plain
     return Console(stderr=stderr, highlight=False, width=1000, color_system=None)
+
+
+def _finite(cell: Cell) -> Cell:
+    """JSON has no infinity: an SQL result that is one becomes null."""
+    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
 def _human(cell: Cell) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from autotune.cli.answers import BEST_COLUMNS, DATABASE, with_floor
+from autotune.cli.answers import BEST_COLUMNS, DATABASE, undominated, with_floor
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.spans import run_end_to_end, show_end_to_end
@@ -24,7 +24,7 @@ from autotune.cli.tables import console, format_options, show
 from autotune.device import Baseline
 from autotune.errors import StudyError
 from autotune.problem import Layer
-from autotune.study import Study, find_study, load_study
+from autotune.study import LARGEST, Study, find_study, load_study
 from autotune.template import load_templates
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 @click.option("--template", "only_templates", multiple=True, help="Only this family; may be repeated.")
 @DIRECTORIES
 @click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of the search.")
+@click.option("--seed", type=click.IntRange(0, LARGEST), help="Seed of the search.")
 @click.option("--sampler", help="Search method.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
 @BASELINE
@@ -73,6 +73,8 @@ def tune(
 
     Run it again to resume: nothing is evaluated twice. Ctrl-C ends it after the trial at hand.
     """
+    if time_budget is not None and math.isnan(time_budget):
+        raise click.BadParameter("nan is no number of seconds.", param_hint="--time-budget")
     wanted = load_study(find_study(study))
     wanted = replace(
         wanted,
@@ -126,10 +128,11 @@ def tune_and_show(
 ) -> None:
     """Run the line and print what came of it."""
     from autotune.store import Store
-    from autotune.tune import policy
+    from autotune.tune import check_study, policy
     from autotune.tune import tune as run
 
     families = load_templates(directories)
+    check_study(study, families)  # before a database is made
     with Store.open(db) as store:
         evaluator = open_evaluator(device, jobs or jobs_default())
         try:
@@ -162,7 +165,7 @@ def tune_and_show(
             and row.row.trial.accuracy in study.admitted(row.layer.problem)
         ]
         if not spans or style is None:
-            show(rows, BEST_COLUMNS, style)
+            show(undominated(rows), BEST_COLUMNS, style)
         if spans:
             show_end_to_end(spans, style)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +27,19 @@ else:
     _WHY_NOT = ""
 
 _FLUSH_L2_SIZES = 4  # times the L2 size written before a cold sample; long enough to hide the launch that follows
+_SPIN_CYCLES = 200_000  # about 100 us
+_SPIN = """extern "C" __global__ void spin(long long cycles) {
+    const long long start = clock64();
+    while (clock64() - start < cycles) {
+    }
+}
+"""
 _STICKY = {
     "illegal memory access": "illegal_address",
     "misaligned address": "misaligned_address",
     "illegal instruction": "trap",
     "unspecified launch failure": "trap",
+    "device-side assert": "assert",
     "too many resources requested": "launch_failure",
     "invalid argument": "launch_failure",
     "launch timed out": "hang",
@@ -152,6 +161,7 @@ class CudaDevice:
         self._flush = driver.mem_alloc(self._flush_bytes)
         self._flushes = 0
         self._start, self._end = driver.Event(), driver.Event()
+        self._spin: CudaModule | None = None
         self._streams = Streams()
 
     @property
@@ -199,7 +209,8 @@ class CudaDevice:
 
     def write(self, address: int, content: bytes) -> None:
         """Copy to the device."""
-        driver.memcpy_htod(address, np.frombuffer(content, dtype=np.uint8))
+        with _rejecting():
+            driver.memcpy_htod(address, np.frombuffer(content, dtype=np.uint8))
 
     def read(self, address: int, size_bytes: int) -> bytes:
         """Copy from the device."""
@@ -212,18 +223,20 @@ class CudaDevice:
 
     def fill(self, address: int, byte: int, size_bytes: int) -> None:
         """Set every byte."""
-        driver.memset_d8(address, byte, size_bytes)
+        with _rejecting():
+            driver.memset_d8(address, byte, size_bytes)
 
     def copy(self, to: int, source: int, size_bytes: int) -> None:
         """Device-to-device copy."""
-        driver.memcpy_dtod(to, source, size_bytes)
+        with _rejecting():
+            driver.memcpy_dtod(to, source, size_bytes)
 
     def allocate_host(self, size_bytes: int, *, pinned: bool) -> HostArray:
         """Page-locked memory through the driver, or ordinary memory."""
         if not pinned:
             return np.empty(size_bytes, np.uint8)
         try:
-            return driver.pagelocked_empty(size_bytes, np.uint8)
+            return driver.pagelocked_empty((size_bytes,), np.uint8)
         except driver.Error as error:
             raise Rejected(Outcome.RUNTIME, "out_of_memory", f"{size_bytes} bytes of host memory: {error}") from None
 
@@ -256,11 +269,17 @@ class CudaDevice:
             raise _rejected(error) from None
 
     def time_us(self, run: Callable[[], None], *, cold: bool) -> float:
-        """Events around one forward pass, with the L2 cache written over before it when cold."""
+        """Events around one forward pass, its launches queued while the device is kept busy before the first event.
+
+        Cold: writing over the L2 cache keeps it busy. Hot: the forward pass runs once, then a kernel spins.
+        """
         try:
             if cold:
                 self._flushes += 1
                 driver.memset_d8_async(int(self._flush), self._flushes % 251, self._flush_bytes)
+            else:
+                run()
+                self._block()
             self._start.record()
             run()
             self._end.record()
@@ -268,6 +287,12 @@ class CudaDevice:
             return 1000.0 * float(self._end.time_since(self._start))
         except driver.Error as error:
             raise _rejected(error) from None
+
+    def _block(self) -> None:
+        """Keep the device busy for some 100 us."""
+        if self._spin is None:
+            self._spin = CudaModule(compile_cuda(Program(_SPIN, ("spin",)), self._info.arch).image, self._streams)
+        self._spin.launch(Launch("spin", (1, 1, 1), (1, 1, 1), 0, (np.int64(_SPIN_CYCLES),)))
 
     def baseline(self, baseline: Baseline, problem: Conv2dProblem) -> Callable[[], None]:
         """PyTorch's convolution in this device's primary context."""
@@ -279,6 +304,15 @@ class CudaDevice:
         """Leave the primary context; PyCUDA aborts at exit when one is still on its stack."""
         self._streams.close()
         self._context.pop()
+
+
+@contextmanager
+def _rejecting() -> Iterator[None]:
+    """Raise Rejected for what the driver reports, be it the fault of a kernel launched before."""
+    try:
+        yield
+    except driver.Error as error:
+        raise _rejected(error) from None
 
 
 def _rejected(error: Exception) -> Rejected:

@@ -138,9 +138,8 @@ class HostModule:
         """Free the program; the module must not be used afterwards."""
         if self._fd >= 0:
             self._device.unload(self._library._handle)
-            os.close(
-                self._fd
-            )  # not earlier: the loader knows a library by its path, and the number would be used again
+            # Not earlier: the loader knows a library by its path, and the number would be used again.
+            os.close(self._fd)
             self._fd = -1
 
 

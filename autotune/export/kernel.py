@@ -12,12 +12,14 @@ from autotune.store import BestRow
 
 
 def export_kernel(row: BestRow, source: KernelSource, folder: Path, *, floor_us: float | None) -> Path:
-    """Write `FOLDER/study.layer.cu` (and the accuracy class where it is not fp32) and return its path.
+    """Write `FOLDER/study.layer.cu` (the name also says when the class is not fp32, and so on) and return its path.
 
     Raises StoreError when the folder cannot be written.
     """
     accuracy = row.row.trial.accuracy
     suffix = "" if accuracy == "fp32" else f".{accuracy}"
+    if not row.row.trial.deterministic:
+        suffix += ".nondeterministic"
     if row.row.device.kind != "cuda":
         suffix += f".{row.row.device.kind}"
     path = folder / f"{row.name}{suffix}.cu"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -100,7 +101,7 @@ class Landscape:
 
     def family_of(self, index: int) -> int:
         """The position of the family that an index belongs to."""
-        return int(np.searchsorted(self.offsets, index, side="right")) - 1
+        return bisect.bisect_right(self.offsets, index) - 1
 
     def config(self, index: int) -> Config:
         """The config at an index."""

@@ -17,7 +17,7 @@ from autotune.search.landscape import Floats, Ints, Landscape
 from autotune.search.model import Features, Posterior, Weights
 from autotune.search.neighbours import Neighbourhood
 
-FIRST = 12
+FIRST = 8
 """Configs of a lone family before the model takes over."""
 FIRST_OF_MANY = 6
 """The same for each of several families."""

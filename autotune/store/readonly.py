@@ -94,3 +94,16 @@ def _uncompress(content: bytes | None, size_bytes: int) -> str | None:
     if not isinstance(content, bytes):
         return None
     return (zlib.decompress(content) if len(content) != size_bytes else content).decode("utf-8", "replace")
+
+
+def drop_texts(path: Path) -> None:
+    """Leave only the rendered texts and launches of the kernels in the view `best_trials`, and give the space back."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute(
+            "UPDATE sources SET text_zlib = x'', text_bytes = 0, launches = '{}' WHERE id NOT IN "
+            "(SELECT source_id FROM trials WHERE id IN (SELECT trial_id FROM best_trials))"
+        )
+        connection.execute("VACUUM")
+    finally:
+        connection.close()

@@ -278,14 +278,15 @@ class Store:
 
     def add_profiles(
         self, row: TrialRow, device: DeviceInfo, environment: Environment, records: Sequence[KernelProfile]
-    ) -> None:
-        """Store what a profiler saw of a trial's launches on a device."""
+    ) -> tuple[ProfileRow, ...]:
+        """Store what a profiler saw of a trial's launches on a device; the rows as they are stored."""
         now = self._now()
         with self._database.write() as connection:
             device_id = recording.device(connection, device, now)
             environment_id = recording.environment(connection, environment, now)
             run_id = recording.run(connection, device_id, environment_id, environment, now)
             recording.add_profiles(connection, row.id, run_id, records, now)
+        return tuple(ProfileRow(row, record, date_of(now)) for record in records)
 
     # Devices: what was measured about them.
 
@@ -393,7 +394,7 @@ class Store:
             return answers.list_studies(connection)
 
     def source(self, source_hash: str) -> KernelSource | None:
-        """A rendered kernel, whole, with the config of the first trial that used it."""
+        """A rendered kernel, whole, with the config of the first trial that used it; None where no text is kept."""
         statement = (
             select(sources, layers, trials.c.config, templates.c.family)
             .join(layers, layers.c.id == sources.c.layer_id)
@@ -405,7 +406,7 @@ class Store:
         )
         with self._database.read() as connection:
             row = connection.execute(statement).mappings().one_or_none()
-            return None if row is None else source_of(row, config_of(row))
+            return None if row is None or not row[sources.c.text_bytes] else source_of(row, config_of(row))
 
     def query(self, sql: str) -> QueryResult:
         """What a user's SELECT yields; it cannot write."""
@@ -419,8 +420,12 @@ class Store:
         return date_text(self._clock())
 
 
-def compact(url: str | Path, to: str | Path) -> None:
-    """Write a database as one file for shipping: no log beside it, no free pages. Raises StoreError if it exists."""
+def compact(url: str | Path, to: str | Path, *, best_texts_only: bool = False) -> None:
+    """Write a database as one file for shipping: no log beside it, no free pages. Raises StoreError if it exists.
+
+    With `best_texts_only` the copy keeps the rendered text of the kernels in the view `best`, and only the hashes of
+    the others, which is most of a file's size.
+    """
     target = path_of(to)
     shown = one_line(str(target))
     if target.exists():
@@ -429,3 +434,5 @@ def compact(url: str | Path, to: str | Path) -> None:
         raise StoreError(f"{shown}: there is no folder {one_line(str(target.parent))}; create it first")
     with Store.open(url, create=False) as store, in_words(target, LOCK_TIMEOUT_S):
         readonly.copy(store.path, target, LOCK_TIMEOUT_S)
+        if best_texts_only:
+            readonly.drop_texts(target)

@@ -1,5 +1,5 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
-// direct thread_k=1 thread_p=1 thread_q=1 block_q=16 block_p=8 block_k=1 unroll=none filters=global arithmetic=f32 images=1 min_blocks=1
+// direct thread_k=1 thread_p=1 thread_q=1 block_q=16 block_p=8 block_k=1 unroll=none filters=global arithmetic=f32 images=1 restrict=True min_blocks=1
 
 // Direct convolution: a thread keeps MAPS x ROWS x COLUMNS outputs in registers and reads its inputs from global memory.
 //
@@ -108,7 +108,7 @@ using Filter = T;
 constexpr int MAP_STRIDE = TAPS, TAP_STRIDE = 1;
 
 // The input at (row, column) of a plane, zero in the padding.
-__device__ __forceinline__ Value input_at(const T* __restrict__ plane, int row, int column) {
+__device__ __forceinline__ Value input_at(const T* plane, int row, int column) {
     bool inside = true;
     if constexpr (PAD_H > 0) inside = static_cast<unsigned>(row) < static_cast<unsigned>(H);
     if constexpr (PAD_W > 0) inside = inside && static_cast<unsigned>(column) < static_cast<unsigned>(W);
@@ -117,7 +117,7 @@ __device__ __forceinline__ Value input_at(const T* __restrict__ plane, int row, 
 
 // Inputs of a thread's columns: COUNT rows, STEP apart, from (row, column[]) on.
 template <int STEP, int COUNT>
-__device__ __forceinline__ void load(Value (&inputs)[COUNT][COLUMNS], const T* __restrict__ plane, int row,
+__device__ __forceinline__ void load(Value (&inputs)[COUNT][COLUMNS], const T* plane, int row,
                                      const int (&column)[COLUMNS], int offset) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
@@ -129,7 +129,7 @@ __device__ __forceinline__ void load(Value (&inputs)[COUNT][COLUMNS], const T* _
 // sum += filters of one tap * the inputs that it meets, STEP rows apart from inputs[first] on.
 template <int STEP, int COUNT>
 __device__ __forceinline__ void add_tap(Value (&sum)[MAPS / LANES][ROWS][COLUMNS], const Value (&inputs)[COUNT][COLUMNS],
-                                        int first, const Filter* __restrict__ filters) {
+                                        int first, const Filter* filters) {
 #pragma unroll
     for (int m = 0; m < MAPS / LANES; ++m) {
         const Value filter = Arithmetic::filters<MAP_STRIDE>(filters + m * LANES * MAP_STRIDE);
@@ -150,7 +150,7 @@ conv2d_direct(const T* __restrict__ x, const T* __restrict__ w, const T* __restr
     const int block_map = static_cast<int>(blockIdx.y) * (MAPS * THREADS_K);
     const int map = block_map + static_cast<int>(threadIdx.z) * MAPS;
 
-    const Filter* __restrict__ filters = w + map * TAPS;
+    const Filter* const filters = w + map * TAPS;
 
     int row = (tile / TILES_Q * THREADS_P + static_cast<int>(threadIdx.y)) * ROWS;
     const int column = tile % TILES_Q * TILE_Q + static_cast<int>(threadIdx.x);
@@ -166,7 +166,7 @@ conv2d_direct(const T* __restrict__ x, const T* __restrict__ w, const T* __restr
 
     const int first = image_block, last = image_block + IMAGES;
     for (int image = first; image < last; ++image) {
-        const T* __restrict__ input = x + (static_cast<long long>(image) * C + map / GROUP_K * GROUP_C) * (H * W);
+        const T* const input = x + (static_cast<long long>(image) * C + map / GROUP_K * GROUP_C) * (H * W);
         Value sum[MAPS / LANES][ROWS][COLUMNS];
 #pragma unroll
         for (int m = 0; m < MAPS / LANES; ++m) {
@@ -179,8 +179,8 @@ conv2d_direct(const T* __restrict__ x, const T* __restrict__ w, const T* __restr
 
 #pragma unroll UNROLL_C
         for (int c = 0; c < GROUP_C; ++c) {
-            const T* __restrict__ plane = input + c * (H * W);
-            const Filter* __restrict__ plane_filters = filters + c * (R * S) * TAP_STRIDE;
+            const T* const plane = input + c * (H * W);
+            const Filter* const plane_filters = filters + c * (R * S) * TAP_STRIDE;
             if constexpr (KEEP_COLUMN) {
 #pragma unroll UNROLL_S
                 for (int s = 0; s < S; ++s) {
@@ -204,7 +204,7 @@ conv2d_direct(const T* __restrict__ x, const T* __restrict__ w, const T* __restr
             }
         }
 
-        T* __restrict__ output = y + (static_cast<long long>(image) * K + map) * (P * Q) + row * Q + column;
+        T* const output = y + (static_cast<long long>(image) * K + map) * (P * Q) + row * Q + column;
 #pragma unroll
         for (int m = 0; m < MAPS; ++m) {
 #pragma unroll

@@ -1,5 +1,5 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
-// implicit_gemm bm=32 bn=128 bk=8 tm=4 tn=8 vec=4 stages=2 unroll=8 filters=global offsets=computed smem_pad=4 min_blocks=1
+// implicit_gemm bm=32 bn=128 bk=8 tm=4 tn=8 vec=4 stages=2 unroll=8 filters=global offsets=computed smem_pad=4 min_blocks=1 launch=batch restrict=True
 
 // Implicit matrix product: y [maps x pixels] = w [maps x taps] * im2col(x) [taps x pixels], for each group of channels.
 // A pixel is an output position of an image, all images in a row; a tap is an input channel and a filter position.

@@ -22,9 +22,13 @@ TOTAL = THREADS * BLOCKS
     ],
 )
 def test_sums_over_blocks(bench: Bench, cuda: str, dtype: type[np.generic]) -> None:
-    text = f'extern "C" __global__ void add({cuda}* y) {{ atomicAdd(y + threadIdx.x % 2, static_cast<{cuda}>(1)); }}'
+    text = f"""
+    extern "C" __global__ void add({cuda}* y) {{
+        for (int i = 0; i < 300; ++i) atomicAdd(y + (i + threadIdx.x) % 2, static_cast<{cuda}>(1));
+    }}
+    """
     (y,) = bench.run(text, "add", (np.zeros(2, dtype),), grid=BLOCKS, block=THREADS)
-    np.testing.assert_array_equal(y, TOTAL // 2)
+    np.testing.assert_array_equal(y, 300 * TOTAL // 2)
 
 
 def test_extremes_exchange_and_compare(bench: Bench) -> None:

@@ -9,20 +9,23 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from planted import FAULTS, GOOD, RAGGED
 
+from autotune.device import DeviceInfo
+from autotune.errors import Rejected
 from autotune.evaluate import Deadlines, DeviceEvaluator
+from autotune.layer_line import LayerResult
 from autotune.problem import Layer
+from autotune.space import BoundTemplate, SearchSpace
 from autotune.store import Store
 from autotune.study import Measure, Study
 from autotune.template import load_template
-from autotune.trial import Outcome
-from autotune.tune import LayerResult, tune
+from autotune.trial import Config, Outcome
+from autotune.tune import tune
+from tests.planted import FAULTS, GOOD, RAGGED
 
 pytestmark = pytest.mark.cxx
 
@@ -53,7 +56,7 @@ class Found:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """One study with the good family and all faulty ones, in a folder for temporary files of its own."""
     folder, mark = tmp_path_factory.mktemp("faults"), uuid.uuid4().hex
     (folder / "tmp").mkdir()
@@ -84,7 +87,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
     endings = {
         trial.config.template: Ending(f"{trial.outcome.value}/{trial.reason}", trial.message) for trial in trials
     }
-    yield Found(result, endings, marked(mark, 10.0), [path.name for path in (folder / "tmp").iterdir()])
+    return Found(result, endings, marked(mark, 10.0), [path.name for path in (folder / "tmp").iterdir()])
 
 
 def marked(mark: str, patience_s: float) -> list[str]:
@@ -148,6 +151,7 @@ import sys
 from concurrent.futures import wait
 from pathlib import Path
 from autotune.evaluate import Deadlines, DeviceEvaluator
+from autotune.layer_line import LayerResult
 from autotune.problem import Conv2dProblem
 from autotune.render import render
 from autotune.space import BoundTemplate, SearchSpace
@@ -198,3 +202,14 @@ def test_check_of_a_faulty_family_fails_and_names_the_configs(tmp_path: Path) ->
     assert "inexact" in done.stdout
     assert "mirrored: 1 of 1 configs failed" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_too_much_dynamic_smem_is_refused_before_compiling(tmp_path: Path) -> None:
+    path = tmp_path / "greedy.cu.j2"
+    path.write_text(GOOD.read_text().replace('"4 * tile_h * tile_w"', '"300000"'))
+    device = DeviceInfo("host", "any", arch=90, sm_count=2, memory_bytes=1 << 34)
+    bound = BoundTemplate(load_template(path), RAGGED, device)
+    assert SearchSpace(bound).default is None
+    with pytest.raises(Rejected, match="shared memory of conv2d_shared_tile: 300000 exceeds 232448") as error:
+        bound.check(Config.of("greedy", {"tile": 16, "images": 2}))
+    assert (error.value.outcome, error.value.reason) == ("constraints", "resource_limit")

@@ -88,9 +88,7 @@ def convolved(problem: Conv2dProblem, x: Array, w: Array) -> Array:
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-def test_reference_is_the_convolution(
-    device: HostDevice, checks: dict[Conv2dProblem, Binary], name: str
-) -> None:
+def test_reference_is_the_convolution(device: HostDevice, checks: dict[Conv2dProblem, Binary], name: str) -> None:
     problem = AWKWARD[name]
     verifier = Verifier(device, problem, checks[problem])
     for data in (verifier.integers, verifier.normal):
@@ -111,9 +109,7 @@ def test_reference_is_the_convolution(
     verifier.close()
 
 
-def test_data_are_small_integers_and_normal_numbers(
-    device: HostDevice, checks: dict[Conv2dProblem, Binary]
-) -> None:
+def test_data_are_small_integers_and_normal_numbers(device: HostDevice, checks: dict[Conv2dProblem, Binary]) -> None:
     verifier = Verifier(device, MANY, checks[MANY])
     x, w, bias = inputs(device, MANY, verifier.integers)
     assert set(x.ravel()) == {-2, -1, 0, 1, 2}

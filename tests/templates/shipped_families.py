@@ -34,9 +34,7 @@ def family(name: str) -> KernelTemplate:
 def supported(name: str, device: DeviceInfo = H200) -> dict[str, Conv2dProblem]:
     """The awkward problems that a family supports on a device."""
     return {
-        label: problem
-        for label, problem in AWKWARD.items()
-        if BoundTemplate(family(name), problem, device).supported
+        label: problem for label, problem in AWKWARD.items() if BoundTemplate(family(name), problem, device).supported
     }
 
 

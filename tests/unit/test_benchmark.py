@@ -88,7 +88,7 @@ def heavy_tailed(seed: int, count: int) -> list[float]:
     """Times with a log-normal body and, now and then, a sample many times as long."""
     rng = np.random.default_rng(seed)
     body = 100 * np.exp(0.004 * rng.standard_normal(count))
-    return (body * np.where(rng.random(count) < 0.08, 1 + rng.pareto(1.2, count), 1.0)).tolist()
+    return [float(time_us) for time_us in body * np.where(rng.random(count) < 0.08, 1 + rng.pareto(1.2, count), 1.0)]
 
 
 def test_a_heavy_tail_does_not_move_the_median() -> None:

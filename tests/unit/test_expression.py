@@ -159,11 +159,11 @@ def test_what_expressions_do_not_have_is_refused_when_loaded(text: str, words: s
 def test_deep_nesting_is_evaluated_or_refused(form: str, depth: int) -> None:
     left, right = form.split("{}")
     text = left * depth + "a" + right * depth
-    try:
+    if depth > 20:
+        with pytest.raises(TemplateError, match="is nested too deeply"):
+            Expression(text, "here")
+    else:
         Expression(text, "here").bind({}).value({"a": 1})
-    except TemplateError as error:
-        assert depth > 20
-        assert "nested too deeply" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tiny import SMALL, bind, tiny
 
 from autotune.compile import Binary
 from autotune.devices.null import NullEvaluator, predicted_us
@@ -17,6 +16,7 @@ from autotune.render import render
 from autotune.source import KernelSource
 from autotune.space import SearchSpace
 from autotune.trial import Measured
+from tests.unit.tiny import SMALL, bind, tiny
 
 WIDE = ("[64, 32, 128, 256]", str(list(range(1, 257))))
 
@@ -111,7 +111,17 @@ def test_it_is_named_and_sequential() -> None:
 
 @pytest.mark.parametrize(
     "option",
-    ["slow=0.5", "compile=1.5", "compile=-0.1", "compile", "compile=x", "=1", "delay_ms=nan", "delay_ms=inf", "hang=nan"],
+    [
+        "slow=0.5",
+        "compile=1.5",
+        "compile=-0.1",
+        "compile",
+        "compile=x",
+        "=1",
+        "delay_ms=nan",
+        "delay_ms=inf",
+        "hang=nan",
+    ],
 )
 def test_an_option_that_does_not_exist(option: str) -> None:
     with pytest.raises(DeviceError) as caught:

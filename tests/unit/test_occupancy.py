@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import DEVICE
 
 from autotune.device import DeviceInfo
 from autotune.occupancy import occupancy, resident_blocks
 from autotune.toolchain import find_cxx, find_nvcc
+from tests.unit.tiny import DEVICE
 
 CALCULATOR = r"""
 #include <cstdio>

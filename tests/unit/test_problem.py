@@ -33,12 +33,12 @@ def test_p_and_q_count_the_placements_of_the_filter(
     h: int, w: int, r: int, s: int, stride: int, pad: int, dilation: int
 ) -> None:
     expected = (places(h, r, stride, pad, dilation), places(w, s, stride, pad, dilation))
-    sizes = {"stride_h": stride, "stride_w": stride, "pad_h": pad, "pad_w": pad}
+    geometry = (1, 1, h, w, 1, r, s, stride, stride, pad, pad, dilation, dilation)
     if 0 in expected:
         with pytest.raises(StudyError, match="filter larger than the padded input"):
-            Conv2dProblem(1, 1, h, w, 1, r, s, **sizes, dilation_h=dilation, dilation_w=dilation)
+            Conv2dProblem(*geometry)
     else:
-        problem = Conv2dProblem(1, 1, h, w, 1, r, s, **sizes, dilation_h=dilation, dilation_w=dilation)
+        problem = Conv2dProblem(*geometry)
         assert (problem.p, problem.q) == expected
 
 

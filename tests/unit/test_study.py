@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny import STUDY, changed
 
 from autotune.errors import StudyError
 from autotune.problem import Conv2dProblem
 from autotune.study import ADMITTED, Measure, find_study, load_study, study_names
 from autotune.trial import ACCURACY_CLASSES
+from tests.unit.tiny import STUDY, changed
 
 
 def write(folder: Path, *edits: tuple[str, str]) -> Path:
@@ -72,14 +72,20 @@ SECOND = "[[layer]]\nname = {}\nn = 1\nc = 1\nh = 3\nw = 3\nk = 1\nr = 1\ns = 1\
 MISTAKES = {
     "unknown key": (("trials", "trails"), "trails: unknown key (did you mean 'trials'?); known keys are accuracy, "),
     "unknown key of a layer": (("s = 3", "s = 3\nstrides = 1"), "layer[0] (one).strides: unknown key (did you mean"),
-    "unknown key of measure": (("trials = 10", "[measure]\ncash = 1"), "measure.cash: unknown key (did you mean 'cache'"),
+    "unknown key of measure": (
+        ("trials = 10", "[measure]\ncash = 1"),
+        "measure.cash: unknown key (did you mean 'cache'",
+    ),
     "name of letters that no file has": (('"small"', '"a/b"'), "name: 'a/b': expected letters, digits, - and _"),
     "empty name": (('"small"', '""'), "name: '': expected letters, digits"),
     "name that is a number": (('"small"', "3"), "name: expected a string, got 3"),
     "layer of a bad name": (('"one"', '"one.two"'), "layer[0] (one.two).name: 'one.two': expected letters"),
     "layer of no name": (('name = "one"\n', ""), "layer[0].name: missing"),
     "layer of a number for a name": (('"one"', "1"), "layer[0].name: expected a string, got 1"),
-    "duplicate layer": (("s = 3\n", "s = 3\n" + SECOND.format('"one"')), "layer[1].name: 'one' stands twice; give each"),
+    "duplicate layer": (
+        ("s = 3\n", "s = 3\n" + SECOND.format('"one"')),
+        "layer[1].name: 'one' stands twice; give each",
+    ),
     "no layer": ((STUDY[STUDY.index("[[layer]]") :], ""), "layer: expected at least one [[layer]]"),
     "empty list of layers": ((STUDY[STUDY.index("[[layer]]") :], "layer = []"), "layer: expected at least one"),
     "layer is a table": (("[[layer]]", "[layer]"), "layer: expected at least one [[layer]]"),
@@ -91,41 +97,83 @@ MISTAKES = {
     "size of words": (("h = 9", 'h = "9"'), "layer[0] (one).h: expected a whole number, got '9'"),
     "fraction": (("h = 9", "h = 9.0"), "layer[0] (one).h: expected a whole number, got 9.0"),
     "truth": (("h = 9", "h = true"), "layer[0] (one).h: expected a whole number, got True"),
-    "filter larger than the input": (("r = 3", "r = 10"), "layer[0] (one): filter larger than the padded input in height"),
-    "dilated filter larger": (("s = 3", "s = 3\ndilation = 4"), "layer[0] (one): filter larger than the padded input in"),
-    "three strides": (("s = 3", "s = 3\nstride = [1, 1, 1]"), "layer[0] (one).stride: expected a whole number, or two as"),
+    "filter larger than the input": (
+        ("r = 3", "r = 10"),
+        "layer[0] (one): filter larger than the padded input in height",
+    ),
+    "dilated filter larger": (
+        ("s = 3", "s = 3\ndilation = 4"),
+        "layer[0] (one): filter larger than the padded input in",
+    ),
+    "three strides": (
+        ("s = 3", "s = 3\nstride = [1, 1, 1]"),
+        "layer[0] (one).stride: expected a whole number, or two as",
+    ),
     "stride of truth": (("s = 3", "s = 3\nstride = true"), "layer[0] (one).stride: expected a whole number, or two"),
     "zero stride": (("s = 3", "s = 3\nstride = 0"), "layer[0] (one): stride_h = 0: expected 1 to"),
     "negative pad": (("s = 3", "s = 3\npad = [0, -1]"), "layer[0] (one): pad_w = -1: expected 0 to"),
     "groups that do not divide": (("s = 3", "s = 3\ngroups = 3"), "layer[0] (one): groups = 3 does not divide c = 2"),
     "groups of words": (("s = 3", 's = 3\ngroups = "2"'), "layer[0] (one).groups: expected a whole number, got '2'"),
-    "unknown dtype": (("s = 3", 's = 3\ndtype = "f64"'), "layer[0] (one): dtype = 'f64': expected one of f32, f16, bf16"),
+    "unknown dtype": (
+        ("s = 3", 's = 3\ndtype = "f64"'),
+        "layer[0] (one): dtype = 'f64': expected one of f32, f16, bf16",
+    ),
     "dtype is a number": (("s = 3", "s = 3\ndtype = 32"), "layer[0] (one).dtype: expected a string, got 32"),
-    "unknown layout": (("s = 3", 's = 3\nlayout = "chwn"'), "layer[0] (one): layout = 'chwn': expected one of nchw, nhwc"),
-    "unknown epilogue": (("s = 3", 's = 3\nepilogue = "relu"'), "layer[0] (one): epilogue = 'relu': expected one of none"),
+    "unknown layout": (
+        ("s = 3", 's = 3\nlayout = "chwn"'),
+        "layer[0] (one): layout = 'chwn': expected one of nchw, nhwc",
+    ),
+    "unknown epilogue": (
+        ("s = 3", 's = 3\nepilogue = "relu"'),
+        "layer[0] (one): epilogue = 'relu': expected one of none",
+    ),
     "no count": (("s = 3", "s = 3\ncount = 0"), "layer[0] (one).count: 0 is too small"),
-    "huge count": (("s = 3", "s = 3\ncount = 9223372036854775808"), "layer[0] (one).count: 9223372036854775808 is too la"),
+    "huge count": (
+        ("s = 3", "s = 3\ncount = 9223372036854775808"),
+        "layer[0] (one).count: 9223372036854775808 is too la",
+    ),
     "no trials": (("trials = 10", "trials = 0"), "trials: 0 is too small: expected at least 1"),
     "trials of words": (("trials = 10", 'trials = "all"'), "trials: expected a whole number, got 'all'"),
     "negative seed": (("trials = 10", "seed = -1"), "seed: -1 is too small: expected at least 0"),
-    "huge seed": (("trials = 10", "seed = 9223372036854775808"), "seed: 9223372036854775808 is too large: expected at mo"),
+    "huge seed": (
+        ("trials = 10", "seed = 9223372036854775808"),
+        "seed: 9223372036854775808 is too large: expected at mo",
+    ),
     "no time": (("trials = 10", "time_budget_s = 0"), "time_budget_s: expected seconds above 0, got 0"),
     "time that is none": (("trials = 10", "time_budget_s = nan"), "time_budget_s: expected seconds above 0, got nan"),
     "time of words": (("trials = 10", 'time_budget_s = "1h"'), "time_budget_s: expected seconds above 0, got '1h'"),
-    "unknown accuracy": (("trials = 10", 'accuracy = "fp64"'), "accuracy: 'fp64': expected one of fp32, fp32-class, tf32"),
+    "unknown accuracy": (
+        ("trials = 10", 'accuracy = "fp64"'),
+        "accuracy: 'fp64': expected one of fp32, fp32-class, tf32",
+    ),
     "accuracy is a number": (("trials = 10", "accuracy = 32"), "accuracy: expected a string, got 32"),
-    "templates is a word": (("trials = 10", 'templates = "direct"'), "templates: expected a list of family names, got 'di"),
+    "templates is a word": (
+        ("trials = 10", 'templates = "direct"'),
+        "templates: expected a list of family names, got 'di",
+    ),
     "no templates": (("trials = 10", "templates = []"), "templates: expected a list of family names, got []"),
     "sampler is a number": (("trials = 10", "sampler = 1"), "sampler: expected a string, got 1"),
     "unknown cache": (("trials = 10", '[measure]\ncache = "warm"'), "measure.cache: 'warm': expected cold or hot"),
     "measure is a word": (("trials = 10", 'measure = "cold"'), "measure: expected a table [measure]"),
     "space is a word": (("trials = 10", 'space = "all"'), "space: expected tables [space.FAMILY]"),
     "family is a list": (("trials = 10", "[space]\ndirect = [1]"), "space: expected tables [space.FAMILY]"),
-    "no values": (("trials = 10", "[space.direct]\nunroll = []"), "space.direct.unroll: expected a value or a list of val"),
-    "fraction as a value": (("trials = 10", "[space.direct]\nunroll = 0.5"), "space.direct.unroll: expected a value or a"),
+    "no values": (
+        ("trials = 10", "[space.direct]\nunroll = []"),
+        "space.direct.unroll: expected a value or a list of val",
+    ),
+    "fraction as a value": (
+        ("trials = 10", "[space.direct]\nunroll = 0.5"),
+        "space.direct.unroll: expected a value or a",
+    ),
     "unknown span": (("trials = 10", 'span = "all"'), "span: 'all': expected kernel or end_to_end"),
-    "streams without a span": (("trials = 10", "[space.end_to_end]\nstreams = 1"), "space.end_to_end: has no effect without"),
-    "no stream": (("trials = 10", 'span = "end_to_end"\n[space.end_to_end]\nstreams = 0'), "space.end_to_end.streams: expec"),
+    "streams without a span": (
+        ("trials = 10", "[space.end_to_end]\nstreams = 1"),
+        "space.end_to_end: has no effect without",
+    ),
+    "no stream": (
+        ("trials = 10", 'span = "end_to_end"\n[space.end_to_end]\nstreams = 0'),
+        "space.end_to_end.streams: expec",
+    ),
     "technique without a template": (("trials = 10", '[[technique]]\nname = "a"'), "technique[0].template: missing"),
     "technique is a table": (("trials = 10", "[technique]\na = 1"), "technique: expected [[technique]] tables"),
     "technique twice": (
@@ -137,7 +185,7 @@ MISTAKES = {
         "technique[0].reported_ms.two: no such layer; there are one",
     ),
     "negative workspace": (("trials = 10", "workspace_limit_bytes = -1"), "workspace_limit_bytes: -1 is too small"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from tiny import TINY, changed, tiny, write_family
 
 from autotune.errors import TemplateError
 from autotune.template import load_template, load_templates, template_files
+from tests.unit.tiny import TINY, changed, tiny, write_family
 
 
 def complaint(path: Path) -> str:

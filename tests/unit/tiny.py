@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +48,8 @@ constexpr int PAD_H = ${pad_h}, PAD_W = ${pad_w};
 constexpr int DILATION_H = ${dilation_h}, DILATION_W = ${dilation_w};
 constexpr int THREADS = ${threads}, TURNS = ${turns};
 
-__device__ float product(const float* x, const float* w, int image, int map, int row, int column, int channel, int tap_r,
-                         int tap_s) {
+__device__ float product(const float* x, const float* w, int image, int map, int row, int column, int channel,
+                         int tap_r, int tap_s) {
     const int at_h = row * STRIDE_H - PAD_H + tap_r * DILATION_H;
     const int at_w = column * STRIDE_W - PAD_W + tap_s * DILATION_W;
     if (at_h < 0 || at_h >= H || at_w < 0 || at_w >= W) return 0.0f;
@@ -157,7 +157,7 @@ Command = Callable[..., Finished]
 """Runs `autotune` with the given words."""
 
 
-def run_module(folder: Path, *words: str, env: Sequence[tuple[str, str]] = ()) -> Finished:
+def run_module(folder: Path, *words: str, env: Mapping[str, str] | None = None, user: int | None = None) -> Finished:
     """`python -m autotune` in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "autotune", *words],
@@ -167,6 +167,7 @@ def run_module(folder: Path, *words: str, env: Sequence[tuple[str, str]] = ()) -
         check=False,
         stdin=subprocess.DEVNULL,
         timeout=120,
-        env={**os.environ, **dict(env)},
+        env={**os.environ, **(env or {})},
+        user=user,
     )
     return Finished(done.returncode, done.stdout, done.stderr)

@@ -1,4 +1,4 @@
-// What templates/_ptx.cuh declares, on the CPU: every asynchronous copy is done at once, so waits have nothing to wait for.
+// What templates/_ptx.cuh declares, on the CPU: asynchronous copies are done at once, so there is nothing to wait for.
 #pragma once
 
 template <int BYTES>

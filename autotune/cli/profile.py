@@ -1,0 +1,110 @@
+"""`profile`: what Nsight Compute says of the best kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.answers import DATABASE, asked, config_words
+from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.cli.tables import Column, format_options, show
+from autotune.errors import DeviceError, StoreError
+from autotune.toolchain import find_ncu
+
+if TYPE_CHECKING:
+    from autotune.source import KernelSource
+    from autotune.store import ProfileRow, Store, TrialRow
+
+_STALLS_SHOWN = 3  # reasons on the terminal
+
+
+def _stalls(row: ProfileRow, most: int | None = None) -> str:
+    return " ".join(f"{reason}={warps:.2f}" for reason, warps in row.profile.stalls[:most])
+
+
+_COLUMNS = (
+    Column["ProfileRow"]("layer", lambda row: row.row.name),
+    Column["ProfileRow"]("accuracy", lambda row: row.row.trial.accuracy, terminal=False),
+    Column["ProfileRow"]("device", lambda row: row.row.device.name, terminal=False),
+    Column["ProfileRow"]("template", lambda row: row.row.trial.config.template, terminal=False),
+    Column["ProfileRow"]("config", lambda row: config_words(row.row), terminal=False),
+    Column["ProfileRow"]("entry", lambda row: row.profile.entry),
+    Column["ProfileRow"]("time_us", lambda row: row.profile.time_us),
+    Column["ProfileRow"]("occupancy", lambda row: row.row.trial.occupancy),
+    Column["ProfileRow"]("achieved_occupancy", lambda row: row.profile.achieved_occupancy),
+    Column["ProfileRow"]("load_efficiency_fraction", lambda row: row.profile.load_efficiency_fraction),
+    Column["ProfileRow"]("store_efficiency_fraction", lambda row: row.profile.store_efficiency_fraction),
+    Column["ProfileRow"]("load_sectors_per_request", lambda row: row.profile.load_sectors_per_request, terminal=False),
+    Column["ProfileRow"](
+        "store_sectors_per_request", lambda row: row.profile.store_sectors_per_request, terminal=False
+    ),
+    Column["ProfileRow"]("shared_efficiency_fraction", lambda row: row.profile.shared_efficiency_fraction),
+    Column["ProfileRow"]("shared_load_conflicts", lambda row: row.profile.shared_load_conflicts, terminal=False),
+    Column["ProfileRow"]("shared_store_conflicts", lambda row: row.profile.shared_store_conflicts, terminal=False),
+    Column["ProfileRow"]("dram_read_bytes", lambda row: row.profile.dram_read_bytes),
+    Column["ProfileRow"]("dram_written_bytes", lambda row: row.profile.dram_written_bytes),
+    Column["ProfileRow"]("l2_bytes", lambda row: row.profile.l2_bytes, terminal=False),
+    Column["ProfileRow"]("fma_utilisation_fraction", lambda row: row.profile.fma_utilisation_fraction),
+    Column["ProfileRow"]("tensor_utilisation_fraction", lambda row: row.profile.tensor_utilisation_fraction),
+    Column["ProfileRow"]("main_stalls", lambda row: _stalls(row, _STALLS_SHOWN)),
+    Column["ProfileRow"]("stalls", _stalls, terminal=False),
+    Column["ProfileRow"]("tool", lambda row: row.profile.tool, terminal=False),
+    Column["ProfileRow"]("profiled_at", lambda row: str(row.profiled_at), terminal=False),
+    Column["ProfileRow"]("source_hash", lambda row: row.row.trial.source_hash, terminal=False),
+)
+
+
+@click.command()
+@click.argument("what", metavar="LAYER|STUDY")
+@click.option("--device", help="cuda:N; default: the first CUDA device.")
+@DATABASE
+@click.option("--accuracy", help="Only this accuracy class.")
+@click.option("--stored", is_flag=True, help="Run nothing: print the profiles that the database has.")
+@format_options
+def profile(what: str, device: str | None, db: str, accuracy: str | None, stored: bool, style: str | None) -> None:
+    """Run the best kernel of LAYER under Nsight Compute; keep and print what it says of each launch.
+
+    Needs `ncu`, which comes with the CUDA toolkit, and the right to read the GPU's counters.
+    """
+    from autotune.store import Store
+
+    if stored:
+        with Store.open(db, create=False) as store:
+            show(store.profiles(asked(what)), _COLUMNS, style)
+        return
+    ncu = find_ncu()
+    with Store.open(db) as store:
+        show(_profiled(store, asked(what), device, accuracy, ncu), _COLUMNS, style)
+
+
+def _profiled(store: Store, what: str | None, device: str | None, accuracy: str | None, ncu: Path) -> list[ProfileRow]:
+    """Profile the best kernels that this device was tuned for, and store what was seen."""
+    from autotune.profile import profile_kernel
+
+    evaluator = open_evaluator(device, jobs_default())
+    try:
+        info, environment = evaluator.info, evaluator.environment
+        if info.kind != "cuda":
+            raise DeviceError(f"{info.kind}: Nsight Compute profiles CUDA devices only; give --device cuda:N")
+        best = store.best(what, kind="cuda", accuracy=accuracy)
+        rows = {row.row.trial.source_hash: row.row for row in best if row.row.device.identity == info.identity}
+        if not rows:
+            raise StoreError(f"{store.path}: no correct kernel of {what} on {info.name}; run autotune tune first")
+        sources = [_source(store, row) for row in rows.values()]
+        binaries = [evaluator.compile(source).result() for source in sources]
+    finally:
+        evaluator.close()  # the profiled process has the device to itself
+    made: list[ProfileRow] = []
+    first = "cuda:0" if device in (None, "all") else device.split(",")[0]
+    for row, source, binary in zip(rows.values(), sources, binaries, strict=True):
+        made += store.add_profiles(row, info, environment, profile_kernel(ncu, first, source, binary))
+    return made
+
+
+def _source(store: Store, row: TrialRow) -> KernelSource:
+    source = store.source(row.trial.source_hash or "")
+    if source is None:
+        raise StoreError(f"{store.path}: the source of {row.name} is not in the database; tune it again")
+    return source

@@ -1,0 +1,138 @@
+"""Distinct kernels compiled, verified and timed per minute, beside Kernel Tuner on the same sources. Run on a GPU:
+
+    python tests/benchmarks/throughput.py lenet-k5 --configs 200 --seconds 60
+
+Prints a line a layer: ours with every phase's share, and Kernel Tuner 1.5 (where it is installed) on the same rendered
+kernels. Nothing is cached: every binary is compiled in this run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from autotune.evaluate import DeviceEvaluator
+from autotune.layer_line import Progress
+from autotune.problem import Layer
+from autotune.source import KernelSource
+from autotune.store import Store
+from autotune.study import find_study, load_study
+from autotune.template import load_templates
+from autotune.trial import Outcome
+from autotune.tune import tune
+
+LEAST_SAMPLES = 5  # of a kernel that counts
+NEAR = 1.05  # of the final best
+
+
+def ours(study_name: str, layer: Layer, configs: int, folder: Path) -> list[KernelSource]:
+    """Tune one layer from nothing and print what it took; the sources that were evaluated."""
+    study = replace(load_study(find_study(study_name)), trials=configs, templates=("direct", "implicit_gemm"))
+    evaluator = DeviceEvaluator(["cuda:0"], len(os.sched_getaffinity(0)))
+    templates = load_templates()
+    reached: list[tuple[float, float]] = []
+
+    def observe(progress: Progress) -> None:
+        if progress.best and progress.best.median_us:
+            reached.append((progress.elapsed_s, progress.best.median_us))
+
+    with Store.open(folder / "throughput.db") as store:
+        started = time.perf_counter()
+        tune(study, templates, evaluator, store, layers=(layer,), observe=observe, finals_s=0.5)
+        wall_s = time.perf_counter() - started
+        rows = [row.trial for row in store.trials(f"{study.name}.{layer.name}") if row.trial.compiled]
+        evaluator.close()
+        timed = [t for t in rows if t.outcome == Outcome.CORRECT and t.timing]
+        full = [t for t in timed if t.timing and len(t.timing.samples_us) >= LEAST_SAMPLES]
+        sources = [store.source(trial.source_hash or "") for trial in rows]
+    phases = {
+        name: sum(getattr(trial.phases, f"{name}_us") for trial in rows) / 1e6
+        for name in ("render", "compile", "load", "verify", "measure")
+    }
+    busy_s = phases["load"] + phases["verify"] + phases["measure"]
+    end_s = reached[-1][0]
+    near_s = next(at for at, best in reached if best <= NEAR * reached[-1][1])
+    words = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in phases.items())
+    print(
+        f"{layer.name}: autotune {60 * len(rows) / end_s:.0f} kernels/min ({len(rows)} in {end_s:.1f} s, of which "
+        f"{len(full)} with {LEAST_SAMPLES} samples or more and {len(timed) - len(full)} stopped early as too slow), "
+        f"device busy {busy_s / end_s:.0%}, within 5 % of the best after {near_s:.1f} s, "
+        f"with finals {wall_s:.1f} s; {words}"
+    )
+    return [source for source in sources if source is not None]
+
+
+def kernel_tuner(layer: Layer, sources: list[KernelSource], seconds: float) -> None:
+    """The same kernels through Kernel Tuner, one after another as it does, for at most `seconds`."""
+    try:
+        from kernel_tuner import tune_kernel
+    except ImportError:
+        print(f"{layer.name}: Kernel Tuner is not installed here")
+        return
+    problem = layer.problem
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(problem.x_elements, dtype=np.float32)
+    w = rng.standard_normal(problem.w_elements, dtype=np.float32)
+    bias = np.zeros(problem.k, np.float32)
+    y = np.zeros(problem.y_elements, np.float32)
+    done, failed, started = 0, "", time.perf_counter()
+    for source in sources:
+        if time.perf_counter() - started > seconds:
+            break
+        if source.constants or len(source.stages) > 1:
+            continue  # it has no device-to-device copy into a constant array
+        stage = source.stages[0]
+        scalars = {"n": np.int32(problem.n), "i": np.int32(0)}
+        arrays = {"x": x, "w": w, "bias": bias, "y": y}
+        with contextlib.redirect_stdout(io.StringIO()):
+            try:
+                tune_kernel(
+                    stage.entry,
+                    source.program.text,
+                    (stage.grid[0], stage.grid[1], stage.grid[2]),
+                    [scalars.get(name, arrays.get(name)) for name in stage.args],
+                    {
+                        "block_size_x": [stage.block[0]],
+                        "block_size_y": [stage.block[1]],
+                        "block_size_z": [stage.block[2]],
+                    },
+                    grid_div_x=[],
+                    grid_div_y=[],
+                    grid_div_z=[],
+                    smem_args={"size": stage.smem_bytes},
+                    compiler_options=["-std=c++17"],
+                    lang="CUDA",
+                )
+            except Exception as error:  # noqa: BLE001 - a peer's failure is a result
+                failed = f"; {type(error).__name__}: {str(error).splitlines()[0][:80]}"
+                continue
+        done += 1
+    spent = time.perf_counter() - started
+    print(
+        f"{layer.name}: Kernel Tuner {60 * done / spent:.0f} kernels/min ({done} in {spent:.1f} s, unverified){failed}"
+    )
+
+
+def main() -> None:
+    """Measure each layer of a study."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("study")
+    parser.add_argument("--configs", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    arguments = parser.parse_args()
+    for layer in load_study(find_study(arguments.study)).layers:
+        with tempfile.TemporaryDirectory() as folder:
+            sources = ours(arguments.study, layer, arguments.configs, Path(folder))
+            kernel_tuner(layer, sources, arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,316 @@
+// conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
+// direct_strip thread_k=1 thread_p=12 block_warps=2 block_k=1 channels=1 stages=2 min_blocks=4
+
+// Direct convolution: a lane computes MAPS x ROWS outputs of one output column, one input column at a time.
+//
+//   x     [N, C, H, W]  input
+//   w     [K, C, R, S]  filters
+//   bias  [K]           not read without WITH_BIAS
+//   y     [N, K, P, Q]  output
+//   n     images N, any number
+//
+// The output columns of all images form one row of N * Q columns, so that no lane idles at the edge of an image. A
+// block takes TILE_Q of them and one band of ROWS rows at a time, and goes on to the next such unit gridDim.x units
+// away. Of CHANNELS channels at a time, the input columns that it needs are copied to shared memory, each column
+// contiguous: a lane reads four rows at once.
+//
+//   grid  x: units that run at once;  y: block of MAPS * WARPS_K maps
+//   warp  column warp, then group of MAPS maps
+
+// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float value);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Neighbours {
+    T at[N];
+};
+
+// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// Needs _element.cuh.
+
+template <bool WITH_BIAS, bool WITH_RELU, typename T>
+__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
+    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
+    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
+    return sum;
+}
+
+// Asynchronous copies, as instructions on the GPU and as plain copies on the CPU.
+//
+// copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros come.
+// A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N groups are under way.
+// bulk_store (sm_90): contiguous bytes from shared to global memory, by one thread; bytes and both addresses are
+// multiples of 16. What threads wrote must be made visible to it: fence_bulk in each of them, a barrier, bulk_store.
+
+#ifdef __CUDACC__
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const int read = inside ? BYTES : 0;
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(read)
+                     : "memory");
+    }
+}
+
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int GROUPS>
+__device__ __forceinline__ void copy_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+}
+
+__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void bulk_store(void* global, const void* shared, int bytes) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void bulk_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until the calling thread's bulk stores, but for the latest GROUPS, have read their shared memory.
+template <int GROUPS>
+__device__ __forceinline__ void bulk_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Problem
+constexpr int C = 6, H = 23, W = 21;
+constexpr int K = 7, R = 3, S = 5;
+constexpr int P = 12, Q = 11;
+constexpr int STRIDE_H = 2, STRIDE_W = 2;
+constexpr int PAD_H = 1, PAD_W = 2;
+constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr bool WITH_BIAS = true, WITH_RELU = true;
+
+// Parameters
+constexpr int MAPS = 1, ROWS = 12;  // a thread's outputs
+constexpr int WARPS_Q = 2, WARPS_K = 1;
+constexpr int CHANNELS = 1;  // staged at once
+constexpr int STAGES = 2;
+constexpr int MIN_BLOCKS = 4;  // blocks resident on a multiprocessor
+
+// Derived
+constexpr int THREADS = 32 * WARPS_Q * WARPS_K;
+constexpr int TILE_Q = 32 * WARPS_Q;
+constexpr int BANDS = 1;
+constexpr int WINDOW = 25;  // input rows of a band
+constexpr int PITCH = 28;  // floats of a staged column: an odd number of vectors
+constexpr int IMAGE_COLUMNS = (Q - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;  // input columns of an image, padding too
+constexpr int COLUMNS = 149;  // input columns staged at most
+constexpr int STAGE_FLOATS = CHANNELS * COLUMNS * PITCH;
+constexpr int FILTER_FLOATS = 4;  // filters of a filter column and a thread's maps, [r][map]
+constexpr int FILTER_STEP = WARPS_K * FILTER_FLOATS;  // to the next filter column
+constexpr int BLOCK_FILTERS = C * S * FILTER_STEP;
+constexpr bool FIRST_SETS = C == 1;  // the first filter column sets the sums, which saves clearing them
+
+using Vector = Neighbours<float, 4>;
+
+// The output column that a tile of columns begins with.
+struct First {
+    int image, column;
+
+    __device__ __forceinline__ explicit First(int tile)
+        : image(tile / Q * TILE_Q + tile % Q * TILE_Q / Q), column(tile % Q * TILE_Q % Q) {}
+};
+
+// What a thread copies: every ROW_STEP-th row of COPY_COLUMNS columns, THREADS apart.
+constexpr int COPY_COLUMNS = (COLUMNS + THREADS - 1) / THREADS;
+constexpr int ROW_STEP = COPY_COLUMNS > 1 ? 1 : THREADS / COLUMNS;
+constexpr int COPY_ROWS = (WINDOW + ROW_STEP - 1) / ROW_STEP;
+
+// The unit of work whose input is being copied, and where in x this thread's part of it lies.
+struct Copied {
+    int unit, chunk;
+    int row;                            // input row of the thread's first copy
+    const float* source[COPY_COLUMNS];  // at that row, in channel 0
+    bool inside[COPY_COLUMNS];          // the column lies in an image, not in its padding
+
+    __device__ __forceinline__ void locate(const float* __restrict__ x, int n) {
+        const int thread = static_cast<int>(threadIdx.x);
+        const First first(unit / BANDS);
+        row = min(unit % BANDS * ROWS, P - ROWS) * STRIDE_H - PAD_H;
+        if constexpr (COPY_COLUMNS == 1) row += thread / COLUMNS;
+#pragma unroll
+        for (int j = 0; j < COPY_COLUMNS; ++j) {
+            const int column = COPY_COLUMNS == 1 ? thread % COLUMNS : thread + j * THREADS;
+            const int of = first.image + (first.column * STRIDE_W + column) / IMAGE_COLUMNS;
+            const int at = (first.column * STRIDE_W + column) % IMAGE_COLUMNS - PAD_W;
+            inside[j] = of < n;
+            if constexpr (PAD_W > 0) inside[j] = inside[j] && static_cast<unsigned>(at) < static_cast<unsigned>(W);
+            source[j] = x + static_cast<long long>(of) * (C * H * W) + row * W + at;
+        }
+    }
+
+    // Starts copying a chunk of channels into `stage`.
+    __device__ __forceinline__ void start(float* stage) const {
+        const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll
+        for (int j = 0; j < COPY_COLUMNS; ++j) {
+            const int column = COPY_COLUMNS == 1 ? thread % COLUMNS : thread + j * THREADS;
+            const int first_row = COPY_COLUMNS == 1 ? thread / COLUMNS : 0;
+            if (COPY_COLUMNS == 1 ? first_row >= ROW_STEP : column >= COLUMNS) continue;
+            float* to = stage + column * PITCH + first_row;
+            const float* from = source[j] + chunk * (CHANNELS * H * W);
+#pragma unroll 1
+            for (int c = 0; c < CHANNELS; ++c) {
+#pragma unroll
+                for (int i = 0; i < COPY_ROWS; ++i) {
+                    if ((i + 1) * ROW_STEP > WINDOW && first_row + i * ROW_STEP >= WINDOW) continue;
+                    const unsigned at = static_cast<unsigned>(row + i * ROW_STEP);
+                    const bool copied = inside[j] && (PAD_H == 0 || at < static_cast<unsigned>(H));
+                    copy_async<4>(to + i * ROW_STEP, from + i * ROW_STEP * W, copied);
+                }
+                to += COLUMNS * PITCH;
+                from += H * W;
+            }
+        }
+    }
+};
+
+// sum += what one filter column of one channel adds, or = if SET.
+template <bool SET>
+__device__ __forceinline__ void add_column(float (&sum)[MAPS][ROWS], const float* column, const float* filters) {
+    float filter[FILTER_FLOATS];
+#pragma unroll
+    for (int i = 0; i < FILTER_FLOATS; i += 4) {
+        const Vector loaded = *reinterpret_cast<const Vector*>(filters + i);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) filter[i + j] = loaded.at[j];
+    }
+#pragma unroll
+    for (int row = 0; row < WINDOW; ++row) {
+        const float input = reinterpret_cast<const Vector*>(column)[row / 4].at[row % 4];
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            const int i = (row - r * DILATION_H) / STRIDE_H;  // the output row that tap r sends it to
+            if (row < r * DILATION_H || i >= ROWS || (row - r * DILATION_H) % STRIDE_H) continue;
+#pragma unroll
+            for (int m = 0; m < MAPS; ++m) {
+                const float factor = filter[r * MAPS + m];
+                sum[m][i] = SET && r == 0 ? factor * input : fmaf(factor, input, sum[m][i]);
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+conv2d_strip(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ bias,
+             float* __restrict__ y, int n) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    float* const block_filters = reinterpret_cast<float*>(smem);  // [c][s][group of maps][r][map]
+    float* const staged = block_filters + BLOCK_FILTERS;          // [stage][channel][column][row]
+
+    const int thread = static_cast<int>(threadIdx.x);
+    const int block_map = static_cast<int>(blockIdx.y) * (MAPS * WARPS_K);
+    for (int i = thread; i < BLOCK_FILTERS; i += THREADS) {
+        const int tap = i % FILTER_FLOATS / MAPS, map = i / FILTER_FLOATS % WARPS_K * MAPS + i % FILTER_FLOATS % MAPS;
+        const int column = i / FILTER_STEP;
+        const bool padding = R * MAPS % 4 != 0 && tap >= R;
+        block_filters[i] = padding ? 0.0f : w[((block_map + map) * C + column / S) * (R * S) + tap * S + column % S];
+    }
+
+    const int group = thread / 32 / WARPS_Q;  // of maps
+    const int tile_column = thread / 32 % WARPS_Q * 32 + thread % 32;
+    const int map = block_map + group * MAPS;
+    const float* const filters = block_filters + group * FILTER_FLOATS;
+
+    constexpr int CHUNKS = C / CHANNELS;
+    const int units = static_cast<int>((static_cast<long long>(n) * Q + TILE_Q - 1) / TILE_Q) * BANDS;
+    const int step = static_cast<int>(gridDim.x);
+
+    Copied copied;
+    copied.unit = static_cast<int>(blockIdx.x);
+    copied.chunk = 0;
+    copied.locate(x, n);
+    const auto copy_next = [&](int stage) {
+        if (copied.unit < units) {
+            copied.start(staged + stage * STAGE_FLOATS);
+            if (++copied.chunk == CHUNKS) {
+                copied.chunk = 0;
+                copied.unit += step;
+                copied.locate(x, n);
+            }
+        }
+        copy_async_commit();
+    };
+#pragma unroll 1
+    for (int stage = 0; stage < STAGES - 1; ++stage) copy_next(stage);
+
+    int stage = 0;
+    for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += step) {
+        // This lane's output column, and where its input begins among the staged columns.
+        const First first(unit / BANDS);
+        const int images_on = (first.column + tile_column) / Q;
+        const int column = (first.column + tile_column) % Q;
+        const int offset = (images_on * IMAGE_COLUMNS + (column - first.column) * STRIDE_W) * PITCH;
+
+        float sum[MAPS][ROWS];
+        if constexpr (!FIRST_SETS) {
+#pragma unroll
+            for (int m = 0; m < MAPS; ++m) {
+#pragma unroll
+                for (int i = 0; i < ROWS; ++i) sum[m][i] = 0.0f;
+            }
+        }
+
+        const float* column_filters = filters;
+#pragma unroll 1
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            if constexpr (STAGES == 1) {
+                __syncthreads();
+                copy_next(0);
+                copy_async_wait<0>();
+                __syncthreads();
+            } else {
+                copy_async_wait<STAGES - 2>();
+                __syncthreads();
+                copy_next(stage == 0 ? STAGES - 1 : stage - 1);
+            }
+            const float* inputs = staged + stage * STAGE_FLOATS + offset;
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+#pragma unroll 1
+            for (int c = 0; c < CHANNELS; ++c) {
+                if constexpr (FIRST_SETS) {
+                    add_column<true>(sum, inputs, column_filters);
+                    column_filters += FILTER_STEP;
+                }
+#pragma unroll 1
+                for (int s = FIRST_SETS; s < S; ++s) {
+                    add_column<false>(sum, inputs + s * (DILATION_W * PITCH), column_filters);
+                    column_filters += FILTER_STEP;
+                }
+                inputs += COLUMNS * PITCH;
+            }
+        }
+
+        if (first.image + images_on < n) {
+            const int row = min(unit % BANDS * ROWS, P - ROWS);
+            const long long plane = static_cast<long long>(first.image + images_on) * K + map;
+            float* __restrict__ output = y + plane * (P * Q) + row * Q + column;
+#pragma unroll
+            for (int m = 0; m < MAPS; ++m) {
+#pragma unroll
+                for (int i = 0; i < ROWS; ++i) {
+                    output[m * (P * Q) + i * Q] = epilogue<WITH_BIAS, WITH_RELU>(sum[m][i], bias, map + m);
+                }
+            }
+        }
+    }
+}

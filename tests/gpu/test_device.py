@@ -1,0 +1,97 @@
+"""The CUDA device itself: calibration is plausible, times are of the kernel alone, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from autotune.evaluate import DeviceEvaluator
+from autotune.problem import Conv2dProblem
+from autotune.render import render
+from autotune.space import BoundTemplate, SearchSpace
+from autotune.template import load_template, template_files
+
+pytestmark = pytest.mark.gpu
+
+SMALL = Conv2dProblem(16, 4, 33, 33, 8, 5, 5)
+
+
+def test_device_describes_itself(gpu: DeviceEvaluator) -> None:
+    info = gpu.info
+    assert info.kind == "cuda"
+    assert info.arch >= 75
+    assert info.sm_count > 10
+    assert info.memory_bytes > 1 << 32
+    assert info.smem_per_block_bytes >= 65536
+    assert info.l2_bytes > 1 << 20
+    assert gpu.environment.driver[0].isdigit() or gpu.environment.driver.startswith("CUDA")
+    assert gpu.environment.toolkit.startswith("nvcc ")
+
+
+def test_calibrated_rates_are_in_proportion(gpu: DeviceEvaluator) -> None:
+    rates = gpu.calibrate()
+    assert 1e11 < rates["copy"] < 2e13
+    assert 1e12 < rates["fp32"] < 1e15
+    if gpu.info.arch >= 80:
+        assert rates["fp32"] < rates["tf32"] < rates["fp16"]
+
+
+def test_times_repeat(gpu: DeviceEvaluator) -> None:
+    gpu.begin_layer(SMALL)
+    space = SearchSpace(
+        BoundTemplate(load_template(template_files()["direct"]), SMALL, gpu.info), most_rows=0, sampled_rows=1
+    )
+    assert space.default is not None
+    source = render(space.bound, space.default)
+    binary = gpu.compile(source).result()
+    cold = [gpu.evaluate(source, binary, cache="cold", best_us=None).timing for _ in range(3)]
+    hot = gpu.evaluate(source, binary, cache="hot", best_us=None).timing
+    medians = [timing.median_us for timing in cold]
+    assert max(medians) < 1.3 * min(medians)
+    assert hot.median_us < 1.3 * min(medians)
+    assert (hot.cache, cold[0].cache) == ("hot", "cold")
+    assert len(cold[0].samples_us) >= 5
+
+
+def test_slow_kernel_is_stopped_early_and_keeps_its_time(gpu: DeviceEvaluator) -> None:
+    gpu.begin_layer(SMALL)
+    space = SearchSpace(
+        BoundTemplate(load_template(template_files()["direct"]), SMALL, gpu.info), most_rows=0, sampled_rows=1
+    )
+    assert space.default is not None
+    source = render(space.bound, space.default)
+    measured = gpu.evaluate(source, gpu.compile(source).result(), cache="cold", best_us=0.01)
+    assert measured.too_slow
+    assert len(measured.timing.samples_us) == 1
+    assert measured.timing.median_us > 1
+
+
+def test_closed_evaluator_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv("AUTOTUNE_TEST_MARK", mark)
+    evaluator = DeviceEvaluator(["cuda:0"], 2)
+    try:
+        evaluator.begin_layer(SMALL)
+        assert marked(mark)
+    finally:
+        evaluator.close()
+    until = time.monotonic() + 10
+    while marked(mark) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not marked(mark)
+
+
+def marked(mark: str) -> list[str]:
+    """Ids of the other processes that were started with a mark."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.name != str(os.getpid()) and mark.encode() in (process / "environ").read_bytes():
+                found.append(process.name)
+        except OSError:  # ended meanwhile
+            continue
+    return found

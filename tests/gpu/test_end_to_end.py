@@ -1,0 +1,80 @@
+"""On a GPU: copies overlap with kernels, a network on tuned kernels predicts as in float64, and ncu reads counters."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.compile import Binary
+from autotune.errors import ToolchainError
+from autotune.evaluate import DeviceEvaluator
+from autotune.network import NetworkRequest, NetworkSpec
+from autotune.problem import Conv2dProblem
+from autotune.profile import profile_kernel
+from autotune.reference import reference_program
+from autotune.render import render
+from autotune.source import KernelSource
+from autotune.space import BoundTemplate
+from autotune.span import Spanned, SpanPlan, SpanRequest, cut
+from autotune.template import load_template
+from autotune.toolchain import find_ncu
+from autotune.trial import Config
+from tests.planted import GOOD
+
+pytestmark = pytest.mark.gpu
+
+CONV1 = Conv2dProblem(2001, 1, 70, 70, 12, 5, 5)
+CONV2 = Conv2dProblem(500, 12, 33, 33, 24, 5, 5)
+
+
+def compiled(gpu: DeviceEvaluator, problem: Conv2dProblem) -> tuple[KernelSource, Binary]:
+    """The tests' family on a problem."""
+    bound = BoundTemplate(load_template(GOOD), problem, gpu.info)
+    source = render(bound, Config.of("shared_tile", {"tile": 16, "images": 2}))
+    return source, gpu.compile(source).result()
+
+
+def timed(gpu: DeviceEvaluator, plan: SpanPlan) -> Spanned:
+    sizes = {segment.n for segment in cut(CONV1.n, plan.segments)}
+    return gpu.span(SpanRequest(plan, tuple(compiled(gpu, CONV1.with_n(n)) for n in sorted(sizes))))
+
+
+def test_copies_overlap_with_kernels(gpu: DeviceEvaluator) -> None:
+    gpu.begin_layer(CONV1)
+    whole = timed(gpu, SpanPlan(1, 1, pinned=True))
+    many = timed(gpu, SpanPlan(4, 8, pinned=True))
+    pageable = timed(gpu, SpanPlan(1, 1, pinned=False))
+    for spanned, segments in ((whole, 1), (many, 8), (pageable, 1)):
+        assert spanned.measured.error.over_bound < 1
+        assert spanned.parts.distinct_segments == segments
+    assert whole.parts.hidden_fraction is not None
+    assert whole.parts.hidden_fraction == pytest.approx(0.0, abs=0.05), "nothing to overlap with"
+    assert many.parts.hidden_fraction is not None
+    assert many.parts.hidden_fraction > 0.05
+    assert many.measured.timing.median_us < whole.measured.timing.median_us
+    assert whole.parts.copy_out_us < pageable.parts.copy_out_us, "pinned memory is copied faster"
+    assert whole.parts.allocate_us > pageable.parts.allocate_us / 10
+
+
+def test_a_network_predicts_as_in_float64(gpu: DeviceEvaluator) -> None:
+    spec = NetworkSpec(CONV1, CONV2, images=2500, seed=0)
+    references = tuple(gpu.build(reference_program(problem)).result() for problem in (CONV1, CONV2))
+    kernels = (compiled(gpu, CONV1), compiled(gpu, CONV2))
+    found = gpu.agreement(NetworkRequest(spec, (references[0], references[1]), kernels))
+    assert (found.images, found.agreeing) == (2500, 2500)
+    assert found.largest_share <= 0.3
+
+
+def test_ncu_reads_counters(gpu: DeviceEvaluator) -> None:
+    try:
+        profiles = profile_kernel(find_ncu(), "cuda:0", *compiled(gpu, CONV2))
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    (profile,) = profiles
+    assert profile.entry == "conv2d_shared_tile"
+    assert profile.time_us is not None
+    assert profile.time_us > 1
+    assert profile.dram_written_bytes is not None
+    for name in ("achieved_occupancy", "load_efficiency_fraction", "fma_utilisation_fraction"):
+        value = getattr(profile, name)
+        assert value is None or 0 <= value <= 1.01, name
+    assert profile.stalls

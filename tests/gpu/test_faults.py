@@ -1,0 +1,95 @@
+"""Every fault planted in a family is caught on the GPU, and the known good kernel still runs after each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from autotune.compile import Binary
+from autotune.errors import Rejected
+from autotune.evaluate import DeviceEvaluator
+from autotune.problem import Conv2dProblem
+from autotune.render import render
+from autotune.source import KernelSource
+from autotune.space import BoundTemplate, SearchSpace
+from autotune.template import load_template
+from autotune.trial import Measured
+from tests.planted import FAULTS, GOOD
+
+pytestmark = pytest.mark.gpu
+
+PROBLEM = Conv2dProblem(33, 2, 40, 41, 5, 3, 3, pad_h=1, pad_w=1)
+"""Images, rows and columns that no block divides; 459 blocks, so that a race is lost somewhere."""
+CUDA_FAULTS = {name: fault for name, fault in FAULTS.items() if fault.cuda}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The good kernel and the faulty ones, all being compiled."""
+
+    gpu: DeviceEvaluator
+    sources: Mapping[str, KernelSource]
+    binaries: Mapping[str, Future[Binary]]
+
+    def measure(self, name: str) -> Measured:
+        """Compile, verify and time one of them."""
+        binary = self.binaries[name].result()
+        return self.gpu.evaluate(self.sources[name], binary, cache="cold", best_us=None)
+
+
+@pytest.fixture(scope="module")
+def kernels(gpu: DeviceEvaluator, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    folder = tmp_path_factory.mktemp("faults")
+    sources = {"good": source_of(GOOD, gpu)}
+    for name, fault in CUDA_FAULTS.items():
+        path = folder / f"{name}.cu.j2"
+        path.write_text(fault.text)
+        sources[name] = source_of(path, gpu)
+    gpu.begin_layer(PROBLEM)
+    return Kernels(gpu, sources, {name: gpu.compile(source) for name, source in sources.items()})
+
+
+def source_of(path: Path, gpu: DeviceEvaluator) -> KernelSource:
+    """A family's only config, rendered."""
+    space = SearchSpace(BoundTemplate(load_template(path), PROBLEM, gpu.info))
+    return render(space.bound, space.config(0))
+
+
+def test_good_kernel_is_measured(kernels: Kernels) -> None:
+    measured = kernels.measure("good")
+    assert 0 < measured.error.over_bound < 1
+    assert 0 < measured.timing.median_us < 10_000
+    assert measured.timing.q1_us <= measured.timing.median_us <= measured.timing.q3_us
+
+
+@pytest.mark.parametrize("name", CUDA_FAULTS)
+def test_fault_is_caught_and_the_next_kernel_runs(kernels: Kernels, name: str) -> None:
+    with pytest.raises(Rejected) as error:
+        kernels.measure(name)
+    assert f"{error.value.outcome}/{error.value.reason}" in CUDA_FAULTS[name].cuda, error.value.message
+    assert error.value.message
+    assert kernels.measure("good").error.over_bound < 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("store_far_away", "illegal memory access"),
+        ("misaligned", "misaligned address"),
+        ("assert", "assert"),
+        ("endless_loop", "no answer within 20 s"),
+        ("short_row", "q = 40"),
+        ("forgotten_map", "k = 4"),
+        ("too_few_blocks_for_images", "n = 32"),
+        ("syntax_error", "kernel.cu("),
+        ("workspace_of_terabytes", "bytes"),
+    ],
+)
+def test_message_says_what_happened(kernels: Kernels, name: str, words: str) -> None:
+    with pytest.raises(Rejected) as error:
+        kernels.measure(name)
+    assert words in error.value.message

@@ -1,0 +1,74 @@
+"""The command line in this process, and a folder to run it in."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+from autotune.store import compact
+
+from .tiny import STUDY, Command, Finished, changed, run_module, write_family
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory with a small study and the tiny family in `families`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+    return make_folder(tmp_path)
+
+
+def make_folder(folder: Path) -> Path:
+    """Put the small study and the tiny family into a folder."""
+    write_family(folder / "families")
+    (folder / "small.toml").write_text(changed(STUDY, ("trials = 10", 'trials = 10\ntemplates = ["tiny"]')))
+    return folder
+
+
+@pytest.fixture
+def autotune(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `autotune WORDS...` in the folder."""
+
+    def run(*words: object) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["autotune", *map(str, words)])
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        captured = capsys.readouterr()
+        return Finished(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def tune(autotune: Command) -> Command:
+    """Run `autotune tune small.toml` with the tiny family on the null device, and further words."""
+
+    def run(*words: object) -> Finished:
+        return autotune("tune", "small.toml", "--templates", "families", "--device", "null", *words)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def database(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a database that the small study was tuned into."""
+    folder = make_folder(tmp_path_factory.mktemp("filled"))
+    done = run_module(folder, "tune", "small.toml", "--templates", "families", "--device", "null:wrong=0.2")
+    assert done.code == 0, done.err
+    compact(folder / "autotune.db", folder / "one.db")
+    return (folder / "one.db").read_bytes()
+
+
+@pytest.fixture
+def filled(folder: Path, database: bytes) -> Path:
+    """A database with results in the working directory."""
+    path = folder / "autotune.db"
+    path.write_bytes(database)
+    return path

@@ -1,0 +1,386 @@
+"""Everything wrong that a user can hand in: one line that says what, where and what to do; exit 1; nothing lost."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from autotune.store import Store
+
+from .tiny import SMALL, STUDY, Command, changed, write_family
+
+SPACE = 'templates = ["tiny"]\n[space.tiny]\n'
+
+
+def content(path: Path) -> list[str]:
+    """Everything in a database, as SQL."""
+    with sqlite3.connect(path) as raw:
+        lines = list(raw.iterdump())
+    raw.close()
+    return lines
+
+
+def study(folder: Path, *edits: tuple[str, str]) -> str:
+    """The small study, edited, as a file of its own."""
+    (folder / "bad.toml").write_text(changed(STUDY, *edits))
+    return "bad.toml"
+
+
+SECOND = '[[layer]]\nname = "one"\nn = 1\nc = 1\nh = 3\nw = 3\nk = 1\nr = 1\ns = 1\n'
+
+STUDIES = {
+    "not TOML": (("n = 3\n", "n = = 3\n"), "bad.toml: is not TOML: Invalid value (at line 5, column 5)"),
+    "an unknown key": (("trials", "trails"), "bad.toml: trails: unknown key (did you mean 'trials'?); known keys are "),
+    "an unknown key of a layer": (
+        ("k = 4", "k = 4\nkernels = 4"),
+        "bad.toml: layer[0] (one).kernels: unknown key; known",
+    ),
+    "a negative size": (("h = 9", "h = -9"), "bad.toml: layer[0] (one).h: -9 is too small: expected at least 1"),
+    "a zero size": (("k = 4", "k = 0"), "bad.toml: layer[0] (one).k: 0 is too small: expected at least 1"),
+    "a filter larger than the padded input": (
+        ("r = 3", "r = 12\npad = 1"),
+        "bad.toml: layer[0] (one): filter larger than the padded input in height (r against h): a filter of 12 with "
+        "dilation 1 spans 12, the padded input 11; make the filter smaller or the padding larger",
+    ),
+    "a duplicate layer name": (
+        ("s = 3\n", "s = 3\n" + SECOND),
+        "bad.toml: layer[1].name: 'one' stands twice; give each layer its own name",
+    ),
+    "an unknown template": (
+        ("trials = 10", 'templates = ["tinny"]'),
+        "bad.toml: no template named 'tinny'; there are direct, ",
+    ),
+    "an unknown template's space": (
+        ("trials = 10", "[space.tinny]\nturns = 1"),
+        "bad.toml: no template named 'tinny'; there are direct, ",
+    ),
+    "an unknown parameter": (
+        ("trials = 10", SPACE + "turn = [1]"),
+        "bad.toml: space.tiny.turn: no such parameter; tiny has threads, turns, order, fast",
+    ),
+    "a value that the family does not have": (
+        ("trials = 10", SPACE + "turns = [1, 5]"),
+        "bad.toml: space.tiny.turns: 5 is not a value of the family; it has 1, 2, 3, 4, 6",
+    ),
+    "an unknown sampler": (
+        ("trials = 10", 'sampler = "grid"'),
+        "bad.toml: sampler = 'grid': expected one of default, random, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", STUDIES)
+def test_a_study_with(mistake: str, folder: Path, autotune: Command, filled: Path) -> None:
+    edit, words = STUDIES[mistake]
+    before = content(filled)
+    command = ("tune", study(folder, edit), "--templates", "families", "--device", "null")
+    assert autotune(*command, "--fresh").complaint.startswith(words)
+    assert content(filled) == before
+
+
+def test_a_bad_study_makes_no_database(folder: Path, autotune: Command) -> None:
+    for mistake in ("an unknown key", "a value that the family does not have", "an unknown sampler"):
+        autotune("tune", study(folder, STUDIES[mistake][0]), "--templates", "families", "--device", "null")
+    assert not (folder / "autotune.db").exists()
+
+
+def test_a_layer_that_no_template_supports(folder: Path, autotune: Command, filled: Path) -> None:
+    before = content(filled)
+    path = study(folder, ("trials = 10", 'templates = ["tiny"]'), ("s = 3", 's = 3\nlayout = "nhwc"'))
+    complaint = autotune("tune", path, "--templates", "families", "--device", "null", "--fresh").complaint
+    assert complaint.startswith(
+        "bad.toml: layer one (n3 c2 9x8 k4 3x3 f32 nhwc): no template supports it: tiny needs groups == 1 and "
+    )
+    assert content(filled) == before
+
+
+@pytest.mark.parametrize("word", ["--layer", "--template", "--sampler"])
+def test_an_option_that_names_nothing(word: str, folder: Path, tune: Command, filled: Path) -> None:
+    before = content(filled)
+    complaint = tune(word, "none", "--fresh").complaint
+    assert complaint.startswith(
+        {
+            "--layer": "--layer none: small has no such layer; it has one",
+            "--template": "small.toml: no template named 'none'; there are direct, ",
+            "--sampler": "small.toml: sampler = 'none': expected one of default, random, ",
+        }[word]
+    )
+    assert content(filled) == before
+
+
+def test_a_study_that_is_not_there(autotune: Command, folder: Path) -> None:
+    words = "none.toml: no such study file; shipped studies are fashion-k7, "
+    assert autotune("tune", "none.toml", "--device", "null").complaint.startswith(words)
+    assert autotune("tune", "families", "--device", "null").complaint == (
+        "families: is a directory; give a study file inside it"
+    )
+    assert not (folder / "autotune.db").exists()
+
+
+TEMPLATES = {
+    "an undeclared name in its body": (("${turns}", "${turn}"), "line {${turn}}: undeclared name 'turn' (did you mean"),
+    "an undeclared name in its header": (
+        ('"threads * turns"', '"threads * turn"'),
+        "derived.outputs: undeclared name 'turn' in 'threads * turn' (did you mean 'turns'?)",
+    ),
+    "an expression that raises": (
+        ("outputs <= 512", "512 // (turns - 1) > 0"),
+        "constraints.\"a block computes at most 512 outputs\": expression '512 // (turns - 1) > 0' raises "
+        "ZeroDivisionError: integer division or modulo by zero",
+    ),
+    "an expression that yields a string": (
+        ("outputs <= 512", "'yes'"),
+        "constraints.\"a block computes at most 512 outputs\": expression \"'yes'\" yields 'yes', expected a whole "
+        "number or true/false",
+    ),
+    "a derived string": (
+        ('"threads * turns"', '"order"'),
+        "derived.outputs: expression 'order' yields 'rows', expected a whole number or true/false",
+    ),
+    "an unused parameter": (
+        ("[derived]", 'idle = { values = [1, 2], doc = "nothing" }\n[derived]'),
+        "params.idle: declared and not used by the body or the launch",
+    ),
+    "a minus at the edge of a value": (
+        ("${turns}", "${-turns}"),
+        "line {${-turns}}: a sign at the edge of ${...} is whitespace control to Jinja, which drops it; write",
+    ),
+    "a note behind a statement": (("//% if fast", "//% if fast // why"), "line {// why}: // after a line statement is"),
+    "a header that is not TOML": (("[params]", "[params"), "header is not TOML: "),
+    "a header with an unknown key": (("accuracy", "acuracy"), "acuracy: unknown key (did you mean 'accuracy'?); known"),
+    "a header without a stage": (("[[stage]]\nentry", "[[prepare]]\nentry"), "stage: missing from the header"),
+    "no header": (("/*# kernel", "/*# family"), "line 1: expected the header, a comment that starts with /*# kernel"),
+    "a cycle": (('"threads * turns"', '"threads * outputs"'), "derived.outputs: a cycle through outputs"),
+    "the batch size as a constant": (
+        ("${turns}", "${n}"),
+        "line {${n}}: n is not a constant: a kernel takes it at run",
+    ),
+    "a body that Jinja cannot read": (("//% endif", "//% end"), "line {//% end}: Encountered unknown tag 'end'"),
+}
+
+
+@pytest.mark.parametrize("mistake", TEMPLATES)
+def test_a_template_with(mistake: str, folder: Path, tune: Command, autotune: Command, filled: Path) -> None:
+    edit, words = TEMPLATES[mistake]
+    before = content(filled)
+    path = write_family(folder / "families", edit)
+    if "line {" in words:
+        mark = words[len("line {") : words.index("}: ")]
+        number = next(n for n, line in enumerate(path.read_text().splitlines(), 1) if mark in line)
+        words = f"line {number}{words[words.index('}: ') + 1 :]}"
+    assert tune("--fresh").complaint.startswith(f"families/tiny.cu.j2: {words}")
+    assert content(filled) == before
+    assert autotune("check", path, "--device", "null").complaint.startswith(f"{path}: {words}")
+
+
+def test_a_template_that_fails_in_the_middle_of_a_run_loses_nothing(
+    folder: Path, tune: Command, autotune: Command
+) -> None:
+    write_family(folder / "families", ("float sum = 0.0f", "float sum = ${0 * (1 // (threads - 128))}"))
+    finished = tune("--trials", "100")
+    assert finished.code == 1
+    (complaint,) = [line for line in finished.err.splitlines() if line.startswith("autotune: ")]
+    assert (
+        complaint == "autotune: families/tiny.cu.j2: body raises ZeroDivisionError: integer division or modulo by zero"
+    )
+    assert "Traceback" not in finished.err
+    with Store.open("autotune.db", create=False) as store:
+        outcomes = {row.trial.outcome.value for row in store.trials("small")}
+        done = [row for row in store.trials("small") if row.trial.outcome == "correct"]
+    assert outcomes == {"correct", "constraints"}
+    assert done
+    write_family(folder / "families")
+    assert tune("--trials", "100").code == 0
+    with Store.open("autotune.db", create=False) as store:
+        assert {row.trial.config for row in done} < {row.trial.config for row in store.trials("small")}
+
+
+def test_a_folder_of_templates_that_is_not_there(autotune: Command, folder: Path) -> None:
+    for command in (
+        ("templates",),
+        ("check", "direct", "--device", "null"),
+        ("tune", "small.toml", "--device", "null"),
+    ):
+        complaint = autotune(*command, "--templates", "none").complaint
+        assert complaint == "none: no such directory of templates"
+
+
+def test_a_family_that_is_not_there(autotune: Command) -> None:
+    for command in (("templates", "none"), ("check", "none", "--device", "null")):
+        assert autotune(*command).complaint.startswith("none: no such family; there are direct, ")
+
+
+ASKING = (("best",), ("trials",), ("query", "SELECT 1"), ("export", "small", "--out", "out"))
+"""Commands that read a database."""
+
+
+@pytest.mark.parametrize("command", ASKING, ids=lambda command: str(command[0]))
+def test_a_database_that_is_a_folder(command: tuple[str, ...], autotune: Command, folder: Path, tune: Command) -> None:
+    words = "families: is a folder; give the path of a file in it, such as families/autotune.db"
+    assert autotune(*command, "--db", "families").complaint == words
+    assert tune("--db", "families").complaint == words
+    assert [path.name for path in (folder / "families").iterdir()] == ["tiny.cu.j2"]
+
+
+@pytest.mark.parametrize("command", ASKING, ids=lambda command: str(command[0]))
+def test_a_database_that_is_none(command: tuple[str, ...], autotune: Command, folder: Path, tune: Command) -> None:
+    before = (folder / "small.toml").read_bytes()
+    for finished in (autotune(*command, "--db", "small.toml"), tune("--db", "small.toml")):
+        assert finished.complaint.startswith("small.toml: not an SQLite file; give the path of a results")
+    assert (folder / "small.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ASKING, ids=lambda command: str(command[0]))
+def test_a_database_that_is_not_there(command: tuple[str, ...], autotune: Command, folder: Path) -> None:
+    complaint = autotune(*command, "--db", "none.db").complaint
+    assert complaint == "none.db: no such file; `autotune tune STUDY --db none.db` makes one"
+    assert not (folder / "none.db").exists()
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("command", ASKING, ids=lambda command: str(command[0]))
+def test_a_database_of_a_newer_schema(command: tuple[str, ...], autotune: Command, tune: Command, filled: Path) -> None:
+    with sqlite3.connect(filled) as raw:
+        raw.execute("UPDATE alembic_version SET version_num = '0999'")
+        raw.execute("INSERT INTO schema_versions VALUES ('0999', '9.1.0', '2030-01-01T00:00:00Z')")
+    raw.close()
+    before = content(filled)
+    for finished in (autotune(*command), tune(), tune("--fresh")):
+        assert finished.complaint.startswith("autotune.db: schema 0999 is newer than this autotune's ")
+        assert finished.complaint.endswith("; install autotune 9.1.0 or newer")
+    assert content(filled) == before
+
+
+def test_a_read_only_database(
+    database: bytes, autotune: Command, tune: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tune("--trials", "1").code == 0, "what the commands import is imported while that is allowed"
+    with tempfile.TemporaryDirectory() as name:
+        folder, path = Path(name), Path(name) / "autotune.db"
+        path.write_bytes(database)
+        (folder / "small.toml").write_bytes(Path("small.toml").read_bytes())
+        write_family(folder / "families")
+        monkeypatch.chdir(folder)
+        path.chmod(0o444)
+        folder.chmod(0o755)
+        is_root = os.geteuid() == 0  # root may write what is read-only, so it becomes nobody meanwhile
+        if is_root:
+            os.setresuid(65534, 65534, 0)
+        try:
+            tuned, best = tune("--trials", "12"), autotune("best", "--json")
+        finally:
+            if is_root:
+                os.setresuid(0, 0, 0)
+            monkeypatch.undo()
+        assert tuned.complaint == "autotune.db: the file is read-only; make it writable or give another --db"
+        assert path.read_bytes() == database
+        assert (best.code, best.err) == (0, "")
+        assert "small.one" in best.out, "it can still be read"
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("no/such/folder/a.db", "no/such/folder/a.db: there is no folder no/such/folder; create it first"),
+        ("postgresql://host/a", "postgresql://host/a: postgresql is not supported; give a path or sqlite:///PATH"),
+    ],
+)
+def test_a_database_that_cannot_be_made(url: str, words: str, tune: Command) -> None:
+    assert tune("--db", url).complaint == words
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("tpu", "tpu: no such device; there are cuda:N, host, host:check and null"),
+        ("host:fast", "host:fast: no such device; there are cuda:N, host, host:check and null"),
+        ("cuda:first", "cuda:first: expected cuda:N with N a number, such as cuda:0"),
+        ("cuda:999", "cuda:999: "),
+        (
+            "null:slow=1",
+            "null:slow=1: expected NAME=SHARE with NAME one of compile, crash, illegal_address, hang, wrong",
+        ),
+    ],
+)
+def test_an_unknown_device(device: str, words: str, folder: Path, autotune: Command, filled: Path) -> None:
+    before = content(filled)
+    for command in (("tune", "small.toml", "--templates", "families", "--fresh"), ("check", "direct")):
+        assert autotune(*command, "--device", device).complaint.startswith(words)
+    assert content(filled) == before
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM trials",
+        "UPDATE trials SET outcome = 'correct'",
+        "DROP TABLE trials",
+        "INSERT INTO studies (name) VALUES ('x')",
+        "CREATE TABLE x (y)",
+        "VACUUM",
+        "PRAGMA journal_mode = DELETE",
+        "ATTACH 'other.db' AS other",
+        "BEGIN IMMEDIATE",
+        "WITH doomed AS (SELECT 1) DELETE FROM trials",
+        "EXPLAIN DELETE FROM trials",
+    ],
+)
+def test_sql_that_writes(sql: str, folder: Path, autotune: Command, filled: Path) -> None:
+    before = content(filled)
+    complaint = autotune("query", sql).complaint
+    assert complaint.startswith("query: only reading is allowed, one SELECT statement: ")
+    assert complaint.endswith(sql)
+    assert content(filled) == before
+    assert not (folder / "other.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("", "query: nothing to answer; give one SELECT statement"),
+        ("SELEC", 'query: near "SELEC": syntax error: SELEC'),
+        ("SELECT * FROM nowhere", "query: no such table: nowhere: SELECT * FROM nowhere"),
+        ("SELECT 1; DROP TABLE trials", "query: You can only execute one statement at a time"),
+        ("SELECT\n'a", "query: "),
+        ("SELECT '\0'", "query: "),
+    ],
+)
+def test_sql_that_sqlite_does_not_understand(sql: str, words: str, autotune: Command, filled: Path) -> None:
+    before = content(filled)
+    assert autotune("query", sql).complaint.startswith(words)
+    assert content(filled) == before
+
+
+@pytest.mark.parametrize(
+    "command", [("best",), ("trials",), ("export", "--out", "out")], ids=lambda command: command[0]
+)
+@pytest.mark.parametrize("what", ["large", "small.two", "one.small", "%", "small' OR 1 = 1 --", "none.toml"])
+def test_a_study_or_layer_that_has_no_results(
+    command: tuple[str, ...], what: str, folder: Path, autotune: Command, filled: Path
+) -> None:
+    complaint = autotune(command[0], what, *command[1:]).complaint
+    assert complaint.startswith(f"autotune.db: no study or layer {what!r}; it has small")
+    assert not (folder / "out").exists()
+
+
+def test_a_study_with_nothing_to_export(folder: Path, autotune: Command) -> None:
+    tuned = autotune("tune", "small.toml", "--templates", "families", "--device", "null:hang=1")
+    assert tuned.code == 0
+    complaint = autotune("export", "small", "--out", "out").complaint
+    assert complaint == "autotune.db: no correct trial of small to export; run autotune tune first"
+    assert not (folder / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written(folder: Path, autotune: Command, filled: Path) -> None:
+    complaint = autotune("export", "small", "--out", "small.toml").complaint
+    assert complaint.startswith("small.toml/small.one.null.cu: cannot be written: ")
+    assert complaint.endswith("; give another --out")
+
+
+def test_the_small_study_is_what_these_tests_break(folder: Path, tune: Command) -> None:
+    assert tune().code == 0
+    assert str(SMALL) in tune("--json").out

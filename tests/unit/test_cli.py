@@ -1,0 +1,444 @@
+"""Every command as a user meets it: what it prints where, in which form, and how it exits."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune import __version__
+from autotune.store import Store
+from autotune.template import load_template, template_files
+
+from .tiny import SMALL, Command, Finished, changed, run_module, write_family
+
+JsonRow = dict[str, str | int | float | bool | None]
+
+
+def rows(finished: Finished) -> list[JsonRow]:
+    """The rows of a `--json` answer, which is one array of objects and nothing else."""
+    assert finished.code == 0, finished.err
+    found: list[JsonRow] = json.loads(finished.out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert isinstance(found, list)
+    assert all(isinstance(row, dict) for row in found)
+    assert len({tuple(row) for row in found}) <= 1, "every row has the same keys"
+    return found
+
+
+def table(finished: Finished) -> list[list[str]]:
+    """The rows of a `--csv` answer."""
+    assert finished.code == 0, finished.err
+    return list(csv.reader(io.StringIO(finished.out)))
+
+
+def test_help_and_version(autotune: Command) -> None:
+    for word in ("--help", "-h"):
+        finished = autotune(word)
+        assert (finished.code, finished.err) == (0, "")
+        for command in ("tune", "best", "trials", "query", "export", "templates", "check", "devices"):
+            assert re.search(rf"^  {command} ", finished.out, re.MULTILINE)
+            help_text = autotune(command, "--help")
+            assert help_text.code == 0
+            assert help_text.out.startswith(f"Usage: autotune {command} ")
+    assert autotune("--version").out == f"autotune, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tune",),
+        ("nothing",),
+        ("--nothing",),
+        ("tune", "small.toml", "--nothing"),
+        ("tune", "small.toml", "--trials", "0"),
+        ("tune", "small.toml", "--trials", "many"),
+        ("tune", "small.toml", "--time-budget", "0"),
+        ("tune", "small.toml", "--time-budget", "nan"),
+        ("tune", "small.toml", "--seed", "-1"),
+        ("tune", "small.toml", "--seed", str(2**63)),
+        ("tune", "small.toml", "--jobs", "0"),
+        ("trials", "--sort", "colour"),
+        ("trials", "--outcome", "happy"),
+        ("trials", "--limit", "0"),
+        ("query",),
+        ("export", "small"),
+        ("check",),
+        ("best", "small", "large"),
+    ],
+)
+def test_wrong_usage_exits_with_2(words: tuple[str, ...], autotune: Command, folder: Path) -> None:
+    finished = autotune(*words)
+    assert finished.code == 2
+    assert finished.out == ""
+    assert finished.err.startswith("Usage: autotune ")
+    assert finished.err.splitlines()[-1].startswith("Error: ")
+    assert not (folder / "autotune.db").exists()
+
+
+def test_tune_prints_the_best_and_says_on_standard_error_what_it_did(tune: Command, folder: Path) -> None:
+    finished = tune()
+    assert finished.code == 0
+    lines = finished.err.splitlines()
+    assert lines[0] == "device null: null (asked for)"
+    assert any(re.fullmatch(r"small\.one: 10/10 in \d+ s, best [\d.]+ us \(tiny\).*", line) for line in lines)
+    assert any(line.startswith("small.one: 10 evaluated (10 now), ") for line in lines)
+    assert "small.one" in finished.out
+    assert "median_us" in finished.out
+    assert (folder / "autotune.db").is_file(), "in the working directory"
+
+
+def test_output_into_a_pipe_is_plain(tune: Command, folder: Path) -> None:
+    finished = tune("--trials", "40")
+    for text in (finished.out, finished.err):
+        assert "\x1b" not in text
+        assert "\r" not in text
+    assert len(finished.err.splitlines()) < 20, "and progress is a few lines"
+    (line,) = [line for line in finished.out.splitlines() if "small.one" in line]
+    for word in ("threads=", "turns=", "order=", "fast="):
+        assert word in line, "a row is one line, however long"
+
+
+def test_json_is_one_array_with_full_precision(tune: Command, autotune: Command) -> None:
+    (best,) = rows(tune("--json"))
+    assert rows(autotune("best", "--json")) == [best]
+    assert best["layer"] == "small.one"
+    assert best["problem"] == str(SMALL)
+    assert best["template"] == "tiny"
+    assert best["deterministic"] is True
+    assert best["floor_us"] is None
+    with Store.open("autotune.db", create=False) as store:
+        (stored,) = store.best("small")
+    assert best["median_us"] == stored.median_us
+    assert best["gflops"] == stored.gflops
+    assert len(repr(best["median_us"])) > 10
+    assert isinstance(best["config"], str)
+
+
+def test_csv_has_the_same_columns_and_values(filled: Path, autotune: Command) -> None:
+    for command in (("best",), ("trials",), ("query", "SELECT number, outcome, median_us FROM results")):
+        objects = rows(autotune(*command, "--json"))
+        header, *lines = table(autotune(*command, "--csv"))
+        assert objects
+        assert header == list(objects[0])
+        expected = [["" if value is None else str(value) for value in row.values()] for row in objects]
+        assert lines == expected
+
+
+def test_every_json_key_that_is_a_time_names_its_unit(filled: Path, autotune: Command) -> None:
+    for command in ("best", "trials"):
+        for key, value in rows(autotune(command, "--json"))[0].items():
+            if isinstance(value, float) and ("median" in key or "compile" in key or key.startswith("q")):
+                assert key.endswith("_us"), key
+
+
+def test_tuning_again_resumes(tune: Command, autotune: Command) -> None:
+    first = rows(tune("--json"))
+    before = rows(autotune("trials", "--json"))
+    again = tune("--json")
+    assert rows(again) == first
+    assert rows(autotune("trials", "--json")) == before
+    assert "small.one: 10 evaluated (0 now)" in again.err
+    more = tune("--trials", "14")
+    assert "small.one: 14 evaluated (4 now)" in more.err
+
+
+def test_fresh_starts_anew(tune: Command, autotune: Command) -> None:
+    tune()
+    finished = tune("--fresh")
+    assert "small.one: 10 evaluated (10 now)" in finished.err
+    generations = rows(autotune("query", "SELECT generation FROM studies ORDER BY generation", "--json"))
+    assert generations == [{"generation": 1}, {"generation": 2}]
+
+
+def test_options_override_the_study(tune: Command, autotune: Command, folder: Path) -> None:
+    write_family(folder / "families", name="other")
+    finished = tune("--trials", "3", "--seed", "9", "--template", "other", "--layer", "small.one", "--db", "o.db")
+    assert "small.one: 3 evaluated (3 now)" in finished.err
+    trials = [row for row in rows(autotune("trials", "--db", "o.db", "--json")) if row["outcome"] == "correct"]
+    assert {row["template"] for row in trials} == {"other"}
+    assert rows(autotune("query", "SELECT seed FROM studies", "--db", "o.db", "--json")) == [{"seed": 9}]
+
+
+def test_a_time_budget_ends_a_run(folder: Path, autotune: Command) -> None:
+    words = ("--templates", "families", "--device", "null:delay_ms=60", "--time-budget", "0.3", "--trials", "40")
+    finished = autotune("tune", "small.toml", *words)
+    assert finished.code == 0
+    assert re.search(r"small\.one: [2-7] evaluated .* stopped: time", finished.err)
+
+
+def test_a_database_may_be_given_as_a_url(tune: Command, autotune: Command, folder: Path) -> None:
+    assert tune("--db", f"sqlite:///{folder}/a b.db").code == 0
+    assert len(rows(autotune("best", "--db", "a b.db", "--json"))) == 1
+
+
+def test_failures_are_told_by_outcome(autotune: Command) -> None:
+    words = ("--templates", "families", "--device", "null:wrong=0.3,hang=0.2", "--trials", "40")
+    finished = autotune("tune", "small.toml", *words)
+    assert finished.code == 0, "a failing config is no failing run"
+    summary = next(line for line in finished.err.splitlines() if line.startswith("small.one: 40 evaluated"))
+    assert re.search(r"\d+ correctness", summary)
+    assert re.search(r"\d+ timeout", summary)
+    wrong = rows(autotune("trials", "small", "--outcome", "correctness", "--json"))
+    assert wrong
+    assert {row["reason"] for row in wrong} == {"wrong"}
+    assert all(row["median_us"] is None for row in wrong)
+
+
+def test_best_answers_for_a_study_a_layer_a_file_or_everything(filled: Path, autotune: Command) -> None:
+    everything = rows(autotune("best", "--json"))
+    for what in ("small", "small.one", "one", "small.toml"):
+        assert rows(autotune("best", what, "--json")) == everything
+
+
+def test_trials_are_filtered_sorted_and_limited(filled: Path, autotune: Command) -> None:
+    everything = rows(autotune("trials", "--json"))
+    assert [row["number"] for row in everything] == list(range(len(everything)))
+    correct = rows(autotune("trials", "small.one", "--outcome", "correct", "--sort", "median", "--json"))
+    times = [row["median_us"] for row in correct]
+    assert all(isinstance(time_us, float) for time_us in times)
+    assert times == sorted(times, key=lambda time_us: float(str(time_us)))
+    assert len(correct) == sum(row["outcome"] == "correct" for row in everything) < len(everything)
+    assert rows(autotune("trials", "--outcome", "correct", "--sort", "median", "--limit", "3", "--json")) == correct[:3]
+
+
+def test_query_answers_in_every_form(filled: Path, autotune: Command) -> None:
+    sql = "SELECT 1 AS a, 2.5 AS b, NULL AS c, 'x' AS d"
+    assert rows(autotune("query", sql, "--json")) == [{"a": 1, "b": 2.5, "c": None, "d": "x"}]
+    assert table(autotune("query", sql, "--csv")) == [["a", "b", "c", "d"], ["1", "2.5", "", "x"]]
+    header, *_, line = [words for words in map(str.split, autotune("query", sql).out.splitlines()) if words]
+    assert (header, line) == (["a", "b", "c", "d"], ["1", "2.5", "-", "x"])
+    assert rows(autotune("query", "SELECT 1 WHERE 0", "--json")) == []
+    assert table(autotune("query", "SELECT 1 AS a WHERE 0", "--csv")) == [["a"]]
+
+
+def test_what_sql_can_yield_is_still_json(filled: Path, autotune: Command) -> None:
+    found = rows(autotune("query", "SELECT 9e999 AS a, -9e999 AS b, x'00ff' AS c, 'two\nlines' AS d", "--json"))
+    assert found == [{"a": None, "b": None, "c": "b'\\x00\\xff'", "d": "two\nlines"}]
+    assert rows(autotune("query", "SELECT 1 AS a, 2 AS a, 3 AS a", "--json")) == [{"a": 1, "a_2": 2, "a_3": 3}]
+
+
+def test_export_writes_each_layers_kernel_with_its_provenance(folder: Path, filled: Path, autotune: Command) -> None:
+    (best,) = rows(autotune("best", "--json"))
+    finished = autotune("export", "small", "--out", "out/deep")
+    assert (finished.code, finished.out) == (0, "out/deep/small.one.null.cu\n")
+    text = (folder / finished.out.strip()).read_text()
+    for word in (
+        "small.one: conv2d n3 c2 9x8 k4 3x3 f32 nchw",
+        f"autotune {__version__} from template tiny",
+        f"config        {best['config']}",
+        f"median {best['median_us']:.2f} us",
+        f"source hash   {best['source_hash']}",
+        "NOT TUNED FOR A GPU",
+        "conv2d_tiny(x, w, y, n) grid ",
+        'extern "C" __global__ void conv2d_tiny(',
+    ):
+        assert word in text
+    again = autotune("export", "one", "--out", "out/deep")
+    assert again.code == 0
+    assert (folder / again.out.strip()).read_text() == text
+
+
+def test_templates_are_listed_and_described(autotune: Command, folder: Path) -> None:
+    listed = rows(autotune("templates", "--templates", "families", "--json"))
+    assert {row["name"] for row in listed} == {*template_files(), "tiny"}
+    assert next(row for row in listed if row["name"] == "tiny")["params"] == 4
+    text = autotune("templates", "tiny", "--templates", "families").out
+    for word in (
+        "One output a thread",
+        "threads a block",
+        "64 32 128 256",
+        "a block computes at most 512 outputs",
+        "fp32",
+    ):
+        assert word in text
+    params = rows(autotune("templates", "tiny", "--templates", "families", "--json"))
+    assert [row["param"] for row in params] == ["threads", "turns", "order", "fast"]
+    assert autotune("templates", "families/tiny.cu.j2").out == text, "a file does as well as a name"
+
+
+@pytest.mark.parametrize("name", list(template_files()))
+def test_every_parameter_and_constraint_of_a_shipped_family_is_documented(name: str, autotune: Command) -> None:
+    family = load_template(template_files()[name])
+    text = " ".join(autotune("templates", name).out.split())
+    for param in family.params:
+        assert param.doc in text
+    for constraint in family.constraints:
+        assert " ".join(constraint.reason.split()) in text
+
+
+def test_check_verifies_sampled_configs(autotune: Command, folder: Path) -> None:
+    words = ("--templates", "families", "--configs", "6")
+    finished = autotune("check", "tiny", "--device", "null", *words, "--json")
+    found = rows(finished)
+    assert len(found) == 6
+    assert {row["outcome"] for row in found} == {"correct"}
+    assert len({row["problem"] for row in found}) > 3
+    failing = autotune("check", "tiny", "--device", "null:wrong=1", *words)
+    assert failing.code == 1
+    assert failing.err.splitlines()[-1] == "autotune: tiny: 6 of 6 configs failed; the table says which"
+    assert "correctness" in failing.out
+
+
+def test_a_family_that_supports_nothing_awkward_is_told(autotune: Command, folder: Path) -> None:
+    write_family(folder / "families", ("groups == 1", "groups == 999"))
+    complaint = autotune("check", "families/tiny.cu.j2", "--device", "null").err.splitlines()[-1]
+    assert complaint.startswith("autotune: families/tiny.cu.j2: supports: none of the awkward problems is supported")
+
+
+def test_a_strangers_family_goes_the_whole_line(tune: Command, autotune: Command, folder: Path) -> None:
+    write_family(folder / "families", ("One output a thread and turn", "A stranger's own"), name="stranger")
+    assert "A stranger's own" in autotune("templates", "stranger", "--templates", "families").out
+    assert autotune("check", "stranger", "--templates", "families", "--device", "null").code == 0
+    (best,) = rows(tune("--template", "stranger", "--json"))
+    assert best["template"] == "stranger"
+    assert autotune("export", "small", "--out", "out").code == 0
+    assert "from template stranger" in (folder / "out" / "small.one.null.cu").read_text()
+
+
+@pytest.mark.cxx
+def test_devices_lists_the_host(autotune: Command) -> None:
+    finished = autotune("devices", "--json")
+    host = next(row for row in rows(finished) if row["name"] == "host")
+    assert host["arch"] == 90
+    assert isinstance(host["sm_count"], int)
+    assert host["sm_count"] >= 1
+    assert host["copy_gb_per_s"] is None
+
+
+def test_a_reader_that_goes_away_is_no_error(folder: Path, filled: Path) -> None:
+    command = f"{sys.executable} -m autotune trials --csv | head -n 1"
+    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("layer,number,")
+    assert done.stderr == ""
+
+
+def test_the_module_and_the_script_are_the_same(folder: Path, filled: Path) -> None:
+    script = Path(sys.executable).with_name("autotune")
+    done = subprocess.run([script, "best", "--json"], cwd=folder, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == rows(run_module(folder, "best", "--json"))
+
+
+@pytest.mark.cxx
+def test_without_a_device_the_one_taken_is_named_with_the_reason(folder: Path) -> None:
+    finished = run_module(folder, "check", "families/tiny.cu.j2", "--configs", "1", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert finished.code == 0, finished.err
+    first = finished.err.splitlines()[0]
+    assert first.startswith("device host: ")
+    assert "no CUDA device can be used: " in first
+    assert first.endswith("; a CPU's ranking of kernels says nothing about a GPU's")
+
+
+def test_without_a_compiler_it_says_how_to_get_one(folder: Path) -> None:
+    environ = {"PATH": "/nowhere", "CXX": ""}
+    complaint = run_module(folder, "check", "direct", "--device", "host", env=environ).complaint
+    assert complaint == "no C++ compiler found; install one (Debian: apt-get install g++) or set CXX to one"
+
+
+SLOW = ("--templates", "families", "--device", "null:delay_ms=100", "--trials", "40")
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    """A run that lasts some seconds, past its start."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "autotune", "tune", "small.toml", *SLOW],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("small.one: 1/40"):
+            return process
+    raise AssertionError("the run ended early")
+
+
+def test_one_interrupt_ends_the_run_in_order(folder: Path, autotune: Command) -> None:
+    process = start(folder)
+    time.sleep(0.35)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "finishing the trial at hand; Ctrl-C again stops at once" in err
+    assert "stopped: interrupted" in err
+    assert "small.one" in out, "the best so far is shown"
+    outcomes = [str(row["outcome"]) for row in rows(autotune("trials", "--json"))]
+    assert "running" not in outcomes
+    assert 2 <= outcomes.count("correct") < 40
+
+
+def test_a_second_interrupt_ends_it_at_once(folder: Path, autotune: Command) -> None:
+    (folder / "small.toml").write_text(changed((folder / "small.toml").read_text(), ("trials = 10", "trials = 40")))
+    process = start(folder)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Traceback" not in err
+    finished = autotune("tune", "small.toml", "--templates", "families", "--device", "null")
+    assert "small.one: 40 evaluated" in finished.err, "and what it left behind is resumed"
+
+
+def test_a_terminal_gets_a_progress_bar(folder: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "autotune", "tune", "small.toml", *SLOW[:-1], "12"]
+    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=theirs, env=environ)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # how the end of a terminal reads
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    assert process.wait() == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert "small.one" in text
+    assert "12/12" in text
+    assert re.search(r"best [\d.]+ us \(tiny\)", text)
+    assert "\x1b[" in shown.decode()
+
+
+def test_the_recorded_results_can_be_asked(autotune: Command) -> None:
+    recorded = sorted((Path(__file__).parents[2] / "studies" / "recorded").glob("*.db"))
+    if not recorded:
+        pytest.skip("no recorded results are shipped yet")
+    for path in recorded:
+        before = path.read_bytes()
+        assert all(row["median_us"] for row in rows(autotune("best", "--db", path, "--json")))
+        assert rows(autotune("trials", "--db", path, "--limit", "2", "--json"))
+        assert path.read_bytes() == before
+        assert not path.with_name(f"{path.name}-wal").exists()
+
+
+def test_what_is_asked_is_only_read(folder: Path, filled: Path, autotune: Command) -> None:
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    for command in (
+        ("best",),
+        ("trials",),
+        ("query", "SELECT 1"),
+        ("export", "small", "--out", "out"),
+        ("quarantine",),
+    ):
+        assert autotune(*command).code == 0
+    after = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert after == before
+    with sqlite3.connect(filled) as raw:
+        assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    raw.close()

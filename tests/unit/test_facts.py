@@ -1,0 +1,129 @@
+"""What is said of a kernel without a profiler, by hand for a few, and as `best` and `trials` print it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.device import DeviceInfo
+from autotune.facts import facts
+from autotune.occupancy import residency
+from autotune.problem import Conv2dProblem
+from autotune.source import Stage
+from autotune.store import Store
+from autotune.trial import Resources
+
+from .store.builders import DRIVER_580, H200, HOST, add_span, config_of, correct, open_scope, run_trial, source_of
+from .tiny import run_module
+
+TITAN_V = DeviceInfo("cuda", "TITAN V", 70, 80, 12_000_000_000, smem_per_sm_bytes=98304)
+CONV1 = Conv2dProblem(10000, 1, 70, 70, 12, 5, 5)
+RATES = {"copy": 4e12, "fp32": 60e12}
+FLOOR_US = CONV1.minimal_bytes / 4e12 * 1e6  # conv1 is bounded by its bytes
+
+
+def test_report_003s_tile_of_24_is_limited_by_warps_and_registers() -> None:
+    held = residency(TITAN_V, threads=24 * 24, registers=30, smem_bytes=4608)
+    assert (held.blocks, held.warps, held.limits) == (3, 54, ("registers", "warps"))
+    assert held.occupancy == pytest.approx(0.837, abs=0.01)  # the profiler's, achieved
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "smem_bytes", "blocks", "limits"),
+    [
+        (256, 128, 0, 2, ("registers",)),
+        (128, 32, 100_000, 2, ("shared memory",)),
+        (1024, 32, 1024, 2, ("registers", "warps")),
+        (32, 16, 0, 32, ("blocks",)),
+        (1024, 255, 0, 0, ("registers",)),
+    ],
+)
+def test_each_resource_can_be_the_limit(
+    threads: int, registers: int, smem_bytes: int, blocks: int, limits: tuple[str, ...]
+) -> None:
+    held = residency(H200, threads=threads, registers=registers, smem_bytes=smem_bytes)
+    assert (held.blocks, held.limits) == (blocks, limits)
+
+
+def stage(threads: int, smem_bytes: int = 0) -> Stage:
+    return Stage("conv2d", ("x", "w", "y", "n"), (threads, 1, 1), (1, 1, 1), smem_bytes)
+
+
+@pytest.mark.parametrize(
+    ("problem", "median_us", "threads", "limiter"),
+    [
+        (CONV1, FLOOR_US / 0.9, 256, "memory"),
+        (replace(CONV1, c=100, h=20, w=20), 1e6 * 2 * 10000 * 12 * 256 * 2500 / 60e12 / 0.7, 256, "arithmetic"),
+        (CONV1, FLOOR_US / 0.3, 256, "latency"),
+        (CONV1, FLOOR_US / 0.3, 32 * 14, "latency"),
+        (CONV1, FLOOR_US / 0.3, 1, "latency"),
+    ],
+)
+def test_the_limiter_is_the_floors_larger_term_near_it(
+    problem: Conv2dProblem, median_us: float, threads: int, limiter: str
+) -> None:
+    found = facts(H200, problem, "fp32", [stage(threads)], Resources(32), median_us, RATES)
+    assert found.limiter == limiter
+    assert found.gb_per_s == pytest.approx(problem.minimal_bytes / median_us / 1e3)
+
+
+def test_few_warps_are_named_far_from_the_floor() -> None:
+    few = [stage(256), stage(64, smem_bytes=200_000)]  # the second stage leaves room for one block of two warps
+    found = facts(H200, CONV1, "fp32", few, Resources(32), FLOOR_US / 0.3, RATES)
+    assert found.residency is not None
+    assert (found.residency.warps, found.residency.limits, found.limiter) == (2, ("shared memory",), "occupancy")
+
+
+def test_nothing_is_claimed_without_a_calibration_a_gpu_or_a_time() -> None:
+    uncalibrated = facts(H200, CONV1, "fp32", [stage(256)], Resources(32), 100.0, {})
+    assert (uncalibrated.floor_fraction, uncalibrated.limiter) == (None, None)
+    assert uncalibrated.residency is not None
+    on_host = facts(HOST, CONV1, "fp32", [stage(256)], Resources(), 100.0, RATES)
+    assert (on_host.residency, on_host.limiter) == (None, None)
+    untimed = facts(H200, CONV1, "fp32", [stage(256)], Resources(32), None, RATES)
+    assert (untimed.gb_per_s, untimed.floor, untimed.limiter) == (None, None, None)
+
+
+@pytest.fixture
+def printed(tmp_path: Path) -> Mapping[str, Mapping[str, object]]:
+    """`best` and `trials` as JSON: a kernel on a GPU and on the host, and an end-to-end trial."""
+    with Store.open(tmp_path / "autotune.db") as store:
+        for device in (H200, HOST):
+            source = source_of(config_of(0))
+            trial = correct(0, 30.0, source=source)
+            if device is HOST:
+                trial = replace(trial, resources=Resources(), occupancy=None)
+            run_trial(store, open_scope(store, device=device), trial, source)
+        add_span(store, 0, 2500.0)
+        store.set_rates(H200, DRIVER_580, RATES)
+    best = json.loads(run_module(tmp_path, "best", "--json").out)
+    trials = json.loads(run_module(tmp_path, "trials", "--json").out)
+    (span,) = (row for row in trials if row["template"] == "end_to_end")
+    return {
+        "best cuda": next(row for row in best if row["device"] == H200.name),
+        "best host": next(row for row in best if row["device"] == HOST.name),
+        "trial cuda": next(row for row in trials if row["device"] == H200.name and row is not span),
+        "trial host": next(row for row in trials if row["device"] == HOST.name),
+        "span": span,
+    }
+
+
+def test_best_and_trials_print_the_facts(printed: Mapping[str, Mapping[str, object]]) -> None:
+    for name in ("best cuda", "trial cuda"):
+        row = printed[name]
+        # 128 threads of 64 registers: 8 warps of 2048 registers in each of 4 subpartitions
+        assert (row["registers"], row["blocks_per_sm"], row["warps_per_sm"]) == (64, 8, 32)
+        assert (row["occupancy"], row["occupancy_limits"]) == (0.5, "registers")
+        bytes_moved = CONV1.with_n(100).minimal_bytes
+        assert row["gb_per_s"] == pytest.approx(bytes_moved / 30.0 / 1e3)
+        assert row["floor_fraction"] == pytest.approx(bytes_moved / 4e12 * 1e6 / 30.0)
+        assert row["limiter"] == "latency"
+    for name in ("best host", "trial host"):
+        row = printed[name]
+        assert {row[key] for key in ("registers", "spill_bytes", "blocks_per_sm", "occupancy", "limiter")} == {None}
+        assert row["gb_per_s"] is not None
+    assert (printed["span"]["floor_fraction"], printed["span"]["limiter"]) == (None, None)

@@ -1,0 +1,166 @@
+"""SIGKILL at random moments: what was committed stays, nothing runs twice, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.store import Store, TrialRow
+
+from .tiny import changed
+
+KILLS = 20
+NULL = ("--device", "null:delay_ms=15,compile=0.1,wrong=0.1,hang=0.05", "--trials", "40")
+
+
+class Run:
+    """`python -m autotune tune small.toml`, with a mark by which its processes are found again."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.mark = uuid.uuid4().hex
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "autotune", "tune", "small.toml", "--templates", "families", *words],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "XDG_CACHE_HOME": str(folder / ".cache"), "TEST_MARK": self.mark},
+            text=True,
+        )
+
+    def wait_for(self, words: str) -> None:
+        """Wait until it says something on standard error, or ends."""
+        assert self.process.stderr is not None
+        while (line := self.process.stderr.readline()) and not line.startswith(words):
+            pass
+
+    def kill(self) -> None:
+        """End it as the kernel's out-of-memory killer would."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+    def finish(self) -> str:
+        """Let it end by itself."""
+        _, err = self.process.communicate(timeout=200)
+        assert self.process.returncode == 0, err
+        return err
+
+    def left_behind(self) -> list[str]:
+        """Command lines of its processes that still live after a moment."""
+        for _ in range(100):
+            found = list(self._living())
+            if not found:
+                return []
+            time.sleep(0.1)
+        return found
+
+    def _living(self) -> Iterator[str]:
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
+                    yield (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue  # it ended meanwhile, or is another user's
+
+
+def stored(path: Path) -> tuple[TrialRow, ...]:
+    """The trials in a database; none where there is no usable one yet."""
+    if not path.exists():
+        return ()
+    with Store.open(path) as store:
+        return store.trials("small") if store.studies() else ()
+
+
+def told(rows: tuple[TrialRow, ...]) -> list[tuple[object, ...]]:
+    """All of a trial but dates and wall-clock times."""
+    return [
+        (
+            row.trial.number,
+            row.trial.config,
+            row.trial.outcome,
+            row.trial.reason,
+            row.trial.timing,
+            row.trial.source_hash,
+        )
+        for row in rows
+    ]
+
+
+def best(path: Path) -> list[tuple[object, ...]]:
+    """The best of each layer."""
+    with Store.open(path) as store:
+        return [(row.name, row.row.trial.number, row.row.trial.config, row.median_us) for row in store.best("small")]
+
+
+def finished(rows: tuple[TrialRow, ...]) -> dict[int, tuple[object, ...]]:
+    """The trials that ended, by number."""
+    return {row.trial.number: entry for row, entry in zip(rows, told(rows), strict=True) if row.ended_at is not None}
+
+
+def test_killed_twenty_times_a_study_comes_to_the_same(folder: Path) -> None:
+    Run(folder, *NULL, "--db", "whole.db").finish()
+    rng = random.Random(20)
+    path = folder / "killed.db"
+    done: dict[int, tuple[object, ...]] = {}
+    progress = []
+    for kill in range(KILLS):
+        run = Run(folder, *NULL, "--db", "killed.db")
+        if kill % 4 == 3:
+            time.sleep(rng.uniform(0.0, 0.8))  # while it starts
+        else:
+            run.wait_for("device null" if kill % 4 == 0 else "small.one: ")
+            time.sleep(rng.uniform(0.0, 0.15))
+        run.kill()
+        assert run.left_behind() == []
+        now = finished(stored(path))
+        assert done.items() <= now.items(), "what had ended is as it was"
+        done = now
+        progress.append(len(done))
+    assert progress[0] < progress[-1], "the kills fell while it worked"
+    assert len(set(progress)) > 4
+    Run(folder, *NULL, "--db", "killed.db").finish()
+    assert told(stored(path)) == told(stored(folder / "whole.db"))
+    assert best(path) == best(folder / "whole.db")
+
+
+@pytest.mark.cxx
+def test_killed_on_a_real_device_nothing_is_lost_and_nothing_runs_twice(folder: Path) -> None:
+    text = (folder / "small.toml").read_text()
+    (folder / "small.toml").write_text(changed(text, ("trials = 10", "trials = 5")))
+    words = ("--device", "host", "--jobs", "1", "--db", "killed.db")
+    path = folder / "killed.db"
+    rng = random.Random(3)
+    done: dict[int, tuple[object, ...]] = {}
+    for kill in range(3):
+        run = Run(folder, *words)
+        run.wait_for("device host")
+        wanted, deadline = len(done) + 1, time.monotonic() + 60
+        while len(finished(stored(path))) < wanted and time.monotonic() < deadline and kill:
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0.0, 1.0))
+        run.kill()
+        assert run.left_behind() == []
+        now = finished(stored(path))
+        assert done.items() <= now.items(), "what had ended is as it was"
+        done = now
+    last = Run(folder, *words)
+    assert "small.one: 5 evaluated" in last.finish()
+    rows = stored(path)
+    assert done.items() <= finished(rows).items()
+    assert len(finished(rows)) == len(rows), "nothing is left running"
+    evaluated = [row for row in rows if row.trial.compiled]
+    assert {row.trial.outcome.value for row in evaluated} == {"correct"}, [row.trial.message for row in evaluated]
+    assert len({row.trial.config for row in evaluated}) == len({row.trial.number for row in evaluated}) == 5
+    assert all(row.attempts == 1 for row in rows if row.trial.number in done), "nothing that had ended ran again"
+    assert last.left_behind() == []

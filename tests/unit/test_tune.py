@@ -1,0 +1,561 @@
+"""The whole line on the null device: budgets, resuming, reuse, and ends that nobody planned."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from autotune.compile import Binary
+from autotune.device import DeviceInfo, Environment
+from autotune.devices.null import NullEvaluator, predicted_us
+from autotune.errors import StudyError
+from autotune.layer_line import Progress
+from autotune.problem import Conv2dProblem, Layer
+from autotune.source import KernelSource
+from autotune.store import Store, TrialRow
+from autotune.study import Study
+from autotune.template import KernelTemplate, load_template
+from autotune.trial import Config, Measured
+from autotune.tune import tune
+
+from .tiny import SMALL, changed, tiny, write_family
+
+FAILING = "compile=0.15,crash=0.1,illegal_address=0.05,hang=0.1,wrong=0.1"
+FEASIBLE = 48  # of the tiny family's 80 configs, counted by hand in the test of enumeration
+
+
+class Device(NullEvaluator):
+    """The null device with a count of what was run on it, and a switch for pulling the plug."""
+
+    def __init__(self, options: str = "", *, before: Callable[[int], None] = lambda count: None) -> None:
+        super().__init__(options)
+        self.ran: list[KernelSource] = []
+        self._before = before
+
+    def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
+        """Count, then as the null device does."""
+        self._before(len(self.ran))
+        self.ran.append(source)
+        return super().evaluate(source, binary, cache=cache, best_us=best_us)
+
+
+class Elsewhere(Device):
+    """The same device under another driver."""
+
+    @property
+    def environment(self) -> Environment:
+        """A newer one."""
+        return Environment(driver="other", toolkit="none", flags="")
+
+
+class Parallel(Device):
+    """Two null devices at once, with several configs under way."""
+
+    @property
+    def ahead(self) -> int:
+        """Several compilations."""
+        return 5
+
+    @property
+    def slots(self) -> int:
+        """Two devices."""
+        return 2
+
+
+class NotNull(Device):
+    """A null device that passes for a real one."""
+
+    @property
+    def info(self) -> DeviceInfo:
+        """As if kernels really ran on the host."""
+        return dataclasses.replace(super().info, kind="host")
+
+
+def small(**changes: object) -> Study:
+    """A study of one small layer."""
+    study = Study("small", (Layer("one", SMALL),), trials=12, seed=3, templates=("tiny",))
+    return dataclasses.replace(study, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def families(tmp_path: Path) -> Mapping[str, KernelTemplate]:
+    """The tiny family and one much like it."""
+    other = write_family(tmp_path, ("float sum = 0.0f", "float sum = 0.f"), name="other")
+    return {"tiny": tiny(tmp_path), "other": load_template(other)}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty database."""
+    with Store.open(tmp_path / "one.db") as opened:
+        yield opened
+
+
+def told(rows: Sequence[TrialRow]) -> list[tuple[object, ...]]:
+    """What is the same in a resumed and in an uninterrupted run: all but dates and wall-clock times."""
+    return [
+        (
+            row.name,
+            row.trial.number,
+            row.trial.config,
+            row.trial.outcome,
+            row.trial.reason,
+            row.trial.message,
+            row.trial.timing,
+            row.trial.source_hash,
+        )
+        for row in rows
+    ]
+
+
+def evaluated(rows: Sequence[TrialRow]) -> list[TrialRow]:
+    """Trials that cost an evaluation."""
+    return [row for row in rows if row.trial.compiled]
+
+
+def test_the_budget_counts_distinct_evaluated_configs(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    device = Device(FAILING)
+    (result,) = tune(small(), families, device, store)
+    assert (result.evaluated, result.new, result.stopped) == (12, 12, "budget")
+    rows = evaluated(store.trials("small"))
+    assert len(rows) == len({row.trial.config for row in rows}) == len({row.trial.source_hash for row in rows}) == 12
+    failures = Counter(row.trial.outcome.value for row in rows if row.trial.outcome != "correct")
+    assert len(failures) >= 2
+    assert sum(failures.values()) + sum(row.trial.outcome == "correct" for row in rows) == 12
+    compiled = [row for row in rows if row.trial.outcome != "compile"]
+    assert len(device.ran) == len(compiled)
+
+
+def test_the_best_is_the_fastest_correct_trial(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    (result,) = tune(small(), families, Device(FAILING), store)
+    times = [row.trial.median_us for row in store.trials("small") if row.trial.median_us is not None]
+    assert result.best is not None
+    assert result.best.median_us == min(times)
+    (best,) = store.best("small")
+    assert best.median_us == min(times)
+    assert best.row.trial.config == result.best.config
+
+
+def test_times_are_those_of_the_device(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    device = Device()
+    tune(small(), families, device, store)
+    times = {source.hash: predicted_us(source) for source in device.ran}
+    for row in evaluated(store.trials("small")):
+        assert row.trial.timing is not None
+        assert row.trial.source_hash is not None
+        assert row.trial.timing.median_us == times[row.trial.source_hash]
+
+
+def test_every_familys_default_is_tried_first(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    tune(small(templates=None, trials=6), families, Device(), store)
+    rows = evaluated(store.trials("small"))
+    assert {row.trial.config.template for row in rows[:2]} == {"tiny", "other"}
+    defaults = {"threads": 64, "turns": 1, "order": "rows", "fast": False}
+    assert all(row.trial.config.values() == defaults for row in rows[:2])
+
+
+def test_a_space_within_the_budget_is_enumerated(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    expected = {
+        (threads, turns, order, fast)
+        for threads, turns, order, fast in itertools.product(
+            (64, 32, 128, 256), (1, 2, 3, 4, 6), ("rows", "taps"), (False, True)
+        )
+        if threads * turns <= 512 and (not fast or order == "rows")
+    }
+    assert len(expected) == FEASIBLE
+    device = Device()
+    (result,) = tune(small(trials=1000), families, device, store)
+    assert result.stopped == "exhausted"
+    assert {tuple(source.config.values().values()) for source in device.ran} == expected
+    assert result.evaluated == len(device.ran) == FEASIBLE
+
+
+def test_a_rejected_config_is_recorded_once_with_its_reason(
+    store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    for trials in (5, 8):
+        tune(small(trials=trials), families, Device(), store)
+    rejected = [row.trial for row in store.trials("small", outcome="constraints")]
+    assert len(rejected) == len({trial.config for trial in rejected}) == 80 - FEASIBLE
+    reasons = {trial.message for trial in rejected}
+    one, other = "a block computes at most 512 outputs", "unrolling needs the taps inside"
+    assert reasons == {one, other, f"{one}; {other}"}
+    assert not any(trial.compiled for trial in rejected), "and costs no evaluation"
+
+
+class Stop:
+    """Asks for an orderly end after so many reports."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+
+    def observe(self, progress: Progress) -> None:
+        """A trial ended."""
+        self._left -= 1
+
+    def __call__(self) -> bool:
+        return self._left <= 0
+
+
+@pytest.mark.parametrize("sampler", ["default", "random"])
+def test_resuming_is_the_same_as_running(tmp_path: Path, families: Mapping[str, KernelTemplate], sampler: str) -> None:
+    study = small(sampler=sampler, templates=None, layers=(Layer("one", SMALL), Layer("two", SMALL.with_n(5))))
+    with Store.open(tmp_path / "whole.db") as store:
+        whole = tune(study, families, Device(FAILING), store)
+        expected = told(store.trials("small"))
+    with Store.open(tmp_path / "parts.db") as store:
+        device = Device(FAILING)
+        for reports in (0, 1, 2, 3, 5, 1, 4):
+            stop = Stop(reports)
+            results = tune(study, families, device, store, observe=stop.observe, stopping=stop)
+            assert results[-1].stopped == "interrupted"
+        parts = tune(study, families, device, store)
+        assert told(store.trials("small")) == expected
+    assert [result.best for result in parts] != [None, None]
+    assert [result.best and result.best.config for result in parts] == [
+        result.best and result.best.config for result in whole
+    ]
+    assert len(device.ran) == len({source.hash for source in device.ran}), "nothing ran twice"
+
+
+class PlugPulled(BaseException):
+    """The run ends at once; nothing in the line expects this."""
+
+
+def plug(*counts: int) -> Callable[[int], None]:
+    """Pull the plug before each of these evaluations, once."""
+    left = set(counts)
+
+    def before(count: int) -> None:
+        if count in left:
+            left.remove(count)
+            raise PlugPulled
+
+    return before
+
+
+def test_a_trial_cut_off_while_running_is_run_again_under_its_number(
+    tmp_path: Path, families: Mapping[str, KernelTemplate]
+) -> None:
+    with Store.open(tmp_path / "whole.db") as store:
+        tune(small(), families, Device(FAILING), store)
+        expected = told(store.trials("small"))
+    with Store.open(tmp_path / "parts.db") as store:
+        device = Device(FAILING, before=plug(0, 3, 4, 8))
+        for _ in range(4):
+            with pytest.raises(PlugPulled):
+                tune(small(), families, device, store)
+        (result,) = tune(small(), families, device, store)
+        assert told(store.trials("small")) == expected
+        assert result.evaluated == 12
+        assert max(row.attempts for row in store.trials("small")) == 2
+
+
+def test_a_finished_study_runs_nothing_again(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    (first,) = tune(small(), families, Device(FAILING), store)
+    before = told(store.trials("small"))
+    device = Device(FAILING)
+    (again,) = tune(small(), families, device, store)
+    assert (again.evaluated, again.new, again.stopped) == (12, 0, "budget")
+    assert device.ran == []
+    assert told(store.trials("small")) == before
+    assert again.best == first.best
+    assert again.failures == first.failures
+
+
+def test_a_larger_budget_goes_on_where_the_smaller_ended(
+    tmp_path: Path, families: Mapping[str, KernelTemplate]
+) -> None:
+    with Store.open(tmp_path / "whole.db") as store:
+        tune(small(trials=20), families, Device(FAILING), store)
+        expected = told(store.trials("small"))
+    with Store.open(tmp_path / "parts.db") as store:
+        for trials in (1, 7, 20):
+            tune(small(trials=trials), families, Device(FAILING), store)
+        assert told(store.trials("small")) == expected
+
+
+def test_another_seed_proposes_other_configs(tmp_path: Path, families: Mapping[str, KernelTemplate]) -> None:
+    found: list[list[Config]] = []
+    for seed in (1, 1, 2):
+        with Store.open(tmp_path / f"{len(found)}.db") as store:
+            tune(small(seed=seed), families, Device(), store)
+            found.append([row.trial.config for row in evaluated(store.trials("small"))])
+    assert found[0] == found[1] != found[2]
+
+
+def test_fresh_runs_everything_again_and_keeps_what_was(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    tune(small(), families, Device(), store)
+    before = told(store.trials("small"))
+    device = Device()
+    (result,) = tune(small(), families, device, store, fresh=True)
+    assert (result.new, len(device.ran)) == (12, 12)
+    assert [study.generation for study in store.studies()] == [1, 2]
+    both = store.trials("small", generations="all")
+    assert told([row for row in both if row.generation == 1]) == before
+    assert told([row for row in both if row.generation == 2]) == before, "the null device says the same again"
+    resumed = Device()
+    tune(small(), families, resumed, store)
+    assert resumed.ran == [], "and then the new generation is the one that resumes"
+
+
+def test_what_one_study_measured_another_does_not_run_again(
+    store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    tune(small(), families, Device(FAILING), store)
+    device = Device(FAILING)
+    (result,) = tune(small(name="again"), families, device, store)
+    assert device.ran == []
+    assert (result.new, result.evaluated) == (0, 12)
+    assert [row[1:] for row in told(store.trials("again"))] == [row[1:] for row in told(store.trials("small"))]
+    assert all(row.reused for row in evaluated(store.trials("again")))
+    assert not any(row.reused for row in store.trials("small"))
+
+
+def test_another_environment_policy_or_problem_is_measured_anew(
+    store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    tune(small(), families, Device(), store)
+    hot = dataclasses.replace(small().measure, cache="hot")
+    for study, device in (
+        (small(name="elsewhere"), Elsewhere()),
+        (small(name="hot", measure=hot), Device()),
+        (small(name="larger", layers=(Layer("one", SMALL.with_n(4)),)), Device()),
+    ):
+        (result,) = tune(study, families, device, store)
+        assert result.new == len(device.ran) == 12, study.name
+
+
+def test_a_note_in_a_template_costs_nothing_and_a_changed_kernel_everything(
+    tmp_path: Path, store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    tune(small(), families, Device(), store)
+    noted = tiny(tmp_path / "noted", ("One output a thread", "An output per thread"))
+    device = Device()
+    tune(small(), {"tiny": noted}, device, store, fresh=False)
+    assert device.ran == []
+    altered = tiny(tmp_path / "altered", ("float sum = 0.0f;", "float sum = -0.0f;"))
+    tune(small(name="altered"), {"tiny": altered}, device, store)
+    assert len(device.ran) == 12
+
+
+def test_twins_are_run_once_and_count_once(tmp_path: Path, store: Store) -> None:
+    idle = ('fast    = { values = [false, true],      doc = "unroll the inner loop" }',
+            'fast    = { values = [false, true],      doc = "unroll the inner loop" }\n'
+            'idle    = { values = [1, 2, 3],          doc = "changes nothing" }')  # fmt: skip
+    family = tiny(tmp_path, idle, ("//% if fast", "//% if fast and idle > 0"))
+    device = Device()
+    (result,) = tune(small(trials=1000), {"tiny": family}, device, store)
+    assert result.stopped == "exhausted"
+    assert (result.evaluated, result.new, len(device.ran)) == (FEASIBLE, FEASIBLE, FEASIBLE)
+    rows = evaluated(store.trials("small"))
+    assert len(rows) == 3 * FEASIBLE
+    times: dict[str | None, set[float | None]] = {}
+    for row in rows:
+        times.setdefault(row.trial.source_hash, set()).add(row.trial.median_us)
+    assert len(times) == FEASIBLE
+    assert all(len(found) == 1 for found in times.values()), "a twin has its twin's time"
+
+
+def test_failing_everywhere_ends_with_no_best(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    (result,) = tune(small(), families, Device("hang=1"), store)
+    assert result.best is None
+    assert result.failures["timeout"] == 12
+    assert result.stopped == "budget"
+    assert store.best("small") == ()
+
+
+def test_what_failed_is_not_asked_for_again(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    device = Device("wrong=0.7")
+    tune(small(trials=FEASIBLE - 5), families, device, store)
+    assert len({source.config for source in device.ran}) == len(device.ran) == FEASIBLE - 5
+
+
+class Clock:
+    """Seconds that pass only while a kernel runs."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def tick(self, count: int) -> None:
+        """A kernel takes a second."""
+        self.now_s += 1.0
+
+
+def test_a_time_budget_ends_a_layer_and_resuming_goes_on(
+    tmp_path: Path, families: Mapping[str, KernelTemplate]
+) -> None:
+    with Store.open(tmp_path / "whole.db") as store:
+        tune(small(), families, Device(), store)
+        expected = told(store.trials("small"))
+    with Store.open(tmp_path / "parts.db") as store:
+        study = small(time_budget_s=5.0, layers=(Layer("one", SMALL), Layer("two", SMALL.with_n(9))))
+        for new in (5, 5, 2, 0):
+            clock = Clock()
+            results = tune(study, families, Device(before=clock.tick), store, clock=clock)
+            assert [result.new for result in results] == [new, new], "each layer has its own time"
+            assert {result.stopped for result in results} == {"time" if new == 5 else "budget"}
+        assert [row for row in told(store.trials("small")) if row[0] == "small.one"] == expected
+
+
+def test_an_interrupt_finishes_the_trial_at_hand_and_begins_no_other(
+    store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    asked: list[int] = []
+
+    def interrupt(count: int) -> None:
+        if count == 4:
+            asked.append(count)  # while the fifth kernel runs
+
+    study = small(layers=(Layer("one", SMALL), Layer("two", SMALL.with_n(9))))
+    device = Device(before=interrupt)
+    results = tune(study, families, device, store, stopping=lambda: bool(asked))
+    assert [(result.name, result.stopped, result.new) for result in results] == [("small.one", "interrupted", 5)]
+    assert len(device.ran) == 5
+    assert all(row.trial.outcome != "running" for row in store.trials("small"))
+
+
+def test_progress_is_reported_after_every_trial(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    seen: list[Progress] = []
+    (result,) = tune(small(), families, Device(FAILING), store, observe=seen.append)
+    assert [progress.done for progress in seen] == [*range(1, 13), 12]
+    assert {progress.budget for progress in seen} == {12}
+    assert {progress.layer for progress in seen} == {"small.one"}
+    assert [progress.ended for progress in seen] == [False] * 12 + [True]
+    bests = [progress.best.median_us for progress in seen if progress.best and progress.best.median_us]
+    assert bests == sorted(bests, reverse=True)
+    assert seen[-1].failures == result.failures
+
+
+def test_a_layer_without_a_family_stops_the_study_before_anything_is_stored(
+    store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    nhwc = dataclasses.replace(SMALL, layout="nhwc")
+    device = Device()
+    with pytest.raises(StudyError) as caught:
+        tune(small(layers=(Layer("one", SMALL), Layer("two", nhwc))), families, device, store)
+    assert "layer two (n3 c2 9x8 k4 3x3 f32 nhwc): no template supports it: tiny needs groups == 1" in str(caught.value)
+    assert device.ran == []
+    assert store.studies() == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"templates": ("tiny", "huge")}, "small: no template named 'huge'; there are tiny, other"),
+        ({"space": {"huge": {"a": (1,)}}}, "small: no template named 'huge'; there are tiny, other"),
+        ({"space": {"tiny": {"a": (1,)}}}, "small: space.tiny.a: no such parameter; tiny has threads, turns, order"),
+        ({"space": {"tiny": {"turns": (5,)}}}, "small: space.tiny.turns: 5 is not a value of the family; it has 1, 2"),
+        ({"space": {"other": {"turns": (5,)}}}, "small: space.other.turns: 5 is not a value of the family"),
+        ({"sampler": "best"}, "small: sampler = 'best': expected one of default, random"),
+    ],
+)
+def test_a_study_of_things_that_do_not_exist_begins_no_generation(
+    store: Store, families: Mapping[str, KernelTemplate], changes: Mapping[str, object], words: str
+) -> None:
+    tune(small(), families, Device(), store)
+    before = told(store.trials("small"))
+    with pytest.raises(StudyError) as caught:
+        tune(small(**changes), families, Device(), store, fresh=True)
+    assert str(caught.value).startswith(words)
+    assert [study.generation for study in store.studies()] == [1]
+    assert told(store.trials("small")) == before
+
+
+def test_a_narrowed_study_keeps_to_its_values(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    device = Device()
+    space = {"tiny": {"threads": (128, 32), "order": ("taps",)}}
+    (result,) = tune(small(space=space, trials=100), families, device, store)
+    assert {source.config.values()["threads"] for source in device.ran} == {128, 32}
+    assert {source.config.values()["order"] for source in device.ran} == {"taps"}
+    assert result.evaluated == len(device.ran) == 4 + 5
+    assert device.ran[0].config.values() == {"threads": 128, "turns": 1, "order": "taps", "fast": False}
+
+
+def test_a_study_may_be_narrowed_and_widened_between_runs(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    device = Device()
+    for study in (
+        small(),
+        small(templates=("other",)),
+        small(space={"tiny": {"order": ("taps",)}}, trials=6),
+        small(templates=None, trials=40),
+    ):
+        tune(study, families, device, store)
+    rows = evaluated(store.trials("small"))
+    assert len({row.trial.number for row in store.trials("small")}) == len(store.trials("small"))
+    assert len({row.trial.config for row in rows}) == len(rows) == len(device.ran) == 40
+
+
+def test_two_devices_at_once_run_nothing_twice(tmp_path: Path, families: Mapping[str, KernelTemplate]) -> None:
+    with Store.open(tmp_path / "many.db") as store:
+        device = Parallel(FAILING)
+        (result,) = tune(small(trials=25), families, device, store)
+        assert result.evaluated == 25
+        rows = evaluated(store.trials("small"))
+        assert len(rows) == len({row.trial.source_hash for row in rows}) == 25
+        assert len(device.ran) == len({source.hash for source in device.ran})
+        assert all(row.trial.outcome != "running" for row in rows)
+
+
+def test_a_kernel_that_ended_two_runs_is_not_launched_a_third_time(
+    store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    device = NotNull(before=plug(2))
+    with pytest.raises(PlugPulled):
+        tune(small(), families, device, store)
+    (suspect,) = [row for row in store.trials("small") if row.trial.outcome == "running"]
+    with pytest.raises(PlugPulled):
+        tune(small(), families, NotNull(before=plug(0)), store)
+    last = NotNull()
+    tune(small(), families, last, store)
+    assert suspect.trial.source_hash not in {source.hash for source in last.ran}
+    (row,) = [row for row in store.trials("small") if row.trial.number == suspect.trial.number]
+    assert (row.trial.outcome, row.trial.reason) == ("runtime", "quarantined")
+
+
+def test_families_compete_under_one_budget(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    (result,) = tune(small(templates=None, trials=30), families, Device(), store)
+    assert result.evaluated == 30
+    used = Counter(row.trial.config.template for row in evaluated(store.trials("small")))
+    assert used.keys() == {"tiny", "other"}
+
+
+def test_a_family_that_does_not_serve_a_layer_is_left_out(
+    tmp_path: Path, store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    nhwc = write_family(tmp_path / "nhwc", ("layout == 'nchw'", "layout == 'nhwc'"), name="nhwc")
+    layers = (Layer("one", SMALL), Layer("two", dataclasses.replace(SMALL, layout="nhwc")))
+    both = {"tiny": families["tiny"], "nhwc": load_template(nhwc)}
+    tune(small(templates=None, layers=layers, trials=5), both, Device(), store)
+    used = {(row.name, row.trial.config.template) for row in evaluated(store.trials("small"))}
+    assert used == {("small.one", "tiny"), ("small.two", "nhwc")}
+
+
+def test_a_layer_with_no_feasible_config_says_why(tmp_path: Path, store: Store) -> None:
+    family = tiny(tmp_path, ("outputs <= 512", "outputs > 100000"))
+    (result,) = tune(small(), {"tiny": family}, Device(), store)
+    assert (result.stopped, result.evaluated, result.best) == ("no feasible config", 0, None)
+    assert len(store.trials("small", outcome="constraints")) == 80
+
+
+def test_the_problem_of_a_layer_may_change_under_its_name(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    tune(small(trials=5), families, Device(), store)
+    device = Device()
+    larger = Conv2dProblem(3, 2, 19, 18, 4, 3, 3)
+    (result,) = tune(small(layers=(Layer("one", larger),), trials=5), families, device, store)
+    assert (result.new, len(device.ran)) == (5, 5)
+    assert [row.problem for row in evaluated(store.trials("small")) if row.problem == larger] == [larger] * 5
+    assert [row.layer.problem for row in store.best("small")] == [larger]
+
+
+def test_the_edits_above_touch_the_family(tmp_path: Path) -> None:
+    text = write_family(tmp_path).read_text()
+    assert changed(text, ("float sum = 0.0f", "float sum = 0.f")) != text
