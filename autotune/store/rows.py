@@ -296,7 +296,7 @@ def trial_row_of(row: RowMapping) -> TrialRow:
 
 
 def _stages_of(launches: str | None) -> tuple[Stage, ...]:
-    return () if launches is None else tuple(_stage_of(stage) for stage in json.loads(launches)["stages"])
+    return () if launches is None else tuple(_stage_of(stage) for stage in json.loads(launches).get("stages", ()))
 
 
 def span_values(parts: SpanParts, what: str) -> Values:

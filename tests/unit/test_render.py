@@ -109,6 +109,22 @@ def test_the_hash_is_of_what_runs(tmp_path: Path) -> None:
     assert len({plain.hash, *hashes.values()}) == 1 + len(hashes), hashes
 
 
+def test_the_hash_is_of_every_launch(tmp_path: Path) -> None:
+    plain = source(bind(tiny(tmp_path, FULL)))
+    hashes = {
+        edit: source(bind(tiny(tmp_path, FULL, edit))).hash
+        for edit in (
+            ('count = "ceil_div(n, 2)"', 'count = "n"'),
+            ('bytes = "n * turns"', 'bytes = "n * turns + 1"'),
+            ('bytes = "4 * k * c * r * s"', 'bytes = "8 * k * c * r * s"'),
+            ('from = "bias"', 'from = "w"'),
+            ('grid = ["k", "1", "1"]', 'grid = ["k", "2", "1"]'),
+            ("when = \"order == 'taps'\"", "when = \"order == 'rows'\""),
+        )
+    }
+    assert len({plain.hash, *hashes.values()}) == 1 + len(hashes), hashes
+
+
 INCLUDES = (
     "constexpr int C =",
     '#include "_a.cuh"\n#include "_b.cuh"\n#include <cuda_fp16.h>\n#include "_a.cuh"\nconstexpr int C =',

@@ -199,6 +199,17 @@ def test_a_constraint_guards_the_derived_values_that_stand_on_it(tmp_path: Path)
     assert len(list(space.rejected(100))) == 80 - len(space.rows)
 
 
+def test_a_constraint_guards_what_becomes_known_together_with_it(tmp_path: Path) -> None:
+    family = tiny(
+        tmp_path,
+        ('outputs = "', 'parts = "100 // (turns - 1)"\noutputs = "'),
+        ("[constraints]", '[constraints]\n"few parts" = "parts < 60"\n"more than one turn" = "turns > 1"'),
+    )
+    space = SearchSpace(bind(family))
+    assert {config.values()["turns"] for config in map_configs(space)} == {3, 4, 6}
+    assert rejection(bind(family), turns=1)[2] == "more than one turn"
+
+
 def test_an_expression_that_raises_is_an_error_and_never_feasible(tmp_path: Path) -> None:
     family = tiny(tmp_path, ('"outputs <= 512"', '"outputs // (turns - 1) <= 512"'))
     with pytest.raises(TemplateError, match=r'constraints."a block computes at most 512 outputs": .* raises ZeroDivis'):

@@ -362,6 +362,16 @@ def test_twins_are_run_once_and_count_once(tmp_path: Path, store: Store) -> None
     assert all(len(found) == 1 for found in times.values()), "a twin has its twin's time"
 
 
+def test_twins_that_are_under_way_together_are_run_once(tmp_path: Path, store: Store) -> None:
+    idle = ("[derived]", 'idle = { values = [1, 2, 3, 4], doc = "changes nothing" }\n[derived]')
+    family = tiny(tmp_path, idle, ("//% if fast", "//% if fast and idle > 0"))
+    device = Parallel()
+    space = {"tiny": {"threads": (64,), "order": ("taps",)}}
+    (result,) = tune(small(trials=100, space=space), {"tiny": family}, device, store)
+    assert (result.evaluated, len(device.ran)) == (5, 5)
+    assert len(evaluated(store.trials("small"))) == 4 * 5
+
+
 def test_failing_everywhere_ends_with_no_best(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     (result,) = tune(small(), families, Device("hang=1"), store)
     assert result.best is None
