@@ -203,7 +203,7 @@ class LayerLine:
                 self.under_way.clear()
                 raise
         finals = None
-        if self.history.best is not None and (self.new or self.run_of.baselines or not self.run_of.search):
+        if self.history.best is not None and (self.run_of.baselines or not self.run_of.search or self._undecided()):
             if not begun:
                 self.evaluator.begin_layer(self.layer.problem)
             finals = self._finals()
@@ -219,6 +219,15 @@ class LayerLine:
             stopped=stopped,
             finals=finals,
         )
+
+    def _undecided(self) -> bool:
+        """Whether trials came since the last finals, or none were held: a killed run may have ended before its own."""
+        held = any(
+            row.basis == "finals"
+            for row in self.store.best(self.scope.name, kind=self.evaluator.info.kind)
+            if row.row.device.identity == self.evaluator.info.identity and row.row.policy == self.scope.policy
+        )
+        return self.new > 0 or (not held and len(entrants(self.history.trials, [])) > 1)
 
     # What is there already.
 

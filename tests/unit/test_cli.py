@@ -442,3 +442,53 @@ def test_what_is_asked_is_only_read(folder: Path, filled: Path, autotune: Comman
     with sqlite3.connect(filled) as raw:
         assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     raw.close()
+
+
+def test_finals_can_be_held_again(folder: Path, tune: Command, autotune: Command) -> None:
+    tune()
+    before = rows(autotune("trials", "--json"))
+    finished = autotune("compare", "small.toml", "--templates", "families", "--device", "null")
+    assert finished.code == 0
+    assert "stopped: finals only" in finished.err
+    assert "against default" in finished.err
+    assert rows(autotune("trials", "--json")) == before
+    assert rows(autotune("query", "SELECT count(*) AS held FROM finals", "--json")) == [{"held": 2}]
+
+
+LADDER = """
+[[technique]]
+name = "plain"
+template = "tiny"
+space = { threads = [64], turns = [1], order = ["taps"], fast = [false] }
+report = "made up"
+reported_ms = { one = 1.5 }
+[[technique]]
+name = "more outputs a thread"
+template = "tiny"
+space = { threads = [64], order = ["taps"] }
+"""
+
+
+def test_a_ladder_shows_what_each_technique_gains(folder: Path, autotune: Command) -> None:
+    (folder / "small.toml").write_text((folder / "small.toml").read_text() + LADDER)
+    words = ("--templates", "families", "--device", "null", "--json")
+    first, second = rows(autotune("ladder", "small.toml", *words))
+    assert (first["technique"], first["reported_ms"], first["evaluated"]) == ("plain", 1.5, 1)
+    assert (second["technique"], second["reported_ms"], second["evaluated"]) == ("more outputs a thread", None, 5)
+    gain = float(str(first["best_us"])) / float(str(second["best_us"]))
+    assert second["over_first"] == second["over_previous"] == pytest.approx(gain)
+    assert gain >= 1, "a wider space is never slower"
+    assert rows(autotune("ladder", "small.toml", *words)) == [first, second], "and it resumes"
+
+
+def test_a_ladder_without_techniques(folder: Path, autotune: Command) -> None:
+    complaint = autotune("ladder", "small.toml", "--device", "null").complaint
+    assert complaint == "small.toml: technique: a ladder needs [[technique]] tables"
+
+
+def test_upkeep_of_an_empty_house(filled: Path, autotune: Command) -> None:
+    assert rows(autotune("quarantine", "--json")) == []
+    assert autotune("quarantine", "--clear").err == "0 kernels released\n"
+    (state,) = rows(autotune("cache", "--json"))
+    assert (state["entries"], state["size_bytes"]) == (0, 0)
+    assert autotune("cache", "--clear").code == 0

@@ -16,7 +16,7 @@ import pytest
 
 from autotune.store import Store, TrialRow
 
-from .tiny import changed
+from .tiny import changed, write_family
 
 KILLS = 20
 NULL = ("--device", "null:delay_ms=15,compile=0.1,wrong=0.1,hang=0.05", "--trials", "40")
@@ -145,9 +145,8 @@ def test_killed_on_a_real_device_nothing_is_lost_and_nothing_runs_twice(folder: 
     for kill in range(3):
         run = Run(folder, *words)
         run.wait_for("device host")
-        wanted, deadline = len(done) + 1, time.monotonic() + 60
-        while len(finished(stored(path))) < wanted and time.monotonic() < deadline and kill:
-            time.sleep(0.05)
+        while kill and run.process.poll() is None and len(finished(stored(path))) == len(done):
+            time.sleep(0.2)  # but for the first, kill it only after it has come further
         time.sleep(rng.uniform(0.0, 1.0))
         run.kill()
         assert run.left_behind() == []
@@ -164,3 +163,21 @@ def test_killed_on_a_real_device_nothing_is_lost_and_nothing_runs_twice(folder: 
     assert len({row.trial.config for row in evaluated}) == len({row.trial.number for row in evaluated}) == 5
     assert all(row.attempts == 1 for row in rows if row.trial.number in done), "nothing that had ended ran again"
     assert last.left_behind() == []
+
+
+@pytest.mark.cxx
+def test_killed_in_an_endless_kernel_nothing_is_left_spinning(folder: Path) -> None:
+    write_family(
+        folder / "families",
+        ("float sum = 0.0f;", "float sum = 0.0f;\n        volatile int on = 1;\n        while (on) {}"),
+    )
+    run = Run(folder, "--device", "host", "--jobs", "1", "--db", "killed.db")
+    run.wait_for("device host")
+    while not any(row.trial.outcome == "running" for row in stored(folder / "killed.db")):
+        assert run.process.poll() is None
+        time.sleep(0.2)
+    time.sleep(0.3)
+    run.kill()
+    assert run.left_behind() == []
+    (suspect,) = [row for row in stored(folder / "killed.db") if row.trial.outcome == "running"]
+    assert suspect.attempts == 1

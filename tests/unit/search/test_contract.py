@@ -93,6 +93,7 @@ def test_a_sampled_space_is_not_walked_but_searched_until_nothing_is_left(sample
     space = ListedSpace("gemm", {"bm": [16, 32, 64], "stages": [1, 2, 3]}, complete=False)
     trials = run([space], lambda config: float(str(config.values()["bm"])), sampler=sampler, budget=50)
     assert sorted(str(trial.config) for trial in trials) == sorted(str(space.config(row)) for row in range(9))
+    assert [trial.config for trial in trials] != [space.config(row) for row in range(9)]
 
 
 @pytest.mark.parametrize("sampler", INSTALLED)

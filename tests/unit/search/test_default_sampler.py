@@ -83,6 +83,18 @@ def test_synthetic_kernels_come_close_within_60_evaluations(kernel: str, within:
     assert sorted(found)[1] <= within, found
 
 
+def test_a_resumed_search_of_many_configs_goes_on_as_before() -> None:
+    """Resumed at any point between two refits of the model, on times with a long tail."""
+    recording = synthetic("transpose", "large")
+    whole = replay_once(recording, sampler="default", seed=1, evaluations=48).configs
+    history = [recording.trial(number, config) for number, config in enumerate(whole)]
+    for stop in (16, 22, 30, 37, 44):
+        search = Search([recording], sampler="default", seed=1, budget=48, history=history[:stop])
+        for number in range(stop, 48):
+            assert search.ask(number) == whole[number], (stop, number)
+            search.tell(history[number])
+
+
 def test_every_family_gets_a_fair_look_and_the_better_one_the_budget() -> None:
     trials = run(
         [tiles("bad"), tiles("good")],
@@ -107,18 +119,18 @@ def test_a_family_whose_default_is_bad_still_wins_with_its_best_config() -> None
 
 
 def test_sixteen_in_flight_do_not_crowd_together() -> None:
-    """Configs asked for before any answer lie as far apart as those of a sequential search."""
-    space = tiles()
-    search = Search([space], sampler="default", seed=0, budget=200, history=())
-    for number in range(30):
-        config = search.ask(number)
-        assert config is not None
-        search.tell(finished(number, config, smooth(config)))
-    batch = [config for number in range(30, 46) if (config := search.ask(number)) is not None]
-    assert len(set(batch)) == 16
-    values = [config.values() for config in batch]
-    differing = [sum(a[name] != b[name] for name in a) for a in values for b in values if a is not b]
-    assert np.mean(differing) >= 2.0
+    """A config in flight counts as evaluated, or all sixteen would be neighbours of the same promising one."""
+    apart = []
+    for seed in range(3):
+        search = Search([tiles()], sampler="default", seed=seed, budget=200, history=())
+        for number in range(30):
+            config = search.ask(number)
+            assert config is not None
+            search.tell(finished(number, config, smooth(config)))
+        batch = [config.values() for number in range(30, 46) if (config := search.ask(number)) is not None]
+        assert len(batch) == 16
+        apart += [sum(a[name] != b[name] for name in a) for a in batch for b in batch if a is not b]
+    assert np.mean(apart) >= 3.4  # 2.9 when configs in flight are not taken into account, 4.0 when they are
 
 
 def test_a_proposal_at_a_thousand_trials_takes_milliseconds() -> None:
