@@ -11,7 +11,11 @@ python3 -m venv "$work/venv"
 cd "$checkout"
 HOME="$work/home" LIBCUDA="$work/libcuda.so.1" "$work/venv/bin/pip" install -q '.[cuda13]'
 # A libcuda that exports what PyCUDA imports, and answers every call with CUDA_ERROR_NO_DEVICE (100).
-nm -D --undefined-only "$work"/venv/lib/python3*/site-packages/pycuda/_driver*.so | awk '$2 ~ /^cu[A-Z]/ {print $2}' |
-    sed 's/@.*//; s/.*/int &(void) { return 100; }/' | gcc -shared -Wl,-soname,libcuda.so.1 -o "$work/libcuda.so.1" -x c -
+{
+    nm -D --undefined-only "$work"/venv/lib/python3*/site-packages/pycuda/_driver*.so |
+        awk '$2 ~ /^cu[A-Z]/ && $2 !~ /^cuGetError/ {print "int " $2 "(void) { return 100; }"}'
+    echo 'int cuGetErrorString(int error, const char** words) { (void)error; *words = "no CUDA device"; return 0; }'
+    echo 'int cuGetErrorName(int error, const char** name) { (void)error; *name = "CUDA_ERROR_NO_DEVICE"; return 0; }'
+} | gcc -shared -fPIC -Wl,-soname,libcuda.so.1 -o "$work/libcuda.so.1" -x c -
 cd "$work"
-LD_LIBRARY_PATH="$work" "$work/venv/bin/python" "$checkout/.ci/pycuda_check.py"
+LD_PRELOAD="$work/libcuda.so.1" "$work/venv/bin/python" "$checkout/.ci/pycuda_check.py"  # the linker dropped the empty one

@@ -157,7 +157,7 @@ class Session:
 
         def in_the_race(run_us: float) -> bool:
             trial_run.append(run_us)
-            return not lost(trial_run, best_us)
+            return device.info.kind == "host" or not lost(trial_run, best_us)  # one run on a busy CPU says little
 
         error = verifier.verify(kernel, loaded.workspace, loaded.packed_w, repeat=in_the_race)
         verified = self._clock()
