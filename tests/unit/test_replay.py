@@ -72,3 +72,11 @@ def test_the_default_sampler_comes_close_on_recorded_spaces() -> None:
     mean = {row.evaluations: row for row in scores if row.file == "geomean"}
     assert mean[50].median <= 1.20
     assert mean[120].median <= 1.12
+
+
+@pytest.mark.xfail(strict=True, reason="milo-A6000 holds the median run at 1.285 until about 100 evaluations")
+def test_the_default_sampler_is_close_after_80_evaluations() -> None:
+    """The goal that an earlier version of the sampler met; not met now, see docs/search.md."""
+    recordings = [read_recording(DATA / name) for name in FILES]
+    (goal,) = (row for row in replay(recordings, samplers=["default"], seeds=4, budgets=[80]) if row.file == "geomean")
+    assert goal.median <= 1.12
