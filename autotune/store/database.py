@@ -110,9 +110,9 @@ def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Data
     path = path_of(url)
     shown = one_line(str(path))
     exists = _inspect(path)
-    if exists and not os.access(path, os.W_OK):
+    if exists and not _may_write(path):
         raise StoreError(f"{shown}: the file is read-only; make it writable or give another --db")
-    if not os.access(path.parent, os.W_OK):
+    if not _may_write(path.parent):
         raise StoreError(
             f"{shown}: the folder {one_line(str(path.parent))} is read-only and SQLite needs files beside the "
             f"database; give another --db"
@@ -175,7 +175,12 @@ def _frozen(path: Path) -> bool:
 
 
 def _writable(path: Path) -> bool:
-    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    return _may_write(path) and _may_write(path.parent)
+
+
+def _may_write(path: Path) -> bool:
+    """Whether this process may write there, as opening it would decide."""
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 @contextmanager

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from autotune.store import Store
 
+from .rights import read_only
 from .tiny import SMALL, STUDY, Command, changed, write_family
 
 SPACE = 'templates = ["tiny"]\n[space.tiny]\n'
@@ -255,31 +254,15 @@ def test_a_database_of_a_newer_schema(command: tuple[str, ...], autotune: Comman
     assert content(filled) == before
 
 
-def test_a_read_only_database(
-    database: bytes, autotune: Command, tune: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert tune("--trials", "1").code == 0, "what the commands import is imported while that is allowed"
-    with tempfile.TemporaryDirectory() as name:
-        folder, path = Path(name), Path(name) / "autotune.db"
-        path.write_bytes(database)
-        (folder / "small.toml").write_bytes(Path("small.toml").read_bytes())
-        write_family(folder / "families")
-        monkeypatch.chdir(folder)
-        path.chmod(0o444)
-        folder.chmod(0o755)
-        is_root = os.geteuid() == 0  # root may write what is read-only, so it becomes nobody meanwhile
-        if is_root:
-            os.setresuid(65534, 65534, 0)
-        try:
-            tuned, best = tune("--trials", "12"), autotune("best", "--json")
-        finally:
-            if is_root:
-                os.setresuid(0, 0, 0)
-            monkeypatch.undo()
-        assert tuned.complaint == "autotune.db: the file is read-only; make it writable or give another --db"
-        assert path.read_bytes() == database
-        assert (best.code, best.err) == (0, "")
-        assert "small.one" in best.out, "it can still be read"
+def test_a_read_only_database(tmp_path: Path, database: bytes, autotune: Command, tune: Command) -> None:
+    path = tmp_path / "autotune.db"
+    path.write_bytes(database)
+    with read_only(tmp_path, files_only=True):
+        tuned, best = tune("--trials", "12"), autotune("best", "--json")
+    assert tuned.complaint == "autotune.db: the file is read-only; make it writable or give another --db"
+    assert path.read_bytes() == database
+    assert (best.code, best.err) == (0, "")
+    assert "small.one" in best.out, "it can still be read"
 
 
 @pytest.mark.parametrize(

@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sqlite3
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from autotune.errors import StoreError
 from autotune.store import Store, compact
+from tests.unit.rights import read_only
 
 from .builders import config_of, correct, open_scope, run_trial, source_of
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that every user can reach; pytest's own are closed to others."""
-    path = Path(tempfile.mkdtemp())
-    path.chmod(0o755)
-    yield path
-    path.chmod(0o755)
-    shutil.rmtree(path)
-
-
-@contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    """Take every right to write in the folder; root, whom rights do not bind, becomes nobody meanwhile."""
-    for file in folder.iterdir():
-        file.chmod(0o444)
-    folder.chmod(0o555)
-    is_root = os.geteuid() == 0
-    if is_root:
-        os.setresuid(65534, 65534, 0)
-    try:
-        yield
-    finally:
-        if is_root:
-            os.setresuid(0, 0, 0)
 
 
 def fill(path: Path) -> None:
@@ -59,26 +29,26 @@ def read_all(path: Path) -> None:
 
 
 @pytest.mark.parametrize("journal", ["wal", "delete"])
-def test_a_read_only_file_in_a_read_only_folder_is_read(folder: Path, journal: str) -> None:
-    path = folder / "a.db"
+def test_a_read_only_file_in_a_read_only_folder_is_read(tmp_path: Path, journal: str) -> None:
+    path = tmp_path / "a.db"
     fill(path)
     if journal == "delete":
-        compact(path, folder / "b.db")
+        compact(path, tmp_path / "b.db")
         path.unlink()
-        path = folder / "b.db"
+        path = tmp_path / "b.db"
     before = path.read_bytes()
-    with read_only(folder):
+    with read_only(tmp_path):
         read_all(path)
         with pytest.raises(StoreError) as caught:
             Store.open(path)
     assert str(caught.value) == f"{path}: the file is read-only; make it writable or give another --db"
     assert path.read_bytes() == before
-    assert [file.name for file in folder.iterdir()] == [path.name]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_read_only_folder_is_not_written(folder: Path) -> None:
-    with read_only(folder), pytest.raises(StoreError, match=f"the folder {folder} is read-only"):
-        Store.open(folder / "a.db")
+def test_a_read_only_folder_is_not_written(tmp_path: Path) -> None:
+    with read_only(tmp_path), pytest.raises(StoreError, match=f"the folder {tmp_path} is read-only"):
+        Store.open(tmp_path / "a.db")
 
 
 @pytest.mark.parametrize("journal", ["wal", "delete"])
