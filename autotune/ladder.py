@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from autotune.errors import NoTemplate, StudyError
 from autotune.evaluate import Evaluator
+from autotune.layer_finals import FinalsPlan
 from autotune.layer_line import LayerResult, Progress
 from autotune.problem import Layer
 from autotune.store import Store
@@ -19,7 +20,7 @@ from autotune.template import KernelTemplate
 from autotune.trial import Config
 from autotune.tune import tune
 
-_FINALS_S = 0.5  # of each technique on each layer
+_FINALS = FinalsPlan(budget_s=0.5)  # of each technique on each layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def climb(
                     layers=(layer,),
                     observe=observe,
                     stopping=stopping,
-                    finals_s=_FINALS_S,
+                    finals=_FINALS,
                 )
             except NoTemplate as error:
                 rungs.append(Rung(technique, layer.name, None, None, None, None, 0, str(error)))

@@ -10,23 +10,22 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from autotune.compile import Binary
-from autotune.device import Baseline
 from autotune.errors import Rejected
 from autotune.evaluate import Evaluator
-from autotune.finals import SUSPICIOUS, Comparison, Contender, compare, decide, entrants, noise_floor
+from autotune.finals import entrants
+from autotune.layer_finals import PLAIN_FINALS, FinalsPlan, FinalsResult, hold_finals
 from autotune.occupancy import occupancy
 from autotune.problem import Layer
 from autotune.render import render
 from autotune.search import Search
 from autotune.source import KernelSource
 from autotune.space import SearchSpace
-from autotune.store import Finals, Scope, Store, TrialKey, Verdict
+from autotune.store import Scope, Store, TrialKey
 from autotune.study import Study
-from autotune.trial import Config, Measured, Outcome, Phases, Timing, Trial
+from autotune.trial import Config, Measured, Outcome, Phases, Trial
 
 RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
 STRIKES = 2  # runs that ended while a kernel was running, after which it is quarantined
-FINALS_S = 4.0  # of one layer's finals, wall clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +45,6 @@ class Progress:
     """trials whose result was already in the database"""
     ended: bool
     """the layer's last report"""
-
-
-@dataclass(frozen=True, slots=True)
-class FinalsResult:
-    """What the finals of a layer said."""
-
-    winner: Trial
-    timing: Timing
-    """the winner's, in the finals"""
-    moved: bool
-    """whether the winner is not the trial with the smallest median of the search"""
-    noise: float
-    """fraction by which a kernel differs from itself"""
-    verdicts: tuple[tuple[str, Comparison], ...]
-    """what the winner was compared with, and how it stands"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +78,7 @@ class Run:
     clock: Callable[[], float] = time.perf_counter
     search: bool = True
     """False: only the finals, on what the database holds"""
-    baselines: tuple[Baseline, ...] = ()
-    finals_s: float = FINALS_S
+    finals: FinalsPlan = PLAIN_FINALS
 
 
 @dataclass(slots=True)
@@ -203,7 +186,9 @@ class LayerLine:
                 self.under_way.clear()
                 raise
         finals = None
-        if self.history.best is not None and (self.run_of.baselines or not self.run_of.search or self._undecided()):
+        if self.history.best is not None and (
+            self.run_of.finals.baselines or not self.run_of.search or self._undecided()
+        ):
             if not begun:
                 self.evaluator.begin_layer(self.layer.problem)
             finals = self._finals()
@@ -424,65 +409,18 @@ class LayerLine:
                 raise Rejected(Outcome.CONSTRAINTS, "resource_limit", message)
         return least
 
-    # The finals.
-
     def _finals(self) -> FinalsResult | None:
         """Time the leaders in turns, decide, and store what was said; None when there is nothing to compare."""
-        firsts = [space.default for space in self.spaces.values()][:1]
-        defaults = [trial for trial in self.history.trials if trial.config in firsts]
-        keep = [*defaults, *([self.incumbent] if self.incumbent else [])]
-        trials = entrants(self.history.trials, keep)
-        if len(trials) == 1 and not self.run_of.baselines:
-            return None
-        sources = [render(self.spaces[trial.config.template].bound, trial.config) for trial in trials]
-        compiled = [self.evaluator.compile(source) for source in sources]
-        kernels = [(source, binary.result()) for source, binary in zip(sources, compiled, strict=True)]
-        timings = self._interleaved(kernels)
-        for trial, timing in zip(trials, timings, strict=False):
-            if timing.median_us < SUSPICIOUS * (trial.median_us or 0.0):
-                self.evaluator.refresh()
-                timings = self._interleaved(kernels)
-                break
-        noise = noise_floor(timings[0], timings[len(trials)])
-        contenders = [
-            Contender(trial, timing, len(source.program.text))
-            for trial, timing, source in zip(trials, timings, sources, strict=False)
-        ]
-        winner = decide(contenders, self.incumbent.number if self.incumbent else None, noise)
-        verdicts: list[tuple[str, Timing, int | None]] = []
-        for contender in contenders:
-            if contender.trial is winner.trial:
-                continue
-            if self.incumbent and contender.trial.number == self.incumbent.number:
-                verdicts.append(("previous best", contender.timing, contender.trial.number))
-            if contender.trial in defaults:
-                verdicts.append(("default", contender.timing, contender.trial.number))
-        for baseline, timing in zip(self.run_of.baselines, timings[len(trials) + 1 :], strict=True):
-            verdicts.append((baseline.name, timing, None))
-        compared = tuple((against, compare(winner.timing, timing, noise)) for against, timing, _ in verdicts)
-        self.store.add_finals(
+        return hold_finals(
+            self.run_of.finals,
+            self.evaluator,
+            self.store,
             self.scope,
-            Finals(
-                winner=winner.trial.number,
-                timings=tuple((contender.trial.number, contender.timing) for contender in contenders),
-                verdicts=tuple(
-                    Verdict(against, comparison.verdict, winner.timing.median_us, timing.median_us, number)
-                    for (against, timing, number), (_, comparison) in zip(verdicts, compared, strict=True)
-                ),
-            ),
-        )
-        info, environment = self.evaluator.info, self.evaluator.environment
-        self.store.set_noise_floor(info, environment, self.scope.policy, noise * winner.timing.median_us, noise)
-        moved = winner.trial.source_hash != (self.history.best.source_hash if self.history.best else None)
-        return FinalsResult(winner.trial, winner.timing, moved, noise, compared)
-
-    def _interleaved(self, kernels: list[tuple[KernelSource, Binary]]) -> tuple[Timing, ...]:
-        """Timings of the kernels, of the first once more (the A/A pair), and of the baselines."""
-        return self.evaluator.finals(
-            [*kernels, kernels[0]],
-            self.run_of.baselines,
+            bounds={name: space.bound for name, space in self.spaces.items()},
+            trials=self.history.trials,
+            default=next((space.default for space in self.spaces.values()), None),
+            incumbent=self.incumbent,
             cache=self.study.measure.cache,
-            budget_s=self.run_of.finals_s,
             seed=self.study.seed,
         )
 

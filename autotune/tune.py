@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from autotune.device import Baseline
 from autotune.errors import NoTemplate, StudyError
 from autotune.evaluate import Evaluator
-from autotune.layer_line import FINALS_S, RECORDED_REJECTIONS, LayerLine, LayerResult, Progress, Run
+from autotune.layer_finals import PLAIN_FINALS, FinalsPlan
+from autotune.layer_line import RECORDED_REJECTIONS, LayerLine, LayerResult, Progress, Run
 from autotune.problem import Layer
 from autotune.search import SAMPLERS
 from autotune.space import Admission, BoundTemplate, SearchSpace, narrow
@@ -29,12 +29,11 @@ def tune(
     stopping: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.perf_counter,
     search: bool = True,
-    baselines: tuple[Baseline, ...] = (),
-    finals_s: float = FINALS_S,
+    finals: FinalsPlan = PLAIN_FINALS,
 ) -> tuple[LayerResult, ...]:
     """Tune the layers of a study, all or those given, and return what came of each.
 
-    Without `search` only the finals are held, on what the database has of the study. `baselines` run in the finals.
+    Without `search` only the finals are held, on what the database has of the study. `finals` says how those are held.
 
     Raises StudyError when a layer has no family, before anything is run.
     """
@@ -43,7 +42,7 @@ def tune(
     spaces = {layer.name: open_spaces(study, layer, templates, evaluator) for layer in chosen}
     key = store.begin_study(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
-    run = Run(study, evaluator, store, observe, stopping, clock, search, baselines, finals_s)
+    run = Run(study, evaluator, store, observe, stopping, clock, search, finals)
     results = []
     for layer in chosen:
         scope = store.scope(key, layer, evaluator.info, evaluator.environment, policy(study), records)

@@ -127,6 +127,7 @@ def tune_and_show(
     baseline: str | None = None,
 ) -> None:
     """Run the line and print what came of it."""
+    from autotune.layer_finals import FinalsPlan
     from autotune.store import Store
     from autotune.tune import check_study, policy
     from autotune.tune import tune as run
@@ -147,7 +148,7 @@ def tune_and_show(
                     observe=observe,
                     stopping=stopping,
                     search=search,
-                    baselines=cudnn_baselines(layers) if baseline else (),
+                    finals=FinalsPlan(cudnn_baselines(layers) if baseline else ()),
                 )
                 spans = run_end_to_end(study, layers, families, evaluator, store, observe, stopping) if search else ()
         finally:

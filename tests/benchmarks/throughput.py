@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.evaluate import DeviceEvaluator
+from autotune.layer_finals import FinalsPlan
 from autotune.layer_line import Progress
 from autotune.problem import Layer
 from autotune.source import KernelSource
@@ -46,7 +47,7 @@ def ours(study_name: str, layer: Layer, configs: int, folder: Path) -> list[Kern
 
     with Store.open(folder / "throughput.db") as store:
         started = time.perf_counter()
-        tune(study, templates, evaluator, store, layers=(layer,), observe=observe, finals_s=0.5)
+        tune(study, templates, evaluator, store, layers=(layer,), observe=observe, finals=FinalsPlan(budget_s=0.5))
         wall_s = time.perf_counter() - started
         rows = [row.trial for row in store.trials(f"{study.name}.{layer.name}") if row.trial.compiled]
         evaluator.close()
