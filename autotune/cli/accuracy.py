@@ -66,7 +66,7 @@ def accuracy(
 
     wanted = load_study(find_study(study))
     chained(wanted)
-    with Store.open(db, create=False) as store:
+    with Store(db, create=False) as store:
         evaluator = open_evaluator(device, jobs or jobs_default())
         try:
             if not isinstance(evaluator, DeviceEvaluator):

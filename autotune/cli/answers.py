@@ -29,7 +29,7 @@ def best(what: str | None, db: str, style: str | None) -> None:
     """The best kernel of each layer, device and accuracy class."""
     from autotune.store import Store
 
-    with Store.open(db, create=False) as store:
+    with Store(db, create=False) as store:
         show([with_floor(store, row) for row in store.best(asked(what))], BEST_COLUMNS, style)
 
 
@@ -44,7 +44,7 @@ def trials(what: str | None, db: str, outcome: str | None, sort: str, limit: int
     """Every trial, with its outcome and time."""
     from autotune.store import Store
 
-    with Store.open(db, create=False) as store:
+    with Store(db, create=False) as store:
         rows = store.trials(asked(what), outcome=outcome, sort=sort, limit=limit)
         show(judged(store, rows), TRIAL_COLUMNS, style)
 
@@ -57,7 +57,7 @@ def query(sql: str, db: str, style: str | None) -> None:
     """Run one read-only SQL statement on the results database."""
     from autotune.store import Store
 
-    with Store.open(db, create=False) as store:
+    with Store(db, create=False) as store:
         found = store.query(sql)
     columns = [Column[tuple[Cell, ...]](name, _at(position)) for position, name in enumerate(distinct(found.columns))]
     show([tuple(_cell(value) for value in row) for row in found.rows], columns, style)

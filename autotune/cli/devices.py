@@ -120,7 +120,7 @@ def devices(calibrate: bool, db: str, style: str | None) -> None:
         info, environment = evaluator.info, evaluator.environment
         if calibrate:
             rates = dict(evaluator.calibrate())
-            with Store.open(db) as store:
+            with Store(db) as store:
                 store.set_rates(info, environment, rates)
         else:
             rates = _stored_rates(db, info)
@@ -153,7 +153,7 @@ def _stored_rates(db: str, info: DeviceInfo) -> dict[str, float]:
     from autotune.store import Store
 
     try:
-        with Store.open(db, create=False) as store:
+        with Store(db, create=False) as store:
             return dict(store.rates(info))
     except StoreError:
         return {}

@@ -24,7 +24,7 @@ def export(what: str, out: Path, db: str, kind: str | None, accuracy: str | None
     from autotune.export import export_kernel
     from autotune.store import Store
 
-    with Store.open(db, create=False) as store:
+    with Store(db, create=False) as store:
         rows = store.best(asked(what), kind=kind, accuracy=accuracy)
         on_gpu = {row.name for row in rows if row.row.device.kind == "cuda"}
         rows = tuple(row for row in rows if row.row.device.kind == "cuda" or row.name not in on_gpu)

@@ -69,7 +69,7 @@ def ladder(
     wanted = load_study(find_study(study))
     layers = chosen_layers(wanted, only_layers)
     families = load_templates(directories)
-    with Store.open(db) as store:
+    with Store(db) as store:
         evaluator = open_evaluator(device, jobs or jobs_default())
         try:
             with stopping_on_interrupt() as stopping, observer() as observe:

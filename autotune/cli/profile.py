@@ -71,11 +71,11 @@ def profile(what: str, device: str | None, db: str, accuracy: str | None, stored
     from autotune.store import Store
 
     if stored:
-        with Store.open(db, create=False) as store:
+        with Store(db, create=False) as store:
             show(store.profiles(asked(what)), _COLUMNS, style)
         return
     ncu = find_ncu()
-    with Store.open(db) as store:
+    with Store(db) as store:
         show(_profiled(store, asked(what), device, accuracy, ncu), _COLUMNS, style)
 
 

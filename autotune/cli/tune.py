@@ -134,7 +134,7 @@ def tune_and_show(
 
     families = load_templates(directories)
     check_study(study, families)  # before a database is made
-    with Store.open(db) as store:
+    with Store(db) as store:
         evaluator = open_evaluator(device, jobs or jobs_default())
         try:
             with stopping_on_interrupt() as stopping, observer() as observe:

@@ -56,10 +56,10 @@ def quarantine(db: str, clear: bool, style: str | None) -> None:
     """Kernels that took down two runs and are not launched again under the same driver and toolkit."""
     from autotune.store import Store
 
-    with Store.open(db, create=False) as store:
+    with Store(db, create=False) as store:
         rows = store.quarantine_rows()
     if clear:
-        with Store.open(db) as store:
+        with Store(db) as store:
             store.clear_quarantine()
         click.echo(f"{len(rows)} kernels released", err=True)
         return

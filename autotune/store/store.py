@@ -16,7 +16,6 @@ from autotune.source import KernelSource
 from autotune.store import answers, readonly, recording
 from autotune.store.database import (
     Clock,
-    Database,
     in_words,
     one_line,
     open_for_reading,
@@ -64,24 +63,22 @@ LOCK_TIMEOUT_S = 30.0
 class Store:
     """An open results database. Every method is one transaction; every failure a StoreError of one line."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
-        self._runs: dict[tuple[int, int], int] = {}
-        # (device id, environment id) to the run that this process is, made when first needed
-
-    @classmethod
-    def open(
-        cls, url: str | Path, *, create: bool = True, timeout_s: float = LOCK_TIMEOUT_S, clock: Clock = utc_now
-    ) -> Store:
+    def __init__(
+        self, url: str | Path, *, create: bool = True, timeout_s: float = LOCK_TIMEOUT_S, clock: Clock = utc_now
+    ) -> None:
         """Open the results database at a path or an sqlite URL.
 
         With create, for writing: made when there is none, migrated when it is older. Without, for reading only:
         the file and its folder may be read-only and nothing is left beside it.
         """
-        if create:
-            return cls(open_for_writing(url, timeout_s=timeout_s, clock=clock), clock)
-        return cls(open_for_reading(url, timeout_s=timeout_s), clock)
+        self._database = (
+            open_for_writing(url, timeout_s=timeout_s, clock=clock)
+            if create
+            else open_for_reading(url, timeout_s=timeout_s)
+        )
+        self._clock = clock
+        self._runs: dict[tuple[int, int], int] = {}
+        # (device id, environment id) to the run that this process is, made when first needed
 
     @property
     def path(self) -> Path:
@@ -432,7 +429,7 @@ def compact(url: str | Path, to: str | Path, *, best_texts_only: bool = False) -
         raise StoreError(f"{shown}: exists already; remove it or give another path")
     if not target.parent.is_dir():
         raise StoreError(f"{shown}: there is no folder {one_line(str(target.parent))}; create it first")
-    with Store.open(url, create=False) as store, in_words(target, LOCK_TIMEOUT_S):
+    with Store(url, create=False) as store, in_words(target, LOCK_TIMEOUT_S):
         readonly.copy(store.path, target, LOCK_TIMEOUT_S)
         if best_texts_only:
             readonly.drop_texts(target)

@@ -45,7 +45,7 @@ def ours(study_name: str, layer: Layer, configs: int, folder: Path) -> list[Kern
         if progress.best and progress.best.median_us:
             reached.append((progress.elapsed_s, progress.best.median_us))
 
-    with Store.open(folder / "throughput.db") as store:
+    with Store(folder / "throughput.db") as store:
         started = time.perf_counter()
         tune(study, templates, evaluator, store, layers=(layer,), observe=observe, finals=FinalsPlan(budget_s=0.5))
         wall_s = time.perf_counter() - started

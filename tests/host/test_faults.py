@@ -79,7 +79,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
         patch.setattr(tempfile, "tempdir", None)
         evaluator = DeviceEvaluator(["host"], 2, deadlines=Deadlines(evaluate_s=DEADLINE_S))
         try:
-            with Store.open(str(folder / "faults.db")) as store:
+            with Store(str(folder / "faults.db")) as store:
                 (result,) = tune(study, families, evaluator, store)
                 trials = [row.trial for row in store.trials(None, outcome=None, sort="number", limit=None)]
         finally:

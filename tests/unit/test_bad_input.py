@@ -187,14 +187,14 @@ def test_a_template_that_fails_in_the_middle_of_a_run_loses_nothing(
         complaint == "autotune: families/tiny.cu.j2: body raises ZeroDivisionError: integer division or modulo by zero"
     )
     assert "Traceback" not in finished.err
-    with Store.open("autotune.db", create=False) as store:
+    with Store("autotune.db", create=False) as store:
         outcomes = {row.trial.outcome.value for row in store.trials("small")}
         done = [row for row in store.trials("small") if row.trial.outcome == "correct"]
     assert outcomes == {"correct", "constraints"}
     assert done
     write_family(folder / "families")
     assert tune("--trials", "100").code == 0
-    with Store.open("autotune.db", create=False) as store:
+    with Store("autotune.db", create=False) as store:
         assert {row.trial.config for row in done} < {row.trial.config for row in store.trials("small")}
 
 

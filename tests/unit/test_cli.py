@@ -117,7 +117,7 @@ def test_json_is_one_array_with_full_precision(tune: Command, autotune: Command)
     assert best["template"] == "tiny"
     assert best["deterministic"] is True
     assert best["floor_us"] is None
-    with Store.open("autotune.db", create=False) as store:
+    with Store("autotune.db", create=False) as store:
         (stored,) = store.best("small")
     assert best["median_us"] == stored.median_us
     assert best["gflops"] == stored.gflops

@@ -91,7 +91,7 @@ def test_nothing_is_claimed_without_a_calibration_a_gpu_or_a_time() -> None:
 @pytest.fixture
 def printed(tmp_path: Path) -> Mapping[str, Mapping[str, object]]:
     """`best` and `trials` as JSON: a kernel on a GPU and on the host, and an end-to-end trial."""
-    with Store.open(tmp_path / "autotune.db") as store:
+    with Store(tmp_path / "autotune.db") as store:
         for device in (H200, HOST):
             source = source_of(config_of(0))
             trial = correct(0, 30.0, source=source)

@@ -78,7 +78,7 @@ def stored(path: Path) -> tuple[TrialRow, ...]:
     """The trials in a database; none where there is no usable one yet."""
     if not path.exists():
         return ()
-    with Store.open(path) as store:
+    with Store(path) as store:
         return store.trials("small") if store.studies() else ()
 
 
@@ -99,7 +99,7 @@ def told(rows: tuple[TrialRow, ...]) -> list[tuple[object, ...]]:
 
 def best(path: Path) -> list[tuple[object, ...]]:
     """The best of each layer."""
-    with Store.open(path) as store:
+    with Store(path) as store:
         return [(row.name, row.row.trial.number, row.row.trial.config, row.median_us) for row in store.best("small")]
 
 

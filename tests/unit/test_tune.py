@@ -92,7 +92,7 @@ def families(tmp_path: Path) -> Mapping[str, KernelTemplate]:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """An empty database."""
-    with Store.open(tmp_path / "one.db") as opened:
+    with Store(tmp_path / "one.db") as opened:
         yield opened
 
 
@@ -205,10 +205,10 @@ class Stop:
 @pytest.mark.parametrize("sampler", ["default", "random"])
 def test_resuming_is_the_same_as_running(tmp_path: Path, families: Mapping[str, KernelTemplate], sampler: str) -> None:
     study = small(sampler=sampler, templates=None, layers=(Layer("one", SMALL), Layer("two", SMALL.with_n(5))))
-    with Store.open(tmp_path / "whole.db") as store:
+    with Store(tmp_path / "whole.db") as store:
         whole = tune(study, families, Device(FAILING), store)
         expected = told(store.trials("small"))
-    with Store.open(tmp_path / "parts.db") as store:
+    with Store(tmp_path / "parts.db") as store:
         device = Device(FAILING)
         for reports in (0, 1, 2, 3, 5, 1, 4):
             stop = Stop(reports)
@@ -242,10 +242,10 @@ def plug(*counts: int) -> Callable[[int], None]:
 def test_a_trial_cut_off_while_running_is_run_again_under_its_number(
     tmp_path: Path, families: Mapping[str, KernelTemplate]
 ) -> None:
-    with Store.open(tmp_path / "whole.db") as store:
+    with Store(tmp_path / "whole.db") as store:
         tune(small(), families, Device(FAILING), store)
         expected = told(store.trials("small"))
-    with Store.open(tmp_path / "parts.db") as store:
+    with Store(tmp_path / "parts.db") as store:
         device = Device(FAILING, before=plug(0, 3, 4, 8))
         for _ in range(4):
             with pytest.raises(PlugPulled):
@@ -271,10 +271,10 @@ def test_a_finished_study_runs_nothing_again(store: Store, families: Mapping[str
 def test_a_larger_budget_goes_on_where_the_smaller_ended(
     tmp_path: Path, families: Mapping[str, KernelTemplate]
 ) -> None:
-    with Store.open(tmp_path / "whole.db") as store:
+    with Store(tmp_path / "whole.db") as store:
         tune(small(trials=20), families, Device(FAILING), store)
         expected = told(store.trials("small"))
-    with Store.open(tmp_path / "parts.db") as store:
+    with Store(tmp_path / "parts.db") as store:
         for trials in (1, 7, 20):
             tune(small(trials=trials), families, Device(FAILING), store)
         assert told(store.trials("small")) == expected
@@ -283,7 +283,7 @@ def test_a_larger_budget_goes_on_where_the_smaller_ended(
 def test_another_seed_proposes_other_configs(tmp_path: Path, families: Mapping[str, KernelTemplate]) -> None:
     found: list[list[Config]] = []
     for seed in (1, 1, 2):
-        with Store.open(tmp_path / f"{len(found)}.db") as store:
+        with Store(tmp_path / f"{len(found)}.db") as store:
             tune(small(seed=seed), families, Device(), store)
             found.append([row.trial.config for row in evaluated(store.trials("small"))])
     assert found[0] == found[1] != found[2]
@@ -403,10 +403,10 @@ class Clock:
 def test_a_time_budget_ends_a_layer_and_resuming_goes_on(
     tmp_path: Path, families: Mapping[str, KernelTemplate]
 ) -> None:
-    with Store.open(tmp_path / "whole.db") as store:
+    with Store(tmp_path / "whole.db") as store:
         tune(small(), families, Device(), store)
         expected = told(store.trials("small"))
-    with Store.open(tmp_path / "parts.db") as store:
+    with Store(tmp_path / "parts.db") as store:
         study = small(time_budget_s=5.0, layers=(Layer("one", SMALL), Layer("two", SMALL.with_n(9))))
         for new in (5, 5, 2, 0):
             clock = Clock()
@@ -505,7 +505,7 @@ def test_a_study_may_be_narrowed_and_widened_between_runs(store: Store, families
 
 
 def test_two_devices_at_once_run_nothing_twice(tmp_path: Path, families: Mapping[str, KernelTemplate]) -> None:
-    with Store.open(tmp_path / "many.db") as store:
+    with Store(tmp_path / "many.db") as store:
         device = Parallel(FAILING)
         (result,) = tune(small(trials=25), families, device, store)
         assert result.evaluated == 25

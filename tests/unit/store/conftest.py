@@ -16,7 +16,7 @@ from .builders import ticking
 def blank(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a database without rows; a copy of it is quicker than its migrations."""
     folder = tmp_path_factory.mktemp("blank")
-    Store.open(folder / "made.db").close()
+    Store(folder / "made.db").close()
     compact(folder / "made.db", folder / "blank.db")
     return (folder / "blank.db").read_bytes()
 
@@ -31,5 +31,5 @@ def path(tmp_path: Path) -> Path:
 def store(path: Path, blank: bytes) -> Iterator[Store]:
     """An open store, empty but for its tables."""
     path.write_bytes(blank)
-    with Store.open(path, clock=ticking()) as opened:
+    with Store(path, clock=ticking()) as opened:
         yield opened

@@ -19,7 +19,7 @@ from .builders import CONV1, config_of, correct, failed, open_scope, run_trial, 
 def message_of(url: str | Path, *, create: bool) -> str:
     """The one line that opening gives."""
     with pytest.raises(StoreError) as caught:
-        Store.open(url, create=create, timeout_s=0.2)
+        Store(url, create=create, timeout_s=0.2)
     message = str(caught.value)
     assert len(message.splitlines()) == 1
     assert message.isprintable()
@@ -57,8 +57,8 @@ def test_an_empty_file_is_filled_but_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     path.touch()
     assert message_of(path, create=False).startswith(f"{path}: the database is empty")
-    Store.open(path).close()
-    Store.open(path, create=False).close()
+    Store(path).close()
+    Store(path, create=False).close()
 
 
 @pytest.mark.parametrize("content", [b'name = "lenet"\n', b"\0" * 4096, b"SQLite format 2\0" + b"\0" * 4096, b"S"])
@@ -77,7 +77,7 @@ def test_something_that_is_not_a_file(tmp_path: Path, create: bool) -> None:
 
 def filled(path: Path) -> bytes:
     """The bytes of a database with trials in it, as one file."""
-    with Store.open(path.with_name("filled.db")) as store:
+    with Store(path.with_name("filled.db")) as store:
         scope = open_scope(store)
         for number in range(40):
             source = source_of(config_of(number))
@@ -113,7 +113,7 @@ def test_damage_inside_is_one_line_wherever_it_is_met(tmp_path: Path, create: bo
 def damage_met(path: Path, *, create: bool) -> str | None:
     """What the first question that meets the damage says."""
     try:
-        with Store.open(path, create=create) as store:
+        with Store(path, create=create) as store:
             store.trials()
             store.best()
             store.query("SELECT * FROM results JOIN sources ON sources.hash = source_hash")
@@ -188,7 +188,7 @@ def test_a_lock_held_too_long(path: Path, store: Store) -> None:
     scope = open_scope(store)
     raw = sqlite3.connect(path, isolation_level=None)
     raw.execute("BEGIN IMMEDIATE")
-    with Store.open(path, timeout_s=0.1) as waiting:
+    with Store(path, timeout_s=0.1) as waiting:
         with pytest.raises(StoreError) as caught:
             waiting.add_trial(scope, failed(0))
         assert str(caught.value).startswith(f"{path}: locked by another process for more than 0.1 s")
@@ -248,8 +248,8 @@ def test_a_name_too_long(tmp_path: Path, create: bool) -> None:
 )
 def test_urls_and_paths_name_the_same_file(tmp_path: Path, form: str, name: str) -> None:
     path = tmp_path / name
-    with Store.open(form.format(path)) as store:
+    with Store(form.format(path)) as store:
         open_scope(store, layer=CONV1)
     assert path.exists()
-    with Store.open(path, create=False) as store:
+    with Store(path, create=False) as store:
         assert len(store.layers()) == 2

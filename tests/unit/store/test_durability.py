@@ -29,7 +29,7 @@ from autotune.store import Store
 from autotune.trial import Outcome
 
 path, study, count = sys.argv[2], sys.argv[3], int(sys.argv[4])
-with Store.open(path) as store:
+with Store(path) as store:
     scope = builders.open_scope(store, study=study)
     print("ready", flush=True)
     for number in range(store.next_number(scope), count):
@@ -70,7 +70,7 @@ def test_four_writers_lose_nothing(path: Path) -> None:
         _, errors = writer.communicate(timeout=120)
         assert (writer.returncode, errors) == (0, "")
     check_consistent(path)
-    with Store.open(path, create=False) as store:
+    with Store(path, create=False) as store:
         for index in range(PROCESSES):
             rows = store.trials(f"study{index}.conv1")
             assert [(row.trial.number, row.median_us) for row in rows] == [(n, 10.0 + n) for n in range(TRIALS)]
@@ -92,7 +92,7 @@ def test_a_killed_writer_leaves_a_consistent_file(path: Path) -> None:
         writer.stderr.close()
         writer.wait()
         check_consistent(path)
-        with Store.open(path) as store:
+        with Store(path) as store:
             scope = open_scope(store, study="study")
             stored = {trial.number for trial in store.history(scope)}
             suspects = store.suspects(scope)
@@ -108,7 +108,7 @@ def test_a_reader_in_the_middle_of_a_look_holds_no_writer_up(path: Path, store: 
     raw = sqlite3.connect(path, isolation_level=None)
     raw.execute("BEGIN")
     assert raw.execute("SELECT count(*) FROM trials").fetchone() == (0,)
-    with Store.open(path, timeout_s=0.1) as writer:
+    with Store(path, timeout_s=0.1) as writer:
         run_trial(writer, open_scope(writer), correct(0, 10.0))
     assert raw.execute("SELECT count(*) FROM trials").fetchone() == (0,), "it sees one state of the file"
     raw.execute("COMMIT")
@@ -118,7 +118,7 @@ def test_a_reader_in_the_middle_of_a_look_holds_no_writer_up(path: Path, store: 
 
 def test_opening_and_committing_are_quick(path: Path) -> None:
     """Medians against 50 ms and five times the 2 ms of an idle machine."""
-    with Store.open(path) as store:
+    with Store(path) as store:
         scope = open_scope(store)
         commits = []
         for number in range(100):
@@ -128,7 +128,7 @@ def test_opening_and_committing_are_quick(path: Path) -> None:
     opens = []
     for _ in range(9):
         begun = time.perf_counter()
-        Store.open(path).close()
+        Store(path).close()
         opens.append(time.perf_counter() - begun)
     assert sorted(opens)[4] < 0.05
     assert sorted(commits)[50] < 0.01
@@ -139,7 +139,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
         raw.execute("CREATE VIEW results AS SELECT 1")
     raw.close()
     with pytest.raises(StoreError):
-        Store.open(path)
+        Store(path)
     raw = sqlite3.connect(path)
     assert raw.execute("SELECT name FROM sqlite_master").fetchall() == [("results",)]
     raw.close()
@@ -147,8 +147,8 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
 
 def test_a_study_survives_its_process(path: Path) -> None:
     """What one connection committed is there for the next without a close."""
-    store = Store.open(path)
+    store = Store(path)
     run_trial(store, open_scope(store), correct(0, 10.0))
-    with Store.open(path, create=False) as other:
+    with Store(path, create=False) as other:
         assert [row.trial.outcome for row in other.trials(CONV1.name)] == [Outcome.CORRECT]
     store.close()

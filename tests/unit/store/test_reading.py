@@ -15,14 +15,14 @@ from .builders import config_of, correct, open_scope, run_trial, source_of
 
 
 def fill(path: Path) -> None:
-    with Store.open(path) as store:
+    with Store(path) as store:
         scope = open_scope(store)
         source = source_of(config_of(0))
         run_trial(store, scope, correct(0, 10.0, source=source), source)
 
 
 def read_all(path: Path) -> None:
-    with Store.open(path, create=False) as store:
+    with Store(path, create=False) as store:
         assert len(store.best("lenet")) == 1
         assert len(store.trials()) == 1
         assert store.query("SELECT count(*) FROM results").rows == ((1,),)
@@ -40,7 +40,7 @@ def test_a_read_only_file_in_a_read_only_folder_is_read(tmp_path: Path, journal:
     with read_only(tmp_path):
         read_all(path)
         with pytest.raises(StoreError) as caught:
-            Store.open(path)
+            Store(path)
     assert str(caught.value) == f"{path}: the file is read-only; make it writable or give another --db"
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
@@ -48,7 +48,7 @@ def test_a_read_only_file_in_a_read_only_folder_is_read(tmp_path: Path, journal:
 
 def test_a_read_only_folder_is_not_written(tmp_path: Path) -> None:
     with read_only(tmp_path), pytest.raises(StoreError, match=f"the folder {tmp_path} is read-only"):
-        Store.open(tmp_path / "a.db")
+        Store(tmp_path / "a.db")
 
 
 @pytest.mark.parametrize("journal", ["wal", "delete"])
@@ -66,7 +66,7 @@ def test_reading_a_writable_file_leaves_nothing_beside_it(path: Path, journal: s
 
 def test_a_reader_sees_what_a_running_tuner_committed(path: Path, store: Store) -> None:
     scope = open_scope(store)
-    with Store.open(path, create=False) as reader:
+    with Store(path, create=False) as reader:
         assert reader.trials() == ()
         run_trial(store, scope, correct(0, 10.0))
         assert [row.median_us for row in reader.trials()] == [10.0]
@@ -75,7 +75,7 @@ def test_a_reader_sees_what_a_running_tuner_committed(path: Path, store: Store) 
 
 def test_a_store_opened_for_reading_refuses_to_write(path: Path, store: Store) -> None:
     scope = open_scope(store)
-    with Store.open(path, create=False) as reader, pytest.raises(StoreError, match="read-only"):
+    with Store(path, create=False) as reader, pytest.raises(StoreError, match="read-only"):
         reader.begin_trial(scope, 0, config_of(0))
 
 
@@ -84,14 +84,14 @@ def test_a_compact_copy_is_the_same_database_in_one_file(path: Path, store: Stor
     run_trial(store, scope, correct(0, 10.0))
     copy = path.with_name("copy.db")
     compact(path, copy)
-    with Store.open(copy, create=False) as copied:
+    with Store(copy, create=False) as copied:
         assert copied.trials() == store.trials()
     assert not [file for file in path.parent.iterdir() if file.name.startswith("copy.db-")]
     raw = sqlite3.connect(copy)
     assert raw.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     raw.close()
-    with Store.open(copy) as copied:  # and it can be tuned into
+    with Store(copy) as copied:  # and it can be tuned into
         run_trial(copied, open_scope(copied), correct(1, 9.0))
     with pytest.raises(StoreError, match="exists already"):
         compact(path, copy)
@@ -143,14 +143,14 @@ def test_sql_that_does_more_or_less_than_read_is_one_line(
     store.close()
     files = sorted(path.parent.iterdir())
     before = path.read_bytes()
-    with Store.open(path, create=False) as reader, pytest.raises(StoreError) as caught:
+    with Store(path, create=False) as reader, pytest.raises(StoreError) as caught:
         reader.query(sql)
     assert str(caught.value).startswith("query: ")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 300
     assert path.read_bytes() == before
     assert sorted(path.parent.iterdir()) == files
-    with Store.open(path) as writer, pytest.raises(StoreError, match=r"^query: "):
+    with Store(path) as writer, pytest.raises(StoreError, match=r"^query: "):
         writer.query(sql)
 
 

@@ -63,7 +63,7 @@ def test_migrations_make_the_tables_that_the_code_uses(path: Path, store: Store)
 
 
 def test_every_version_is_dated(path: Path) -> None:
-    with Store.open(path, clock=ticking()) as store:
+    with Store(path, clock=ticking()) as store:
         rows = store.query("SELECT version, autotune_version, applied_at FROM schema_versions").rows
     assert rows == ((SCHEMA, autotune.__version__, "2026-11-20T00:00:01.000000Z"),)
 

@@ -64,10 +64,10 @@ def test_a_database_of_the_first_schema_is_read_as_it_is_and_migrated_for_writin
         config.attributes["connection"] = connection
         command.upgrade(config, "0001")
     engine.dispose()
-    with Store.open(path, create=False) as old:
+    with Store(path, create=False) as old:
         assert old.best() == ()
         assert old.spans() == ()
         assert old.profiles() == ()
-    with Store.open(path) as new:
+    with Store(path) as new:
         add_span(new, 0, 2500.0)
         assert len(new.spans("lenet")) == 1

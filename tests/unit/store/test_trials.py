@@ -42,7 +42,7 @@ def test_a_trial_comes_back_as_it_went_in(path: Path, store: Store) -> None:
     run_trial(store, scope, trial, source)
     run_trial(store, scope, failed(1))
     store.close()
-    with Store.open(path) as again:
+    with Store(path) as again:
         assert again.history(open_scope(again)) == (trial, failed(1))
         assert again.source(source.hash) == source
         assert again.source("0" * 64) is None
@@ -141,7 +141,7 @@ def test_a_killed_trial_is_a_suspect_until_it_ends(path: Path, store: Store) -> 
     source = source_of(config_of(0))
     store.begin_trial(scope, 0, config_of(0), source)
     store.close()
-    with Store.open(path) as again:
+    with Store(path) as again:
         scope = open_scope(again)
         assert again.history(scope) == ()
         (suspect,) = again.suspects(scope)
@@ -222,7 +222,7 @@ def test_scopes_do_not_mix(store: Store, other: dict[str, object]) -> None:
 def test_attributes_are_recorded_and_not_matched(store: Store) -> None:
     run_trial(store, open_scope(store), correct(0, 10.0))
     elsewhere = dataclasses.replace(DRIVER_580, attributes={"uuid": "GPU-2"})
-    with Store.open(store.path) as second:
+    with Store(store.path) as second:
         scope = open_scope(second, environment=elsewhere)
         assert len(second.history(scope)) == 1
         run_trial(second, scope, correct(1, 10.0))
