@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.errors import Rejected
+from autotune.errors import DeviceError, Rejected
 from autotune.evaluate import Evaluator
 from autotune.problem import Conv2dProblem
 from autotune.render import render
@@ -64,8 +64,11 @@ def check_family(
 ) -> Iterator[CheckRow]:
     """Verify up to `most` sampled configs on the awkward problems that the family supports.
 
-    The first problem gets the family's default config; random configs then go round over the problems.
+    The first problem gets the family's default config; random configs then go round over the problems. Raises
+    DeviceError on the null device, which would call everything correct.
     """
+    if evaluator.info.kind == "null":
+        raise DeviceError("null: runs nothing, so it cannot verify a kernel; give --device host, host:check or cuda:N")
     chosen = sample_sources(template, evaluator, most=most, seed=seed, problems=problems)
     for name in dict.fromkeys(name for name, _ in chosen):
         begun = False

@@ -162,6 +162,7 @@ TEMPLATES = {
 }
 
 
+@pytest.mark.cxx
 @pytest.mark.parametrize("mistake", TEMPLATES)
 def test_a_template_with(mistake: str, folder: Path, tune: Command, autotune: Command, filled: Path) -> None:
     edit, words = TEMPLATES[mistake]
@@ -173,7 +174,7 @@ def test_a_template_with(mistake: str, folder: Path, tune: Command, autotune: Co
         words = f"line {number}{words[words.index('}: ') + 1 :]}"
     assert tune("--fresh").complaint.startswith(f"families/tiny.cu.j2: {words}")
     assert content(filled) == before
-    assert autotune("check", path, "--device", "null").complaint.startswith(f"{path}: {words}")
+    assert autotune("check", path, "--device", "host").complaint.startswith(f"{path}: {words}")
 
 
 def test_a_template_that_fails_in_the_middle_of_a_run_loses_nothing(
@@ -201,7 +202,7 @@ def test_a_template_that_fails_in_the_middle_of_a_run_loses_nothing(
 def test_a_folder_of_templates_that_is_not_there(autotune: Command, folder: Path) -> None:
     for command in (
         ("templates",),
-        ("check", "direct", "--device", "null"),
+        ("check", "direct", "--device", "host"),
         ("tune", "small.toml", "--device", "null"),
     ):
         complaint = autotune(*command, "--templates", "none").complaint
@@ -209,7 +210,7 @@ def test_a_folder_of_templates_that_is_not_there(autotune: Command, folder: Path
 
 
 def test_a_family_that_is_not_there(autotune: Command) -> None:
-    for command in (("templates", "none"), ("check", "none", "--device", "null")):
+    for command in (("templates", "none"), ("check", "none", "--device", "host")):
         assert autotune(*command).complaint.startswith("none: no such family; there are direct, ")
 
 

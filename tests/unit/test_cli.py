@@ -277,29 +277,37 @@ def test_every_parameter_and_constraint_of_a_shipped_family_is_documented(name: 
         assert " ".join(constraint.reason.split()) in text
 
 
+@pytest.mark.cxx
 def test_check_verifies_sampled_configs(autotune: Command, folder: Path) -> None:
-    words = ("--templates", "families", "--configs", "6")
-    finished = autotune("check", "tiny", "--device", "null", *words, "--json")
+    words = ("--templates", "families", "--device", "host", "--configs", "4")
+    finished = autotune("check", "tiny", *words, "--json")
     found = rows(finished)
-    assert len(found) == 6
+    assert len(found) == 4
     assert {row["outcome"] for row in found} == {"correct"}
-    assert len({row["problem"] for row in found}) > 3
-    failing = autotune("check", "tiny", "--device", "null:wrong=1", *words)
+    assert len({row["problem"] for row in found}) > 2
+    write_family(folder / "families", ("y[at] = sum;", "y[at] = sum + 1.0f;"))
+    failing = autotune("check", "tiny", *words)
     assert failing.code == 1
-    assert failing.err.splitlines()[-1] == "autotune: tiny: 6 of 6 configs failed; the table says which"
+    assert failing.err.splitlines()[-1] == "autotune: tiny: 4 of 4 configs failed; the table says which"
     assert "correctness" in failing.out
 
 
+@pytest.mark.parametrize("device", ["null", "null:wrong=1"])
+def test_check_refuses_a_device_that_runs_nothing(device: str, autotune: Command) -> None:
+    complaint = autotune("check", "tiny", "--templates", "families", "--device", device).complaint
+    assert complaint == "null: runs nothing, so it cannot verify a kernel; give --device host, host:check or cuda:N"
+
+
+@pytest.mark.cxx
 def test_a_family_that_supports_nothing_awkward_is_told(autotune: Command, folder: Path) -> None:
     write_family(folder / "families", ("groups == 1", "groups == 999"))
-    complaint = autotune("check", "families/tiny.cu.j2", "--device", "null").err.splitlines()[-1]
+    complaint = autotune("check", "families/tiny.cu.j2", "--device", "host").err.splitlines()[-1]
     assert complaint.startswith("autotune: families/tiny.cu.j2: supports: none of the awkward problems is supported")
 
 
 def test_a_strangers_family_goes_the_whole_line(tune: Command, autotune: Command, folder: Path) -> None:
     write_family(folder / "families", ("One output a thread and turn", "A stranger's own"), name="stranger")
     assert "A stranger's own" in autotune("templates", "stranger", "--templates", "families").out
-    assert autotune("check", "stranger", "--templates", "families", "--device", "null").code == 0
     (best,) = rows(tune("--template", "stranger", "--json"))
     assert best["template"] == "stranger"
     assert autotune("export", "small", "--out", "out").code == 0
