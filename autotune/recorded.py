@@ -1,7 +1,8 @@
 """Exhaustively recorded search spaces: Kernel Tuner cache files and T4 result files, read into a `Recording`.
 
 The configs in a file are its feasible space. Kernel Tuner declares the order of each parameter's values; T4 does
-not, so they are taken in ascending order. Formats: https://github.com/KernelTuner/kernel_tuner (cache, 1.0) and
+not, so they are taken in ascending order. Several families recorded on one layer are a `JointRecording`. Formats:
+https://github.com/KernelTuner/kernel_tuner (cache, 1.0) and
 https://github.com/odgaard/TuningSchema (T4, 1.0.0).
 """
 
@@ -42,6 +43,9 @@ FAILURES = {
 """The words of both formats for a failed config. What the file lists was tried, so a config that broke a limit of
 the device counts as a failed launch and costs an evaluation like any other failure."""
 
+MOST_VALUES = 2**15 - 1
+"""Of one parameter: rows keep positions in 16 bits."""
+
 OTHER_FAILURE = (Outcome.RUNTIME, "other")
 FAILED_TIME_MS = 1e20
 """Old Kernel Tuner cache files write this time for a failed config."""
@@ -53,6 +57,8 @@ class RecordedParam:
 
     name: str
     values: tuple[Value, ...]
+    written: tuple[Json, ...]
+    """each value as the file has it; a fraction or a list stands in `values` as its text"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +90,19 @@ class Recording:
         return None
 
     @property
+    def spaces(self) -> tuple[Recording, ...]:
+        """The one family: this recording."""
+        return (self,)
+
+    @property
     def optimum_us(self) -> float:
         """The smallest recorded time."""
         return float(self.times_us.min())
+
+    def entry(self, config: Config) -> dict[str, Json]:
+        """A config as a trace names it: `config`, its parameters with the values of the file."""
+        values = config.values()
+        return {"config": {param.name: param.written[param.values.index(values[param.name])] for param in self.params}}
 
     def config(self, row: int) -> Config:
         """The config of a row."""
@@ -121,6 +137,34 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
+class JointRecording:
+    """Several families recorded on one layer and device, to be searched under one budget."""
+
+    name: str
+    device_name: str
+    spaces: tuple[Recording, ...]
+
+    @property
+    def optimum_us(self) -> float:
+        """The smallest recorded time of any family."""
+        return min(space.optimum_us for space in self.spaces)
+
+    def trial(self, number: int, config: Config) -> Trial:
+        """What the recording says of a config, as a trial; StudyError when it was not recorded."""
+        return self._space(config).trial(number, config)
+
+    def entry(self, config: Config) -> dict[str, Json]:
+        """A config as a trace names it: `template` and `config`."""
+        return {"template": config.template, **self._space(config).entry(config)}
+
+    def _space(self, config: Config) -> Recording:
+        for space in self.spaces:
+            if space.template == config.template:
+                return space
+        raise StudyError(f"{self.name}: no config of the family {config.template!r} was recorded")
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """One config as a file lists it: the parameters, and a time or the failure."""
 
@@ -145,18 +189,18 @@ def read_recording(path: Path) -> Recording:
 
 
 def recording_of(
-    name: str, template: str, device_name: str, params: Sequence[tuple[str, Sequence[Value]]], records: Iterable[Record]
+    name: str, template: str, device_name: str, params: Sequence[tuple[str, Sequence[Json]]], records: Iterable[Record]
 ) -> Recording:
     """A recording from its records; StudyError when one does not fit the parameters or none is correct."""
-    fields = tuple(RecordedParam(param, tuple(values)) for param, values in params)
-    positions = [{_key(value): i for i, value in enumerate(param.values)} for param in fields]
+    fields = tuple(_param(param, values) for param, values in params)
+    positions = [{value: i for i, value in enumerate(param.values)} for param in fields]
     found: dict[tuple[int, ...], Record] = {}
     for record in records:
         row = []
         for param, places in zip(fields, positions, strict=True):
             if param.name not in record.values:
                 raise StudyError(f"{name}: a config lacks the parameter {param.name!r}: {dict(record.values)}")
-            place = places.get(_key(record.values[param.name]))
+            place = places.get(record.values[param.name])
             if place is None:
                 allowed = ", ".join(str(value) for value in param.values)
                 raise StudyError(
@@ -195,6 +239,8 @@ def _parse(path: Path, text: str) -> Json:
     """The JSON document; a cache file that was never closed ends in a comma and lacks its last brackets."""
     try:
         return _json(text)
+    except RecursionError:
+        raise StudyError(f"{path}: nested too deeply to be a recording") from None
     except json.JSONDecodeError as error:
         body = text.rstrip().removesuffix(",")
         for closing in ("}}", "}", "]}"):
@@ -211,8 +257,10 @@ def _json(text: str) -> Json:
 def _kernel_tuner(path: Path, document: Mapping[str, Json]) -> Recording:
     where = f"{path}: "
     names = [str(name) for name in _array(document.get("tune_params_keys"), f"{where}tune_params_keys")]
+    if len(set(names)) < len(names):
+        raise StudyError(f"{where}tune_params_keys: names a parameter twice: {', '.join(names)}")
     declared = _object(document.get("tune_params"), f"{where}tune_params")
-    params = [(name, [_value(v) for v in _array(declared.get(name), f"{where}tune_params.{name}")]) for name in names]
+    params = [(name, _array(declared.get(name), f"{where}tune_params.{name}")) for name in names]
     objective = str(document.get("objective") or "time")
     if objective != "time":
         raise StudyError(f"{path}: objective = {objective!r}: only recordings of `time` can be replayed")
@@ -238,18 +286,20 @@ def _t4(path: Path, document: Mapping[str, Json]) -> Recording:
     if unit not in US_PER_UNIT:
         raise StudyError(f"{where}metadata.timeunit = {unit!r}: expected one of {', '.join(US_PER_UNIT)}")
     records = []
+    written: dict[str, list[Json]] = {}
     for i, entry in enumerate(_array(document["results"], f"{where}results")):
         result = _object(entry, f"{where}results[{i}]")
         config = _object(result.get("configuration"), f"{where}results[{i}].configuration")
         values = {name: _value(value) for name, value in config.items()}
+        for name, value in config.items():
+            written.setdefault(name, []).append(value)
         invalidity = str(result.get("invalidity", "correct"))
         time = _measured_time(result, f"{where}results[{i}]")
         if invalidity != "correct" or time is None:
             records.append(Record(values, None, FAILURES.get(invalidity, OTHER_FAILURE)))
         else:
             records.append(_timed(values, time, US_PER_UNIT[unit]))
-    names = list(records[0].values) if records else []
-    params = [(name, sorted({r.values[name] for r in records if name in r.values}, key=_ascending)) for name in names]
+    params = [(name, sorted(values, key=lambda value: _ascending(_value(value)))) for name, values in written.items()]
     return recording_of(str(path), path.name, "unknown", params, records)
 
 
@@ -292,8 +342,14 @@ def _value(value: Json) -> Value:
     return value if isinstance(value, bool | int | str) else json.dumps(value)
 
 
-def _key(value: Value) -> tuple[str, Value]:
-    return (type(value).__name__, value)
+def _param(name: str, values: Sequence[Json]) -> RecordedParam:
+    """A parameter with each of its values once; 1, 1.0 and true are one value."""
+    distinct: dict[Value, Json] = {}
+    for value in values:
+        distinct.setdefault(_value(value), value)
+    if len(distinct) > MOST_VALUES:
+        raise StudyError(f"{name}: {len(distinct)} values; a parameter has at most {MOST_VALUES}")
+    return RecordedParam(name, tuple(distinct), tuple(distinct.values()))
 
 
 def _ascending(value: Value) -> tuple[int, float, str]:

@@ -10,12 +10,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from statistics import geometric_mean
+from typing import Protocol
 
 import numpy as np
 
-from autotune.recorded import Recording
-from autotune.search import Search
-from autotune.trial import Config
+from autotune.recorded import Json, Recording
+from autotune.search import Refused, Search
+from autotune.trial import Config, Trial
 
 GEOMEAN = "geomean"
 """The `file` of the rows that average over files."""
@@ -24,16 +25,17 @@ WITHIN = 1.05
 """A run counts as close to the optimum below this ratio."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """One evaluation of a replayed search, a line of the trace."""
+class Recorded(Protocol):
+    """What a search can be run on without a device: one family's recording, or several families'."""
 
-    file: str
-    sampler: str
-    seed: int
-    evaluation: int
-    """from 1"""
-    config: Config
+    @property
+    def name(self) -> str: ...
+    @property
+    def spaces(self) -> tuple[Recording, ...]: ...
+    @property
+    def optimum_us(self) -> float: ...
+    def trial(self, number: int, config: Config, /) -> Trial: ...
+    def entry(self, config: Config, /) -> dict[str, Json]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +48,31 @@ class Run:
     configs: tuple[Config, ...]
     best: tuple[float, ...]
     """best found / optimum after each evaluation, infinite before the first correct config"""
-    seconds: float
-    """spent in ask and tell"""
+    elapsed_s: tuple[float, ...]
+    """spent in search until each evaluation was told"""
+    refused: Refused
+    """proposals that cost nothing, as no config was evaluated"""
 
     def after(self, evaluations: int) -> float:
         """Best found / optimum after so many evaluations; a search that ran out of configs keeps its last."""
         return self.best[min(evaluations, len(self.best)) - 1] if self.best else math.inf
 
-    def trace(self) -> Iterable[Evaluation]:
-        """Every evaluation, in order."""
-        for i, config in enumerate(self.configs, start=1):
-            yield Evaluation(self.file, self.sampler, self.seed, i, config)
+    def seconds_per_evaluation(self, evaluations: int) -> float:
+        """Of search, over the first so many evaluations."""
+        done = min(evaluations, len(self.elapsed_s))
+        return self.elapsed_s[done - 1] / done if done else 0.0
+
+
+def trace(recorded: Recorded, run: Run) -> Iterable[dict[str, Json]]:
+    """A record per evaluation, in order: file, sampler, seed, evaluation (from 1), config as the file writes it."""
+    for evaluation, config in enumerate(run.configs, start=1):
+        yield {
+            "file": run.file,
+            "sampler": run.sampler,
+            "seed": run.seed,
+            "evaluation": evaluation,
+            **recorded.entry(config),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +89,21 @@ class Score:
     within_5_percent: float
     """share of the runs that come within 5 % of the optimum"""
     seconds_per_evaluation: float
-    """of search, averaged over the whole run"""
+    """of search, averaged over the evaluations of the budget and over all seeds"""
 
 
-def replay_once(recording: Recording, *, sampler: str, seed: int, evaluations: int, in_flight: int = 1) -> Run:
-    """Run one search on a recording; with more than one `in_flight` the oldest of them is answered first."""
+def replay_once(
+    recorded: Recorded, *, sampler: str, seed: int, evaluations: int, in_flight: int = 1, walked: int = 0
+) -> Run:
+    """Run one search on a recording; with more than one `in_flight` the oldest of them is answered first.
+
+    Spaces of up to `walked` configs are evaluated in order instead of being searched.
+    """
     started = time.perf_counter()
-    search = Search([recording], sampler=sampler, seed=seed, budget=evaluations, history=())
+    search = Search(recorded.spaces, sampler=sampler, seed=seed, budget=walked, history=())
     configs: list[Config] = []
     best: list[float] = []
+    elapsed_s: list[float] = []
     least_us = math.inf
     waiting: list[tuple[int, Config]] = []
     asking = True
@@ -95,13 +117,13 @@ def replay_once(recording: Recording, *, sampler: str, seed: int, evaluations: i
                 waiting.append((number, config))
         if waiting:
             number, config = waiting.pop(0)
-            trial = recording.trial(number, config)
+            trial = recorded.trial(number, config)
             search.tell(trial)
             least_us = min(least_us, trial.median_us or math.inf)
             configs.append(config)
-            best.append(least_us / recording.optimum_us)
-    seconds = time.perf_counter() - started
-    return Run(recording.name, sampler, seed, tuple(configs), tuple(best), seconds)
+            best.append(least_us / recorded.optimum_us)
+            elapsed_s.append(time.perf_counter() - started)
+    return Run(recorded.name, sampler, seed, tuple(configs), tuple(best), tuple(elapsed_s), search.refused)
 
 
 def score(runs: Sequence[Run], budgets: Sequence[int]) -> list[Score]:
@@ -119,46 +141,57 @@ def score(runs: Sequence[Run], budgets: Sequence[int]) -> list[Score]:
 
 
 def replay(
-    recordings: Sequence[Recording],
+    recordings: Sequence[Recorded],
     *,
     samplers: Sequence[str],
     seeds: int,
     budgets: Sequence[int],
+    in_flight: int = 1,
     jobs: int = 1,
-    on_run: Callable[[Run], None] | None = None,
+    on_run: Callable[[Recorded, Run], None] | None = None,
 ) -> list[Score]:
     """Run every sampler with seeds 0, 1, ... on every recording, up to the largest budget, and score the runs.
 
+    A recording within the smallest budget is walked in order, since any search has seen all of it by then.
     `on_run` sees each finished run, always in the order of recordings, samplers and seeds.
     """
-    largest = max(budgets)
-    cases = [(recording, sampler, seed) for recording in recordings for sampler in samplers for seed in range(seeds)]
-    once = partial(_once, largest)
+    cases = [(recorded, sampler, seed) for recorded in recordings for sampler in samplers for seed in range(seeds)]
+    once = partial(_once, max(budgets), in_flight, min(budgets))
     runs: list[Run] = []
     with ProcessPoolExecutor(jobs) if jobs > 1 else contextlib.nullcontext() as pool:
-        for run in map(once, cases) if pool is None else pool.map(once, cases):
+        finished = map(once, cases) if pool is None else pool.map(once, cases)
+        for (recorded, _, _), run in zip(cases, finished, strict=True):
             runs.append(run)
             if on_run is not None:
-                on_run(run)
+                on_run(recorded, run)
     return score(runs, budgets)
 
 
-def _once(evaluations: int, case: tuple[Recording, str, int]) -> Run:
-    recording, sampler, seed = case
-    return replay_once(recording, sampler=sampler, seed=seed, evaluations=evaluations)
+def _once(evaluations: int, in_flight: int, walked: int, case: tuple[Recorded, str, int]) -> Run:
+    recorded, sampler, seed = case
+    return replay_once(
+        recorded, sampler=sampler, seed=seed, evaluations=evaluations, in_flight=in_flight, walked=walked
+    )
 
 
 def _score(runs: Sequence[Run], evaluations: int) -> Score:
-    ratios = np.array([run.after(evaluations) for run in runs])
+    ratios = sorted(run.after(evaluations) for run in runs)
     return Score(
         file=runs[0].file,
         sampler=runs[0].sampler,
         evaluations=evaluations,
-        median=float(np.median(ratios)),
-        p90=float(np.quantile(ratios, 0.9)) if np.isfinite(ratios).all() else float(np.sort(ratios)[-1]),
-        within_5_percent=float(np.mean(ratios <= WITHIN)),
-        seconds_per_evaluation=sum(run.seconds for run in runs) / max(1, sum(len(run.configs) for run in runs)),
+        median=_quantile(ratios, 0.5),
+        p90=_quantile(ratios, 0.9),
+        within_5_percent=float(np.mean(np.array(ratios) <= WITHIN)),
+        seconds_per_evaluation=sum(run.seconds_per_evaluation(evaluations) for run in runs) / len(runs),
     )
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Between two neighbours by linear interpolation, as numpy's, but infinite only where a neighbour in use is."""
+    below = math.floor(share * (len(ordered) - 1))
+    part = share * (len(ordered) - 1) - below
+    return ordered[below] if part < 1e-9 else (1 - part) * ordered[below] + part * ordered[below + 1]
 
 
 def _mean(rows: Sequence[Score]) -> Score:

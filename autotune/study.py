@@ -23,6 +23,8 @@ ADMITTED: Mapping[str, tuple[str, ...]] = {
     "bf16": ("fp32", "fp32-3xtf32", "tf32", "bf16"),
 }
 """A study's `accuracy` to the accuracy classes that may win."""
+SAMPLERS = ("default", "random", "tpe", "tpe_ordinal", "nsgaii", "cmaes")
+"""What a study's `sampler` may be: this project's own, chance, and Optuna's; `search` has them."""
 _DEFAULT_ACCURACY = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 _SIZES = ("n", "c", "h", "w", "k", "r", "s")
 _PAIRS = ("stride", "pad", "dilation")

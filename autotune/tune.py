@@ -10,10 +10,9 @@ from autotune.evaluate import Evaluator
 from autotune.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.layer_line import RECORDED_REJECTIONS, LayerLine, LayerResult, Progress, Run
 from autotune.problem import Layer
-from autotune.search import SAMPLERS
 from autotune.space import Admission, BoundTemplate, SearchSpace, narrow
 from autotune.store import Store, StudyRecord, TemplateRecord
-from autotune.study import Study
+from autotune.study import SAMPLERS, Study
 from autotune.template import KernelTemplate
 
 

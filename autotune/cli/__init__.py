@@ -14,6 +14,7 @@ from autotune.cli.export import export
 from autotune.cli.families import check, templates
 from autotune.cli.ladder import ladder
 from autotune.cli.profile import profile
+from autotune.cli.replay import replay
 from autotune.cli.tune import compare, tune
 from autotune.cli.upkeep import cache, quarantine
 from autotune.errors import AutotuneError
@@ -30,6 +31,7 @@ for command in (
         tune,
         compare,
         ladder,
+        replay,
         best,
         trials,
         query,

@@ -22,10 +22,12 @@ Row = TypeVar("Row")
 class Column(Generic[Row]):
     """A column: its key in JSON and CSV, its value of a row, and whether the terminal shows it."""
 
-    def __init__(self, key: str, value: Callable[[Row], Cell], *, terminal: bool = True) -> None:
+    def __init__(self, key: str, value: Callable[[Row], Cell], *, terminal: bool = True, digits: int = 4) -> None:
         self.key = key
         self.value = value
         self.terminal = terminal
+        self.digits = digits
+        """significant ones of a fraction, on the terminal"""
 
 
 def format_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -55,7 +57,7 @@ def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None,
             numeric = column.key.endswith(("_us", "_bytes", "_fraction", "gflops", "registers", "number", "trials"))
             table.add_column(column.key, justify="right" if numeric else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(Text(_human(column.value(row))) for column in shown))
+            table.add_row(*(Text(_human(column.value(row), column.digits)) for column in shown))
         console().print(table)
 
 
@@ -72,11 +74,11 @@ def _finite(cell: Cell) -> Cell:
     return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
-def _human(cell: Cell) -> str:
+def _human(cell: Cell, digits: int) -> str:
     if cell is None:
         return "-"
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, float):
-        return f"{cell:.4g}" if abs(cell) < 10_000 else f"{cell:.0f}"
+        return f"{cell:.{digits}g}" if abs(cell) < 10_000 else f"{cell:.0f}"
     return str(cell)

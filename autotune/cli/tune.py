@@ -24,7 +24,7 @@ from autotune.cli.tables import console, format_options, show
 from autotune.device import Baseline
 from autotune.errors import StudyError
 from autotune.problem import Layer
-from autotune.study import LARGEST, Study, find_study, load_study
+from autotune.study import LARGEST, SAMPLERS, Study, find_study, load_study
 from autotune.template import load_templates
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 @DIRECTORIES
 @click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
 @click.option("--seed", type=click.IntRange(0, LARGEST), help="Seed of the search.")
-@click.option("--sampler", help="Search method.")
+@click.option("--sampler", type=click.Choice(SAMPLERS), help="Search method; overrules the study.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
 @BASELINE
 @click.option("--fresh", is_flag=True, help="Start anew; what is stored stays in the database.")

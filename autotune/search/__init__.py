@@ -1,6 +1,7 @@
 """trial -> search: which config to evaluate next. The only importer of optuna."""
 
 from autotune.search.landscape import FeasibleSpace
-from autotune.search.study import SAMPLERS, Search
+from autotune.search.samplers import Refused
+from autotune.search.study import Search
 
-__all__ = ["SAMPLERS", "FeasibleSpace", "Search"]
+__all__ = ["FeasibleSpace", "Refused", "Search"]

@@ -105,7 +105,22 @@ def require(sampler: str, peer: Peer) -> None:
         raise StudyError(f"sampler = {sampler!r} needs the package {peer.package}: pip install {peer.package}")
 
 
-def draw(peer: Peer, landscape: Landscape, encoding: Encoding, rng: np.random.Generator, forced: int | None) -> Choose:
+@dataclass(slots=True)
+class Refused:
+    """How many proposals could not be used; they are free, and at most DRAWS for each config that is."""
+
+    infeasible: int = 0
+    repeated: int = 0
+
+
+def draw(
+    peer: Peer,
+    landscape: Landscape,
+    encoding: Encoding,
+    rng: np.random.Generator,
+    forced: int | None,
+    refused: Refused,
+) -> Choose:
     """What an Optuna sampler proposes: its first feasible new draw, else the free config nearest to its last draw.
 
     With `forced` the sampler is asked all the same (some count their asks) and then overruled.
@@ -121,6 +136,10 @@ def draw(peer: Peer, landscape: Landscape, encoding: Encoding, rng: np.random.Ge
             index = landscape.index_of(encoding.family_index(params), encoding.row(params))
             if index is not None and landscape.free[index]:
                 return index
+            if index is None:
+                refused.infeasible += 1
+            else:
+                refused.repeated += 1
         return landscape.nearest_free(encoding.family_index(params), encoding.row(params), rng)
 
     return choose

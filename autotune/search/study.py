@@ -12,11 +12,9 @@ from autotune.errors import StudyError
 from autotune.search.encoding import Encoding
 from autotune.search.landscape import FeasibleSpace, Landscape
 from autotune.search.proposer import Proposer, uniform
-from autotune.search.samplers import PEERS, Choose, RowSampler, draw, require
+from autotune.search.samplers import PEERS, Choose, Refused, RowSampler, draw, require
+from autotune.study import SAMPLERS
 from autotune.trial import Config, Trial
-
-SAMPLERS = ("default", "random", *PEERS)
-"""Names that a study may give as its sampler."""
 
 
 class Search:
@@ -41,6 +39,8 @@ class Search:
         self._encoding = Encoding(self._landscape, ordinal=self._peer is not None and self._peer.ordinal)
         self._seed = seed
         self._budget = budget
+        self.refused = Refused()
+        """proposals of Optuna's samplers that were no free config, and so were never handed out"""
         self._asked: dict[int, int] = {}  # landscape index -> Optuna trial number, asked for and not yet told
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -101,7 +101,7 @@ class Search:
 
     def _choose(self, rng: np.random.Generator, forced: int | None) -> Choose:
         if self._peer is not None:
-            return draw(self._peer, self._landscape, self._encoding, rng, forced)
+            return draw(self._peer, self._landscape, self._encoding, rng, forced, self.refused)
 
         def choose(_study: optuna.Study, _trial: FrozenTrial) -> int:
             if forced is not None:

@@ -405,6 +405,12 @@ class Store:
             row = connection.execute(statement).mappings().one_or_none()
             return None if row is None or not row[sources.c.text_bytes] else source_of(row, config_of(row))
 
+    def header(self, family: str, template_hash: str) -> str:
+        """The header of a family as it was when trials were made with it; empty for one that is not stored."""
+        same = and_(templates.c.family == family, templates.c.hash == template_hash)
+        with self._database.read() as connection:
+            return connection.execute(select(templates.c.header).where(same)).scalar_one_or_none() or ""
+
     def query(self, sql: str) -> QueryResult:
         """What a user's SELECT yields; it cannot write."""
         return readonly.query(self.path, sql, self._database.timeout_s)

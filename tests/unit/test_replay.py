@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
 
 from autotune.recorded import Recording, read_recording
-from autotune.replay import Run, replay, replay_once, score
+from autotune.replay import Run, replay, replay_once, score, trace
+from autotune.search import Refused
 
 DATA = Path(__file__).parents[1] / "data" / "recorded-spaces"
 FILES = ["convolution-RTX_3090.json.gz", "convolution_milo-A6000.json.gz"]
@@ -18,20 +21,32 @@ def recording(request: pytest.FixtureRequest) -> Recording:
     return read_recording(DATA / str(request.param))
 
 
+def as_written(path: Path) -> list[tuple[dict[str, object], float]]:
+    """Configs and times of a cache file, read without this project's code."""
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    names = document["tune_params_keys"]
+    return [
+        ({name: entry[name] for name in names}, entry["time"] if isinstance(entry["time"], float) else float("inf"))
+        for entry in document["cache"].values()
+    ]
+
+
 def test_a_run_is_reproducible_and_its_trace_scores_to_its_curve(recording: Recording) -> None:
     run = replay_once(recording, sampler="random", seed=3, evaluations=40)
     assert run.configs == replay_once(recording, sampler="random", seed=3, evaluations=40).configs
-    lines = list(run.trace())
-    assert [line.evaluation for line in lines] == list(range(1, 41))
-    times = [recording.trial(0, line.config).median_us or float("inf") for line in lines]
-    assert len({line.config for line in lines}) == 40
+    lines = list(trace(recording, run))
+    assert [line["evaluation"] for line in lines] == list(range(1, 41))
+    configs = [line["config"] for line in lines]
+    assert len({json.dumps(config) for config in configs}) == 40
+    listed = {json.dumps(config): time for config, time in as_written(Path(recording.name))}
+    times = [listed[json.dumps(config)] for config in configs]
     for evaluations in (1, 10, 40):
-        assert run.after(evaluations) == pytest.approx(min(times[:evaluations]) / recording.optimum_us)
+        assert run.after(evaluations) == pytest.approx(min(times[:evaluations]) / min(listed.values()))
 
 
 def test_scores_are_medians_percentiles_and_means_over_files() -> None:
     runs = [
-        Run(file, "random", seed, (), (2.0, 1.0 + offset + 0.1 * seed), 0.0)
+        Run(file, "random", seed, (), (2.0, 1.0 + offset + 0.1 * seed), (0.5, 2.0), Refused())
         for file, offset in (("a", 0.0), ("b", 1.0))
         for seed in range(3)
     ]
@@ -41,6 +56,8 @@ def test_scores_are_medians_percentiles_and_means_over_files() -> None:
     assert by_file["b", 2].median == pytest.approx(2.1)
     assert by_file["a", 2].p90 == pytest.approx(1.18)
     assert by_file["a", 2].within_5_percent == pytest.approx(1 / 3)
+    assert by_file["a", 1].seconds_per_evaluation == 0.5
+    assert by_file["a", 2].seconds_per_evaluation == 1.0
     assert by_file["geomean", 2].median == pytest.approx((1.1 * 2.1) ** 0.5)
 
 
@@ -53,7 +70,7 @@ def test_replay_covers_every_file_sampler_and_budget() -> None:
         seeds=2,
         budgets=[5, 12],
         jobs=2,
-        on_run=lambda run: seen.append((Path(run.file).name, run.sampler, run.seed)),
+        on_run=lambda _, run: seen.append((Path(run.file).name, run.sampler, run.seed)),
     )
     assert seen == [(file, sampler, seed) for file in FILES for sampler in ("random", "tpe") for seed in (0, 1)]
     assert len(scores) == 2 * 2 * 3

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from autotune.errors import StudyError
-from autotune.search import SAMPLERS, Search
+from autotune.search import Search
+from autotune.search.samplers import PEERS
+from autotune.study import SAMPLERS
 from autotune.trial import Config, Value
 
 from .spaces import ListedSpace, finished, run
@@ -53,6 +55,10 @@ def cost(config: Config) -> float:
         + 20 * abs(int(values["tile"]) - 2 * int(values["unroll"]))
         + 40 * (values["filters"] == "global")
     )
+
+
+def test_every_sampler_that_a_study_may_name_exists() -> None:
+    assert set(SAMPLERS) == {"default", "random", *PEERS}
 
 
 @pytest.mark.parametrize("sampler", INSTALLED)

@@ -1,0 +1,108 @@
+"""A results database of this project read as recordings: one for each layer, device, environment and policy in it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from autotune.errors import StudyError
+from autotune.problem import Conv2dProblem
+from autotune.recorded import JointRecording, Record, Recording, read_recording, recording_of
+from autotune.store import Store, TrialRow
+from autotune.trial import END_TO_END, Config, Outcome, Trial, Value
+
+SQLITE = b"SQLite format 3\0"
+"""What every SQLite file begins with."""
+REPLAYED = "replay"
+"""The kind of device of trials that were themselves read from a recording."""
+
+Measured = tuple[Conv2dProblem, tuple[str, str, int, int, int], tuple[str, str, str], str]
+"""What trials must share to be compared: layer, device, environment and policy."""
+
+
+def read_recordings(path: Path) -> tuple[Recording | JointRecording, ...]:
+    """Every recording in a file: the one of a cache or T4 file, each layer's and device's of a results database.
+
+    Raises StudyError or StoreError with the path when the file cannot be read or records no correct config.
+    """
+    return recorded_layers(path) if is_database(path) else (read_recording(path),)
+
+
+def is_database(path: Path) -> bool:
+    """Whether a file is an SQLite database. Raises StudyError when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SQLITE)) == SQLITE
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def recorded_layers(path: Path) -> tuple[JointRecording, ...]:
+    """The layers of a results database: what was evaluated of each family is that family's feasible space.
+
+    Raises StudyError when the database has no correct trial.
+    """
+    with Store(path, create=False) as store:
+        groups = measured_rows(store)
+        recordings = []
+        for measured, rows in groups.items():
+            name = f"{path}#{_name(measured, rows[0], groups)}"
+            families = dict.fromkeys(row.trial.config.template for row in rows)
+            spaces = [
+                _recording(store, name, [row for row in rows if row.trial.config.template == f]) for f in families
+            ]
+            found = tuple(space for space in spaces if space is not None)
+            if found:
+                recordings.append(JointRecording(name, rows[0].device.name, found))
+    if not recordings:
+        raise StudyError(f"{path}: records no correct trial")
+    return tuple(recordings)
+
+
+def measured_rows(store: Store) -> dict[Measured, tuple[TrialRow, ...]]:
+    """The database's evaluated configs, oldest first, by what makes them comparable; of a config the latest trial."""
+    found: dict[Measured, dict[tuple[str, str], TrialRow]] = {}
+    rows = [row for row in store.trials(generations="all") if row.trial.compiled and row.ended_at is not None]
+    for row in sorted(rows, key=lambda row: (row.started_at, row.id)):
+        if row.policy != END_TO_END and row.device.kind != REPLAYED:
+            environment = (row.environment.driver, row.environment.toolkit, row.environment.flags)
+            key = (row.problem, row.device.identity, environment, row.policy)
+            config = row.trial.config
+            found.setdefault(key, {})[config.template, config.to_json()] = row
+    return {key: tuple(latest.values()) for key, latest in found.items()}
+
+
+def _recording(store: Store, name: str, rows: Sequence[TrialRow]) -> Recording | None:
+    """One family's trials, oldest first, but for those that its newest header does not know; None without a time."""
+    newest = rows[-1]
+    header = tomllib.loads(store.header(newest.trial.config.template, newest.template_hash))
+    declared: Mapping[str, Mapping[str, Sequence[Value]]] = header["params"]
+    params = [(param, declared[param]["values"]) for param in newest.trial.config.values()]
+    records = [_record(row.trial) for row in rows if _fits(row.trial.config, params)]
+    if not any(record.time_us is not None for record in records):
+        return None
+    return recording_of(name, newest.trial.config.template, newest.device.name, params, records)
+
+
+def _fits(config: Config, params: Sequence[tuple[str, Sequence[Value]]]) -> bool:
+    values = config.values()
+    return len(values) == len(params) and all(values.get(name) in declared for name, declared in params)
+
+
+def _record(trial: Trial) -> Record:
+    if trial.outcome == Outcome.CORRECT:
+        return Record(trial.config.values(), trial.median_us, None)
+    return Record(trial.config.values(), None, (trial.outcome, trial.reason))
+
+
+def _name(measured: Measured, row: TrialRow, groups: Mapping[Measured, object]) -> str:
+    """`study.layer on DEVICE`, with policy and driver where the file has several."""
+    problem, device, environment, policy = measured
+    alike = [key for key in groups if key[:2] == (problem, device)]
+    name = f"{row.name} on {row.device.name}"
+    if len({key[3] for key in alike}) > 1:
+        name += f", {policy}"
+    if len({key[2] for key in alike}) > 1:
+        name += f", driver {' '.join(environment)}"
+    return name
