@@ -17,6 +17,7 @@ from autotune.cli.profile import profile
 from autotune.cli.replay import replay
 from autotune.cli.tune import compare, tune
 from autotune.cli.upkeep import cache, quarantine
+from autotune.cli.why import why
 from autotune.errors import AutotuneError
 
 
@@ -34,6 +35,7 @@ for command in (
         replay,
         best,
         trials,
+        why,
         query,
         export,
         templates,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, RowMapping, Select, Table, and_, func, inspect, or_, select, tuple_
 
 from autotune.errors import StoreError
-from autotune.problem import Layer
+from autotune.problem import Conv2dProblem, Layer
 from autotune.store.database import one_line
 from autotune.store.records import BestRow, LayerRow, ProfileRow, SpanRow, StudyRow, TrialRow
-from autotune.store.rows import date_of, layer_of, profile_of, span_of, timing_of, trial_row_of
+from autotune.store.rows import date_of, layer_of, problem_values, profile_of, span_of, timing_of, trial_row_of
 from autotune.store.tables import (
     best_trials,
     devices,
@@ -153,14 +153,17 @@ def select_trials() -> Select[*tuple[object, ...]]:
 
 def list_trials(
     connection: Connection,
-    places: Sequence[Place] | None,
+    where: Sequence[Place] | Conv2dProblem | None,
     *,
     outcome: str | None,
     sort: str,
     limit: int | None,
     kind: str | None,
 ) -> tuple[TrialRow, ...]:
-    """The trials of these layers (None: of all), in an order of SORTS. Raises StoreError for an unknown word."""
+    """The trials of these layers, or of a problem in every study (None: all), in an order of SORTS.
+
+    Raises StoreError for an unknown word.
+    """
     _one_of("sort", sort, SORTS)
     statement = select_trials()
     column = {
@@ -174,8 +177,10 @@ def list_trials(
     statement = statement.order_by(
         trials.c.study_id, study_layers.c.position, trials.c.device_id, trials.c.number, trials.c.id
     )
-    if places is not None:
-        pairs = [(place.study_id, place.subject_id) for place in places]
+    if isinstance(where, Conv2dProblem):
+        statement = statement.where(*(layers.c[name] == value for name, value in problem_values(where).items()))
+    elif where is not None:
+        pairs = [(place.study_id, place.subject_id) for place in where]
         statement = statement.where(tuple_(trials.c.study_id, trials.c.subject_id).in_(pairs))
     if outcome is not None:
         _one_of("outcome", outcome, tuple(Outcome))

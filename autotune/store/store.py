@@ -11,7 +11,7 @@ from sqlalchemy import and_, delete, func, select, update
 
 from autotune.device import DeviceInfo, Environment
 from autotune.errors import StoreError
-from autotune.problem import Layer
+from autotune.problem import Conv2dProblem, Layer
 from autotune.source import KernelSource
 from autotune.store import answers, readonly, recording
 from autotune.store.database import (
@@ -356,7 +356,7 @@ class Store:
 
     def trials(
         self,
-        what: str | None = None,
+        what: str | Conv2dProblem | None = None,
         *,
         outcome: str | None = None,
         sort: str = "number",
@@ -364,11 +364,15 @@ class Store:
         kind: str | None = None,
         generations: str = "newest",
     ) -> tuple[TrialRow, ...]:
-        """Trials in an order of SORTS, of the newest generation of each study or of all."""
+        """Trials in an order of SORTS, of the newest generation of each study or of all; a problem's in every study."""
         with self._database.read() as connection:
-            everything = what is None and generations == "all"
-            places = None if everything else answers.find(connection, what, self._shown, generations)
-            return answers.list_trials(connection, places, outcome=outcome, sort=sort, limit=limit, kind=kind)
+            if isinstance(what, Conv2dProblem):
+                where: Sequence[answers.Place] | Conv2dProblem | None = what
+            elif what is None and generations == "all":
+                where = None
+            else:
+                where = answers.find(connection, what, self._shown, generations)
+            return answers.list_trials(connection, where, outcome=outcome, sort=sort, limit=limit, kind=kind)
 
     def spans(self, what: str | None = None) -> tuple[SpanRow, ...]:
         """End-to-end trials of the newest generation of each study, with the parts of their times."""

@@ -1,0 +1,324 @@
+"""`why`: what the recorded trials say of why a layer's best kernel wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.answers import DATABASE, Standing, asked, config_words, undominated, with_floor
+from autotune.cli.families import DIRECTORIES
+from autotune.cli.tables import Cell, Column, console, format_options, show
+from autotune.errors import StoreError
+from autotune.space import BoundTemplate
+from autotune.template import KernelTemplate, load_templates
+
+if TYPE_CHECKING:
+    from autotune.store import BestRow, Store, TrialRow
+    from autotune.why import Effect, Neighbour, Why
+
+_SHOWN = 10  # groups of failures on the terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A best kernel, why it wins, and what its family offers one step from it."""
+
+    standing: Standing
+    why: Why
+    noise: float | None
+    """fraction; None where no finals recorded one"""
+    neighbours: tuple[Neighbour, ...]
+    """but for those that were tried"""
+    rules: str
+    """what is to be known about the neighbours, such as that the family has changed since; empty when nothing"""
+
+    def judged(self, ratio: float | None) -> str | None:
+        """Whether a kernel of this many times the winner's time is slower or faster beyond noise."""
+        if ratio is None:
+            return None
+        if abs(ratio - 1) <= (self.noise or 0.0):
+            return "same within noise" if self.noise else "same"
+        return "slower" if ratio > 1 else "faster"
+
+    def rules_forbid(self) -> dict[str, list[str]]:
+        """Each rule of the family that forbids a step from the winner, with the steps."""
+        found: dict[str, list[str]] = {}
+        for one in self.neighbours:
+            for rule in filter(None, one.refusal.split("; ")):
+                found.setdefault(rule, []).append(f"{one.param}={one.value}")
+        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+@click.command()
+@click.argument("what", metavar="LAYER|STUDY")
+@DATABASE
+@DIRECTORIES
+@click.option("--device", help="Only on this recorded device: its name or a part of it.")
+@click.option("--accuracy", help="Only this accuracy class.")
+@format_options
+def why(
+    what: str, db: str, directories: tuple[Path, ...], device: str | None, accuracy: str | None, style: str | None
+) -> None:
+    """Why the best kernel of LAYER wins, from the recorded trials.
+
+    Each parameter in which it differs from its family's default is judged by pairs of trials that differ in that
+    parameter alone. Then come the trials between the two, those one step from the winner, what the family's rules
+    refuse there, the other families, and what failed.
+    """
+    from autotune.store import Store
+
+    families = load_templates(directories)
+    with Store(db, create=False) as store:
+        rows = [
+            row
+            for row in store.best(asked(what), accuracy=accuracy)
+            if device is None or device.casefold() in row.row.device.name.casefold()
+        ]
+        if not rows:
+            raise StoreError(
+                f"{db}: no correct trial of {what}{' there' if device else ''} to explain; "
+                f"`autotune trials {what}` lists what there is"
+            )
+        found = [_explained(store, families, row) for row in undominated(with_floor(store, row) for row in rows)]
+    if style is None:
+        for explained in found:
+            _print(explained)
+    else:
+        show((line for explained in found for line in _lines(explained)), _COLUMNS, style)
+
+
+def _explained(store: Store, families: Mapping[str, KernelTemplate], standing: Standing) -> Explained:
+    from autotune.why import explain, neighbours
+
+    winner = standing.best.row
+    why_it = explain(standing.best, store.trials(winner.problem, generations="all"))
+    floor = store.noise_floor(winner.device, winner.policy)
+    noise = floor.noise_fraction if floor else None
+    family = families.get(winner.trial.config.template)
+    if family is None:
+        return Explained(standing, why_it, noise, (), f"the family {winner.trial.config.template} is not installed")
+    tried = {(step.param, step.value) for step in why_it.steps}
+    around = neighbours(BoundTemplate(family, winner.problem, winner.device), winner.trial.config)
+    around = tuple(one for one in around if (one.param, one.value) not in tried)
+    changed = "" if family.hash == winner.template_hash else "by the installed file, which has changed since"
+    return Explained(standing, why_it, noise, around, changed)
+
+
+def _print(explained: Explained) -> None:
+    """The explanation as text and small tables."""
+    out = console()
+    for text in (*_head(explained), ""):
+        out.print(text, markup=False, soft_wrap=True)
+    remark = f" ({explained.rules})" if explained.rules else ""
+    lines = list(_lines(explained))
+    for about, title, keys in _SECTIONS:
+        chosen = [line for line in lines if line.about == about]
+        shown = chosen[:_SHOWN] if about == "failure" else chosen
+        more = f"; {len(chosen) - len(shown)} more with --json" if len(shown) < len(chosen) else ""
+        ending = more if chosen else ": none recorded" if about != "untried" else ": none"
+        out.print(f"{title}{remark if about == 'untried' else ''}{ending}", markup=False, soft_wrap=True)
+        columns = [column for key in keys for column in _COLUMNS if column.key == key]
+        if chosen:
+            show(shown, [column for column in columns if any(column.value(line) is not None for line in shown)], None)
+    if explained.rules_forbid():
+        out.print(f"one step from the winner, refused{remark}", markup=False, soft_wrap=True)
+        show(explained.rules_forbid().items(), _RULES, None)
+
+
+def _head(explained: Explained) -> Iterator[str]:
+    """What wins, how near to the floor, what a multiprocessor holds of it, and how far the default is behind."""
+    best, facts = explained.standing.best, explained.standing.facts
+    row, trial = best.row, best.row.trial
+    yield (
+        f"{best.name} on {row.device.name}, {trial.accuracy}: {trial.config.template}, {best.median_us:.5g} us "
+        f"({best.basis}; trial {trial.number} of {row.started_at:%Y-%m-%d})"
+    )
+    yield f"  {config_words(row)}"
+    words = []
+    if facts.floor_fraction is not None:
+        words.append(f"{facts.floor_fraction:.0%} of the floor's speed")
+    if facts.limiter is not None:
+        words.append(f"limited by {facts.limiter}")
+    if facts.residency is not None:
+        held = facts.residency
+        words.append(
+            f"{held.blocks} blocks of {held.warps // held.blocks} warps a multiprocessor (occupancy "
+            f"{held.occupancy:.2g}), no more for {' and '.join(held.limits)}"
+        )
+    if trial.resources.registers:
+        spills = f"{trial.resources.spill_bytes} bytes spilled" if trial.resources.spill_bytes else "no spills"
+        words.append(f"{trial.resources.registers} registers, {spills}")
+    yield f"  {'; '.join(words) or 'what limits it is not known: not a calibrated GPU'}"
+    yield f"  {_default_words(explained.why)}"
+
+
+def _default_words(why_it: Why) -> str:
+    if why_it.default is None:
+        return "no search recorded the family's default here, so its parameters cannot be judged against it"
+    default = f"the family's default (trial {why_it.default.trial.number})"
+    if why_it.default.trial.config == why_it.best.row.trial.config:
+        return f"{default} is the winner"
+    if why_it.default_ratio is None:
+        return f"{default} failed: {why_it.default.trial.outcome} {why_it.default.trial.reason}"
+    return f"{default} took {why_it.default.median_us:.5g} us, {why_it.default_ratio:.4g} times the winner's time"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the answer as JSON and CSV have it; what does not apply is None."""
+
+    best: BestRow
+    about: str
+    """winner, default, parameter, between, step, untried, refused, family or failure"""
+    template: str
+    parameter: str | None = None
+    default: Cell = None
+    value: Cell = None
+    time_us: float | None = None
+    over_winner: float | None = None
+    """time over the winner's; of a parameter, with the default's value over with the winner's"""
+    verdict: str | None = None
+    pairs: int | None = None
+    distance: int | None = None
+    low: float | None = None
+    high: float | None = None
+    trial: int | None = None
+    trials: int | None = None
+    correct: int | None = None
+    outcome: str | None = None
+    note: str | None = None
+    config: str | None = None
+
+
+def _lines(explained: Explained) -> Iterator[Line]:
+    why_it, best = explained.why, explained.standing.best
+    family = best.row.trial.config.template
+    refused = {(one.param, one.value): one.refusal for one in explained.neighbours if one.refusal}
+    yield _trial_line(explained, "winner", best.row, time_us=best.median_us)
+    if why_it.default is not None:
+        yield _trial_line(explained, "default", why_it.default)
+    for effect in why_it.effects:
+        yield Line(
+            *(best, "parameter", family, effect.param, effect.default, effect.winner),
+            over_winner=effect.ratio,
+            verdict=explained.judged(effect.ratio) or "not told",
+            pairs=effect.pairs,
+            distance=effect.distance,
+            low=effect.low,
+            high=effect.high,
+            note="; ".join(_evidence(effect, refused.get((effect.param, effect.default), ""))),
+        )
+    for between in why_it.between:
+        changed = " ".join(f"{name}={dict(best.row.trial.config.items)[name]}" for name in between.changed)
+        yield _trial_line(explained, "between", between.row, parameter=changed)
+    for step in why_it.steps:
+        yield _trial_line(explained, "step", step.row, parameter=step.param, value=step.value)
+    for one in explained.neighbours:
+        about = "refused" if one.refusal else "untried"
+        yield Line(best, about, family, one.param, value=one.value, note=one.refusal or None)
+    for standing in why_it.families:
+        if standing.best is None:
+            line = Line(best, "family", standing.template, note=f"no correct trial of class {best.row.trial.accuracy}")
+        else:
+            line = _trial_line(explained, "family", standing.best)
+        yield replace(line, trials=standing.evaluated, correct=standing.correct)
+    for failures in why_it.failures:
+        outcome = f"{failures.outcome} {failures.reason}".strip()
+        config = " ".join(f"{name}={value}" for name, value in failures.example.items)
+        yield Line(
+            *(best, "failure", failures.template),
+            trials=failures.trials,
+            outcome=outcome,
+            note=failures.message,
+            config=config,
+        )
+
+
+def _trial_line(
+    explained: Explained,
+    about: str,
+    row: TrialRow,
+    *,
+    parameter: str | None = None,
+    value: Cell = None,
+    time_us: float | None = None,
+) -> Line:
+    """A line about one recorded trial."""
+    best, trial = explained.standing.best, row.trial
+    ratio = None if row.median_us is None else row.median_us / (best.row.median_us or row.median_us)
+    return Line(
+        *(best, about, trial.config.template, parameter, None, value),
+        time_us=row.median_us if time_us is None else time_us,
+        over_winner=ratio,
+        verdict=explained.judged(ratio) or f"{trial.outcome} {trial.reason}".strip(),
+        trial=trial.number,
+        outcome=trial.outcome.value,
+        config=config_words(row),
+    )
+
+
+def _evidence(effect: Effect, refusal: str) -> Iterator[str]:
+    """What an effect's ratio rests on, in words; `refusal` are the rules that forbid it one step from the winner."""
+    if effect.distance == 0:
+        yield "the winner with the default's value"
+    elif effect.pairs:
+        yield f"{_count(effect.nearest, 'pair')} {_count(effect.distance or 0, 'other parameter')} off the winner"
+    else:
+        yield "no two trials differ in it alone" if effect.nearby else "no correct trial has the default's value"
+    if effect.pairs > effect.nearest:
+        yield f"all {effect.pairs} pairs {effect.low:.3f} to {effect.high:.3f}"
+    if refusal:
+        yield f"refused beside the winner's other values: {refusal}"
+    if effect.nearby is not None:
+        also = ", ".join(effect.nearby.also)
+        yield f"closest is trial {effect.nearby.row.trial.number} with {also} changed too, {effect.nearby.ratio:.3f}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+_SECTIONS = (
+    ("parameter", "against the family's default", ("parameter", "default", "value", "over_winner", "verdict", "note")),
+    ("between", "between the default and the winner", ("parameter", "time_us", "over_winner", "verdict", "trial")),
+    ("step", "one step from the winner", ("parameter", "value", "time_us", "over_winner", "verdict", "trial")),
+    (
+        "family",
+        "families, as searched",
+        ("template", "time_us", "over_winner", "trials", "correct", "note"),
+    ),
+    ("failure", "what failed", ("trials", "template", "outcome", "note")),
+    ("untried", "one step from the winner, allowed and not tried", ("parameter", "value")),
+)
+"""What the terminal shows of each kind of line: its title and columns."""
+_RULES = (
+    Column[tuple[str, list[str]]]("rule", lambda item: item[0]),
+    Column[tuple[str, list[str]]]("forbids", lambda item: " ".join(item[1])),
+)
+_COLUMNS = (
+    Column[Line]("layer", lambda line: line.best.name),
+    Column[Line]("device", lambda line: line.best.row.device.name),
+    Column[Line]("accuracy", lambda line: line.best.row.trial.accuracy),
+    Column[Line]("about", lambda line: line.about),
+    Column[Line]("template", lambda line: line.template),
+    Column[Line]("parameter", lambda line: line.parameter),
+    Column[Line]("default", lambda line: line.default),
+    Column[Line]("value", lambda line: line.value),
+    Column[Line]("time_us", lambda line: line.time_us),
+    Column[Line]("over_winner", lambda line: line.over_winner),
+    Column[Line]("verdict", lambda line: line.verdict),
+    Column[Line]("pairs", lambda line: line.pairs),
+    Column[Line]("distance", lambda line: line.distance),
+    Column[Line]("low", lambda line: line.low),
+    Column[Line]("high", lambda line: line.high),
+    Column[Line]("trial", lambda line: line.trial),
+    Column[Line]("trials", lambda line: line.trials),
+    Column[Line]("correct", lambda line: line.correct),
+    Column[Line]("outcome", lambda line: line.outcome),
+    Column[Line]("note", lambda line: line.note),
+    Column[Line]("config", lambda line: line.config),
+)

@@ -1,0 +1,178 @@
+"""Why a winner wins: judged by pairs of recorded trials, on a device whose times are products of known factors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune.device import Environment
+from autotune.devices.null import NullEvaluator, predicted_us
+from autotune.problem import Layer
+from autotune.render import render
+from autotune.store import BestRow, Store, TrialRow
+from autotune.study import Study
+from autotune.template import load_template
+from autotune.trial import Config, Outcome, Value
+from autotune.tune import tune
+from autotune.why import explain, neighbours
+
+from .tiny import SMALL, bind, tiny, write_family
+
+SLOW_DEFAULT = (("[64, 32, 128, 256]", "[128, 64, 32, 256]"), ("[1, 2, 3, 4, 6]", "[2, 1, 3, 4, 6]"))
+"""Edits of the tiny family after which its default differs from the best config in three parameters."""
+
+Told = Callable[..., tuple[BestRow, tuple[TrialRow, ...]]]
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Told:
+    """Tune the tiny family on the null device; the best and every trial."""
+
+    def run(trials: int = 1000, device: str = "") -> tuple[BestRow, tuple[TrialRow, ...]]:
+        study = Study("small", (Layer("one", SMALL),), trials=trials, templates=("tiny",))
+        with Store(tmp_path / "one.db") as store:
+            tune(study, {"tiny": tiny(tmp_path, *SLOW_DEFAULT)}, NullEvaluator(device), store)
+            (best,) = store.best("small")
+            return best, store.trials(SMALL, generations="all")
+
+    return run
+
+
+def time_us(folder: Path, values: dict[str, Value]) -> float:
+    """What the null device says of a config."""
+    return predicted_us(render(bind(tiny(folder)), Config.of("tiny", values)))
+
+
+def test_each_parameter_is_judged_by_pairs_that_differ_in_it_alone(told: Told, tmp_path: Path) -> None:
+    best, rows = told()
+    why = explain(best, rows)
+    winner = best.row.trial.config.values()
+    assert why.default is not None
+    default = why.default.trial.config.values()
+    assert default == {"threads": 128, "turns": 2, "order": "rows", "fast": False}
+    assert {effect.param for effect in why.effects} == {name for name in winner if winner[name] != default[name]}
+    assert why.effects
+    for effect in why.effects:
+        swapped = {**winner, effect.param: effect.default}
+        assert effect.ratio == pytest.approx(time_us(tmp_path, swapped) / time_us(tmp_path, winner))
+        assert effect.low == pytest.approx(effect.high), "the null device's factors do not depend on each other"
+        assert effect.distance == 0
+        assert effect.pairs > effect.nearest == 1
+        assert effect.nearby is None
+
+
+def test_the_nearest_pairs_count(told: Told) -> None:
+    best, rows = told()
+    name = explain(best, rows).effects[0].param
+    winner, default = best.row.trial.config, dict(explain(best, rows).default.trial.config.items)  # type: ignore[union-attr]
+    twin = Config.of("tiny", {**winner.values(), name: default[name]})
+    without = [row for row in rows if row.trial.config != twin]
+    (effect,) = (effect for effect in explain(best, without).effects if effect.param == name)
+    assert effect.distance == 1
+    assert effect.nearest >= 1
+    assert effect.ratio == pytest.approx(explain(best, rows).effects[0].ratio)
+    assert effect.nearby is not None
+    assert len(effect.nearby.also) == 1
+    assert name not in effect.nearby.also
+
+
+def test_where_no_two_trials_tell_it_says_so(told: Told) -> None:
+    best, rows = told()
+    why = explain(best, rows)
+    assert why.default is not None
+    effects = explain(best, [best.row, why.default]).effects
+    assert len(effects) == len(why.effects) > 1
+    for effect in effects:
+        assert (effect.ratio, effect.distance, effect.pairs) == (None, None, 0)
+        assert effect.nearby is not None
+        assert effect.nearby.row == why.default
+        assert set(effect.nearby.also) == {other.param for other in effects} - {effect.param}
+    wrong = dataclasses.replace(why.default, trial=dataclasses.replace(why.default.trial, outcome=Outcome.CORRECTNESS))
+    why = explain(best, [best.row, wrong])
+    assert why.default_ratio is None
+    assert all(effect.ratio is None and effect.nearby is None for effect in why.effects)
+
+
+def test_steps_and_what_lies_between(told: Told, tmp_path: Path) -> None:
+    best, rows = told()
+    why = explain(best, rows)
+    winner = best.row.trial.config.values()
+    for step in why.steps:
+        values = step.row.trial.config.values()
+        assert {name for name in winner if values[name] != winner[name]} == {step.param}
+        assert values[step.param] == step.value
+    assert [step.param for step in why.steps] == sorted((step.param for step in why.steps), key=list(winner).index), (
+        "in the parameters' order"
+    )
+    every = {(one.param, one.value) for one in neighbours(bind(tiny(tmp_path, *SLOW_DEFAULT)), best.row.trial.config)}
+    recorded = {(step.param, step.value) for step in why.steps}
+    assert recorded == every, "the whole space was evaluated or recorded as rejected"
+    changed = [between.changed for between in why.between]
+    assert changed
+    assert [len(names) for names in changed] == sorted(len(names) for names in changed)
+    assert all(0 < len(names) < len(why.effects) for names in changed)
+
+
+def test_neighbours_are_allowed_or_refused_by_named_rules(tmp_path: Path) -> None:
+    config = Config.of("tiny", {"threads": 256, "turns": 2, "order": "taps", "fast": False})
+    found = {(one.param, one.value): one.refusal for one in neighbours(bind(tiny(tmp_path)), config)}
+    assert len(found) == 3 + 4 + 1 + 1
+    assert found["turns", 1] == ""
+    assert found["turns", 3] == "a block computes at most 512 outputs"
+    assert found["fast", True] == "unrolling needs the taps inside"
+    other = bind(tiny(tmp_path, ("fast", "quick"), ("not fast", "not quick"), ("if fast", "if quick"), name="other"))
+    assert neighbours(other, config) == (), "a family with other parameters says nothing"
+
+
+def test_families_are_ranked_and_failures_counted(tmp_path: Path) -> None:
+    other = write_family(tmp_path, ("float sum = 0.0f", "float sum = 0.f"), name="other")
+    families = {"tiny": tiny(tmp_path), "other": load_template(other)}
+    study = Study("small", (Layer("one", SMALL),), trials=20)
+    with Store(tmp_path / "one.db") as store:
+        tune(study, families, NullEvaluator("wrong=0.2,crash=0.2"), store)
+        (best,) = store.best("small")
+        rows = store.trials(SMALL, generations="all")
+    why = explain(best, rows)
+    assert {family.template for family in why.families} == {"tiny", "other"}
+    assert why.families[0].template == best.row.trial.config.template
+    assert (why.families[0].ratio, why.families[0].best) == (1.0, best.row)
+    slower = why.families[1]
+    assert slower.best is not None
+    assert slower.ratio == pytest.approx((slower.best.median_us or 0.0) / (best.row.median_us or 1.0))
+    assert sum(family.evaluated for family in why.families) == 20
+    failed = [row for row in rows if row.trial.outcome != Outcome.CORRECT]
+    assert sum(failures.trials for failures in why.failures) == len(failed)
+    words = {(failures.template, failures.outcome, failures.reason, failures.message) for failures in why.failures}
+    assert len(words) == len(why.failures), "each once"
+    assert ("tiny", "constraints", "constraint", "unrolling needs the taps inside") in words
+    assert {"correctness", "runtime"} < {failures.outcome for failures in why.failures}
+    assert [failures.trials for failures in why.failures] == sorted(
+        (failures.trials for failures in why.failures), reverse=True
+    )
+
+
+def test_other_environments_devices_and_template_versions_do_not_testify(told: Told) -> None:
+    best, rows = told()
+    default = explain(best, rows).default
+    assert default is not None
+    for changes in (
+        {"environment": Environment("other", "none", "")},
+        {"device": dataclasses.replace(best.row.device, name="other")},
+        {"policy": "hot"},
+        {"template_hash": "ab" * 32},
+    ):
+        foreign = [row if row is best.row else dataclasses.replace(row, **changes) for row in rows]
+        why = explain(best, [best.row, *foreign])
+        assert why.steps == ()
+        assert all(effect.pairs == 0 for effect in why.effects)
+
+
+def test_the_default_as_winner_needs_no_explanation(told: Told) -> None:
+    best, rows = told(trials=1)
+    why = explain(best, rows)
+    assert why.default is not None
+    assert why.default.trial.config == best.row.trial.config
+    assert (why.effects, why.between, why.default_ratio) == ((), (), 1.0)
