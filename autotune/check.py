@@ -65,10 +65,13 @@ def check_family(
     """Verify up to `most` sampled configs on the awkward problems that the family supports.
 
     The first problem gets the family's default config; random configs then go round over the problems. Raises
-    DeviceError on the null device, which would call everything correct.
+    DeviceError on a device that runs nothing and would call everything correct.
     """
-    if evaluator.info.kind == "null":
-        raise DeviceError("null: runs nothing, so it cannot verify a kernel; give --device host, host:check or cuda:N")
+    if evaluator.info.kind in ("null", "replay"):
+        raise DeviceError(
+            f"{evaluator.info.kind}: runs nothing, so it cannot verify a kernel; "
+            f"give --device host, host:check or cuda:N"
+        )
     chosen = sample_sources(template, evaluator, most=most, seed=seed, problems=problems)
     for name in dict.fromkeys(name for name, _ in chosen):
         begun = False

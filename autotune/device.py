@@ -23,7 +23,7 @@ class DeviceInfo:
     """A device's identity (kind, name, arch, sm_count, memory_bytes) and its limits. Limits default to sm_90's."""
 
     kind: str
-    """cuda | host | null"""
+    """cuda | host | null | replay"""
     name: str
     arch: int
     """compute capability times ten, 90 for 9.0; the limits that templates may rely on"""
@@ -163,8 +163,10 @@ CHECK_ORDER_SEED = 20  # host:check runs a block's threads in an order shuffled 
 def parse_device(name: str) -> tuple[str, str]:
     """A device's name as kind and the rest: `cuda:1` is ('cuda', '1'). Raises DeviceError for an unknown kind."""
     kind, _, rest = name.partition(":")
-    if kind not in ("cuda", "host", "null") or (kind == "host" and rest not in ("", "check")):
-        raise DeviceError(f"{name}: no such device; there are cuda:N, host, host:check and null")
+    if kind not in ("cuda", "host", "null", "replay") or (kind == "host" and rest not in ("", "check")):
+        raise DeviceError(f"{name}: no such device; there are cuda:N, host, host:check, null and replay:FILE")
+    if kind == "replay" and not rest:
+        raise DeviceError(f"{name}: expected replay:FILE with FILE a results database")
     if kind == "cuda" and rest and not rest.isdigit():
         raise DeviceError(f"{name}: expected cuda:N with N a number, such as cuda:0")
     return kind, rest

@@ -19,7 +19,7 @@ from autotune.problem import Conv2dProblem
 from autotune.reference import check_program
 from autotune.source import KernelSource
 from autotune.span import Spanned, SpanRequest
-from autotune.trial import Measured, Outcome, Timing
+from autotune.trial import Config, Measured, Outcome, Timing
 from autotune.worker import (
     CalibrateRequest,
     EvaluateRequest,
@@ -69,6 +69,9 @@ class Evaluator(Protocol):
     @property
     def slots(self) -> int:
         """How many `evaluate` calls may run at once."""
+
+    def listed(self, problem: Conv2dProblem, *, cache: str) -> frozenset[Config] | None:
+        """The only configs of a layer that can be evaluated; None where any can."""
 
     def begin_layer(self, problem: Conv2dProblem) -> None:
         """Get ready for a layer. Raises DeviceError when the device refuses it."""
@@ -292,6 +295,9 @@ class DeviceEvaluator:
     def target(self) -> Target:
         """What kernels are compiled for."""
         return Target(self.info.kind, self.info.arch, check=self._seats[0].name == "host:check")
+
+    def listed(self, problem: Conv2dProblem, *, cache: str) -> None:
+        """Any config can be evaluated."""
 
     def begin_layer(self, problem: Conv2dProblem) -> None:
         """Compile the layer's verification program and make its data on every device."""

@@ -243,7 +243,11 @@ class LayerLine:
             if not self._in_spaces(suspect.trial.config):
                 continue
             source_hash = suspect.key.source_hash
-            if suspect.attempts >= STRIKES and source_hash is not None and self.evaluator.info.kind != "null":
+            if (
+                suspect.attempts >= STRIKES
+                and source_hash is not None
+                and self.evaluator.info.kind not in ("null", "replay")
+            ):
                 message = f"{suspect.attempts} runs ended while it was running"
                 self.store.quarantine(self.scope, source_hash, "crash", message)
                 self.quarantined |= {source_hash}

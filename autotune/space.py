@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -59,6 +59,8 @@ class Admission:
 
     accuracy: tuple[str, ...] = ACCURACY_CLASSES
     workspace_limit_bytes: int = 1 << 62
+    listed: frozenset[Config] | None = None
+    """the only configs let in, where a device can evaluate no others; None: all"""
 
 
 class BoundTemplate:
@@ -245,8 +247,12 @@ class SearchSpace:
         self.template = bound.template.name
         self.params = narrow(bound.template, narrowed or {})
         rows: list[tuple[int, ...]] = []
-        visits = self._walk(rows, None, most=most_rows + 1, visits=MAX_VISITS)
-        self.complete = len(rows) <= most_rows and visits > 0
+        if bound.admission.listed is None:
+            visits = self._walk(rows, None, most=most_rows + 1, visits=MAX_VISITS)
+            self.complete = len(rows) <= most_rows and visits > 0
+        else:
+            rows = self._listed(bound.admission.listed)
+            self.complete = True
         if not self.complete:
             rows = self._sample(np.random.default_rng(seed), sampled_rows)
         self.rows: npt.NDArray[np.int16] = np.array(rows, dtype=np.int16).reshape(len(rows), len(self.params))
@@ -278,6 +284,11 @@ class SearchSpace:
 
     def row_of(self, config: Config) -> int | None:
         """The row of a config; None when it is not in this space."""
+        indices = self._indices(config)
+        return None if indices is None else self._position.get(indices)
+
+    def _indices(self, config: Config) -> tuple[int, ...] | None:
+        """The value indices of a config; None when it is another family's or has a value left out here."""
         values = config.values()
         if config.template != self.template or values.keys() != {param.name for param in self.params}:
             return None
@@ -287,7 +298,18 @@ class SearchSpace:
             if value not in param.values:
                 return None
             indices.append(param.values.index(value))
-        return self._position.get(tuple(indices))
+        return tuple(indices)
+
+    def _listed(self, configs: Iterable[Config]) -> list[tuple[int, ...]]:
+        """The rows of those configs that are of this family and break no rule."""
+        rows = []
+        for config in configs:
+            indices = self._indices(config)
+            if indices is not None:
+                with contextlib.suppress(Rejected):
+                    self.bound.check(config)
+                    rows.append(indices)
+        return sorted(rows)
 
     def rejected(self, most: int) -> Iterator[Config]:
         """Configs of the full product that break a rule, for small spaces whose rejections are worth a record."""

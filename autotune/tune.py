@@ -78,7 +78,8 @@ def open_spaces(
 
     Raises NoTemplate when no family serves the layer, saying why.
     """
-    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes)
+    listed = evaluator.listed(layer.problem, cache=study.measure.cache)
+    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed)
     spaces, refusals = [], []
     for name in study.templates or tuple(templates):
         bound = BoundTemplate(templates[name], layer.problem, evaluator.info, admission)
@@ -90,8 +91,8 @@ def open_spaces(
         if space.default is None:
             refusals.append(f"{name} has no feasible config (accuracy classes {', '.join(admission.accuracy)})")
         spaces.append(space)
-    listed = any(0 < space.product <= RECORDED_REJECTIONS for space in spaces)
-    if not any(space.default for space in spaces) and not listed:
+    rejections = any(0 < space.product <= RECORDED_REJECTIONS for space in spaces)
+    if not any(space.default for space in spaces) and not rejections:
         raise NoTemplate(
             f"{study.path or study.name}: layer {layer.name} ({layer.problem}): no template supports it: "
             f"{'; '.join(refusals)}"

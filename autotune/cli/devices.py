@@ -34,7 +34,15 @@ def open_evaluator(name: str | None, jobs: int) -> Evaluator:
         names = _gpus() if name == "all" else name.split(",") if name.startswith("cuda") else [name]
         for one in names:
             kind, rest = parse_device(one)
-        asked: Evaluator = NullEvaluator(rest) if kind == "null" else DeviceEvaluator(names, jobs, cache=binary_cache())
+        asked: Evaluator
+        if kind == "null":
+            asked = NullEvaluator(rest)
+        elif kind == "replay":
+            from autotune.devices.replay import ReplayEvaluator
+
+            asked = ReplayEvaluator(rest)
+        else:
+            asked = DeviceEvaluator(names, jobs, cache=binary_cache())
         _say(asked.info, name, "asked for")
         return asked
     try:

@@ -14,7 +14,7 @@ from autotune.errors import StoreError
 @click.argument("what", metavar="LAYER|STUDY")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write into; made when missing.")
 @DATABASE
-@click.option("--device", "kind", type=click.Choice(["cuda", "host", "null"]), help="Only kernels tuned there.")
+@click.option("--device", "kind", type=click.Choice(["cuda", "host", "null", "replay"]), help="Tuned there only.")
 @click.option("--accuracy", help="Only this accuracy class.")
 def export(what: str, out: Path, db: str, kind: str | None, accuracy: str | None) -> None:
     """Write the best kernel of each layer as a `.cu` file that says where it comes from.

@@ -40,7 +40,9 @@ _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 
 @click.command()
 @click.argument("study", metavar="STUDY")
-@click.option("--device", help="cuda:N, host, host:check or null; default: the first CUDA device, else the host.")
+@click.option(
+    "--device", help="cuda:N, host, host:check, null, replay:FILE; default: the first CUDA device or the host."
+)
 @DATABASE
 @click.option("--trials", type=click.IntRange(min=1), help="Distinct evaluated configs per layer.")
 @click.option("--time-budget", type=click.FloatRange(min=0, min_open=True), help="Seconds per layer.")

@@ -72,6 +72,9 @@ class NullEvaluator:
         """One."""
         return 1
 
+    def listed(self, problem: Conv2dProblem, *, cache: str) -> None:
+        """Any config will do."""
+
     def begin_layer(self, problem: Conv2dProblem) -> None:
         """Any layer will do."""
 

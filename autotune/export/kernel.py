@@ -47,9 +47,8 @@ def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> st
             f"device        {device.name} (sm_{device.arch}, {device.sm_count} SMs), driver {environment.driver}"
         )
     else:
-        lines.append(
-            f"device        {device.kind} {device.name}: NOT TUNED FOR A GPU, a CPU's ranking says nothing of one"
-        )
+        why = "a CPU's ranking says nothing of one" if device.kind == "host" else "nothing was run"
+        lines.append(f"device        {device.kind} {device.name}: NOT TUNED FOR A GPU, {why}")
     lines.append(
         f"time          median {timing.median_us:.2f} us, quartiles {timing.q1_us:.2f} to {timing.q3_us:.2f} us, "
         f"{len(timing.samples_us)} samples, {timing.cache} cache"
