@@ -30,7 +30,7 @@ _REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
 _ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-9}  # unit roundoff of the stored output
 REPEATS = 2  # further runs whose bits must equal the first's
-_GRID, _BLOCK = 2048, 256  # most blocks and threads of the checking kernels, which stride over their elements
+_GRID, _BLOCK = 1024, 256  # most blocks and threads of the checking kernels, which stride over their elements
 
 
 def error_factor(accuracy: str, reduction: int) -> float:
@@ -252,12 +252,13 @@ class Verifier:
         problem = self.problem
         factor = -1.0 if exact else error_factor(source.accuracy, problem.reduction)
         self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
+        period_outputs = data.period * (problem.y_elements // problem.n)
         self._launch(
             "compare",
-            problem.y_elements,
+            period_outputs,
             *map(np.uint64, (self.y.address, data.ref, data.magnitude)),
             np.int64(problem.y_elements),
-            np.int64(data.period * (problem.y_elements // problem.n)),
+            np.int64(period_outputs),
             np.float64(factor),
             np.float64(_ROUNDING[problem.dtype]),
             np.uint64(self._result),
