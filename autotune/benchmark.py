@@ -8,13 +8,19 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from autotune.device import Health, Sample
 from autotune.trial import Timing
 
 RACE_FACTOR = 3.0  # a kernel this many times slower than the best known is not timed further
+BEHIND = 1.05  # one that is surely this much slower is known well enough
+THROTTLED = 0.9  # of the session's median clock, below which a sample is measured again
+MOST_DISCARDED = 0.2  # of the samples taken; further throttled ones are kept, and counted
+_JUDGED_AFTER = 20  # clocks, before there is a session's median
 
 
 class Criterion(Protocol):
@@ -54,14 +60,22 @@ class Converged:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Stop at once when the first sample is far behind the best known kernel, else as `then` says."""
+    """Stop at once when the first sample is far behind the best known kernel, soon when surely behind, else as `then`.
+
+    Only the leaders' times need to be sharp: which of two kernels behind the best is slower decides nothing.
+    """
 
     best_us: float
     then: Criterion
+    least: int = 5
+    """samples, before a kernel is surely behind"""
 
     def enough(self, samples_us: Sequence[float]) -> bool:
         """Whether the race is lost or the samples suffice."""
-        return lost(samples_us, self.best_us) or self.then.enough(samples_us)
+        if lost(samples_us, self.best_us):
+            return True
+        behind = len(samples_us) >= self.least and min(samples_us) > BEHIND * self.best_us
+        return behind or self.then.enough(samples_us)
 
 
 def lost(samples_us: Sequence[float], best_us: float) -> bool:
@@ -79,37 +93,92 @@ def median_half_width(samples_us: Sequence[float]) -> float:
     return (ordered[high] - ordered[low]) / 2
 
 
-def measure(sample: Callable[[], float], criterion: Criterion, *, cache: str) -> Timing:
-    """Take samples (microseconds) until the criterion has enough."""
-    samples: list[float] = []
-    while not criterion.enough(samples):
-        samples.append(sample())
-    return summarise(samples, cache)
+class Sampler:
+    """Samples of one kernel as they are taken; those at a throttled clock are taken again, up to MOST_DISCARDED."""
+
+    def __init__(self, take: Callable[[], Sample], clocks: Clocks, first: Sequence[Sample] = ()) -> None:
+        self._take, self._clocks = take, clocks
+        self.samples: list[Sample] = []
+        self.discarded = self.throttled = 0
+        for sample in first:
+            self._judge(sample)
+
+    def add(self) -> None:
+        """Take one more sample that counts."""
+        count = len(self.samples)
+        while len(self.samples) == count:
+            self._judge(self._take())
+
+    def _judge(self, sample: Sample) -> None:
+        if self._clocks.throttled(sample.sm_clock_mhz):
+            if self.discarded + 1 <= MOST_DISCARDED * (len(self.samples) + self.discarded + 1):
+                self.discarded += 1
+                return
+            self.throttled += 1
+        self.samples.append(sample)
+
+    @property
+    def samples_us(self) -> list[float]:
+        """Their times."""
+        return [sample.us for sample in self.samples]
+
+    def timing(self, cache: str, health: Health, passes: int) -> Timing:
+        """What they come to; `health` is the device's after the last, `passes` how many made up a sample."""
+        clocks = tuple(sample.sm_clock_mhz for sample in self.samples if sample.sm_clock_mhz is not None)
+        return replace(
+            summarise(self.samples_us, cache),
+            sm_clocks_mhz=clocks if len(clocks) == len(self.samples) else (),
+            discarded=self.discarded,
+            throttled=self.throttled,
+            passes=passes,
+            power_w=health.power_w,
+            temperature_c=health.temperature_c,
+        )
+
+
+class Clocks:
+    """A session's clocks, against whose median a sample is judged: a nominal clock would condemn every sample of a
+    GPU that never reaches it."""
+
+    def __init__(self) -> None:
+        self._seen: deque[float] = deque(maxlen=500)
+
+    def throttled(self, clock_mhz: float | None) -> bool:
+        """Whether a sample's clock is far below the session's median so far."""
+        if clock_mhz is None:
+            return False
+        low = len(self._seen) >= _JUDGED_AFTER and clock_mhz < THROTTLED * statistics.median(self._seen)
+        self._seen.append(clock_mhz)
+        return low
+
+
+def measure(sampler: Sampler, criterion: Criterion) -> None:
+    """Take samples until the criterion has enough."""
+    while not criterion.enough(sampler.samples_us):
+        sampler.add()
 
 
 def interleave(
-    samplers: Sequence[Callable[[], float]],
+    samplers: Sequence[Sampler],
     *,
     budget_s: float,
     least: int,
     most: int,
     rng: random.Random,
     clock: Callable[[], float],
-) -> list[list[float]]:
+) -> None:
     """Sample contenders in rounds, each once a round in a random order, for about `budget_s` of wall clock.
 
     Sample i of each contender was taken in round i, so that two contenders can be compared in pairs.
     """
-    taken: list[list[float]] = [[] for _ in samplers]
     started = clock()
-    order = list(range(len(samplers)))
+    order = list(samplers)
     for rounds in range(most):
         if rounds >= least and clock() - started >= budget_s:
             break
         rng.shuffle(order)
-        for position in order:
-            taken[position].append(samplers[position]())
-    return taken
+        for sampler in order:
+            sampler.add()
 
 
 def paired_ratio(ours_us: Sequence[float], theirs_us: Sequence[float]) -> tuple[float, float, float]:

@@ -40,10 +40,9 @@ def calibrate(device: Device, binary: Binary) -> Mapping[str, float]:
 
     def seconds(entry: str, *args: np.generic) -> float:
         launch = Launch(entry, (blocks, 1, 1), (256, 1, 1), 0, args)
-        device.time_us(lambda: module.launch(launch), cold=False)
-        return (
-            statistics.median(device.time_us(lambda: module.launch(launch), cold=False) for _ in range(_SAMPLES)) / 1e6
-        )
+        once = [lambda: module.launch(launch)]
+        device.time(once, cold=False)
+        return statistics.median(device.time(once, cold=False).us for _ in range(_SAMPLES)) / 1e6
 
     steps = _STEPS[kind]
     threads = blocks * 256

@@ -6,7 +6,7 @@ A device loads a compiled program, fills and reads memory, launches kernels and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -91,6 +91,24 @@ HostArray = npt.NDArray[np.uint8]
 """Bytes in the host's memory."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timing of a forward pass."""
+
+    us: float
+    """microseconds of one pass"""
+    sm_clock_mhz: float | None = None
+    """mean clock of the multiprocessors meanwhile; None where the device does not tell"""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a device's sensors say now; None where there is no such sensor."""
+
+    power_w: float | None = None
+    temperature_c: float | None = None
+
+
 class Module(Protocol):
     """A loaded program."""
 
@@ -148,11 +166,23 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait for everything enqueued. Raises Rejected('runtime', 'illegal_address' | 'trap' | ..., ...)."""
 
-    def time_us(self, run: Callable[[], None], *, cold: bool) -> float:
-        """Microseconds from the start of the first launch that `run` enqueues to the end of the last."""
+    @property
+    def short_us(self) -> float:
+        """A pass shorter than this is timed several in a row: alone it shows mostly the gap around a launch."""
 
-    def baseline(self, baseline: Baseline, problem: Conv2dProblem) -> Callable[[], None]:
-        """A function that enqueues a library's forward pass. Raises DeviceError where there is no such library."""
+    def time(self, passes: Sequence[Callable[[], None]], *, cold: bool) -> Sample:
+        """From the start of the first launch that the first pass enqueues to the end of the last one's last, per pass.
+
+        `cold` empties the caches before the first pass only: several passes are cold when each has its own arrays.
+        """
+
+    def health(self) -> Health: ...
+
+    def baseline(self, baseline: Baseline, problem: Conv2dProblem, *, copies: int) -> tuple[Callable[[], None], ...]:
+        """Functions that enqueue a library's forward pass, each on arrays of its own.
+
+        Raises DeviceError where there is no such library.
+        """
 
     def close(self) -> None: ...
 

@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import TypeAlias
 
-from autotune.benchmark import Converged, Race, interleave, lost, measure, summarise
+from autotune.benchmark import Clocks, Converged, Race, Sampler, interleave, lost, measure
 from autotune.calibrate import calibrate
 from autotune.compile import Binary
 from autotune.device import Device, compile_program, open_device
@@ -43,7 +44,12 @@ from autotune.worker import (
     Request,
 )
 
+Passes: TypeAlias = Sequence[Callable[[], None]]
+"""Functions that enqueue one forward pass each."""
+
 _LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # of the finals
+_MOST_PASSES = 32  # in one sample of a short kernel
+_COPIES_BYTES = 1 << 30  # the most that copies of a layer's arrays may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +59,20 @@ class _Loaded:
     kernel: LoadedKernel
     workspace: GuardedArray
     packed_w: GuardedArray
+    owned: ExitStack
+    """what is given back with it"""
 
 
 class Session:
     """What a worker holds between requests."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], opening: Callable[[str], Device] = open_device) -> None:
         self._clock = clock
+        self._opening = opening
         self._device: Device | None = None
         self._verifier: Verifier | None = None
         self._network: Network | None = None
+        self._clocks = Clocks()
 
     def answer(self, request: Request) -> Reply:
         """Do what a request asks."""
@@ -70,7 +80,7 @@ class Session:
             case CompileRequest(program, target):
                 return compile_program(program, target)
             case OpenRequest(name):
-                self._device = open_device(name)
+                self._device = self._opening(name)
                 return Opened(self._device.info, self._device.environment)
             case LayerRequest(problem, check):
                 if self._verifier is not None:
@@ -114,23 +124,54 @@ class Session:
             packed_w = GuardedArray(device, source.packed_w_bytes)
             owned.callback(packed_w.free)
             kernel = LoadedKernel(device, module, source, weight_bytes=verifier.normal.w.size_bytes)
-            yield _Loaded(kernel, workspace, packed_w)
+            yield _Loaded(kernel, workspace, packed_w, owned)
+
+    def _passes(self, loaded: _Loaded, count: int, *, cold: bool) -> Passes:
+        """Forward passes of a kernel; when several must be cold, each on arrays of its own."""
+        device, verifier, kernel, source = self._opened(), self._layer(), loaded.kernel, loaded.kernel.source
+        if count == 1 or not cold:
+            tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
+            return [partial(kernel.run, kernel.forward(tensors))] * count
+
+        def scratch(size_bytes: int) -> int:
+            address = device.allocate(size_bytes)
+            loaded.owned.callback(device.free, address)
+            return address
+
+        passes = []
+        for copy in verifier.copies(count):
+            tensors = replace(copy, packed_w=scratch(source.packed_w_bytes), workspace=scratch(source.workspace_bytes))
+            device.copy(tensors.packed_w, loaded.packed_w.address, source.packed_w_bytes)
+            passes.append(partial(kernel.run, kernel.forward(tensors)))
+        return passes
+
+    def _several(self) -> int:
+        """Passes that make up one sample of a short kernel."""
+        return max(1, min(_MOST_PASSES, _COPIES_BYTES // self._layer().problem.minimal_bytes))
 
     def _finals(self, request: FinalsRequest) -> FinalsTimings:
         device, verifier = self._opened(), self._layer()
         cold = request.cache == "cold"
         with ExitStack() as held:
-            runs: list[Callable[[], None]] = []
-            for source, binary in request.kernels:
-                loaded = held.enter_context(self._loaded(source, binary))
+            kernels = [held.enter_context(self._loaded(source, binary)) for source, binary in request.kernels]
+            for loaded in kernels:
                 tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
                 loaded.kernel.prepare(tensors)
-                runs.append(partial(loaded.kernel.run, loaded.kernel.forward(tensors)))
-            runs += [device.baseline(baseline, verifier.problem) for baseline in request.baselines]
-            samplers = [partial(device.time_us, run, cold=cold) for run in runs]
-            for sampler in samplers:
-                sampler()
-            taken = interleave(
+
+            def contenders(count: int) -> list[Passes]:
+                passes: list[Passes] = [self._passes(loaded, count, cold=cold) for loaded in kernels]
+                return passes + [
+                    device.baseline(baseline, verifier.problem, copies=count) for baseline in request.baselines
+                ]
+
+            count, entered = 1, contenders(1)
+            if min(device.time(passes, cold=cold).us for passes in entered) < device.short_us:
+                count = self._several()
+                entered = contenders(count)
+                for passes in entered:
+                    device.time(passes, cold=cold)
+            samplers = [Sampler(partial(device.time, passes, cold=cold), self._clocks) for passes in entered]
+            interleave(
                 samplers,
                 budget_s=request.budget_s,
                 least=_LEAST_ROUNDS,
@@ -138,7 +179,7 @@ class Session:
                 rng=random.Random(request.seed),
                 clock=self._clock,
             )
-        return FinalsTimings(tuple(summarise(samples, request.cache) for samples in taken))
+        return FinalsTimings(tuple(sampler.timing(request.cache, device.health(), count) for sampler in samplers))
 
     def _evaluate(self, request: EvaluateRequest) -> Measured:
         started = self._clock()
@@ -146,33 +187,30 @@ class Session:
             return self._measure(loaded, request, started)
 
     def _measure(self, loaded: _Loaded, request: EvaluateRequest, started: float) -> Measured:
-        device, verifier, kernel = self._opened(), self._layer(), loaded.kernel
+        device, verifier, cold = self._opened(), self._layer(), request.cache == "cold"
         ready = self._clock()
-        launches = kernel.forward(verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address))
         best_us = math.inf if request.best_us is None else request.best_us
-        trial_run: list[float] = []
-
-        def sample() -> float:
-            return device.time_us(lambda: kernel.run(launches), cold=request.cache == "cold")
 
         def in_the_race(run_us: float) -> bool:
-            trial_run.append(run_us)
-            return device.info.kind == "host" or not lost(trial_run, best_us)  # one run on a busy CPU says little
+            return device.info.kind == "host" or not lost([run_us], best_us)  # one run on a busy CPU says little
 
-        error = verifier.verify(kernel, loaded.workspace, loaded.packed_w, repeat=in_the_race)
-        verified = self._clock()
-        if lost(trial_run, best_us):
-            timing = summarise(trial_run, request.cache)
-        else:
-            timing = measure(sample, Race(best_us, Converged()), cache=request.cache)
+        verified = verifier.verify(loaded.kernel, loaded.workspace, loaded.packed_w, repeat=in_the_race)
+        done = self._clock()
+        runs = verified.runs
+        count = self._several() if min(run.us for run in runs) < device.short_us else 1
+        passes = self._passes(loaded, count, cold=cold)
+        fits = lost([runs[0].us], best_us) or (cold and count == 1)  # the verification's own runs are samples too
+        sampler = Sampler(partial(device.time, passes, cold=cold), self._clocks, runs if fits else ())
+        measure(sampler, Race(best_us, Converged()))
+        timing = sampler.timing(request.cache, device.health(), count)
         measured = self._clock()
         return Measured(
             timing=timing,
-            error=error,
+            error=verified.error,
             too_slow=lost(timing.samples_us, best_us),
             load_us=1e6 * (ready - started),
-            verify_us=1e6 * (verified - ready),
-            measure_us=1e6 * (measured - verified),
+            verify_us=1e6 * (done - ready),
+            measure_us=1e6 * (measured - done),
         )
 
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from autotune.benchmark import interleave, median_half_width, summarise
+from autotune.benchmark import Clocks, Sampler, interleave, median_half_width
 from autotune.compile import Binary
-from autotune.device import Device, HostArray, Launch
+from autotune.device import Device, HostArray, Launch, Sample
 from autotune.errors import Rejected
 from autotune.forward import LoadedKernel, Tensors
 from autotune.source import KernelSource
@@ -78,8 +78,10 @@ def run_span(device: Device, verifier: Verifier, request: SpanRequest, clock: Ca
         loaded = clock()
         span.verify()
         verified = clock()
-        taken = interleave(
-            [span.total_us, span.copy_in_us, span.kernel_us, span.copy_out_us],
+        clocks = Clocks()
+        samplers = [Sampler(take, clocks) for take in (span.total, span.copy_in, span.kernel, span.copy_out)]
+        interleave(
+            samplers,
             budget_s=_BUDGET_S,
             least=_LEAST_ROUNDS,
             most=_MOST_ROUNDS,
@@ -88,7 +90,7 @@ def run_span(device: Device, verifier: Verifier, request: SpanRequest, clock: Ca
         )
         error = span.verify_again()
         measured = clock()
-        total, copy_in, kernel, copy_out = taken
+        total, copy_in, kernel, copy_out = (sampler.samples_us for sampler in samplers)
         parts = SpanParts(
             copy_in_us=statistics.median(copy_in),
             kernel_us=statistics.median(kernel),
@@ -100,7 +102,7 @@ def run_span(device: Device, verifier: Verifier, request: SpanRequest, clock: Ca
         )
     return Spanned(
         Measured(
-            timing=summarise(total, "hot"),
+            timing=samplers[0].timing("hot", device.health(), 1),
             error=error,
             load_us=1e6 * (loaded - started),
             verify_us=1e6 * (verified - loaded),
@@ -243,21 +245,21 @@ class _Span:
         self._run()
         return self._judge(self.verifier.normal)
 
-    def total_us(self) -> float:
+    def total(self) -> Sample:
         """Host to host."""
-        return self._time_us(self._enqueue)
+        return self._time(self._enqueue)
 
-    def copy_in_us(self) -> float:
+    def copy_in(self) -> Sample:
         """Only the inputs."""
-        return self._time_us(self._enqueue_in)
+        return self._time(self._enqueue_in)
 
-    def kernel_us(self) -> float:
+    def kernel(self) -> Sample:
         """Only the kernels."""
-        return self._time_us(self._enqueue_kernels)
+        return self._time(self._enqueue_kernels)
 
-    def copy_out_us(self) -> float:
+    def copy_out(self) -> Sample:
         """Only the outputs."""
-        return self._time_us(self._enqueue_out)
+        return self._time(self._enqueue_out)
 
     def _enqueue(self) -> None:
         for step in self._steps:
@@ -277,11 +279,11 @@ class _Span:
         for step in self._steps:
             self.device.copy_out(step.y, step.lane.y.address, stream=step.lane.stream)
 
-    def _time_us(self, enqueue: Callable[[], None]) -> float:
+    def _time(self, enqueue: Callable[[], None]) -> Sample:
         started = self._clock()
         enqueue()
         self.device.synchronize()
-        return 1e6 * (self._clock() - started)
+        return Sample(1e6 * (self._clock() - started))
 
     def _run(self) -> None:
         self._enqueue()

@@ -80,6 +80,17 @@ class Timing:
     q3_us: float
     cache: str
     """`cold` (L2 written over before each sample) or `hot`"""
+    sm_clocks_mhz: tuple[float, ...] = ()
+    """mean clock during each sample; empty where the device does not tell"""
+    discarded: int = 0
+    """samples at a throttled clock that were measured again"""
+    throttled: int = 0
+    """samples at a throttled clock that had to be kept"""
+    passes: int = 1
+    """forward passes that one sample is the mean of; more than one for kernels of a few microseconds"""
+    power_w: float | None = None
+    temperature_c: float | None = None
+    """both of the device, after the last sample"""
 
 
 @dataclass(frozen=True, slots=True)

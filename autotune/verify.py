@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.compile import Binary
-from autotune.device import Device, Launch
+from autotune.device import Device, Launch, Sample
 from autotune.errors import DeviceError, Rejected
 from autotune.forward import LoadedKernel, Tensors
 from autotune.problem import Conv2dProblem
@@ -109,6 +109,15 @@ class DataSet:
     magnitude: int
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A kernel that is right, and how long it took meanwhile."""
+
+    error: ErrorStats
+    runs: tuple[Sample, ...]
+    """forward passes on normal data, each from a cold cache"""
+
+
 class Verifier:
     """A layer's data sets and references on one device, made once and used for every kernel of the layer."""
 
@@ -119,6 +128,7 @@ class Verifier:
         self._result = device.allocate(5 * 8)
         self._owned: list[int] = [self._result]
         self._arrays: list[GuardedArray] = []
+        self._copies: list[Tensors] = []
         outputs = problem.y_elements // problem.n
         most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
         if most < 1:
@@ -139,7 +149,7 @@ class Verifier:
         workspace: GuardedArray,
         packed_w: GuardedArray,
         repeat: Callable[[float], bool] = lambda _: True,
-    ) -> ErrorStats:
+    ) -> Verified:
         """Run and compare the kernel on both data sets, three times on the second.
 
         The last two runs only compare bits with the first; `repeat`, given the microseconds of the first run on the
@@ -153,18 +163,29 @@ class Verifier:
             self._check_guards(arrays)
             self._check_inputs()
             self._compare(self.integers, source, exact=True)
-        run_us = self._run(kernel, self.normal, workspace, packed_w)
+        runs = [self._run(kernel, self.normal, workspace, packed_w)]
         self._check_guards(arrays)
         self._check_inputs()
-        stats = self._compare(self.normal, source, exact=False)
-        if repeat(run_us) and source.deterministic:
+        error = self._compare(self.normal, source, exact=False)
+        if repeat(runs[0].us) and source.deterministic:
             first = self._hash(self.y)
             for _ in range(REPEATS):
-                self._run(kernel, self.normal, workspace, packed_w, prepare=False)
+                runs.append(self._run(kernel, self.normal, workspace, packed_w, prepare=False))
                 if self._hash(self.y) != first:
                     message = "two runs on the same data gave different bits, but the template says deterministic"
                     raise Rejected(Outcome.CORRECTNESS, "nondeterministic", message)
-        return stats
+        return Verified(error, tuple(runs))
+
+    def copies(self, count: int) -> tuple[Tensors, ...]:
+        """The normal data so many times, each with an output of its own, for passes that must not share a cache."""
+        while len(self._copies) < count:
+            arrays = (self.normal.x, self.normal.w, self.normal.bias, self.y)
+            addresses = [self.device.allocate(array.size_bytes) for array in arrays]
+            self._owned += addresses
+            for address, array in zip(addresses, arrays, strict=True):
+                self.device.copy(address, array.address, array.size_bytes)
+            self._copies.append(Tensors(*addresses))
+        return tuple(self._copies[:count])
 
     def judge(self, data: DataSet, source: KernelSource, arrays: Sequence[GuardedArray] = ()) -> ErrorStats:
         """Check all guards, the inputs, and every output in y, which the caller had made from one data set."""
@@ -235,8 +256,8 @@ class Verifier:
         packed_w: GuardedArray,
         *,
         prepare: bool = True,
-    ) -> float:
-        """Poison, prepare and run once; microseconds of the forward pass, from a cold cache."""
+    ) -> Sample:
+        """Poison, prepare and run once, from a cold cache."""
         tensors = self.tensors(data, packed_w.address, workspace.address)
         self.y.poison()
         workspace.poison()
@@ -244,9 +265,9 @@ class Verifier:
             packed_w.poison()
             kernel.prepare(tensors)
         launches = kernel.forward(tensors)
-        run_us = self.device.time_us(lambda: kernel.run(launches), cold=True)
+        sample = self.device.time([lambda: kernel.run(launches)], cold=True)
         self.device.synchronize()
-        return run_us
+        return sample
 
     def _compare(self, data: DataSet, source: KernelSource, *, exact: bool) -> ErrorStats:
         problem = self.problem

@@ -9,6 +9,7 @@ import sysconfig
 _site = pathlib.Path(sysconfig.get_paths()["purelib"]) / "nvidia"
 _root = next(iter(sorted(_site.glob("cu1*"))), _site / "cuda_runtime")
 CUDA_ROOT = str(_root)
+CUDA_INC_DIR = [str(_path) for _path in sorted(_site.glob("*/include"))]  # CUDA 12's wheels have a folder each
 
 # The linker wants libcuda.so; a driver installs libcuda.so.1 only. LIBCUDA names a stand-in where there is no driver.
 _links = pathlib.Path(os.path.expanduser("~")) / "lib"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
 from autotune.compile import NVCC_FLAGS, Binary, Program, compile_cubin, cubin_binary, first_errors, nvcc_options
-from autotune.device import Baseline, DeviceInfo, Environment, HostArray, Launch
+from autotune.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Sample
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Conv2dProblem
 from autotune.toolchain import compiler_version, find_nvcc
@@ -26,14 +26,16 @@ except ImportError as error:  # no libcuda, or PyCUDA not installed
 else:
     _WHY_NOT = ""
 
+try:
+    import pynvml
+except ImportError:
+    pynvml = None
+
 _FLUSH_L2_SIZES = 4  # times the L2 size written before a cold sample; long enough to hide the launch that follows
-_SPIN_CYCLES = 200_000  # about 100 us
-_SPIN = """extern "C" __global__ void spin(long long cycles) {
-    const long long start = clock64();
-    while (clock64() - start < cycles) {
-    }
-}
-"""
+_SPIN_CLOCKS = 200_000  # about 100 us
+_SPIN_CLOCKS_PER_PASS = 20_000  # about 10 us, more than a launch takes from Python
+_LEAST_CLOCKED_NS = 50_000  # the nanosecond timer of some GPUs ticks once a microsecond
+_PROBE = Path(__file__).parent / "probe.ptx"
 _STICKY = {
     "illegal memory access": "illegal_address",
     "misaligned address": "misaligned_address",
@@ -135,6 +137,64 @@ class CudaModule:
         return function
 
 
+class _Clocks:
+    """The multiprocessors' clock over a measurement: cycles and nanoseconds are noted before and after it."""
+
+    def __init__(self, probe: CudaModule, sm_count: int) -> None:
+        self._probe = probe
+        self._notes = np.zeros((2, sm_count, 3), np.int64)
+        self._memory = driver.mem_alloc(self._notes.nbytes)
+        driver.memset_d8(int(self._memory), 0, self._notes.nbytes)
+        self._serial = 0
+
+    def begin(self) -> None:
+        """Enqueue the first note of a measurement."""
+        self._serial += 1
+        self._note(0)
+
+    def end(self) -> None:
+        """Enqueue its second."""
+        self._note(1)
+
+    def _note(self, which: int) -> None:
+        to = int(self._memory) + which * self._notes[0].nbytes
+        blocks = (self._notes.shape[1], 1, 1)
+        self._probe.launch(Launch("stamp", blocks, (1, 1, 1), 0, (np.uint64(to), np.uint64(self._serial))))
+
+    def read_mhz(self) -> float | None:
+        """The mean clock between the two notes; None when it was too short, or no multiprocessor made both."""
+        driver.memcpy_dtoh(self._notes, int(self._memory))
+        before, after = self._notes
+        same = (before[:, 2] == self._serial) & (after[:, 2] == self._serial)
+        cycles, nanoseconds = (after - before)[same, 0], (after - before)[same, 1]
+        if not same.any() or nanoseconds.max() < _LEAST_CLOCKED_NS:
+            return None
+        return float(np.median(1000.0 * cycles / nanoseconds))
+
+
+class _Sensors:
+    """Power and temperature of a GPU from NVML."""
+
+    def __init__(self, pci_bus_id: str) -> None:
+        self._handle: object = None
+        if pynvml is not None:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlInit()
+                self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id.encode())
+
+    def read(self) -> Health:
+        """What the sensors say now; nothing where there are none."""
+        if self._handle is None:
+            return Health()
+        try:
+            return Health(
+                power_w=pynvml.nvmlDeviceGetPowerUsage(self._handle) / 1000,
+                temperature_c=float(pynvml.nvmlDeviceGetTemperature(self._handle, pynvml.NVML_TEMPERATURE_GPU)),
+            )
+        except pynvml.NVMLError:
+            return Health()
+
+
 class CudaDevice:
     """One GPU, in its primary context (which other libraries of the process share)."""
 
@@ -161,8 +221,10 @@ class CudaDevice:
         self._flush = driver.mem_alloc(self._flush_bytes)
         self._flushes = 0
         self._start, self._end = driver.Event(), driver.Event()
-        self._spin: CudaModule | None = None
         self._streams = Streams()
+        self._probe = CudaModule(_PROBE.read_bytes() + b"\0", self._streams)
+        self._clocks = _Clocks(self._probe, self._info.sm_count)
+        self._sensors = _Sensors(self._device.pci_bus_id())
 
     @property
     def info(self) -> DeviceInfo:
@@ -268,37 +330,49 @@ class CudaDevice:
         except driver.Error as error:
             raise _rejected(error) from None
 
-    def time_us(self, run: Callable[[], None], *, cold: bool) -> float:
-        """Events around one forward pass, its launches queued while the device is kept busy before the first event.
+    @property
+    def short_us(self) -> float:
+        """A launch's own gap is 2 to 3 us."""
+        return 20.0
 
-        Cold: writing over the L2 cache keeps it busy. Hot: the forward pass runs once, then a kernel spins.
+    def time(self, passes: Sequence[Callable[[], None]], *, cold: bool) -> Sample:
+        """Events around the passes, which are queued while the device is kept busy before the first event.
+
+        Cold: writing over the L2 cache keeps it busy. Hot: a forward pass runs once before. A kernel that spins gives
+        the time to queue what follows.
         """
         try:
             if cold:
                 self._flushes += 1
                 driver.memset_d8_async(int(self._flush), self._flushes % 251, self._flush_bytes)
             else:
-                run()
-                self._block()
+                passes[0]()
+            if len(passes) > 1 or not cold:
+                self._spin(_SPIN_CLOCKS + len(passes) * _SPIN_CLOCKS_PER_PASS)
+            self._clocks.begin()
             self._start.record()
-            run()
+            for enqueue in passes:
+                enqueue()
             self._end.record()
+            self._clocks.end()
             self._end.synchronize()
-            return 1000.0 * float(self._end.time_since(self._start))
+            us = 1000.0 * float(self._end.time_since(self._start)) / len(passes)
+            return Sample(us, self._clocks.read_mhz())
         except driver.Error as error:
             raise _rejected(error) from None
 
-    def _block(self) -> None:
-        """Keep the device busy for some 100 us."""
-        if self._spin is None:
-            self._spin = CudaModule(compile_cuda(Program(_SPIN, ("spin",)), self._info.arch).image, self._streams)
-        self._spin.launch(Launch("spin", (1, 1, 1), (1, 1, 1), 0, (np.int64(_SPIN_CYCLES),)))
+    def _spin(self, clocks: int) -> None:
+        self._probe.launch(Launch("spin", (1, 1, 1), (1, 1, 1), 0, (np.uint64(clocks),)))
 
-    def baseline(self, baseline: Baseline, problem: Conv2dProblem) -> Callable[[], None]:
+    def health(self) -> Health:
+        """From NVML, where it is installed."""
+        return self._sensors.read()
+
+    def baseline(self, baseline: Baseline, problem: Conv2dProblem, *, copies: int) -> tuple[Callable[[], None], ...]:
         """PyTorch's convolution in this device's primary context."""
-        from autotune.devices.torch_baseline import cudnn_runner
+        from autotune.devices.torch_baseline import cudnn_runners
 
-        return cudnn_runner(baseline, problem, self._number)
+        return cudnn_runners(baseline, problem, self._number, copies)
 
     def close(self) -> None:
         """Leave the primary context; PyCUDA aborts at exit when one is still on its stack."""

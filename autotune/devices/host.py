@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.compile import Binary
-from autotune.device import Baseline, DeviceInfo, Environment, HostArray, Launch
+from autotune.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Sample
 from autotune.devices.elf import Symbol, symbols
 from autotune.devices.host_compile import FLAGS, RUNTIME_NAME, compile_runtime
 from autotune.errors import DeviceError, Rejected
@@ -60,6 +60,8 @@ class HostOptions:
     """order of a block's threads: 0 ascending, 1 descending, else shuffled with this seed"""
     launch_limit_s: float = 60.0
     """a launch that takes longer is stopped between two blocks"""
+    short_us: float = 0.0
+    """passes shorter than this are timed several in a row; a call from Python hides nothing, so none are"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,22 +273,32 @@ class HostDevice:
         if failure:
             raise failure
 
-    def time_us(self, run: Callable[[], None], *, cold: bool) -> float:
-        """Microseconds of wall clock that `run` takes; `cold` overwrites the last-level cache before it."""
+    @property
+    def short_us(self) -> float:
+        """As the options say."""
+        return self.options.short_us
+
+    def time(self, passes: Sequence[Callable[[], None]], *, cold: bool) -> Sample:
+        """Wall clock that the passes take, per pass; `cold` overwrites the last-level cache before them."""
         if cold:
             if self._flush is None:
                 size = min(FLUSH_BYTES_MAX, max(1 << 20, 2 * self._info.l2_bytes))
                 self._flush = np.zeros(size, np.uint8)
             self._flush += np.uint8(1)
         start = time.perf_counter_ns()
-        run()
+        for enqueue in passes:
+            enqueue()
         elapsed = time.perf_counter_ns() - start
         self.synchronize()
-        return elapsed / 1000
+        return Sample(elapsed / 1000 / len(passes))
 
-    def baseline(self, baseline: Baseline, problem: Conv2dProblem) -> Callable[[], None]:
+    def health(self) -> Health:
+        """The CPU's sensors are left alone."""
+        return Health()
+
+    def baseline(self, baseline: Baseline, problem: Conv2dProblem, *, copies: int) -> tuple[Callable[[], None], ...]:
         """None on the CPU."""
-        raise DeviceError(f"host: {baseline.name} for {problem}: libraries are measured on CUDA devices only")
+        raise DeviceError(f"host: {baseline.name} for {problem} x {copies}: libraries run on CUDA devices only")
 
     def close(self) -> None:
         """Free all memory. Modules must have been unloaded."""

@@ -7,14 +7,17 @@ same events time them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from autotune.device import Baseline
 from autotune.errors import DeviceError
 from autotune.problem import Conv2dProblem
 
 
-def cudnn_runner(baseline: Baseline, problem: Conv2dProblem, device_number: int) -> Callable[[], None]:
-    """A function that enqueues one forward pass on data of its own. Raises DeviceError when PyTorch cannot do it.
+def cudnn_runners(
+    baseline: Baseline, problem: Conv2dProblem, device_number: int, copies: int
+) -> tuple[Callable[[], None], ...]:
+    """Functions that enqueue one forward pass, each on data of its own. Raises DeviceError when PyTorch cannot do it.
 
     cudnn.benchmark is on, weights and input are resident in the baseline's layout, the epilogue is the problem's.
     """
@@ -35,12 +38,12 @@ def cudnn_runner(baseline: Baseline, problem: Conv2dProblem, device_number: int)
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
 
-    x = random(p.n, p.c, p.h, p.w).contiguous(memory_format=memory)
+    inputs = [random(p.n, p.c, p.h, p.w).contiguous(memory_format=memory) for _ in range(copies)]
     w = random(p.k, p.c // p.groups, p.r, p.s).contiguous(memory_format=memory)
     bias = None if p.epilogue == "none" else random(p.k)
     torch.backends.cudnn.benchmark = True
 
-    def run() -> None:
+    def run(x: torch.Tensor) -> None:
         torch.backends.cudnn.allow_tf32 = baseline.tf32
         with torch.inference_mode():
             y = torch.nn.functional.conv2d(
@@ -50,6 +53,6 @@ def cudnn_runner(baseline: Baseline, problem: Conv2dProblem, device_number: int)
                 torch.relu_(y)
 
     for _ in range(3):  # cudnn.benchmark chooses its algorithm in the first pass
-        run()
+        run(inputs[0])
     torch.cuda.synchronize(device)
-    return run
+    return tuple(partial(run, x) for x in inputs)

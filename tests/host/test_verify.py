@@ -212,7 +212,7 @@ class Verified:
         )
         nothing = GuardedArray(self.device, 0)
         kernel = LoadedKernel(self.device, self.module, source, weight_bytes=self.verifier.normal.w.size_bytes)
-        return self.verifier.verify(kernel, nothing, nothing)
+        return self.verifier.verify(kernel, nothing, nothing).error
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 
 from autotune.benchmark import (
+    Clocks,
     Converged,
     Race,
+    Sampler,
     interleave,
     lost,
     measure,
@@ -23,6 +26,8 @@ from autotune.benchmark import (
     paired_ratio,
     summarise,
 )
+from autotune.device import Health, Sample
+from autotune.trial import Timing
 
 STEADY = (
     *(6843.90, 6870.81, 6862.83, 6872.67, 6872.59, 6852.56, 6849.48, 6861.46, 6854.44, 6860.24, 6854.70, 6870.70),
@@ -154,22 +159,77 @@ def test_a_race_ends_at_the_first_hopeless_sample() -> None:
     assert stops_after([300.0, *[299.0] * 9], Race(100.0, Converged())) == 5
 
 
+def test_only_the_leaders_are_timed_to_the_end() -> None:
+    wavering = [110.0, 118.0, 106.0, 121.0, 113.0, 109.0, 117.0, 120.0] * 8
+    assert stops_after(wavering, Race(100.0, Converged())) == 5, "surely behind"
+    assert stops_after(wavering, Race(104.0, Converged())) == stops_after(wavering, Converged()) != 5
+
+
+def at_clocks(*clocks_mhz: float) -> Sampler:
+    """A sampler on a device whose clock takes these values, after a session at 1,980 MHz; times follow the clock."""
+    clocks = Clocks()
+    for _ in range(100):
+        assert not clocks.throttled(1980.0)
+    values = iter(clocks_mhz)
+
+    def take() -> Sample:
+        clock_mhz = next(values)
+        return Sample(198_000.0 / clock_mhz, clock_mhz)
+
+    return Sampler(take, clocks)
+
+
+def test_a_throttled_sample_is_measured_again() -> None:
+    sampler = at_clocks(1980, 1980, 1965, 1980, 1400, 1980, 1980)
+    for _ in range(6):
+        sampler.add()
+    timing = sampler.timing("cold", Health(350.0, 61.0), 1)
+    assert list(timing.sm_clocks_mhz) == [1980, 1980, 1965, 1980, 1980, 1980]
+    assert (timing.discarded, timing.throttled) == (1, 0)
+    assert timing.q3_us < 101
+    assert (timing.power_w, timing.temperature_c) == (350.0, 61.0)
+
+
+def test_a_gpu_that_stays_throttled_is_measured_as_it_is_and_the_samples_are_marked() -> None:
+    sampler = at_clocks(*[1400.0] * 40)
+    for _ in range(20):
+        sampler.add()
+    timing = sampler.timing("cold", Health(), 1)
+    assert timing.throttled == 20
+    assert timing.discarded <= 0.2 * (20 + timing.discarded)
+    assert set(timing.sm_clocks_mhz) == {1400.0}
+
+
+def test_the_session_not_the_nominal_clock_says_what_is_throttled() -> None:
+    clocks = Clocks()
+    assert not any(clocks.throttled(1200.0) for _ in range(300)), "a GPU that never runs faster is not throttled"
+    assert clocks.throttled(1000.0)
+    assert not clocks.throttled(None)
+
+
 def test_a_race_is_not_lost_by_one_slow_sample() -> None:
     assert lost([900.0], 100.0)
     assert not lost([900.0, 200.0], 100.0)
     assert not lost([], 100.0)
 
 
+def measured(samples_us: Iterator[float], criterion: Converged | Race) -> Timing:
+    """What measuring makes of samples from a device without a clock or sensors."""
+    sampler = Sampler(lambda: Sample(next(samples_us)), Clocks())
+    measure(sampler, criterion)
+    return sampler.timing("cold", Health(), 1)
+
+
 def test_measuring_takes_what_the_criterion_wants() -> None:
     samples = iter(FIRST_IS_SLOW)
-    timing = measure(lambda: next(samples), Converged(), cache="cold")
+    timing = measured(samples, Converged())
     assert timing.samples_us == FIRST_IS_SLOW[: len(timing.samples_us)]
     assert len(timing.samples_us) == stops_after(FIRST_IS_SLOW, Converged())
     assert timing.cache == "cold"
 
 
 def test_a_lost_race_keeps_its_one_time() -> None:
-    timing = measure(lambda: 500.0, Race(100.0, Converged()), cache="hot")
+    timing = measured(iter([500.0, 500.0]), Race(100.0, Converged()))
     assert (timing.samples_us, timing.median_us, timing.q1_us, timing.q3_us) == ((500.0,), 500.0, 500.0, 500.0)
 
 
@@ -189,19 +249,20 @@ class Bench:
         self.log: list[int] = []
         self.now_s = 0.0
 
-    def sample(self, contender: int) -> float:
+    def sample(self, contender: int) -> Sample:
         """Run one contender."""
         self.log.append(contender)
         time_us = self.times_us[contender] * (1 + len(self.log) / 100)
         self.now_s += 1e-6 * time_us
-        return time_us
+        return Sample(time_us)
 
     def rounds(self, *, budget_s: float, least: int, most: int, seed: int = 0) -> list[list[float]]:
         """All contenders' samples."""
-        samplers = [lambda at=at: self.sample(at) for at in range(len(self.times_us))]
-        return interleave(
+        samplers = [Sampler(partial(self.sample, at), Clocks()) for at in range(len(self.times_us))]
+        interleave(
             samplers, budget_s=budget_s, least=least, most=most, rng=random.Random(seed), clock=lambda: self.now_s
         )
+        return [sampler.samples_us for sampler in samplers]
 
 
 def test_every_contender_runs_once_a_round_in_changing_order() -> None:
