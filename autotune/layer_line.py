@@ -156,6 +156,8 @@ class LayerLine:
         self.quarantined = self.store.quarantined(scope)
         self.under_way: list[_Candidate] = []
         self.measuring: dict[Future[Measured], _Launched] = {}
+        self.ready: Future[None] | None = None
+        """done when the devices have the layer's data"""
         self.next_number = self.store.next_number(scope)
         self.new = 0
         self.started = run.clock()
@@ -167,13 +169,11 @@ class LayerLine:
         if not any(space.default for space in self.spaces.values()):
             stopped = "no feasible config"
         suspects = [] if stopped else self._suspects()
-        if suspects or not (stopped or self._full()):
-            self.evaluator.begin_layer(self.layer.problem)
-            begun = True
-        else:
-            begun = False
+        searching = bool(suspects) or not (stopped or self._full())
         with ThreadPoolExecutor(self.evaluator.slots, thread_name_prefix="measure") as threads:
             try:
+                if searching:  # the first kernels are chosen and compiled meanwhile
+                    self.ready = threads.submit(self.evaluator.begin_layer, self.layer.problem)
                 for number, config in suspects:  # each alone, before anything else
                     self._start(number, config)
                     self._drain(threads)
@@ -182,6 +182,8 @@ class LayerLine:
                         stopped = self._why_stop() or self._ask()
                     self._advance(threads)
                 self._drain(threads)
+                if self.ready:
+                    self.ready.result()
             except BaseException:
                 self.under_way.clear()
                 raise
@@ -189,7 +191,7 @@ class LayerLine:
         if self.history.best is not None and (
             self.run_of.finals.baselines or not self.run_of.search or self._undecided()
         ):
-            if not begun:
+            if not searching:
                 self.evaluator.begin_layer(self.layer.problem)
             finals = self._finals()
         self._report(ended=True)
@@ -299,9 +301,12 @@ class LayerLine:
                 _wait_any([*self.measuring, *self._compiling()])
             else:
                 _wait_any(list(self.measuring))
-            for future in [future for future in self.measuring if future.done()]:
-                self._end(future)
-            self._launch(threads)  # the device must not wait for the search
+            ended = [(future, self.measuring[future]) for future in self.measuring if future.done()]
+            for future, _ in ended:
+                del self.measuring[future]
+            self._launch(threads, [launched for _, launched in ended])  # the device waits for nothing else
+            for future, launched in ended:
+                self._end(future, launched)
         elif self.under_way:
             _wait_any(self._compiling())
 
@@ -313,9 +318,12 @@ class LayerLine:
         while self.under_way or self.measuring:
             self._advance(threads)
 
-    def _launch(self, threads: ThreadPoolExecutor) -> None:
-        """Give free devices the candidates whose binaries are there; take over what is known of the others."""
-        measured_now = {launched.source.hash for launched in self.measuring.values()}
+    def _launch(self, threads: ThreadPoolExecutor, ended: Sequence[_Launched] = ()) -> None:
+        """Give free devices the candidates whose binaries are there; take over what is known of the others.
+
+        `ended` were measured, and are not stored yet.
+        """
+        measured_now = {launched.source.hash for launched in (*self.measuring.values(), *ended)}
         waiting: set[str] = set()
         for candidate in list(self.under_way):
             source_hash = candidate.source.hash
@@ -324,6 +332,8 @@ class LayerLine:
                     self.under_way.remove(candidate)
                     self._take_over(candidate)
             elif candidate.binary.done() and len(self.measuring) < self.evaluator.slots:
+                if self.ready:
+                    self.ready.result()
                 self.under_way.remove(candidate)
                 self._measure(candidate, candidate.binary, threads)
                 measured_now.add(source_hash)
@@ -378,9 +388,8 @@ class LayerLine:
         future = threads.submit(self.evaluator.evaluate, source, binary, cache=cache, best_us=best_us)
         self.measuring[future] = _Launched(key, trial, source)
 
-    def _end(self, future: Future[Measured]) -> None:
+    def _end(self, future: Future[Measured], launched: _Launched) -> None:
         """Store what a device said of a candidate."""
-        launched = self.measuring.pop(future)
         try:
             measured = future.result()
         except Rejected as rejected:

@@ -48,6 +48,7 @@ Passes: TypeAlias = Sequence[Callable[[], None]]
 """Functions that enqueue one forward pass each."""
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # of the finals
+_COMPILER_NICE = 10
 _MOST_PASSES = 32  # in one sample of a short kernel
 _COPIES_BYTES = 1 << 30  # the most that copies of a layer's arrays may take
 
@@ -73,11 +74,15 @@ class Session:
         self._verifier: Verifier | None = None
         self._network: Network | None = None
         self._clocks = Clocks()
+        self._compiles = False
 
     def answer(self, request: Request) -> Reply:
         """Do what a request asks."""
         match request:
             case CompileRequest(program, target):
+                if not self._compiles:  # what times kernels, and what proposes them, goes first
+                    self._compiles = True
+                    os.nice(_COMPILER_NICE)
                 return compile_program(program, target)
             case OpenRequest(name):
                 self._device = self._opening(name)

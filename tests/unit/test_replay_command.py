@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from statistics import median
 
@@ -205,9 +203,3 @@ def test_wrong_usage_exits_with_2_and_harms_nothing(autotune: Command, tmp_path:
     assert finished.code == 2
     assert finished.out == ""
     assert (tmp_path / "one.json").read_bytes() == before
-
-
-def test_the_command_starts_before_numpy_is_loaded() -> None:
-    """Threads of numpy's linear algebra are set by then; set later, they would have no effect."""
-    code = "import sys, autotune.__main__; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
