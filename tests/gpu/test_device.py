@@ -18,6 +18,7 @@ from autotune.template import load_template, template_files
 pytestmark = pytest.mark.gpu
 
 SMALL = Conv2dProblem(16, 4, 33, 33, 8, 5, 5)
+LARGE = Conv2dProblem(500, 4, 66, 66, 8, 5, 5)
 
 
 def test_device_describes_itself(gpu: DeviceEvaluator) -> None:
@@ -55,6 +56,25 @@ def test_times_repeat(gpu: DeviceEvaluator) -> None:
     assert hot.median_us < 1.3 * min(medians)
     assert (hot.cache, cold[0].cache) == ("hot", "cold")
     assert len(cold[0].samples_us) >= 5
+
+
+def test_samples_carry_clocks_and_short_kernels_take_several_passes(gpu: DeviceEvaluator) -> None:
+    medians = {}
+    for problem in (SMALL, LARGE):
+        gpu.begin_layer(problem)
+        bound = BoundTemplate(load_template(template_files()["direct"]), problem, gpu.info)
+        default = SearchSpace(bound, most_rows=0, sampled_rows=1).default
+        assert default is not None
+        source = render(bound, default)
+        binary = gpu.compile(source).result()
+        timing = gpu.evaluate(source, binary, cache="cold", best_us=None).timing
+        assert len(timing.sm_clocks_mhz) == len(timing.samples_us), timing
+        assert all(200 < clock_mhz < 4000 for clock_mhz in timing.sm_clocks_mhz)
+        assert timing.power_w is None or 10 < timing.power_w < 2000
+        assert timing.temperature_c is None or 10 < timing.temperature_c < 110
+        assert (timing.passes > 1) == (problem is SMALL)
+        medians[problem] = timing.median_us
+    assert 0.5 < medians[SMALL] < 20 < medians[LARGE]
 
 
 def test_slow_kernel_is_stopped_early_and_keeps_its_time(gpu: DeviceEvaluator) -> None:
