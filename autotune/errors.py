@@ -34,6 +34,10 @@ class StoreError(AutotuneError):
     """The results database cannot be opened, read or written."""
 
 
+class StoreWarning(UserWarning):
+    """What a user should know about a results database that works; one line, which the command line prints."""
+
+
 class ToolchainError(AutotuneError):
     """A compiler is missing or does not work."""
 

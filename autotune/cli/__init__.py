@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from typing import TextIO
 
 import click
 
@@ -18,7 +20,7 @@ from autotune.cli.replay import replay
 from autotune.cli.tune import compare, tune
 from autotune.cli.upkeep import cache, quarantine
 from autotune.cli.why import why
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, StoreWarning
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,10 +55,28 @@ for command in (
 def main() -> None:
     """Run the command line: exit 0, 1 for an AutotuneError (one line), 2 for wrong usage."""
     try:
-        cli(prog_name="autotune")
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", StoreWarning)
+            warnings.showwarning = _note
+            cli(prog_name="autotune")
     except AutotuneError as error:
         click.echo(f"autotune: {' '.join(str(error).splitlines())}", err=True)
         sys.exit(1)
     except BrokenPipeError:  # the reader of our output closed it: `autotune trials | head`
         sys.stderr.close()
         sys.exit(0)
+
+
+def _note(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,  # noqa: ARG001
+    line: str | None = None,
+) -> None:
+    """Print a note about the results database as one line, any other warning as Python does."""
+    if issubclass(category, StoreWarning):
+        click.echo(f"autotune: note: {message}", err=True)
+    else:
+        click.echo(warnings.formatwarning(message, category, filename, lineno, line), err=True, nl=False)

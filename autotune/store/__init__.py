@@ -2,6 +2,7 @@
 
 from autotune.store.answers import GENERATIONS, SORTS
 from autotune.store.records import (
+    RETIME_LABELS,
     BestRow,
     Cell,
     Finals,
@@ -11,6 +12,7 @@ from autotune.store.records import (
     ProfileRow,
     QuarantineRow,
     QueryResult,
+    RetimeRow,
     Scope,
     SpanRow,
     StudyKey,
@@ -26,6 +28,7 @@ from autotune.store.store import Store, compact
 
 __all__ = [
     "GENERATIONS",
+    "RETIME_LABELS",
     "SORTS",
     "BestRow",
     "Cell",
@@ -36,6 +39,7 @@ __all__ = [
     "ProfileRow",
     "QuarantineRow",
     "QueryResult",
+    "RetimeRow",
     "Scope",
     "SpanRow",
     "Store",

@@ -6,13 +6,22 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, RowMapping, Select, Table, and_, func, inspect, or_, select, tuple_
+from sqlalchemy import Connection, RowMapping, Select, and_, func, or_, select, tuple_
 
 from autotune.errors import StoreError
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store.database import one_line
-from autotune.store.records import BestRow, LayerRow, ProfileRow, SpanRow, StudyRow, TrialRow
-from autotune.store.rows import date_of, layer_of, problem_values, profile_of, span_of, timing_of, trial_row_of
+from autotune.store.records import BestRow, LayerRow, ProfileRow, RetimeRow, SpanRow, StudyRow, TrialRow
+from autotune.store.rows import (
+    date_of,
+    environment_of,
+    layer_of,
+    problem_values,
+    profile_of,
+    span_of,
+    timing_of,
+    trial_row_of,
+)
 from autotune.store.tables import (
     best_trials,
     devices,
@@ -20,6 +29,7 @@ from autotune.store.tables import (
     layers,
     measurements,
     profiles,
+    retimes,
     runs,
     sources,
     spans,
@@ -147,7 +157,14 @@ def select_trials() -> Select[*tuple[object, ...]]:
                 study_layers.c.name == name,
             ),
         )
-        .outerjoin(measurements, and_(measurements.c.trial_id == trials.c.id, measurements.c.finals_id.is_(None)))
+        .outerjoin(
+            measurements,
+            and_(
+                measurements.c.trial_id == trials.c.id,
+                measurements.c.finals_id.is_(None),
+                measurements.c.retime_id.is_(None),
+            ),
+        )
     )
 
 
@@ -253,8 +270,6 @@ def trials_by_id(connection: Connection, ids: Sequence[int]) -> dict[int, TrialR
 
 def list_spans(connection: Connection, places: Sequence[Place]) -> tuple[SpanRow, ...]:
     """The end-to-end trials of these layers with the parts of their times, in the order they were made."""
-    if not _has(connection, spans):
-        return ()
     pairs = [(place.study_id, place.subject_id) for place in places]
     statement = (
         select(spans)
@@ -269,8 +284,6 @@ def list_spans(connection: Connection, places: Sequence[Place]) -> tuple[SpanRow
 
 def list_profiles(connection: Connection, places: Sequence[Place]) -> tuple[ProfileRow, ...]:
     """What a profiler saw of these layers' kernels, oldest first."""
-    if not _has(connection, profiles):
-        return ()
     statement = (
         select(profiles)
         .join(trials, trials.c.id == profiles.c.trial_id)
@@ -285,9 +298,31 @@ def list_profiles(connection: Connection, places: Sequence[Place]) -> tuple[Prof
     )
 
 
-def _has(connection: Connection, table: Table) -> bool:
-    """False in a file of an older schema, opened for reading."""
-    return inspect(connection).has_table(table.name)
+def list_retimes(connection: Connection, places: Sequence[Place]) -> tuple[RetimeRow, ...]:
+    """What was measured again of these layers' shapes, oldest first."""
+    statement = (
+        select(retimes, runs, environments, measurements)
+        .join(trials, trials.c.id == retimes.c.trial_id)
+        .join(runs, runs.c.id == retimes.c.run_id)
+        .join(environments, environments.c.id == runs.c.environment_id)
+        .outerjoin(measurements, measurements.c.retime_id == retimes.c.id)
+        .where(trials.c.subject_id.in_({place.subject_id for place in places}))
+        .order_by(retimes.c.ended_at, retimes.c.id)
+    )
+    rows = connection.execute(statement).mappings().all()
+    whole = trials_by_id(connection, sorted({row[retimes.c.trial_id] for row in rows}))
+    return tuple(
+        RetimeRow(
+            row=whole[row[retimes.c.trial_id]],
+            environment=environment_of(row),
+            label=row[retimes.c.label],
+            before_us=row[retimes.c.before_us],
+            timing=None if row[measurements.c.id] is None else timing_of(row),
+            message=row[retimes.c.message],
+            ended_at=date_of(row[retimes.c.ended_at]),
+        )
+        for row in rows
+    )
 
 
 def list_layers(connection: Connection, places: Sequence[Place]) -> tuple[LayerRow, ...]:

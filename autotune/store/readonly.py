@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autotune.errors import StoreError
-from autotune.store.database import connect_beside, in_words, one_line
+from autotune.store.database import Database, connect_beside, in_words, one_line
 from autotune.store.records import QueryResult
 
 READING = frozenset(
@@ -23,10 +23,11 @@ THE_FILES_FAULT = frozenset(
 FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
 
 
-def query(path: Path, sql: str, timeout_s: float) -> QueryResult:
+def query(database: Database, sql: str) -> QueryResult:
     """Run one SELECT on a connection of its own. Raises StoreError with SQLite's words for anything else."""
     guard = _Guard()
-    with in_words(path, timeout_s), _connection(path, timeout_s, guard) as raw:
+    timeout_s = database.timeout_s
+    with in_words(database.path, timeout_s), _connection(database.file, timeout_s, guard) as raw:
         try:
             cursor = raw.execute(sql)
             if cursor.description is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, case, exists, func, select, update
 
 from autotune import __version__
 from autotune.device import DeviceInfo, Environment
@@ -13,7 +13,17 @@ from autotune.errors import StoreError
 from autotune.problem import Layer
 from autotune.source import KernelSource
 from autotune.store.database import one_line
-from autotune.store.records import Finals, KernelProfile, Scope, StudyKey, StudyRecord, TemplateRecord, TrialKey
+from autotune.store.records import (
+    RETIME_LABELS,
+    Finals,
+    KernelProfile,
+    Scope,
+    StudyKey,
+    StudyRecord,
+    TemplateRecord,
+    TrialKey,
+    TrialRow,
+)
 from autotune.store.rows import (
     Values,
     date_of,
@@ -36,6 +46,7 @@ from autotune.store.tables import (
     layers,
     measurements,
     profiles,
+    retimes,
     runs,
     sources,
     spans,
@@ -46,7 +57,7 @@ from autotune.store.tables import (
     trials,
     verdicts,
 )
-from autotune.trial import Config, Outcome, SpanParts, Trial
+from autotune.trial import Config, Outcome, SpanParts, Timing, Trial
 
 
 def insert(connection: Connection, table: Table, values: Values) -> int:
@@ -65,14 +76,14 @@ def begin_study(connection: Connection, record: StudyRecord, now: str, *, fresh:
     """The study's newest generation brought up to date, or a new generation."""
     newest = (
         select(studies.c.id, studies.c.generation, studies.c.fresh, studies.c.created_at)
-        .where(studies.c.name == record.name)
+        .where(studies.c.name == record.name, studies.c.imported_from.is_(None))
         .order_by(studies.c.generation.desc())
         .limit(1)
     )
     row = connection.execute(newest).one_or_none()
     content: Values = {"seed": record.seed, "text": record.text}
     if row is None or fresh:
-        generation = 1 if row is None else row.generation + 1
+        generation = next_generation(connection, record.name)
         identity: Values = {"name": record.name, "generation": generation, "fresh": fresh, "created_at": now}
         study_id = insert(connection, studies, {**identity, **content})
     else:
@@ -92,6 +103,12 @@ def begin_study(connection: Connection, record: StudyRecord, now: str, *, fresh:
             owner: Values = {"study_id": study_id, "name": layer.name, "subject_id": subject_id}
             connection.execute(study_layers.insert(), {**owner, **place})
     return StudyKey(study_id, record.name, generation, date_of(now) if fresh else None)
+
+
+def next_generation(connection: Connection, name: str) -> int:
+    """One more than any study of this name has, imported ones included."""
+    last = select(func.max(studies.c.generation)).where(studies.c.name == name)
+    return (connection.execute(last).scalar_one() or 0) + 1
 
 
 def subject(connection: Connection, layer: Layer) -> tuple[int, int]:
@@ -129,11 +146,17 @@ def template(connection: Connection, record: TemplateRecord, now: str) -> int:
 
 
 def source(connection: Connection, scope: Scope, record: KernelSource) -> int:
-    """Id of a rendered kernel. Raises StoreError when another kernel has its hash."""
+    """Id of a rendered kernel, whose text is filled in where only its hash was kept.
+
+    Raises StoreError when another kernel has its hash.
+    """
     values = source_values(record)
     row = connection.execute(select(sources).where(sources.c.hash == values["hash"])).mappings().one_or_none()
     if row is None:
         return insert(connection, sources, {**values, "layer_id": scope.layer_id})
+    if not row[sources.c.text_bytes]:
+        connection.execute(update(sources).where(sources.c.id == row[sources.c.id]), values)
+        return int(row[sources.c.id])
     same = row[sources.c.launches] == values["launches"] and row[sources.c.flags] == values["flags"]
     if not same or source_text(row).encode() != record.program.text.encode("utf-8", "backslashreplace"):
         raise StoreError(f"{scope.name}: two different kernels claim the hash {record.hash}; do not trust this file")
@@ -147,6 +170,8 @@ def begin_trial(
     config: Config,
     source_id: int | None,
     now: str,
+    *,
+    proposed_by: str,
     reused_trial_id: int | None = None,
 ) -> int:
     """Id of a running trial: a new one, or the suspect of that number and config begun again.
@@ -163,6 +188,7 @@ def begin_trial(
         "source_id": source_id,
         "reused_trial_id": reused_trial_id,
         "started_at": now,
+        "proposed_by": proposed_by,
     }
     numbered = select(trials).where(within(scope), trials.c.number == number)
     row = connection.execute(numbered).mappings().one_or_none()
@@ -198,7 +224,11 @@ def end_trial(connection: Connection, key: TrialKey, trial: Trial, now: str, par
     what = f"trial {trial.number} ({one_line(str(trial.config))})"
     timing = None if trial.timing is None else timing_values(trial.timing, what)
     running = and_(trials.c.id == key.id, trials.c.outcome == str(Outcome.RUNNING))
-    changed = connection.execute(update(trials).where(running), {**outcome_values(trial), "ended_at": now})
+    values = {**outcome_values(trial), "ended_at": now}
+    # A copy does not rank: the trial that it was copied from has the same shape, device and policy, and may be
+    # measured again.
+    ranked = case((trials.c.reused_trial_id.is_(None), values["ranked_us"]))
+    changed = connection.execute(update(trials).where(running).values({**values, "ranked_us": ranked}))
     if changed.rowcount != 1:
         raise StoreError(f"trial {key.number} has ended already; is another run tuning this study into the same file?")
     if timing is not None:
@@ -231,10 +261,13 @@ def add_finals(connection: Connection, scope: Scope, record: Finals, now: str) -
             "ended_at": now,
         },
     )
+    winner = update(trials).where(trials.c.id == _correct_trial(connection, scope, record.winner))
+    connection.execute(winner.values(ranked_us=func.coalesce(trials.c.ranked_us, trials.c.median_us)))
     for number, timing in record.timings:
         trial_id = _correct_trial(connection, scope, number)
         values = timing_values(timing, f"trial {number} in the finals of {scope.name}")
         insert(connection, measurements, {"trial_id": trial_id, "finals_id": finals_id, **values})
+        connection.execute(update(trials).where(trials.c.id == trial_id).values(ranked_us=timing.median_us))
     for verdict in record.verdicts:
         number_against = verdict.against_number
         insert(
@@ -251,6 +284,50 @@ def add_finals(connection: Connection, scope: Scope, record: Finals, now: str) -
                 "against_us": verdict.against_us,
             },
         )
+
+
+def add_retime(
+    connection: Connection,
+    row: TrialRow,
+    run_id: int,
+    label: str,
+    timing: Timing | None,
+    message: str,
+    now: str,
+) -> float:
+    """Insert a retime with its measurement and rank the trial by it; the median that the trial had.
+
+    Of one kernel on one device only the trial that was measured last ranks. Finals that a retime puts in doubt decide
+    no more. Raises StoreError for a trial without a time.
+    """
+    what = f"retime of trial {row.trial.number} of {row.name}"
+    if label not in RETIME_LABELS or (label == "failed") != (timing is None):
+        raise ValueError(f"{what}: label {label} with timing {timing}")
+    stored = connection.execute(select(trials).where(trials.c.id == row.id)).mappings().one_or_none()
+    if stored is None or stored[trials.c.median_us] is None:
+        raise StoreError(f"{what}: it is not a correct trial of this database")
+    ranked_us, after_us = stored[trials.c.ranked_us], None if timing is None else timing.median_us
+    before_us = stored[trials.c.median_us] if ranked_us is None else ranked_us
+    result: Values = {"before_us": before_us, "after_us": after_us, "label": label, "message": message}
+    retime_id = insert(connection, retimes, {"trial_id": row.id, "run_id": run_id, **result, "ended_at": now})
+    if timing is not None:
+        values = timing_values(timing, what)
+        insert(connection, measurements, {"trial_id": row.id, "retime_id": retime_id, **values})
+    if stored[trials.c.source_id] is not None:
+        same_kernel = [trials.c[name] == stored[trials.c[name]] for name in ("source_id", "device_id", "policy")]
+        connection.execute(update(trials).where(*same_kernel).values(ranked_us=None))
+    connection.execute(update(trials).where(trials.c.id == row.id).values(ranked_us=after_us))
+    if (label != "confirmed") if ranked_us is not None else (label != "failed"):
+        supersede_finals(connection, stored, now)
+    return float(before_us)
+
+
+def supersede_finals(connection: Connection, stored: RowMapping, now: str) -> None:
+    """Let the finals that compared kernels like this trial's decide no more."""
+    same_key = [finals.c[name] == stored[trials.c[name]] for name in ("subject_id", "device_id", "policy")]
+    same_class = [trials.c[name] == stored[trials.c[name]] for name in ("accuracy", "deterministic")]
+    won = exists().where(trials.c.id == finals.c.winner_trial_id, *same_class)
+    connection.execute(update(finals).where(*same_key, finals.c.superseded_at.is_(None), won).values(superseded_at=now))
 
 
 def _correct_trial(connection: Connection, scope: Scope, number: int) -> int:

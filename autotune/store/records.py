@@ -14,8 +14,14 @@ from autotune.trial import Config, SpanParts, Timing, Trial
 Cell = int | float | str | bytes | None
 """One value of an SQL result."""
 
-Basis = Literal["finals", "median"]
-"""Why a trial is the best: it won the latest finals, or its median is the smallest."""
+Basis = Literal["finals", "retime", "median"]
+"""Why a trial is the best: it won the latest finals, or its median is the smallest, of a retime or while tuning."""
+
+Origin = Literal["measured", "imported"]
+"""Where a trial comes from: tuned into this database, or brought in from another file."""
+
+RETIME_LABELS = ("confirmed", "moved", "regressed", "failed")
+"""What became of a stored trial's time when it was measured again."""
 
 VERDICTS = ("win", "tie", "loss")
 
@@ -161,6 +167,11 @@ class TrialRow:
     attempts: int
     stages: tuple[Stage, ...] = ()
     """the launches of one round of the forward pass; none when rejected before rendering"""
+    origin: Origin = "measured"
+    proposed_by: str = "search"
+    """what asked for it: search, default, warm_start, prior"""
+    ranked_us: float | None = None
+    """the median of its latest measurement here, by which `best` ranks it; None for a trial that does not count"""
 
     @property
     def name(self) -> str:
@@ -189,6 +200,30 @@ class SpanRow:
 
     row: TrialRow
     parts: SpanParts
+
+
+@dataclass(frozen=True, slots=True)
+class RetimeRow:
+    """A stored trial measured again in a later run."""
+
+    row: TrialRow
+    """as it is now"""
+    environment: Environment
+    """of the new measurement"""
+    label: str
+    """one of RETIME_LABELS"""
+    before_us: float
+    """the median it had"""
+    timing: Timing | None
+    """None when it failed"""
+    message: str
+    """why it failed, else empty"""
+    ended_at: datetime
+
+    @property
+    def after_us(self) -> float | None:
+        """The new median, None when it failed."""
+        return None if self.timing is None else self.timing.median_us
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -199,6 +200,7 @@ def outcome_values(trial: Trial) -> Values:
         "error_over_bound": finite(error.over_bound),
         "error_max_abs": finite(error.max_abs),
         "median_us": trial.median_us,
+        "ranked_us": trial.median_us,
     }
     for name, value in asdict(trial.phases).items():
         values[name] = finite(value) or 0.0
@@ -207,7 +209,7 @@ def outcome_values(trial: Trial) -> Values:
 
 def timing_values(timing: Timing, what: str) -> Values:
     """The columns of a measurement. Raises StoreError when a time is not a finite number."""
-    for value in (*timing.samples_us, timing.median_us, timing.q1_us, timing.q3_us):
+    for value in (*timing.samples_us, timing.median_us, timing.q1_us, timing.q3_us, *timing.sm_clocks_mhz):
         if not math.isfinite(value):
             raise StoreError(f"{what}: a time of {value} us was measured; only finite times are stored")
     return {
@@ -217,6 +219,13 @@ def timing_values(timing: Timing, what: str) -> Values:
         "median_us": timing.median_us,
         "q1_us": timing.q1_us,
         "q3_us": timing.q3_us,
+        "sm_clock_mhz": statistics.median(timing.sm_clocks_mhz) if timing.sm_clocks_mhz else None,
+        "sm_clocks_mhz": json.dumps(timing.sm_clocks_mhz, separators=(",", ":")) if timing.sm_clocks_mhz else None,
+        "discarded_count": timing.discarded,
+        "throttled_count": timing.throttled,
+        "pass_count": timing.passes,
+        "power_w": finite(timing.power_w),
+        "temperature_c": finite(timing.temperature_c),
     }
 
 
@@ -229,6 +238,12 @@ def timing_of(row: RowMapping) -> Timing:
         q1_us=row[column.q1_us],
         q3_us=row[column.q3_us],
         cache=row[column.cache],
+        sm_clocks_mhz=tuple(json.loads(row[column.sm_clocks_mhz] or "[]")),
+        discarded=row[column.discarded_count] or 0,
+        throttled=row[column.throttled_count] or 0,
+        passes=row[column.pass_count] or 1,
+        power_w=row[column.power_w],
+        temperature_c=row[column.temperature_c],
     )
 
 
@@ -292,6 +307,9 @@ def trial_row_of(row: RowMapping) -> TrialRow:
         reused=row[column.reused_trial_id] is not None,
         attempts=row[column.attempts],
         stages=_stages_of(row[sources.c.launches]),
+        origin=row[column.origin],
+        proposed_by=row[column.proposed_by],
+        ranked_us=row[column.ranked_us],
     )
 
 

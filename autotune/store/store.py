@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from sqlalchemy import and_, delete, func, select, update
+from sqlalchemy import Connection, and_, delete, func, select, update
 
 from autotune.device import DeviceInfo, Environment
 from autotune.errors import StoreError
@@ -18,11 +18,10 @@ from autotune.store.database import (
     Clock,
     in_words,
     one_line,
-    open_for_reading,
-    open_for_writing,
     path_of,
     utc_now,
 )
+from autotune.store.opening import open_for_reading, open_for_writing
 from autotune.store.records import (
     BestRow,
     Finals,
@@ -32,6 +31,7 @@ from autotune.store.records import (
     ProfileRow,
     QuarantineRow,
     QueryResult,
+    RetimeRow,
     Scope,
     SpanRow,
     StudyKey,
@@ -54,7 +54,7 @@ from autotune.store.tables import (
     templates,
     trials,
 )
-from autotune.trial import END_TO_END, Config, Outcome, Phases, SpanParts, Trial
+from autotune.trial import END_TO_END, Config, Outcome, Phases, SpanParts, Timing, Trial
 
 LOCK_TIMEOUT_S = 30.0
 """how long a transaction waits for another process's"""
@@ -74,7 +74,7 @@ class Store:
         self._database = (
             open_for_writing(url, timeout_s=timeout_s, clock=clock)
             if create
-            else open_for_reading(url, timeout_s=timeout_s)
+            else open_for_reading(url, timeout_s=timeout_s, clock=clock)
         )
         self._clock = clock
         self._runs: dict[tuple[int, int], int] = {}
@@ -117,18 +117,16 @@ class Store:
         now = self._now()
         with self._database.write() as connection:
             layer_id, subject_id = recording.subject(connection, layer)
-            device_id = recording.device(connection, device, now)
-            environment_id = recording.environment(connection, environment, now)
-            run_id = self._runs.get((device_id, environment_id))
-            if run_id is None:
-                run_id = recording.run(connection, device_id, environment_id, environment, now)
+            device_id, environment_id, run_id = self._run(connection, device, environment, now)
             template_ids = tuple((record.family, recording.template(connection, record, now)) for record in templates)
         self._runs[device_id, environment_id] = run_id
         return Scope(study, layer, policy, layer_id, subject_id, device_id, environment_id, run_id, template_ids)
 
     def history(self, scope: Scope) -> tuple[Trial, ...]:
-        """The scope's finished trials, ordered by number."""
-        finished = and_(recording.within(scope), trials.c.outcome != str(Outcome.RUNNING))
+        """The scope's finished trials, ordered by number; imported ones are left out."""
+        finished = and_(
+            recording.within(scope), trials.c.outcome != str(Outcome.RUNNING), trials.c.origin == "measured"
+        )
         with self._database.read() as connection:
             statement = answers.select_trials().where(finished).order_by(trials.c.number)
             return tuple(trial_of(row) for row in connection.execute(statement).mappings())
@@ -155,7 +153,7 @@ class Store:
     def known(self, scope: Scope, source_hash: str) -> TrialRow | None:
         """A finished trial of this source on the scope's device and environment under its policy, in any study.
 
-        A study that was begun fresh sees only what was begun since. The latest one counts.
+        The latest one counts, imported ones never. A study that was begun fresh sees only what was begun since.
         """
         same = and_(
             sources.c.hash == source_hash,
@@ -164,6 +162,7 @@ class Store:
             trials.c.policy == scope.policy,
             trials.c.outcome != str(Outcome.RUNNING),
             trials.c.reused_trial_id.is_(None),
+            trials.c.origin == "measured",
         )
         latest = select(trials.c.id).join(sources).where(same).order_by(trials.c.ended_at.desc(), trials.c.id.desc())
         since = scope.study.fresh_since
@@ -175,17 +174,29 @@ class Store:
                 return None
             return answers.trials_by_id(connection, [trial_id])[trial_id]
 
-    def reuse_trial(self, scope: Scope, number: int, config: Config, known: TrialRow) -> Trial:
+    def reuse_trial(
+        self, scope: Scope, number: int, config: Config, known: TrialRow, *, proposed_by: str = "search"
+    ) -> Trial:
         """Store a known trial's result as this scope's trial, in one commit; its phases took no time."""
         trial = replace(known.trial, number=number, config=config, phases=Phases())
         now = self._now()
         with self._database.write() as connection:
             source_id = connection.execute(select(trials.c.source_id).where(trials.c.id == known.id)).scalar_one()
-            trial_id = recording.begin_trial(connection, scope, number, config, source_id, now, known.id)
+            trial_id = recording.begin_trial(
+                connection, scope, number, config, source_id, now, proposed_by=proposed_by, reused_trial_id=known.id
+            )
             recording.end_trial(connection, TrialKey(trial_id, number, config, trial.source_hash), trial, now)
         return trial
 
-    def begin_trial(self, scope: Scope, number: int, config: Config, source: KernelSource | None = None) -> TrialKey:
+    def begin_trial(
+        self,
+        scope: Scope,
+        number: int,
+        config: Config,
+        source: KernelSource | None = None,
+        *,
+        proposed_by: str = "search",
+    ) -> TrialKey:
         """Commit a trial as running, with its source, before anything is launched.
 
         A suspect begins again under its number, with one attempt more. Raises StoreError when the number belongs
@@ -193,7 +204,8 @@ class Store:
         """
         with self._database.write() as connection:
             source_id = None if source is None else recording.source(connection, scope, source)
-            trial_id = recording.begin_trial(connection, scope, number, config, source_id, self._now())
+            now = self._now()
+            trial_id = recording.begin_trial(connection, scope, number, config, source_id, now, proposed_by=proposed_by)
         return TrialKey(trial_id, number, config, None if source is None else source.hash)
 
     def end_trial(self, key: TrialKey, trial: Trial, parts: SpanParts | None = None) -> None:
@@ -201,12 +213,16 @@ class Store:
         with self._database.write() as connection:
             recording.end_trial(connection, key, trial, self._now(), parts)
 
-    def add_trial(self, scope: Scope, trial: Trial, source: KernelSource | None = None) -> TrialKey:
+    def add_trial(
+        self, scope: Scope, trial: Trial, source: KernelSource | None = None, *, proposed_by: str = "search"
+    ) -> TrialKey:
         """Begin and end in one commit: a trial that never came to a launch."""
         now = self._now()
         with self._database.write() as connection:
             source_id = None if source is None else recording.source(connection, scope, source)
-            trial_id = recording.begin_trial(connection, scope, trial.number, trial.config, source_id, now)
+            trial_id = recording.begin_trial(
+                connection, scope, trial.number, trial.config, source_id, now, proposed_by=proposed_by
+            )
             key = TrialKey(trial_id, trial.number, trial.config, None if source is None else source.hash)
             recording.end_trial(connection, key, trial, now)
         return key
@@ -279,11 +295,48 @@ class Store:
         """Store what a profiler saw of a trial's launches on a device; the rows as they are stored."""
         now = self._now()
         with self._database.write() as connection:
-            device_id = recording.device(connection, device, now)
-            environment_id = recording.environment(connection, environment, now)
-            run_id = recording.run(connection, device_id, environment_id, environment, now)
+            device_id, environment_id, run_id = self._run(connection, device, environment, now)
             recording.add_profiles(connection, row.id, run_id, records, now)
+        self._runs[device_id, environment_id] = run_id
         return tuple(ProfileRow(row, record, date_of(now)) for record in records)
+
+    def add_retime(
+        self,
+        row: TrialRow,
+        device: DeviceInfo,
+        environment: Environment,
+        label: str,
+        timing: Timing | None,
+        message: str = "",
+    ) -> RetimeRow:
+        """Store what measuring a correct trial again told: a label of RETIME_LABELS, and the timing unless it failed.
+
+        `best` ranks the trial by the new median from now on; an imported one counts from now on. Finals of its layer,
+        device and class that this puts in doubt decide no more. Raises StoreError for a trial of another device.
+        """
+        now = self._now()
+        if device.identity != row.device.identity:
+            raise StoreError(
+                f"{row.name}: trial {row.trial.number} belongs to {one_line(row.device.name)}; "
+                f"it cannot be re-timed on {one_line(device.name)}"
+            )
+        with self._database.write() as connection:
+            device_id, environment_id, run_id = self._run(connection, device, environment, now)
+            before_us = recording.add_retime(connection, row, run_id, label, timing, message, now)
+            (stored,) = answers.trials_by_id(connection, [row.id]).values()
+        self._runs[device_id, environment_id] = run_id
+        return RetimeRow(stored, environment, label, before_us, timing, message, date_of(now))
+
+    def _run(
+        self, connection: Connection, device: DeviceInfo, environment: Environment, now: str
+    ) -> tuple[int, int, int]:
+        """Ids of a device, an environment and this process's run there, which the caller keeps once committed."""
+        device_id = recording.device(connection, device, now)
+        environment_id = recording.environment(connection, environment, now)
+        run_id = self._runs.get((device_id, environment_id))
+        if run_id is None:
+            run_id = recording.run(connection, device_id, environment_id, environment, now)
+        return device_id, environment_id, run_id
 
     # Devices: what was measured about them.
 
@@ -300,12 +353,12 @@ class Store:
                 recording.insert(connection, rates, {**ids, "name": name, "per_s": per_s, "measured_at": now})
 
     def rates(self, device: DeviceInfo) -> dict[str, float]:
-        """A device's latest rate of each name; empty when it was never calibrated."""
+        """A device's latest rate of each name, imported ones where there is no other; empty when never calibrated."""
         statement = (
             select(rates.c.name, rates.c.per_s)
             .join(devices)
             .where(*(devices.c[name] == value for name, value in device_identity(device).items()))
-            .order_by(rates.c.measured_at, rates.c.id)
+            .order_by(rates.c.origin == "measured", rates.c.measured_at, rates.c.id)
         )
         with self._database.read() as connection:
             return {row.name: row.per_s for row in connection.execute(statement)}
@@ -329,7 +382,7 @@ class Store:
             recording.insert(connection, noise_floors, values)
 
     def noise_floor(self, device: DeviceInfo, policy: str) -> NoiseFloor | None:
-        """The device's latest noise floor under a policy."""
+        """The device's latest noise floor under a policy; an imported one where there is no other."""
         statement = (
             select(noise_floors)
             .join(devices)
@@ -337,7 +390,11 @@ class Store:
                 noise_floors.c.policy == policy,
                 *(devices.c[name] == value for name, value in device_identity(device).items()),
             )
-            .order_by(noise_floors.c.measured_at.desc(), noise_floors.c.id.desc())
+            .order_by(
+                noise_floors.c.origin == "imported",
+                noise_floors.c.measured_at.desc(),
+                noise_floors.c.id.desc(),
+            )
             .limit(1)
         )
         with self._database.read() as connection:
@@ -384,6 +441,11 @@ class Store:
         with self._database.read() as connection:
             return answers.list_profiles(connection, answers.find(connection, what, self._shown))
 
+    def retimes(self, what: str | None = None) -> tuple[RetimeRow, ...]:
+        """Trials that were measured again, of the layers' shapes in whichever study, oldest first."""
+        with self._database.read() as connection:
+            return answers.list_retimes(connection, answers.find(connection, what, self._shown))
+
     def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
         """The layers of the newest generation of each study, in its order."""
         with self._database.read() as connection:
@@ -417,7 +479,7 @@ class Store:
 
     def query(self, sql: str) -> QueryResult:
         """What a user's SELECT yields; it cannot write."""
-        return readonly.query(self.path, sql, self._database.timeout_s)
+        return readonly.query(self._database, sql)
 
     @property
     def _shown(self) -> str:
@@ -440,6 +502,6 @@ def compact(url: str | Path, to: str | Path, *, best_texts_only: bool = False) -
     if not target.parent.is_dir():
         raise StoreError(f"{shown}: there is no folder {one_line(str(target.parent))}; create it first")
     with Store(url, create=False) as store, in_words(target, LOCK_TIMEOUT_S):
-        readonly.copy(store.path, target, LOCK_TIMEOUT_S)
+        readonly.copy(store._database.file, target, LOCK_TIMEOUT_S)
         if best_texts_only:
             readonly.drop_texts(target)

@@ -89,6 +89,9 @@ subjects = Table(
     _id(),
     _text("kind"),
     Column("layer_id", ForeignKey("layers.id"), unique=True),
+    Column("name", Text),
+    Column("params", Text),
+    UniqueConstraint("name", "params"),
 )
 
 subject_layers = Table(
@@ -108,6 +111,7 @@ studies = Table(
     _text("text"),
     _flag("fresh"),
     _text("created_at"),
+    Column("imported_from", Text),
     UniqueConstraint("name", "generation"),
 )
 
@@ -212,6 +216,8 @@ trials = Table(
     *(_real(name) for name in ("render_us", "compile_us", "load_us", "verify_us", "measure_us")),
     _text("started_at"),
     Column("ended_at", Text),
+    *(_text(name) for name in ("origin", "proposed_by")),
+    Column("ranked_us", Float),
     UniqueConstraint("study_id", "subject_id", "device_id", "environment_id", "policy", "number"),
 )
 
@@ -226,6 +232,19 @@ finals = Table(
     _text("policy"),
     _reference("winner_trial_id", "trials.id"),
     _text("ended_at"),
+    _text("origin"),
+    Column("superseded_at", Text),
+)
+
+retimes = Table(
+    "retimes",
+    metadata,
+    _id(),
+    _reference("trial_id", "trials.id"),
+    _reference("run_id", "runs.id"),
+    _real("before_us"),
+    Column("after_us", Float),
+    *(_text(name) for name in ("label", "message", "ended_at")),
 )
 
 measurements = Table(
@@ -239,6 +258,10 @@ measurements = Table(
     _text("samples_us"),
     *(_real(name) for name in ("median_us", "q1_us", "q3_us")),
     *(Column(name, Float) for name in ("sm_clock_mhz", "memory_clock_mhz")),
+    Column("retime_id", ForeignKey("retimes.id")),
+    Column("sm_clocks_mhz", Text),
+    *(Column(name, Integer) for name in ("discarded_count", "throttled_count", "pass_count")),
+    *(Column(name, Float) for name in ("power_w", "temperature_c")),
 )
 
 spans = Table(
@@ -308,6 +331,7 @@ noise_floors = Table(
     _real("noise_us"),
     _real("noise_fraction"),
     _text("measured_at"),
+    _text("origin"),
 )
 
 rates = Table(
@@ -319,6 +343,7 @@ rates = Table(
     _text("name"),
     _real("per_s"),
     _text("measured_at"),
+    _text("origin"),
 )
 
 best_trials = Table(

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.errors import StoreError
 from autotune.store import Store, compact
-from autotune.store.database import SCHEMA
+from autotune.store.schema import SCHEMA
 
 from .builders import CONV1, config_of, correct, failed, open_scope, run_trial, source_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sqlite3
 import subprocess
@@ -114,6 +115,30 @@ def test_a_reader_in_the_middle_of_a_look_holds_no_writer_up(path: Path, store: 
     raw.execute("COMMIT")
     assert raw.execute("SELECT count(*) FROM trials").fetchone() == (1,)
     raw.close()
+
+
+def test_looking_into_a_file_that_is_open_loses_none_of_its_locks(path: Path) -> None:
+    """A lock dropped by a look lets the next process to leave take the log away from under the writer."""
+    with Store(path) as store:
+        scope = open_scope(store)
+        run_trial(store, scope, correct(0, 10.0))
+        with Store(path, create=False) as reader:
+            assert reader.query("SELECT count(*) FROM trials").rows == ((1,),)
+        with Store(path) as second:
+            assert len(second.trials()) == 1
+        store.query("SELECT 1")
+        writer = start_writer(path, "another", 1)
+        writer.communicate(timeout=60)
+        run_trial(store, scope, correct(1, 20.0))
+        check_consistent(path)
+        looked = subprocess.run(
+            [sys.executable, "-m", "autotune", "trials", "lenet", "--db", str(path), "--json"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=ROOT,
+        )
+        assert [row["median_us"] for row in json.loads(looked.stdout)] == [10.0, 20.0]
 
 
 def test_opening_and_committing_are_quick(path: Path) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import UniqueConstraint, create_engine, inspect
 
 import autotune
 from autotune.store import Store
-from autotune.store.database import MIGRATIONS, SCHEMA
+from autotune.store.schema import MIGRATIONS, SCHEMA
 from autotune.store.tables import metadata, views
 
 from .builders import config_of, correct, open_scope, run_trial, source_of, ticking
@@ -80,7 +80,11 @@ def test_the_database_refuses_what_the_code_never_writes(path: Path, store: Stor
         "UPDATE subjects SET kind = 'layers'",
         "INSERT INTO trials SELECT * FROM (SELECT * FROM trials) WHERE id + 1 > 0",
         "INSERT INTO measurements SELECT 99, trial_id, finals_id, cache, sample_count, samples_us, median_us, q1_us,"
-        " q3_us, sm_clock_mhz, memory_clock_mhz FROM measurements",
+        " q3_us, sm_clock_mhz, memory_clock_mhz, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM measurements",
+        "UPDATE trials SET origin = 'stolen'",
+        "UPDATE trials SET outcome = 'correctness', median_us = NULL",
+        "INSERT INTO retimes VALUES (1, 1, 1, 2.0, NULL, 'confirmed', '', '')",
+        "INSERT INTO subjects VALUES (9, 'space', NULL, NULL, NULL)",
     ):
         with pytest.raises(sqlite3.IntegrityError):
             raw.execute(statement)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from alembic import command
-from alembic.config import Config as AlembicConfig
-from sqlalchemy import create_engine
 
 from autotune.errors import StoreError
 from autotune.store import Store
-from autotune.store.database import MIGRATIONS
 from autotune.trial import END_TO_END
 
 from .builders import DRIVER_590, H200, PROFILE, add_span, config_of, correct, open_scope, run_trial, source_of
@@ -53,21 +48,3 @@ def test_profiles_come_back_oldest_first(store: Store) -> None:
     assert first.row.id == row.id
     assert then.profile == replace(second, achieved_occupancy=None)
     assert first.profiled_at == then.profiled_at
-
-
-def test_a_database_of_the_first_schema_is_read_as_it_is_and_migrated_for_writing(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    engine = create_engine(f"sqlite:///{path}")
-    config = AlembicConfig()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-    engine.dispose()
-    with Store(path, create=False) as old:
-        assert old.best() == ()
-        assert old.spans() == ()
-        assert old.profiles() == ()
-    with Store(path) as new:
-        add_span(new, 0, 2500.0)
-        assert len(new.spans("lenet")) == 1

@@ -54,7 +54,16 @@ values = st.one_of(st.integers(-(2**40), 2**40), texts, st.booleans())
 resources = st.builds(Resources, *(st.integers(0, 2**31),) * 4)
 errors = st.builds(ErrorStats, numbers, numbers)
 timings = st.builds(
-    Timing, st.lists(numbers, max_size=5).map(tuple), numbers, numbers, numbers, st.sampled_from(["cold", "hot"])
+    Timing,
+    st.lists(numbers, max_size=5).map(tuple),
+    *(numbers, numbers, numbers),
+    st.sampled_from(["cold", "hot"]),
+    sm_clocks_mhz=st.lists(numbers, max_size=5).map(tuple),
+    discarded=st.integers(0, 9),
+    throttled=st.integers(0, 9),
+    passes=st.integers(1, 1000),
+    power_w=st.none() | numbers,
+    temperature_c=st.none() | numbers,
 )
 finished = st.builds(
     Trial,

@@ -1,0 +1,95 @@
+"""A results database opened: for writing with its schema brought up to date, for reading without changing it."""
+
+from __future__ import annotations
+
+import stat
+from contextlib import ExitStack
+from pathlib import Path
+
+from autotune.errors import StoreError
+from autotune.store.database import (
+    Clock,
+    Database,
+    connect_for_reading,
+    connect_for_writing,
+    may_write,
+    one_line,
+    path_of,
+    sqlite_engine,
+)
+from autotune.store.schema import SCHEMA, bring_up_to_date, migrated_copy, version_of
+
+LEAST_BYTES = 512
+"""of an SQLite file that is not empty: its smallest page (file format, 1.3.2)"""
+
+
+def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
+    """Open a results database, made when there is none and migrated when it is older. Raises StoreError."""
+    path = path_of(url)
+    shown = one_line(str(path))
+    exists = _inspect(path)
+    if exists and not may_write(path):
+        raise StoreError(f"{shown}: the file is read-only; make it writable or give another --db")
+    if not may_write(path.parent):
+        raise StoreError(
+            f"{shown}: the folder {one_line(str(path.parent))} is read-only and SQLite needs files beside the "
+            f"database; give another --db"
+        )
+    database = Database(path, timeout_s, sqlite_engine(lambda: connect_for_writing(path, timeout_s)), path)
+    try:
+        bring_up_to_date(database, clock)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def open_for_reading(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
+    """Open an existing results database without changing it; its folder may be read-only. Raises StoreError.
+
+    One of an older schema is read through a copy that has the newest.
+    """
+    path = path_of(url)
+    shown = one_line(str(path))
+    if not _inspect(path):
+        raise StoreError(f"{shown}: no such file; `autotune tune STUDY --db {shown}` makes one")
+    database = _reading(path, path, timeout_s)
+    try:
+        with database.read() as connection:
+            version = version_of(connection, path)
+        if version is None:
+            raise StoreError(f"{shown}: the database is empty; `autotune tune STUDY --db {shown}` fills it")
+        if version == SCHEMA:
+            return database
+        with ExitStack() as stack:
+            copy = _reading(path, stack.enter_context(migrated_copy(database, clock)), timeout_s)
+            copy.closing.push(stack.pop_all())
+    except BaseException:
+        database.close()
+        raise
+    database.close()
+    return copy
+
+
+def _reading(path: Path, file: Path, timeout_s: float) -> Database:
+    return Database(path, timeout_s, sqlite_engine(lambda: connect_for_reading(file, timeout_s)), file)
+
+
+def _inspect(path: Path) -> bool:
+    """True when there is a file."""
+    shown = one_line(str(path))
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise StoreError(f"{shown}: there is no folder {one_line(str(path.parent))}; create it first") from None
+        return False
+    except OSError as error:
+        raise StoreError(f"{shown}: {error.strerror}; give the path of a file") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise StoreError(f"{shown}: is a folder; give the path of a file in it, such as {shown}/autotune.db")
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError(f"{shown}: is not a regular file; give the path of a file")
+    if 0 < status.st_size < LEAST_BYTES:
+        raise StoreError(f"{shown}: not an SQLite file; give the path of a results database or of a new file")
+    return True

@@ -1,0 +1,151 @@
+"""Which schema a database has, and how an older one is brought to the newest: after a copy was kept beside it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC
+from pathlib import Path
+
+from sqlalchemy import Connection, select
+
+from autotune import __version__
+from autotune.errors import StoreError, StoreWarning
+from autotune.store.database import (
+    Clock,
+    Database,
+    connect_beside,
+    connect_for_migrating,
+    in_words,
+    one_line,
+    sqlite_engine,
+    switch_to_wal,
+)
+from autotune.store.rows import date_text
+from autotune.store.tables import schema_versions
+
+SCHEMA = "0003"
+"""The newest migration, compared before Alembic is imported; a test keeps it true."""
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def version_of(connection: Connection, path: Path) -> str | None:
+    """The schema's version, None for an empty database. Raises StoreError when the file is not ours or too new."""
+    shown = one_line(str(path))
+    names = set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars())
+    if not names:
+        return None
+    if not {"alembic_version", "schema_versions"} <= names:
+        what = "an Optuna storage" if {"study_directions", "trial_values"} & names else "another program's database"
+        raise StoreError(f"{shown}: {what}, not a results database of autotune; give another --db")
+    version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one_or_none()
+    if not isinstance(version, str):
+        raise StoreError(f"{shown}: the schema's version is missing; restore a copy of the file")
+    if version > SCHEMA:
+        newest = select(schema_versions.c.autotune_version).where(schema_versions.c.version == version)
+        writer = connection.execute(newest).scalar_one_or_none() or "a newer one"
+        raise StoreError(
+            f"{shown}: schema {one_line(version)} is newer than this autotune's {SCHEMA}; "
+            f"install autotune {one_line(str(writer))} or newer"
+        )
+    if not any(MIGRATIONS.glob(f"versions/v{version}_*.py")):
+        raise StoreError(f"{shown}: schema {one_line(version)} is none of autotune's; restore a copy of the file")
+    return version
+
+
+def bring_up_to_date(database: Database, clock: Clock) -> None:
+    """Bring the schema up to date. A file that is not ours is refused before anything in it changes."""
+    with database.read() as connection:
+        version = version_of(connection, database.path)
+    switch_to_wal(database.path, database.timeout_s)
+    if version == SCHEMA:
+        return
+    kept = None
+    with _migrating(database) as connection:
+        version = version_of(connection, database.path)
+        if version == SCHEMA:  # another process was quicker
+            return
+        if version is not None:
+            kept = _back_up(database, version, clock)
+        migrate(connection, database.path, SCHEMA, clock)
+    if kept is not None:
+        shown, beside = one_line(str(database.path)), one_line(kept.name)
+        message = f"{shown}: brought from schema {version} to {SCHEMA}; the file as it was is kept as {beside}"
+        warnings.warn(message, StoreWarning, stacklevel=2)
+
+
+@contextmanager
+def migrated_copy(database: Database, clock: Clock) -> Iterator[Path]:
+    """A copy of an older database with the newest schema, in a folder of its own; gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        copy = Path(folder) / database.path.name
+        with in_words(database.path, database.timeout_s):
+            _copy(database, copy)
+        with _migrating(replace(database, file=copy)) as connection:
+            migrate(connection, database.path, SCHEMA, clock)
+        yield copy
+
+
+def migrate(connection: Connection, path: Path, version: str, clock: Clock) -> None:
+    """Run the migrations up to a version in the connection's transaction, and leave no reference dangling."""
+    from alembic import command  # 100 ms, needed only here
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, version)
+    dangling = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchone()
+    if dangling is not None:
+        raise StoreError(
+            f"{one_line(str(path))}: row {dangling[1]} of {dangling[0]} refers to a row of {dangling[2]} that is not "
+            f"there; restore a copy of the file"
+        )
+    row = {"version": version, "autotune_version": __version__, "applied_at": date_text(clock())}
+    connection.execute(schema_versions.insert(), row)
+
+
+@contextmanager
+def _migrating(database: Database) -> Iterator[Connection]:
+    """A writing transaction on a connection that does not enforce references."""
+    engine = sqlite_engine(lambda: connect_for_migrating(database.file, database.timeout_s))
+    try:
+        with replace(database, engine=engine).write() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def _back_up(database: Database, version: str, clock: Clock) -> Path:
+    """Copy the file to one beside it that is named after its schema and the date."""
+    path = database.path
+    date = clock().astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    kept = path.with_name(f"{path.stem}.schema-{version}.{date}{path.suffix}")
+    begun = kept.with_name(f"{kept.name}.part")
+    try:
+        _copy(database, begun)
+        os.replace(begun, kept)
+    except (sqlite3.Error, OSError) as error:
+        with suppress(OSError):
+            begun.unlink()
+        shown, beside = one_line(str(path)), one_line(str(kept))
+        raise StoreError(
+            f"{shown}: schema {version} must be brought to {SCHEMA}, but a copy cannot be kept as {beside} "
+            f"({one_line(str(error))}); make room or copy the file elsewhere"
+        ) from error
+    return kept
+
+
+def _copy(database: Database, to: Path) -> None:
+    """Copy what is committed, page by page."""
+    with (
+        closing(connect_beside(database.file, database.timeout_s)) as raw,
+        closing(sqlite3.connect(to, isolation_level=None)) as target,
+    ):
+        raw.backup(target)
+        target.execute("PRAGMA journal_mode = DELETE")  # one file, without a log

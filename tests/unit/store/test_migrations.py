@@ -1,0 +1,172 @@
+"""Files of every schema that was ever on main are read as they are, and brought up to date after a copy was kept."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import StoreError, StoreWarning
+from autotune.shipped import shipped
+from autotune.store import Store
+from autotune.store.schema import MIGRATIONS, SCHEMA
+from tests.unit.rights import read_only
+
+from .builders import CONV1, DRIVER_590, H200, config_of, correct, open_scope, run_trial, source_of, ticking
+
+DATA = Path(__file__).parents[2] / "data" / "databases"
+FILES = sorted(DATA.glob("*.db.gz"))
+"""Written by the code of their time, all with the same trials: two studies, a copied trial, a fresh generation, two
+devices, a failure, finals, a trial that was cut off, quarantine, a noise floor, a rate."""
+
+
+@pytest.fixture(params=FILES, ids=lambda file: file.name.removesuffix(".db.gz"))
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A file of an older schema."""
+    path = tmp_path / "old.db"
+    path.write_bytes(gzip.decompress(request.param.read_bytes()))
+    return path
+
+
+def version_of(path: Path) -> str:
+    raw = sqlite3.connect(path)
+    ((version,),) = raw.execute("SELECT version_num FROM alembic_version")
+    raw.close()
+    return str(version)
+
+
+def rows_of(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table that a schema of old has, by the columns that it has there."""
+    raw = sqlite3.connect(path)
+    tables = [name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    found = {table: raw.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall() for table in tables}
+    raw.close()
+    return found
+
+
+def best_of(store: Store) -> list[tuple[object, ...]]:
+    return [(row.name, row.row.device.kind, row.basis, row.median_us, row.row.trial.number) for row in store.best()]
+
+
+BEST = [
+    ("lenet.conv1", "cuda", "finals", 28.5, 1),
+    ("lenet.conv1", "host", "median", 500.0, 0),
+    ("lenet.conv2", "cuda", "finals", 28.5, 1),
+]
+
+
+def test_there_is_a_file_of_every_schema_before_this_one() -> None:
+    schemas = {file.name[1:5] for file in (MIGRATIONS / "versions").glob("v0*.py")}
+    assert {file.name[:4] for file in FILES} == schemas - {SCHEMA}
+
+
+def test_an_old_file_is_read_without_changing_it_or_its_folder(old: Path) -> None:
+    before = old.read_bytes()
+    with read_only(old.parent), Store(old, create=False) as store:
+        assert best_of(store) == BEST
+        assert len(store.trials(generations="all")) >= 12
+        assert store.trials("copy")[0].reused
+        assert store.query("SELECT count(*) FROM results WHERE origin = 'measured'").rows[0] > (10,)
+        assert store.spans() == () or version_of(old) >= "0002"
+        with pytest.raises(StoreError, match="read-only"):
+            open_scope(store)
+    assert old.read_bytes() == before
+    assert [file.name for file in old.parent.iterdir()] == ["old.db"]
+
+
+def test_an_old_file_is_brought_up_to_date_and_kept(old: Path) -> None:
+    before, rows, version = old.read_bytes(), rows_of(old), version_of(old)
+    with pytest.warns(StoreWarning) as noted:
+        store = Store(old, clock=ticking())
+    with store:
+        assert best_of(store) == BEST
+        (note,) = noted
+        kept = old.with_name(f"old.schema-{version}.20261120T000001Z.db")
+        assert str(note.message) == (
+            f"{old}: brought from schema {version} to {SCHEMA}; the file as it was is kept as {kept.name}"
+        )
+        run_trial(store, open_scope(store), correct(1, 9.0))
+    assert version_of(old) == SCHEMA
+    assert rows_of(kept) == rows
+    assert len(kept.read_bytes()) == len(before)
+    now = rows_of(old)
+    for table, had in rows.items():
+        if table not in ("alembic_version", "runs", "study_layers"):
+            assert [row[: len(had[0])] for row in now[table]][: len(had)] == had if had else True, table
+    raw = sqlite3.connect(old)
+    assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
+    raw.close()
+    with Store(kept, create=False) as store:
+        assert best_of(store) == BEST
+    with Store(old):
+        pass
+    assert sorted(file.name for file in old.parent.iterdir()) == ["old.db", kept.name], "once is enough"
+
+
+def test_an_old_file_ends_with_the_schema_of_a_new_one(old: Path, blank: bytes) -> None:
+    with pytest.warns(StoreWarning):
+        Store(old).close()
+    new = old.with_name("new.db")
+    new.write_bytes(blank)
+    schemas = []
+    for path in (old, new):
+        raw = sqlite3.connect(path)
+        schemas.append(set(raw.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")))
+        raw.close()
+    assert schemas[0] == schemas[1]
+
+
+def test_a_copy_ranks_only_where_it_was_measured_itself(old: Path) -> None:
+    with pytest.warns(StoreWarning):
+        store = Store(old)
+    with store:
+        ranks = store.query("SELECT reused, median_us, ranked_us FROM results WHERE study = 'copy'").rows
+        assert ranks == ((1, 30.0, None),)
+        assert store.query("SELECT median_us, ranked_us FROM results WHERE median_us = 29.0 ORDER BY 2").rows == (
+            (29.0, 28.5),
+            (29.0, 28.5),
+            (29.0, 29.0),
+        )
+
+
+def test_no_migration_without_a_copy(old: Path) -> None:
+    before, version = old.read_bytes(), version_of(old)
+    taken = old.with_name(f"old.schema-{version}.20261120T000001Z.db.part")
+    taken.mkdir()
+    with pytest.raises(StoreError, match="a copy cannot be kept as"):
+        Store(old, clock=ticking())
+    assert version_of(old) == version
+    taken.rmdir()
+    assert rows_of(old)
+    assert len(before) == old.stat().st_size
+
+
+def test_the_recorded_results_can_be_asked_where_nothing_may_be_written(tmp_path: Path) -> None:
+    recorded = shipped("studies") / "recorded" / "h200.db"
+    path = tmp_path / "h200.db"
+    path.write_bytes(recorded.read_bytes())
+    with read_only(tmp_path), Store(path, create=False) as store:
+        best = store.best("lenet-k5")
+        assert [row.basis for row in best if row.row.trial.deterministic] == ["finals", "finals"]
+        assert store.source(best[0].row.trial.source_hash or "") is not None
+        assert len(store.trials("lenet-k5")) > 300
+
+
+def test_a_kernel_whose_text_was_dropped_gets_it_again(tmp_path: Path, store: Store) -> None:
+    from autotune.store import compact
+
+    scope = open_scope(store)
+    for number in (0, 1):
+        source = source_of(config_of(number))
+        run_trial(store, scope, correct(number, 10.0 + number, source=source), source)
+    small = tmp_path / "small.db"
+    compact(store.path, small, best_texts_only=True)
+    dropped = source_of(config_of(1))
+    with Store(small) as shipped_store:
+        assert shipped_store.source(dropped.hash) is None
+        scope = open_scope(shipped_store, study="mine", layer=CONV1, device=H200, environment=DRIVER_590)
+        run_trial(shipped_store, scope, correct(0, 10.0, source=dropped), dropped)
+        assert shipped_store.source(dropped.hash) is not None
