@@ -74,7 +74,7 @@ def hold_finals(
         """Timings of the kernels, of the first once more (the A/A pair), and of the baselines."""
         return evaluator.finals([*kernels, kernels[0]], plan.baselines, cache=cache, budget_s=plan.budget_s, seed=seed)
 
-    timings = _unsuspicious(timed, entered, evaluator)
+    timings = unsuspicious(timed, entered, evaluator)
     noise = noise_floor(timings[0], timings[len(entered)])
     contenders = [
         Contender(trial, timing, len(source.program.text))
@@ -103,7 +103,7 @@ def hold_finals(
     return FinalsResult(winner.trial, winner.timing, winner.trial.source_hash != fastest.source_hash, noise, compared)
 
 
-def _unsuspicious(
+def unsuspicious(
     timed: Callable[[], tuple[Timing, ...]], entered: Sequence[Trial], evaluator: Evaluator
 ) -> tuple[Timing, ...]:
     """Timings; taken again in a fresh worker when one is much smaller than it was in the search."""

@@ -11,9 +11,11 @@ import click
 from autotune import __version__
 from autotune.cli.accuracy import accuracy
 from autotune.cli.answers import best, query, trials
+from autotune.cli.changes import diff, history
 from autotune.cli.devices import devices
 from autotune.cli.export import export
 from autotune.cli.families import check, templates
+from autotune.cli.freshness import retime, stale
 from autotune.cli.ladder import ladder
 from autotune.cli.profile import profile
 from autotune.cli.replay import replay
@@ -38,6 +40,10 @@ for command in (
         best,
         trials,
         why,
+        history,
+        diff,
+        stale,
+        retime,
         query,
         export,
         templates,

@@ -108,19 +108,14 @@ def with_floor(store: Store, row: BestRow) -> Standing:
     return Standing(row, _facts(row.row, row.median_us, store.rates(row.row.device)))
 
 
-def undominated(rows: Iterable[Standing]) -> list[Standing]:
+def undominated(rows: Iterable[BestRow]) -> list[BestRow]:
     """Without non-deterministic kernels that a deterministic one of the same layer, device and class beats."""
     rows = list(rows)
-    steady = {_class_of(row): row.best.median_us for row in rows if row.best.row.trial.deterministic}
-    return [
-        row
-        for row in rows
-        if row.best.row.trial.deterministic or row.best.median_us < steady.get(_class_of(row), math.inf)
-    ]
+    steady = {_class_of(row): row.median_us for row in rows if row.row.trial.deterministic}
+    return [row for row in rows if row.row.trial.deterministic or row.median_us < steady.get(_class_of(row), math.inf)]
 
 
-def _class_of(row: Standing) -> tuple[str, str, str, str]:
-    found = row.best
+def _class_of(found: BestRow) -> tuple[str, str, str, str]:
     return (found.name, found.row.device.name, found.row.trial.accuracy, found.row.policy)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,7 +124,7 @@ def devices(calibrate: bool, db: str, style: str | None) -> None:
     from autotune.store import Store
 
     rows = []
-    for name, evaluator in _present():
+    for name, evaluator in present_devices({"cuda", "host"}):
         info, environment = evaluator.info, evaluator.environment
         if calibrate:
             rates = dict(evaluator.calibrate())
@@ -136,14 +136,17 @@ def devices(calibrate: bool, db: str, style: str | None) -> None:
     show(rows, _COLUMNS, style)
 
 
-def _present() -> Iterator[tuple[str, DeviceEvaluator]]:
-    """Every device that opens, by name; why the first CUDA device or the host does not is said on standard error."""
+def present_devices(kinds: Set[str]) -> Iterator[tuple[str, DeviceEvaluator]]:
+    """Every device of these kinds (cuda, host) that opens, by name, each closed when the next one is asked for.
+
+    Why the first CUDA device or the host does not open is said on standard error.
+    """
     number = 0
-    while _has_libcuda() and (evaluator := _try_open(f"cuda:{number}", say=number == 0)):
+    while "cuda" in kinds and _has_libcuda() and (evaluator := _try_open(f"cuda:{number}", say=number == 0)):
         yield f"cuda:{number}", evaluator
         evaluator.close()
         number += 1
-    if evaluator := _try_open("host", say=True):
+    if "host" in kinds and (evaluator := _try_open("host", say=True)):
         yield "host", evaluator
         evaluator.close()
 

@@ -30,9 +30,8 @@ def export(what: str, out: Path, db: str, kind: str | None, accuracy: str | None
         rows = tuple(row for row in rows if row.row.device.kind == "cuda" or row.name not in on_gpu)
         if not rows:
             raise StoreError(f"{db}: no correct trial of {what} to export; run autotune tune first")
-        for standing in undominated(with_floor(store, row) for row in rows):
-            row = standing.best
+        for row in undominated(rows):
             source = store.source(row.row.trial.source_hash or "")
             if source is None:
                 raise StoreError(f"{db}: the source of {row.name} is not in the database; tune it again")
-            click.echo(export_kernel(row, source, out, floor_us=standing.floor_us))
+            click.echo(export_kernel(row, source, out, floor_us=with_floor(store, row).floor_us))

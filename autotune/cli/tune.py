@@ -160,7 +160,7 @@ def tune_and_show(
                 click.echo(line, err=True)
         names = {result.name for result in results}
         rows = [
-            with_floor(store, row)
+            row
             for row in store.best(study.name, kind=evaluator.info.kind)
             if row.name in names
             and row.row.device.identity == evaluator.info.identity
@@ -168,7 +168,7 @@ def tune_and_show(
             and row.row.trial.accuracy in study.admitted(row.layer.problem)
         ]
         if not spans or style is None:
-            show(undominated(rows), BEST_COLUMNS, style)
+            show([with_floor(store, row) for row in undominated(rows)], BEST_COLUMNS, style)
         if spans:
             show_end_to_end(spans, style)
 

@@ -83,7 +83,7 @@ def why(
                 f"{db}: no correct trial of {what}{' there' if device else ''} to explain; "
                 f"`autotune trials {what}` lists what there is"
             )
-        found = [_explained(store, families, row) for row in undominated(with_floor(store, row) for row in rows)]
+        found = [_explained(store, families, with_floor(store, row)) for row in undominated(rows)]
     if style is None:
         for explained in found:
             _print(explained)

@@ -296,6 +296,28 @@ class BestRow:
 
 
 @dataclass(frozen=True, slots=True)
+class FinalsRow:
+    """Finals that were held, and what they said."""
+
+    study: str
+    generation: int
+    winner: TrialRow
+    environment: Environment
+    timing: Timing | None
+    """the winner's; None where no samples are kept"""
+    verdicts: tuple[Verdict, ...]
+    ended_at: datetime
+    superseded_at: datetime | None
+    """when a later retime put them in doubt"""
+    origin: Origin
+
+    @property
+    def time_us(self) -> float | None:
+        """The winner's median in these finals."""
+        return None if self.timing is None else self.timing.median_us
+
+
+@dataclass(frozen=True, slots=True)
 class LayerRow:
     """A layer of a study's generation and how far it has come, over all devices."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
@@ -13,7 +14,7 @@ from autotune.device import DeviceInfo, Environment
 from autotune.errors import StoreError
 from autotune.problem import Conv2dProblem, Layer
 from autotune.source import KernelSource
-from autotune.store import answers, readonly, recording
+from autotune.store import answers, past, readonly, recording
 from autotune.store.database import (
     Clock,
     in_words,
@@ -25,6 +26,7 @@ from autotune.store.opening import open_for_reading, open_for_writing
 from autotune.store.records import (
     BestRow,
     Finals,
+    FinalsRow,
     KernelProfile,
     LayerRow,
     NoiseFloor,
@@ -430,6 +432,43 @@ class Store:
             else:
                 where = answers.find(connection, what, self._shown, generations)
             return answers.list_trials(connection, where, outcome=outcome, sort=sort, limit=limit, kind=kind)
+
+    def best_of(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:
+        """The best kernels of one generation of a study, from its own trials and finals, imported ones included."""
+        with self._database.read() as connection:
+            places = tuple(
+                place
+                for place in answers.find(connection, what or study, self._shown, "all")
+                if (place.study, place.generation) == (study, generation)
+            )
+            part = past.Slice(study_id=places[0].study_id) if places else past.Slice()
+            return past.list_best_within(connection, places, part)
+
+    def best_at(self, moment: datetime, what: str | None = None) -> tuple[BestRow, ...]:
+        """The best kernels as they stood at a moment."""
+        with self._database.read() as connection:
+            places = None if what is None else answers.find(connection, what, self._shown)
+            return past.list_best_within(connection, places, past.Slice(until=date_text(moment)))
+
+    def improvements(self, what: str | None = None) -> tuple[TrialRow, ...]:
+        """Trials that were the fastest of their layer, device, class and policy when they ended, in any study."""
+        with self._database.read() as connection:
+            return past.list_improvements(connection, answers.find(connection, what, self._shown))
+
+    def finals(self, what: str | None = None) -> tuple[FinalsRow, ...]:
+        """The finals that were held on the layers' shapes in any study, oldest first."""
+        with self._database.read() as connection:
+            return past.list_finals(connection, answers.find(connection, what, self._shown))
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """Every recorded device, in the order first seen."""
+        with self._database.read() as connection:
+            return past.list_devices(connection)
+
+    def environments(self) -> tuple[tuple[DeviceInfo, Environment], ...]:
+        """Each device that ran something, with the environment of its newest run."""
+        with self._database.read() as connection:
+            return past.list_environments(connection)
 
     def spans(self, what: str | None = None) -> tuple[SpanRow, ...]:
         """End-to-end trials of the newest generation of each study, with the parts of their times."""

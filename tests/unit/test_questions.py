@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 
 from .test_cli import rows
-from .tiny import Command, write_family
+from .tiny import Command, Finished, write_family
 
 RECORDED = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+
+
+def change(path: Path, sql: str) -> None:
+    """Change a database behind the store's back."""
+    with sqlite3.connect(path) as raw:
+        raw.execute(sql)
+    raw.close()
 
 
 def test_why_tells_of_parameters_steps_families_and_failures(filled: Path, autotune: Command) -> None:
@@ -43,9 +50,7 @@ def test_why_needs_no_installed_family(filled: Path, autotune: Command) -> None:
 
 def test_why_says_when_there_is_nothing_to_explain(filled: Path, autotune: Command) -> None:
     assert "no study or layer 'large'" in autotune("why", "large").complaint
-    with sqlite3.connect(filled) as raw:
-        raw.execute("UPDATE trials SET median_us = NULL, outcome = 'runtime'")
-    raw.close()
+    change(filled, "UPDATE trials SET median_us = NULL, ranked_us = NULL, outcome = 'runtime'")
     complaint = autotune("why", "small").complaint
     assert complaint == "autotune.db: no correct trial of small to explain; `autotune trials small` lists what there is"
 
@@ -55,3 +60,176 @@ def test_why_answers_from_recorded_results(layer: str, autotune: Command) -> Non
     text = autotune("why", layer, "--db", RECORDED).out
     for words in (f"{layer} on NVIDIA H200, fp32: ", "of the floor's speed", "registers", "pairs", "refused"):
         assert words in text
+
+
+def test_diff_of_two_generations(folder: Path, tune: Command, autotune: Command) -> None:
+    tune()
+    tune("--fresh", "--trials", "40")
+    (row,) = rows(autotune("diff", "small@1", "small", "--json"))
+    (newest,) = rows(autotune("best", "small", "--json"))
+    assert row["b_us"] == newest["median_us"]
+    assert row["b_over_a"] == float(str(row["b_us"])) / float(str(row["a_us"])) < 1
+    assert (row["verdict"], row["config_changed"]) == ("faster", True)
+    assert "->" in str(row["changes"])
+    finished = autotune("diff", "small@2", "small@1", "one")
+    assert finished.err == "A: small generation 2; B: small generation 1; 1 slower\n"
+    (same,) = rows(autotune("diff", "small", "small@2", "--json"))
+    assert (same["verdict"], same["config_changed"], same["changes"]) == ("same", False, None)
+
+
+def test_diff_of_dates_and_devices(filled: Path, autotune: Command) -> None:
+    (row,) = rows(autotune("diff", "2000-01-01", "2100-01-01", "--json"))
+    assert (row["verdict"], row["a_us"], row["b_over_a"]) == ("only B", None, None)
+    (row,) = rows(autotune("diff", "null", "null", "--by", "device", "--json"))
+    assert (row["verdict"], row["device_a"], row["device_b"]) == ("same", "null", "null")
+    assert rows(autotune("diff", "1999-01-01", "2000-01-01", "--json")) == []
+    assert autotune("diff", "1999-01-01", "2000-01-01").err.endswith("nothing to compare\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("small", "null"), "'small' is a study and 'null' a device; give two of study, device, date"),
+        (("small", "large"), "'large' is nothing to compare; there are the studies small, the devices null, ISO dates"),
+        (("small", "small@7"), "'small@7' is nothing to compare; there are the studies small, "),
+        (("small", "small", "two"), "autotune.db: no study or layer 'two'; it has "),
+        (("small", "small", "--by", "date"), "'small' is nothing to compare; there are ISO dates"),
+    ],
+)
+def test_diff_of_what_cannot_be_compared(
+    words: tuple[str, ...], complaint: str, filled: Path, autotune: Command
+) -> None:
+    assert autotune("diff", *words).complaint.startswith(complaint)
+
+
+def test_history_ends_with_the_best(filled: Path, autotune: Command) -> None:
+    found = rows(autotune("history", "small.one", "--json"))
+    (best,) = rows(autotune("best", "--json"))
+    assert [row["event"] for row in found][-1] == "finals"
+    assert (found[-1]["time_us"], found[-1]["config"]) == (best["median_us"], best["config"])
+    improvements = [row for row in found if row["event"] == "improvement"]
+    times = [float(str(row["time_us"])) for row in improvements]
+    assert len(times) > 1
+    assert times == sorted(times, reverse=True)
+    assert improvements[0]["over_before"] is None
+    assert improvements[1]["over_before"] == pytest.approx(times[1] / times[0])
+
+
+def test_nothing_is_stale_where_nothing_changed(filled: Path, autotune: Command) -> None:
+    finished = autotune("stale", "--templates", "families", "--json")
+    assert (rows(finished), finished.err) == ([], "0 of 1 best results are doubtful\n")
+
+
+def doubts(finished: Finished) -> list[tuple[object, ...]]:
+    """What changed, from what, to what, as compared with what."""
+    return [(row["changed"], row["was"], row["now"], row["compared_with"]) for row in rows(finished)]
+
+
+def test_stale_tells_upgrades_and_changed_templates(filled: Path, autotune: Command) -> None:
+    change(filled, "UPDATE environments SET driver = '1.0', toolkit = 'cc 1'")
+    stale = ("stale", "small", "--templates", "families", "--json")
+    assert doubts(autotune(*stale)) == [
+        ("driver", "1.0", "none", "this machine"),
+        ("toolkit", "cc 1", "none", "this machine"),
+    ]
+    change(filled, "UPDATE environments SET driver = 'none', toolkit = 'none'")
+    write_family(filled.parent / "families", ('summary  = "One', 'summary  = "Only one'))
+    assert doubts(autotune(*stale)) == [], "another comment, the same kernel"
+    for edit, words in (
+        (("float sum = 0.0f", "float sum = 0.f"), "renders another kernel by now"),
+        (("outputs <= 512", "outputs <= 1"), "refuses the config by now: a block computes at most 512 outputs"),
+    ):
+        write_family(filled.parent / "families", edit)
+        ((changed, was, now, against),) = doubts(autotune(*stale))
+        assert (changed, against) == ("template", "the installed families")
+        assert str(now).endswith(f", which {words}")
+        assert str(now)[:12] != was
+    assert doubts(autotune("stale", "--json"))[0][2] == "is not installed"
+
+
+def test_stale_compares_an_absent_device_with_its_newest_run(filled: Path, autotune: Command) -> None:
+    change(filled, "UPDATE devices SET kind = 'cuda', name = 'NVIDIA H999'")
+    stale = ("stale", "--templates", "families", "--json")
+    assert doubts(autotune(*stale)) == []
+    change(filled, "INSERT INTO environments VALUES (99, 'newer', 'none', '', '2100-01-01T00:00:00.000000Z')")
+    change(filled, "INSERT INTO runs VALUES (99, 1, 99, '{}', '9', '2100-01-01T00:00:00.000000Z')")
+    assert doubts(autotune(*stale)) == [("driver", "none", "newer", "its newest run")]
+    assert doubts(autotune(*stale, "--device", "null")) == [("driver", "none", "newer", "its newest run")]
+
+
+def test_retime_confirms_and_ends_the_doubt(filled: Path, autotune: Command) -> None:
+    change(filled, "UPDATE environments SET driver = '1.0'")
+    words = ("--templates", "families", "--json")
+    assert doubts(autotune("stale", *words)) == [("driver", "1.0", "none", "this machine")]
+    (best,) = rows(autotune("best", "--json"))
+    finished = autotune("retime", "small", "--device", "null", *words)
+    found = rows(finished)
+    assert [row["label"] for row in found] == ["confirmed"] * 3
+    assert finished.err.endswith("3 confirmed\n")
+    assert found[0]["config"] == best["config"], "the winner is among them"
+    times = [float(str(row["after_us"])) for row in found]
+    assert times == sorted(times) == [row["before_us"] for row in found]
+    assert {(row["driver_before"], row["driver"]) for row in found} == {("1.0", "none")}
+    assert doubts(autotune("stale", *words)) == []
+    events = rows(autotune("history", "small", "--json"))
+    assert [row["note"] for row in events if row["event"] == "retime"] == ["confirmed"] * 3
+    assert len(rows(autotune("retime", "--device", "null", "--best", "1", *words))) == 1
+
+
+def test_retime_marks_what_moved_regressed_and_failed(filled: Path, autotune: Command) -> None:
+    trials = rows(autotune("trials", "--outcome", "correct", "--sort", "median", "--json"))
+    first, second, third = (row["number"] for row in trials[:3])
+    for number, factor in ((first, 0.5), (second, 1.5)):
+        for column in ("median_us", "ranked_us"):
+            change(filled, f"UPDATE trials SET {column} = {column} * {factor} WHERE number = {number}")
+    found = rows(autotune("retime", "--device", "null", "--templates", "families", "--best", "99", "--json"))
+    labels = {row["trial"]: row["label"] for row in found}
+    assert (labels[first], labels[second], labels[third]) == ("regressed", "moved", "confirmed")
+    (regressed,) = (row for row in found if row["trial"] == first)
+    assert regressed["after_over_before"] == pytest.approx(2.0)
+    failed = rows(autotune("retime", "--device", "null:wrong=1", "--templates", "families", "--best", "1", "--json"))
+    assert [row["label"] for row in failed] == ["failed"]
+    assert str(failed[0]["message"]).startswith("correctness wrong: ")
+    assert failed[0]["after_us"] is None
+    (best,) = rows(autotune("best", "--json"))
+    assert best["config"] != failed[0]["config"], "what fails is the best no more"
+
+
+def test_an_imported_kernel_counts_once_it_is_retimed(filled: Path, autotune: Command) -> None:
+    change(filled, "UPDATE trials SET origin = 'imported', ranked_us = NULL")
+    change(filled, "UPDATE finals SET origin = 'imported'")
+    assert [row for row in rows(autotune("best", "--json")) if row["median_us"]] == []
+    found = rows(autotune("retime", "--device", "null", "--templates", "families", "--best", "2", "--json"))
+    assert [row["origin"] for row in found] == ["imported"] * 2
+    (best,) = rows(autotune("best", "--json"))
+    assert (best["config"], best["basis"]) == (found[0]["config"], "retime")
+
+
+def test_retime_says_what_it_cannot_do(filled: Path, autotune: Command) -> None:
+    assert autotune("retime", "large", "--device", "null").complaint.startswith(
+        "autotune.db: no study or layer 'large'"
+    )
+    missing = autotune("retime", "--device", "null", "--db", "none.db").complaint
+    assert missing.startswith("none.db: no such file")
+    assert not (filled.parent / "none.db").exists()
+    change(filled, "UPDATE sources SET text_zlib = x'', text_bytes = 0, launches = '{}'")
+    finished = autotune("retime", "--device", "null", "--json")
+    assert rows(finished) == []
+    assert "is not re-timed: its text is not kept, and tiny is not installed" in finished.err
+    assert finished.err.endswith("nothing re-timed\n")
+    again = rows(autotune("retime", "--device", "null", "--templates", "families", "--json"))
+    assert {row["label"] for row in again} == {"confirmed"}, "rendered again, the very same kernels"
+    change(filled, "UPDATE devices SET name = 'other'")
+    finished = autotune("retime", "--device", "null")
+    assert "small.one: no correct trial of null to re-time" in finished.err
+
+
+@pytest.mark.cxx
+def test_retime_runs_kernels(folder: Path, autotune: Command) -> None:
+    words = ("--templates", "families", "--device", "host")
+    assert autotune("tune", "small.toml", *words, "--trials", "3").code == 0
+    found = rows(autotune("retime", "small.one", *words, "--best", "2", "--json"))
+    assert len(found) == 2
+    assert {row["label"] for row in found} <= {"confirmed", "moved", "regressed"}
+    assert all(float(str(row["after_us"])) > 0 for row in found)
+    assert len(rows(autotune("query", "SELECT * FROM retimes", "--json"))) == 2

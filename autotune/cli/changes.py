@@ -1,0 +1,141 @@
+"""`diff` and `history`: what became better or worse between two studies, devices or dates, and how the best came."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.answers import DATABASE, asked, config_words, undominated
+from autotune.cli.tables import Column, format_options, show
+
+if TYPE_CHECKING:
+    from autotune.diff import Difference, Side
+    from autotune.history import Event
+    from autotune.store import BestRow, Store
+
+
+@click.command()
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.argument("what", metavar="[STUDY|LAYER]", required=False)
+@DATABASE
+@click.option(
+    "--by", type=click.Choice(["study", "device", "date"]), help="What A and B are, where they could be two things."
+)
+@format_options
+def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str | None) -> None:
+    """The best of each layer on two sides: which is faster, whether beyond noise, and what changed in the config.
+
+    A and B are two studies (`lenet-k5`, its newest generation, or `lenet-k5@1`), two devices (a recorded name or a
+    part of it) or two dates (`2026-11-20`, its end, or `2026-11-20T14:00`, in UTC unless it says otherwise). Layers
+    are paired by their shape.
+    """
+    from autotune.diff import SIDES, differences, resolve
+    from autotune.errors import StoreError
+    from autotune.store import Store
+
+    with Store(db, create=False) as store:
+        studies, devices = store.studies(), store.devices()
+        first, second = (resolve(word, studies, devices, by) for word in (a, b))
+        if first.kind != second.kind:
+            raise StoreError(f"{a!r} is a {first.kind} and {b!r} a {second.kind}; give two of {', '.join(SIDES)}")
+        found = differences(
+            undominated(_best(store, first, what)),
+            undominated(_best(store, second, what)),
+            lambda best: _floor(store, best),
+            across_devices=first.kind == "device",
+        )
+    counts = Counter(difference.verdict for difference in found)
+    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "nothing to compare"
+    click.echo(f"A: {first}; B: {second}; {words}", err=True)
+    show(found, _DIFF_COLUMNS, style)
+
+
+def _best(store: Store, side: Side, what: str | None) -> tuple[BestRow, ...]:
+    """The best kernels of one side."""
+    from autotune.diff import DateSide, DeviceSide
+
+    if isinstance(side, DeviceSide):
+        return tuple(row for row in store.best(what) if row.row.device.identity == side.device.identity)
+    if isinstance(side, DateSide):
+        return store.best_at(side.until, what)
+    return store.best_of(side.name, side.generation, what)
+
+
+def _floor(store: Store, best: BestRow) -> float | None:
+    floor = store.noise_floor(best.row.device, best.row.policy)
+    return floor.noise_fraction if floor else None
+
+
+def _layer(difference: Difference) -> str:
+    return difference.either.name
+
+
+def _config(best: BestRow | None) -> str | None:
+    return f"{best.row.trial.config}" if best else None
+
+
+_DIFF_COLUMNS = (
+    Column["Difference"]("layer", _layer),
+    Column["Difference"]("layer_a", lambda row: row.before.name if row.before else None, terminal=False),
+    Column["Difference"]("layer_b", lambda row: row.after.name if row.after else None, terminal=False),
+    Column["Difference"]("problem", lambda row: str(row.either.layer.problem), terminal=False),
+    Column["Difference"]("device_a", lambda row: row.before.row.device.name if row.before else None, terminal=False),
+    Column["Difference"]("device_b", lambda row: row.after.row.device.name if row.after else None, terminal=False),
+    Column["Difference"]("device", lambda row: row.either.row.device.name),
+    Column["Difference"]("accuracy", lambda row: row.either.row.trial.accuracy),
+    Column["Difference"]("deterministic", lambda row: row.either.row.trial.deterministic, terminal=False),
+    Column["Difference"]("policy", lambda row: row.either.row.policy, terminal=False),
+    Column["Difference"]("a_us", lambda row: row.before.median_us if row.before else None),
+    Column["Difference"]("b_us", lambda row: row.after.median_us if row.after else None),
+    Column["Difference"]("b_over_a", lambda row: row.ratio),
+    Column["Difference"]("noise_fraction", lambda row: row.noise),
+    Column["Difference"]("verdict", lambda row: row.verdict),
+    Column["Difference"]("config_changed", lambda row: row.config_changed, terminal=False),
+    Column["Difference"]("changes", lambda row: row.changes or None),
+    Column["Difference"]("config_a", lambda row: _config(row.before), terminal=False),
+    Column["Difference"]("config_b", lambda row: _config(row.after), terminal=False),
+)
+
+
+@click.command()
+@click.argument("what", metavar="LAYER|STUDY")
+@DATABASE
+@format_options
+def history(what: str, db: str, style: str | None) -> None:
+    """The best of LAYER over time: every trial that was the fastest when it ended, the finals and the retimes.
+
+    A layer is its shape: trials of other studies with the same shape are part of its history.
+    """
+    from autotune.history import history as events
+    from autotune.store import Store
+
+    with Store(db, create=False) as store:
+        name = asked(what)
+        show(events(store.improvements(name), store.finals(name), store.retimes(name)), _EVENT_COLUMNS, style)
+
+
+def _date(event: Event) -> str:
+    return f"{event.date:%Y-%m-%d %H:%M:%S}"
+
+
+_EVENT_COLUMNS = (
+    Column["Event"]("date", _date),
+    Column["Event"]("layer", lambda event: event.row.name),
+    Column["Event"]("generation", lambda event: event.row.generation),
+    Column["Event"]("device", lambda event: event.row.device.name),
+    Column["Event"]("accuracy", lambda event: event.row.trial.accuracy, terminal=False),
+    Column["Event"]("deterministic", lambda event: event.row.trial.deterministic, terminal=False),
+    Column["Event"]("policy", lambda event: event.row.policy, terminal=False),
+    Column["Event"]("event", lambda event: event.event),
+    Column["Event"]("trial", lambda event: event.row.trial.number),
+    Column["Event"]("time_us", lambda event: event.time_us),
+    Column["Event"]("over_before", lambda event: event.over_before),
+    Column["Event"]("template", lambda event: event.row.trial.config.template),
+    Column["Event"]("config", lambda event: config_words(event.row), terminal=False),
+    Column["Event"]("driver", lambda event: event.environment.driver),
+    Column["Event"]("toolkit", lambda event: event.environment.toolkit, terminal=False),
+    Column["Event"]("note", lambda event: event.note or None),
+)

@@ -1,0 +1,186 @@
+"""`stale` and `retime`: which best results may no longer hold, and measuring them again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.answers import DATABASE, asked, config_words, undominated
+from autotune.cli.devices import jobs_default, open_evaluator, present_devices
+from autotune.cli.families import DIRECTORIES
+from autotune.cli.tables import Column, format_options, show
+from autotune.cli.tune import stopping_on_interrupt
+from autotune.devices.null import NullEvaluator
+from autotune.template import KernelTemplate, load_templates
+
+if TYPE_CHECKING:
+    from autotune.device import DeviceInfo, Environment
+    from autotune.evaluate import Evaluator
+    from autotune.retime import Retimed
+    from autotune.stale import Doubt
+    from autotune.store import BestRow, RetimeRow, Store
+
+
+@click.command()
+@click.argument("what", metavar="[STUDY|LAYER]", required=False)
+@DATABASE
+@DIRECTORIES
+@click.option("--device", help="Compare with this device: cuda:N, host or null; default: every device that is here.")
+@format_options
+def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str | None, style: str | None) -> None:
+    """Best results that an upgraded driver, toolkit or template has made doubtful, a row for each change.
+
+    A result of a device that is here is compared with that device now; any other with the newest run recorded on its
+    device. Templates are compared with those installed: one that renders the very same kernel makes nothing doubtful.
+    """
+    from autotune.store import Store
+
+    families = load_templates(directories)
+    with Store(db, create=False) as store:
+        best = undominated(store.best(asked(what)))
+        kinds = {row.row.device.kind for row in best}
+        opened = _opened(device, kinds)
+        retimes = store.retimes(asked(what))
+        found = list(_doubts(best, retimes, opened, store.environments(), families))
+    doubtful = {doubt.best.row.id for doubt in found}
+    click.echo(f"{len(doubtful)} of {len(best)} best results are doubtful", err=True)
+    show(found, _DOUBT_COLUMNS, style)
+
+
+def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Environment]]:
+    """The devices of these kinds that are here, or the one asked for, as they are now."""
+    if device is not None:
+        evaluator = open_evaluator(device, 1)
+        evaluator.close()
+        return [(evaluator.info, evaluator.environment)]
+    null = [NullEvaluator("")] if "null" in kinds else []
+    return [
+        *((evaluator.info, evaluator.environment) for _, evaluator in present_devices(kinds)),
+        *((evaluator.info, evaluator.environment) for evaluator in null),
+    ]
+
+
+def _doubts(
+    best: Sequence[BestRow],
+    retimes: Sequence[RetimeRow],
+    opened: Sequence[tuple[DeviceInfo, Environment]],
+    recorded: Sequence[tuple[DeviceInfo, Environment]],
+    families: Mapping[str, KernelTemplate],
+) -> Iterator[Doubt]:
+    from autotune.stale import doubts, present_of
+
+    measured = {retime.row.id: retime.environment for retime in retimes if retime.timing is not None}  # the latest
+    for row in best:
+        environment = measured.get(row.row.id, row.row.environment)
+        yield from doubts(row, environment, present_of(row.row.device, opened, recorded), families)
+
+
+_DOUBT_COLUMNS = (
+    Column["Doubt"]("layer", lambda doubt: doubt.best.name),
+    Column["Doubt"]("device", lambda doubt: doubt.best.row.device.name),
+    Column["Doubt"]("accuracy", lambda doubt: doubt.best.row.trial.accuracy),
+    Column["Doubt"]("policy", lambda doubt: doubt.best.row.policy, terminal=False),
+    Column["Doubt"]("median_us", lambda doubt: doubt.best.median_us),
+    Column["Doubt"]("template", lambda doubt: doubt.best.row.trial.config.template),
+    Column["Doubt"]("config", lambda doubt: config_words(doubt.best.row), terminal=False),
+    Column["Doubt"]("date", lambda doubt: str(doubt.best.row.ended_at), terminal=False),
+    Column["Doubt"]("changed", lambda doubt: doubt.changed),
+    Column["Doubt"]("was", lambda doubt: doubt.was),
+    Column["Doubt"]("now", lambda doubt: doubt.now),
+    Column["Doubt"]("compared_with", lambda doubt: doubt.against),
+)
+
+
+@click.command()
+@click.argument("what", metavar="[STUDY|LAYER]", required=False)
+@click.option("--device", help="cuda:N, host or null; default: the first CUDA device, else the host.")
+@click.option("--best", "most", type=click.IntRange(min=1), default=3, show_default=True, help="Kernels per layer.")
+@DATABASE
+@DIRECTORIES
+@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@format_options
+def retime(
+    what: str | None,
+    device: str | None,
+    most: int,
+    db: str,
+    directories: tuple[Path, ...],
+    jobs: int | None,
+    style: str | None,
+) -> None:
+    """Verify and time the best few kernels of each layer again, and mark each confirmed, moved or regressed.
+
+    Imported kernels of this device are among them, and count as measured here from then on. `moved` is faster and
+    `regressed` slower than before beyond the noise floor; a kernel that is no longer correct has `failed`.
+    """
+    from autotune.store import Store
+
+    with Store(db, create=False) as store:
+        name = asked(what)
+        store.layers(name)  # a wrong name is told before a device is opened
+    families = load_templates(directories)
+    evaluator = open_evaluator(device, jobs or jobs_default())
+    try:
+        with Store(db) as store, stopping_on_interrupt() as stopping:
+            found = list(_retimed(store, name, evaluator, families, most, stopping))
+    finally:
+        evaluator.close()
+    counts = Counter(retimed.retime.label for retimed in found)
+    click.echo(", ".join(f"{count} {word}" for word, count in counts.items()) or "nothing re-timed", err=True)
+    show(found, _RETIME_COLUMNS, style)
+
+
+def _retimed(
+    store: Store,
+    name: str | None,
+    evaluator: Evaluator,
+    families: Mapping[str, KernelTemplate],
+    most: int,
+    stopping: Callable[[], bool],
+) -> Iterator[Retimed]:
+    """Re-time layer by layer; what cannot be, and layers without anything to re-time, are told on standard error."""
+    from autotune.retime import NotRetimed, leaders
+    from autotune.retime import retime as measure_again
+
+    info = evaluator.info
+    winners = [best.row for best in store.best(name)]
+    layers = {layer.layer.problem: layer.name for layer in store.layers(name)}
+    for problem, layer in layers.items():
+        if stopping():
+            break
+        rows = store.trials(problem, outcome="correct", generations="all")
+        chosen = leaders(rows, info, winners, most)
+        if not chosen:
+            click.echo(f"{layer}: no correct trial of {info.name} to re-time", err=True)
+            continue
+        for retimed in measure_again(chosen, problem, evaluator, store, families):
+            if isinstance(retimed, NotRetimed):
+                click.echo(f"{layer}: trial {retimed.row.trial.number} is not re-timed: {retimed.why}", err=True)
+            else:
+                yield retimed
+
+
+_RETIME_COLUMNS = (
+    Column["Retimed"]("layer", lambda row: row.before.name),
+    Column["Retimed"]("trial", lambda row: row.before.trial.number),
+    Column["Retimed"]("device", lambda row: row.before.device.name),
+    Column["Retimed"]("accuracy", lambda row: row.before.trial.accuracy),
+    Column["Retimed"]("policy", lambda row: row.before.policy, terminal=False),
+    Column["Retimed"]("template", lambda row: row.before.trial.config.template),
+    Column["Retimed"]("config", lambda row: config_words(row.before)),
+    Column["Retimed"]("origin", lambda row: row.before.origin),
+    Column["Retimed"]("before_us", lambda row: row.retime.before_us),
+    Column["Retimed"]("after_us", lambda row: row.retime.after_us),
+    Column["Retimed"]("after_over_before", lambda row: row.ratio),
+    Column["Retimed"]("noise_fraction", lambda row: row.noise),
+    Column["Retimed"]("label", lambda row: row.retime.label),
+    Column["Retimed"]("message", lambda row: row.retime.message or None),
+    Column["Retimed"]("driver_before", lambda row: row.before.environment.driver, terminal=False),
+    Column["Retimed"]("driver", lambda row: row.retime.environment.driver, terminal=False),
+    Column["Retimed"]("toolkit_before", lambda row: row.before.environment.toolkit, terminal=False),
+    Column["Retimed"]("toolkit", lambda row: row.retime.environment.toolkit, terminal=False),
+)

@@ -1,0 +1,170 @@
+"""The best of a study or of an earlier moment, and how the best of a layer came about."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from autotune.history import history
+from autotune.store import Finals, Store, Verdict
+
+from .builders import (
+    CONV2,
+    DRIVER_580,
+    DRIVER_590,
+    H200,
+    HOST,
+    config_of,
+    correct,
+    failed,
+    open_scope,
+    run_trial,
+    source_of,
+    study_record,
+    timing_of,
+)
+
+START = datetime(2026, 11, 20, tzinfo=UTC)
+
+
+class Clock:
+    """Shows a day that a test sets; every look a second later."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        self.now += timedelta(seconds=1)
+        return self.now
+
+    def day(self, number: int) -> datetime:
+        """Go to a day of the test; its beginning."""
+        self.now = START + timedelta(days=number)
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def days(path: Path, blank: bytes, clock: Clock) -> Store:
+    """An empty store whose clock the test sets."""
+    path.write_bytes(blank)
+    return Store(path, clock=clock)
+
+
+def test_the_best_as_it_stood(days: Store, clock: Clock) -> None:
+    scope = open_scope(days)
+    for day, median_us in enumerate((10.0, 12.0, 8.0)):
+        clock.day(day)
+        run_trial(days, scope, correct(day, median_us))
+    clock.day(3)
+    days.add_finals(scope, Finals(winner=0, timings=((0, timing_of(7.5)), (2, timing_of(7.6)))))
+
+    def best(day: int) -> list[tuple[int, float, str]]:
+        rows = days.best_at(START + timedelta(days=day))
+        return [(row.row.trial.number, row.median_us, row.basis) for row in rows]
+
+    assert best(0) == []
+    assert best(1) == best(2) == [(0, 10.0, "median")]
+    assert best(3) == [(2, 8.0, "median")]
+    assert best(4) == [(0, 7.5, "finals")]
+    assert [row.name for row in days.best_at(START + timedelta(days=4), "lenet.conv1")] == ["lenet.conv1"]
+    assert days.best_at(START + timedelta(days=4)) == days.best()
+    days.close()
+
+
+def test_the_best_of_one_generation_is_of_its_own_trials(store: Store) -> None:
+    first = open_scope(store)
+    run_trial(store, first, correct(0, 10.0))
+    run_trial(store, open_scope(store, layer=CONV2), correct(0, 20.0))
+    second = open_scope(store, fresh=True)
+    run_trial(store, second, correct(0, 11.0))
+    run_trial(store, second, failed(1))
+    run_trial(store, open_scope(store, device=HOST), correct(0, 99.0))
+    assert [(row.name, row.median_us) for row in store.best_of("lenet", 1)] == [
+        ("lenet.conv1", 10.0),
+        ("lenet.conv2", 20.0),
+    ]
+    assert [(row.median_us, row.row.device.kind) for row in store.best_of("lenet", 2)] == [
+        (11.0, "cuda"),
+        (99.0, "host"),
+    ]
+    assert [row.name for row in store.best_of("lenet", 1, "conv2")] == ["lenet.conv2"]
+
+
+def test_a_trial_taken_over_counts_for_the_study_that_took_it(store: Store) -> None:
+    source = source_of(config_of(0))
+    run_trial(store, open_scope(store), correct(0, 10.0, source=source), source)
+    scope = open_scope(store, study="other")
+    known = store.known(scope, source.hash)
+    assert known is not None
+    store.reuse_trial(scope, 0, config_of(0), known)
+    assert [(row.name, row.median_us) for row in store.best_of("other", 1)] == [("other.conv1", 10.0)]
+
+
+def test_retimes_count_from_their_day_on(days: Store, clock: Clock) -> None:
+    scope = open_scope(days)
+    for number, median_us in enumerate((10.0, 11.0)):
+        run_trial(days, scope, correct(number, median_us))
+    clock.day(1)
+    days.add_retime(days.trials()[0], H200, DRIVER_590, "regressed", timing_of(13.0))
+    clock.day(2)
+    days.add_retime(days.trials()[1], H200, DRIVER_590, "failed", None, "wrong")
+
+    def best(day: int) -> list[tuple[int, float, str]]:
+        rows = days.best_at(START + timedelta(days=day))
+        return [(row.row.trial.number, row.median_us, row.basis) for row in rows]
+
+    assert best(1) == [(0, 10.0, "median")]
+    assert best(2) == [(1, 11.0, "median")]
+    assert best(3) == [(0, 13.0, "retime")]
+    assert days.best_at(START + timedelta(days=3)) == days.best()
+    assert [row.median_us for row in days.best_of("lenet", 1)] == [13.0]
+    days.close()
+
+
+def test_history_has_every_improvement_the_finals_and_the_retimes(days: Store, clock: Clock) -> None:
+    scope = open_scope(days)
+    for number, median_us in enumerate((10.0, 12.0, 8.0, 8.0)):
+        run_trial(days, scope, correct(number, median_us))
+    run_trial(days, open_scope(days, device=HOST), correct(0, 100.0))
+    days.add_finals(
+        scope, Finals(winner=2, timings=((2, timing_of(7.0)),), verdicts=(Verdict("default", "win", 7.0, 9.0, 0),))
+    )
+    clock.day(1)
+    days.add_retime(days.trials(kind="cuda")[2], H200, DRIVER_590, "regressed", timing_of(14.0))
+    clock.day(2)
+    run_trial(days, open_scope(days, study="copy", environment=DRIVER_590), correct(0, 6.0))
+    found = history(days.improvements("lenet.conv1"), days.finals("lenet.conv1"), days.retimes("lenet.conv1"))
+    assert [(event.event, event.row.name, event.row.trial.number, event.time_us) for event in found] == [
+        ("improvement", "lenet.conv1", 0, 10.0),
+        ("improvement", "lenet.conv1", 2, 8.0),
+        ("improvement", "lenet.conv1", 0, 100.0),
+        ("finals", "lenet.conv1", 2, 7.0),
+        ("retime", "lenet.conv1", 2, 14.0),
+        ("improvement", "copy.conv1", 0, 6.0),
+    ]
+    assert [event.over_before for event in found] == pytest.approx([None, 0.8, None, 7 / 8, 2.0, 0.75])
+    assert [event.environment.driver for event in found[3:]] == ["580.159", "590.10", "590.10"]
+    assert found[3].note.startswith("win against default, put in doubt 2026-11-21")
+    assert found[4].note == "regressed"
+    assert [event.date for event in found] == sorted(event.date for event in found)
+    days.close()
+
+
+def test_devices_and_the_environment_of_their_newest_run(store: Store) -> None:
+    assert (store.devices(), store.environments()) == ((), ())
+    for environment in (DRIVER_590, DRIVER_580):
+        open_scope(store, environment=environment)
+    open_scope(store, device=HOST)
+    assert store.devices() == (H200, HOST)
+    assert [(info.kind, environment.driver) for info, environment in store.environments()] == [
+        ("cuda", "580.159"),
+        ("host", "580.159"),
+    ]
+    store.begin_study(study_record())
