@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
@@ -12,9 +11,9 @@ from sqlalchemy import Connection, and_, delete, func, select, update
 
 from autotune.device import DeviceInfo, Environment
 from autotune.errors import StoreError
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Layer
 from autotune.source import KernelSource
-from autotune.store import answers, past, readonly, recording
+from autotune.store import answers, readonly, recording
 from autotune.store.database import (
     Clock,
     in_words,
@@ -23,46 +22,39 @@ from autotune.store.database import (
     utc_now,
 )
 from autotune.store.opening import open_for_reading, open_for_writing
+from autotune.store.questions import Questions
 from autotune.store.records import (
-    BestRow,
     Finals,
-    FinalsRow,
     KernelProfile,
-    LayerRow,
     NoiseFloor,
     ProfileRow,
     QuarantineRow,
-    QueryResult,
     RetimeRow,
     Scope,
-    SpanRow,
     StudyKey,
     StudyRecord,
-    StudyRow,
     Suspect,
     TemplateRecord,
     TrialKey,
     TrialRow,
 )
-from autotune.store.rows import Values, config_of, date_of, date_text, device_identity, finite, source_of, trial_of
+from autotune.store.rows import Values, date_of, date_text, device_identity, finite, trial_of
 from autotune.store.tables import (
     devices,
     environments,
-    layers,
     noise_floors,
     quarantine,
     rates,
     sources,
-    templates,
     trials,
 )
-from autotune.trial import END_TO_END, Config, Outcome, Phases, SpanParts, Timing, Trial
+from autotune.trial import Config, Outcome, Phases, SpanParts, Timing, Trial
 
 LOCK_TIMEOUT_S = 30.0
 """how long a transaction waits for another process's"""
 
 
-class Store:
+class Store(Questions):
     """An open results database. Every method is one transaction; every failure a StoreError of one line."""
 
     def __init__(
@@ -81,11 +73,6 @@ class Store:
         self._clock = clock
         self._runs: dict[tuple[int, int], int] = {}
         # (device id, environment id) to the run that this process is, made when first needed
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._database.path
 
     def close(self) -> None:
         """Close the file."""
@@ -402,127 +389,6 @@ class Store:
         with self._database.read() as connection:
             row = connection.execute(statement).one_or_none()
         return None if row is None else NoiseFloor(row.noise_us, row.noise_fraction, date_of(row.measured_at))
-
-    # Answers. `what` is a study, study.layer or a layer's bare name; None stands for everything.
-
-    def best(
-        self, what: str | None = None, *, kind: str | None = None, accuracy: str | None = None
-    ) -> tuple[BestRow, ...]:
-        """The best kernel of each layer, device, accuracy class, determinism and policy."""
-        with self._database.read() as connection:
-            places = None if what is None else answers.find(connection, what, self._shown)
-            return answers.list_best(connection, places, kind=kind, accuracy=accuracy)
-
-    def trials(
-        self,
-        what: str | Conv2dProblem | None = None,
-        *,
-        outcome: str | None = None,
-        sort: str = "number",
-        limit: int | None = None,
-        kind: str | None = None,
-        generations: str = "newest",
-    ) -> tuple[TrialRow, ...]:
-        """Trials in an order of SORTS, of the newest generation of each study or of all; a problem's in every study."""
-        with self._database.read() as connection:
-            if isinstance(what, Conv2dProblem):
-                where: Sequence[answers.Place] | Conv2dProblem | None = what
-            elif what is None and generations == "all":
-                where = None
-            else:
-                where = answers.find(connection, what, self._shown, generations)
-            return answers.list_trials(connection, where, outcome=outcome, sort=sort, limit=limit, kind=kind)
-
-    def best_of(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:
-        """The best kernels of one generation of a study, from its own trials and finals, imported ones included."""
-        with self._database.read() as connection:
-            places = tuple(
-                place
-                for place in answers.find(connection, what or study, self._shown, "all")
-                if (place.study, place.generation) == (study, generation)
-            )
-            part = past.Slice(study_id=places[0].study_id) if places else past.Slice()
-            return past.list_best_within(connection, places, part)
-
-    def best_at(self, moment: datetime, what: str | None = None) -> tuple[BestRow, ...]:
-        """The best kernels as they stood at a moment."""
-        with self._database.read() as connection:
-            places = None if what is None else answers.find(connection, what, self._shown)
-            return past.list_best_within(connection, places, past.Slice(until=date_text(moment)))
-
-    def improvements(self, what: str | None = None) -> tuple[TrialRow, ...]:
-        """Trials that were the fastest of their layer, device, class and policy when they ended, in any study."""
-        with self._database.read() as connection:
-            return past.list_improvements(connection, answers.find(connection, what, self._shown))
-
-    def finals(self, what: str | None = None) -> tuple[FinalsRow, ...]:
-        """The finals that were held on the layers' shapes in any study, oldest first."""
-        with self._database.read() as connection:
-            return past.list_finals(connection, answers.find(connection, what, self._shown))
-
-    def devices(self) -> tuple[DeviceInfo, ...]:
-        """Every recorded device, in the order first seen."""
-        with self._database.read() as connection:
-            return past.list_devices(connection)
-
-    def environments(self) -> tuple[tuple[DeviceInfo, Environment], ...]:
-        """Each device that ran something, with the environment of its newest run."""
-        with self._database.read() as connection:
-            return past.list_environments(connection)
-
-    def spans(self, what: str | None = None) -> tuple[SpanRow, ...]:
-        """End-to-end trials of the newest generation of each study, with the parts of their times."""
-        with self._database.read() as connection:
-            return answers.list_spans(connection, answers.find(connection, what, self._shown))
-
-    def profiles(self, what: str | None = None) -> tuple[ProfileRow, ...]:
-        """What a profiler saw of the layers' kernels, oldest first."""
-        with self._database.read() as connection:
-            return answers.list_profiles(connection, answers.find(connection, what, self._shown))
-
-    def retimes(self, what: str | None = None) -> tuple[RetimeRow, ...]:
-        """Trials that were measured again, of the layers' shapes in whichever study, oldest first."""
-        with self._database.read() as connection:
-            return answers.list_retimes(connection, answers.find(connection, what, self._shown))
-
-    def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
-        """The layers of the newest generation of each study, in its order."""
-        with self._database.read() as connection:
-            return answers.list_layers(connection, answers.find(connection, what, self._shown))
-
-    def studies(self) -> tuple[StudyRow, ...]:
-        """Every generation of every study, oldest first."""
-        with self._database.read() as connection:
-            return answers.list_studies(connection)
-
-    def source(self, source_hash: str) -> KernelSource | None:
-        """A rendered kernel, whole, with the config of the first trial that used it; None where no text is kept."""
-        statement = (
-            select(sources, layers, trials.c.config, templates.c.family)
-            .join(layers, layers.c.id == sources.c.layer_id)
-            .join(trials, trials.c.source_id == sources.c.id)
-            .join(templates, templates.c.id == trials.c.template_id)
-            .where(sources.c.hash == source_hash)
-            .order_by(trials.c.policy == END_TO_END, trials.c.id)
-            .limit(1)
-        )
-        with self._database.read() as connection:
-            row = connection.execute(statement).mappings().one_or_none()
-            return None if row is None or not row[sources.c.text_bytes] else source_of(row, config_of(row))
-
-    def header(self, family: str, template_hash: str) -> str:
-        """The header of a family as it was when trials were made with it; empty for one that is not stored."""
-        same = and_(templates.c.family == family, templates.c.hash == template_hash)
-        with self._database.read() as connection:
-            return connection.execute(select(templates.c.header).where(same)).scalar_one_or_none() or ""
-
-    def query(self, sql: str) -> QueryResult:
-        """What a user's SELECT yields; it cannot write."""
-        return readonly.query(self._database, sql)
-
-    @property
-    def _shown(self) -> str:
-        return one_line(str(self.path))
 
     def _now(self) -> str:
         return date_text(self._clock())

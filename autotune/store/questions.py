@@ -1,0 +1,159 @@
+"""What an open results database answers. `Store` is one that can also be written to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import and_, select
+
+from autotune.device import DeviceInfo, Environment
+from autotune.problem import Conv2dProblem
+from autotune.source import KernelSource
+from autotune.store import answers, past, readonly
+from autotune.store.database import Database, one_line
+from autotune.store.records import (
+    BestRow,
+    FinalsRow,
+    LayerRow,
+    ProfileRow,
+    QueryResult,
+    RetimeRow,
+    SpanRow,
+    StudyRow,
+    TrialRow,
+)
+from autotune.store.rows import config_of, date_text, source_of
+from autotune.store.tables import layers, sources, templates, trials
+from autotune.trial import END_TO_END
+
+
+class Questions:
+    """The questions, each one transaction. `what` is a study, study.layer or a layer's bare name; None: everything."""
+
+    _database: Database
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._database.path
+
+    def best(
+        self, what: str | None = None, *, kind: str | None = None, accuracy: str | None = None
+    ) -> tuple[BestRow, ...]:
+        """The best kernel of each layer, device, accuracy class, determinism and policy."""
+        with self._database.read() as connection:
+            places = None if what is None else answers.find(connection, what, self._shown)
+            return answers.list_best(connection, places, kind=kind, accuracy=accuracy)
+
+    def trials(
+        self,
+        what: str | Conv2dProblem | None = None,
+        *,
+        outcome: str | None = None,
+        sort: str = "number",
+        limit: int | None = None,
+        kind: str | None = None,
+        generations: str = "newest",
+    ) -> tuple[TrialRow, ...]:
+        """Trials in an order of SORTS, of the newest generation of each study or of all; a problem's in every study."""
+        with self._database.read() as connection:
+            if isinstance(what, Conv2dProblem):
+                where: Sequence[answers.Place] | Conv2dProblem | None = what
+            elif what is None and generations == "all":
+                where = None
+            else:
+                where = answers.find(connection, what, self._shown, generations)
+            return answers.list_trials(connection, where, outcome=outcome, sort=sort, limit=limit, kind=kind)
+
+    def best_of(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:
+        """The best kernels of one generation of a study, from its own trials and finals, imported ones included."""
+        with self._database.read() as connection:
+            places = tuple(
+                place
+                for place in answers.find(connection, what or study, self._shown, "all")
+                if (place.study, place.generation) == (study, generation)
+            )
+            part = past.Slice(study_id=places[0].study_id) if places else past.Slice()
+            return past.list_best_within(connection, places, part)
+
+    def best_at(self, moment: datetime, what: str | None = None) -> tuple[BestRow, ...]:
+        """The best kernels as they stood at a moment."""
+        with self._database.read() as connection:
+            places = None if what is None else answers.find(connection, what, self._shown)
+            return past.list_best_within(connection, places, past.Slice(until=date_text(moment)))
+
+    def improvements(self, what: str | None = None) -> tuple[TrialRow, ...]:
+        """Trials that were the fastest of their layer, device, class and policy when they ended, in any study."""
+        with self._database.read() as connection:
+            return past.list_improvements(connection, answers.find(connection, what, self._shown))
+
+    def finals(self, what: str | None = None) -> tuple[FinalsRow, ...]:
+        """The finals that were held on the layers' shapes in any study, oldest first."""
+        with self._database.read() as connection:
+            return past.list_finals(connection, answers.find(connection, what, self._shown))
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """Every recorded device, in the order first seen."""
+        with self._database.read() as connection:
+            return past.list_devices(connection)
+
+    def environments(self) -> tuple[tuple[DeviceInfo, Environment], ...]:
+        """Each device that ran something, with the environment of its newest run."""
+        with self._database.read() as connection:
+            return past.list_environments(connection)
+
+    def spans(self, what: str | None = None) -> tuple[SpanRow, ...]:
+        """End-to-end trials of the newest generation of each study, with the parts of their times."""
+        with self._database.read() as connection:
+            return answers.list_spans(connection, answers.find(connection, what, self._shown))
+
+    def profiles(self, what: str | None = None) -> tuple[ProfileRow, ...]:
+        """What a profiler saw of the layers' kernels, oldest first."""
+        with self._database.read() as connection:
+            return answers.list_profiles(connection, answers.find(connection, what, self._shown))
+
+    def retimes(self, what: str | None = None) -> tuple[RetimeRow, ...]:
+        """Trials that were measured again, of the layers' shapes in whichever study, oldest first."""
+        with self._database.read() as connection:
+            return answers.list_retimes(connection, answers.find(connection, what, self._shown))
+
+    def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
+        """The layers of the newest generation of each study, in its order."""
+        with self._database.read() as connection:
+            return answers.list_layers(connection, answers.find(connection, what, self._shown))
+
+    def studies(self) -> tuple[StudyRow, ...]:
+        """Every generation of every study, oldest first."""
+        with self._database.read() as connection:
+            return answers.list_studies(connection)
+
+    def source(self, source_hash: str) -> KernelSource | None:
+        """A rendered kernel, whole, with the config of the first trial that used it; None where no text is kept."""
+        statement = (
+            select(sources, layers, trials.c.config, templates.c.family)
+            .join(layers, layers.c.id == sources.c.layer_id)
+            .join(trials, trials.c.source_id == sources.c.id)
+            .join(templates, templates.c.id == trials.c.template_id)
+            .where(sources.c.hash == source_hash)
+            .order_by(trials.c.policy == END_TO_END, trials.c.id)
+            .limit(1)
+        )
+        with self._database.read() as connection:
+            row = connection.execute(statement).mappings().one_or_none()
+            return None if row is None or not row[sources.c.text_bytes] else source_of(row, config_of(row))
+
+    def header(self, family: str, template_hash: str) -> str:
+        """The header of a family as it was when trials were made with it; empty for one that is not stored."""
+        same = and_(templates.c.family == family, templates.c.hash == template_hash)
+        with self._database.read() as connection:
+            return connection.execute(select(templates.c.header).where(same)).scalar_one_or_none() or ""
+
+    def query(self, sql: str) -> QueryResult:
+        """What a user's SELECT yields; it cannot write."""
+        return readonly.query(self._database, sql)
+
+    @property
+    def _shown(self) -> str:
+        return one_line(str(self.path))
