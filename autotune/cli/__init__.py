@@ -19,6 +19,7 @@ from autotune.cli.freshness import retime, stale
 from autotune.cli.ladder import ladder
 from autotune.cli.profile import profile
 from autotune.cli.replay import replay
+from autotune.cli.transfer import dump, load, merge
 from autotune.cli.tune import compare, tune
 from autotune.cli.upkeep import cache, quarantine
 from autotune.cli.why import why
@@ -45,6 +46,9 @@ for command in (
         stale,
         retime,
         query,
+        dump,
+        load,
+        merge,
         export,
         templates,
         check,

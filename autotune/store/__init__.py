@@ -1,6 +1,8 @@
 """The store: SQLite through SQLAlchemy, behind records. Nothing outside this package imports either."""
 
 from autotune.store.answers import GENERATIONS, SORTS
+from autotune.store.dump import dump, load
+from autotune.store.merging import merge
 from autotune.store.records import (
     RETIME_LABELS,
     BestRow,
@@ -9,6 +11,7 @@ from autotune.store.records import (
     FinalsRow,
     KernelProfile,
     LayerRow,
+    Merged,
     NoiseFloor,
     ProfileRow,
     QuarantineRow,
@@ -37,6 +40,7 @@ __all__ = [
     "FinalsRow",
     "KernelProfile",
     "LayerRow",
+    "Merged",
     "NoiseFloor",
     "ProfileRow",
     "QuarantineRow",
@@ -54,4 +58,7 @@ __all__ = [
     "TrialRow",
     "Verdict",
     "compact",
+    "dump",
+    "load",
+    "merge",
 ]

@@ -69,6 +69,8 @@ class Place:
 def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[Place, ...]:
     """The layers that a name stands for: a study, study.layer or a layer's bare name; None stands for all.
 
+    The newest generation is the newest of those begun here; every imported study stands beside it.
+
     Raises StoreError when there is no such study or layer; `where` begins its message.
     """
     _one_of("generations", generations, GENERATIONS)
@@ -82,8 +84,9 @@ def find(connection: Connection, what: str | None, where: str, generations: str 
     )
     if generations == "newest":
         same = studies.alias("same")
-        newest = select(func.max(same.c.generation)).where(same.c.name == studies.c.name).scalar_subquery()
-        statement = statement.where(studies.c.generation == newest)
+        own = and_(same.c.name == studies.c.name, same.c.imported_from.is_(None))
+        newest = select(func.max(same.c.generation)).where(own).scalar_subquery()
+        statement = statement.where(or_(studies.c.generation == newest, studies.c.imported_from.is_not(None)))
     if what is not None:
         statement = statement.where(or_(studies.c.name == what, full_name == what, study_layers.c.name == what))
     places = tuple(_place_of(row) for row in connection.execute(statement).mappings())
@@ -242,10 +245,18 @@ def list_best(
         of_subject.setdefault(row[best_trials.c.subject_id], []).append(row)
     return tuple(
         _best_row(row, winners[row[best_trials.c.trial_id]], place)
-        for place in places
-        if place.current
+        for place in _current(places)
         for row in of_subject.get(place.subject_id, ())
     )
+
+
+def _current(places: Iterable[Place]) -> tuple[Place, ...]:
+    """The layers that their study files have, each once where an imported study has it too."""
+    found: dict[tuple[str, int], Place] = {}
+    for place in places:
+        if place.current:
+            found.setdefault((place.name, place.subject_id), place)
+    return tuple(found.values())
 
 
 def _best_row(row: RowMapping, winner: TrialRow, place: Place | None) -> BestRow:

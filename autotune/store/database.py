@@ -26,6 +26,9 @@ from autotune.errors import StoreError, StudyError
 WAL_RETRY_S = 0.005
 """pause between attempts to switch to WAL, which SQLite's busy timeout does not cover"""
 
+LOCK_TIMEOUT_S = 30.0
+"""how long a transaction waits for another process's"""
+
 Clock = Callable[[], datetime]
 
 

@@ -25,6 +25,17 @@ LEAST_BYTES = 512
 
 def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
     """Open a results database, made when there is none and migrated when it is older. Raises StoreError."""
+    database = prepare_for_writing(url, timeout_s=timeout_s)
+    try:
+        bring_up_to_date(database, clock)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def prepare_for_writing(url: str | Path, *, timeout_s: float) -> Database:
+    """A file that may be written, made when there is none, whatever is in it. Raises StoreError."""
     path = path_of(url)
     shown = one_line(str(path))
     exists = _inspect(path)
@@ -35,13 +46,7 @@ def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Data
             f"{shown}: the folder {one_line(str(path.parent))} is read-only and SQLite needs files beside the "
             f"database; give another --db"
         )
-    database = Database(path, timeout_s, sqlite_engine(lambda: connect_for_writing(path, timeout_s)), path)
-    try:
-        bring_up_to_date(database, clock)
-    except BaseException:
-        database.close()
-        raise
-    return database
+    return Database(path, timeout_s, sqlite_engine(lambda: connect_for_writing(path, timeout_s)), path)
 
 
 def open_for_reading(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:

@@ -347,6 +347,19 @@ class StudyRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Merged:
+    """What merging another database brought."""
+
+    trials: int
+    known: int
+    """trials that were here already"""
+    running: int
+    """trials that were left out, since they had not ended"""
+    studies: int
+    """studies that were not here"""
+
+
+@dataclass(frozen=True, slots=True)
 class QueryResult:
     """What a user's SQL yielded."""
 

@@ -151,8 +151,12 @@ def source_values(source: KernelSource) -> Values:
 
 def source_text(row: RowMapping) -> str:
     """The kernel's text of a row that has the columns of `sources`."""
-    packed: bytes = row[sources.c.text_zlib]
-    return (packed if len(packed) == row[sources.c.text_bytes] else zlib.decompress(packed)).decode()
+    return unpacked(row[sources.c.text_zlib], row[sources.c.text_bytes])
+
+
+def unpacked(text_zlib: bytes, text_bytes: int) -> str:
+    """A kernel's text; one that zlib does not make smaller is stored as it is."""
+    return (text_zlib if len(text_zlib) == text_bytes else zlib.decompress(text_zlib)).decode()
 
 
 def source_of(row: RowMapping, config: Config) -> KernelSource:

@@ -66,7 +66,7 @@ def bring_up_to_date(database: Database, clock: Clock) -> None:
     if version == SCHEMA:
         return
     kept = None
-    with _migrating(database) as connection:
+    with unenforced(database) as connection:
         version = version_of(connection, database.path)
         if version == SCHEMA:  # another process was quicker
             return
@@ -86,7 +86,7 @@ def migrated_copy(database: Database, clock: Clock) -> Iterator[Path]:
         copy = Path(folder) / database.path.name
         with in_words(database.path, database.timeout_s):
             _copy(database, copy)
-        with _migrating(replace(database, file=copy)) as connection:
+        with unenforced(replace(database, file=copy)) as connection:
             migrate(connection, database.path, SCHEMA, clock)
         yield copy
 
@@ -100,19 +100,22 @@ def migrate(connection: Connection, path: Path, version: str, clock: Clock) -> N
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, version)
-    dangling = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchone()
+    dangling = dangling_reference(connection)
     if dangling is not None:
-        raise StoreError(
-            f"{one_line(str(path))}: row {dangling[1]} of {dangling[0]} refers to a row of {dangling[2]} that is not "
-            f"there; restore a copy of the file"
-        )
+        raise StoreError(f"{one_line(str(path))}: {dangling}; restore a copy of the file")
     row = {"version": version, "autotune_version": __version__, "applied_at": date_text(clock())}
     connection.execute(schema_versions.insert(), row)
 
 
+def dangling_reference(connection: Connection) -> str | None:
+    """A row that refers to one that is not there, in words."""
+    found = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchone()
+    return None if found is None else f"row {found[1]} of {found[0]} refers to a row of {found[2]} that is not there"
+
+
 @contextmanager
-def _migrating(database: Database) -> Iterator[Connection]:
-    """A writing transaction on a connection that does not enforce references."""
+def unenforced(database: Database) -> Iterator[Connection]:
+    """A writing transaction on a connection that does not enforce references; who uses it checks them."""
     engine = sqlite_engine(lambda: connect_for_migrating(database.file, database.timeout_s))
     try:
         with replace(database, engine=engine).write() as connection:

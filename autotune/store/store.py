@@ -15,6 +15,7 @@ from autotune.problem import Layer
 from autotune.source import KernelSource
 from autotune.store import answers, readonly, recording
 from autotune.store.database import (
+    LOCK_TIMEOUT_S,
     Clock,
     in_words,
     one_line,
@@ -49,9 +50,6 @@ from autotune.store.tables import (
     trials,
 )
 from autotune.trial import Config, Outcome, Phases, SpanParts, Timing, Trial
-
-LOCK_TIMEOUT_S = 30.0
-"""how long a transaction waits for another process's"""
 
 
 class Store(Questions):

@@ -1,0 +1,78 @@
+"""`dump`, `load`, `merge`, `import` and `export-t4`: results out of one database and into another."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from autotune.cli.answers import DATABASE
+from autotune.errors import StoreError
+
+
+@click.command()
+@click.argument("file", metavar="[FILE]", type=click.Path(path_type=Path, allow_dash=True), default="-")
+@DATABASE
+def dump(file: Path, db: str) -> None:
+    """Write the whole results database as JSON lines, to FILE or the terminal, for `autotune load`."""
+    from autotune.store import dump as write_dump
+
+    if str(file) == "-":
+        write_dump(db, sys.stdout.write)
+        return
+    with _written(file) as out:
+        count = write_dump(db, out.write)
+    click.echo(f"{file}: {count} rows", err=True)
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True))
+@DATABASE
+def load(file: Path, db: str) -> None:
+    """Make a new results database of the JSON lines that `autotune dump` wrote; - reads standard input."""
+    from autotune.store import load as read_dump
+
+    if str(file) == "-":
+        count = read_dump(sys.stdin, "standard input", db)
+    else:
+        try:
+            with file.open(encoding="utf-8", newline="\n") as lines:
+                count = read_dump(lines, str(file), db)
+        except OSError as error:
+            raise StoreError(f"{file}: cannot be read: {error.strerror}") from error
+    click.echo(f"{db}: {count} rows loaded", err=True)
+
+
+@click.command()
+@click.argument("other", metavar="OTHER.db")
+@DATABASE
+def merge(other: str, db: str) -> None:
+    """Bring the trials of another results database into this one; they are best only once re-timed here."""
+    from autotune.store import merge as bring
+
+    merged = bring(other, db)
+    words = [f"{merged.trials} trials and {merged.studies} studies merged", f"{merged.known} trials were there already"]
+    if merged.running:
+        words.append(f"{merged.running} left out that have not ended")
+    click.echo(f"{db}: {', '.join(words)}", err=True)
+
+
+@contextmanager
+def _written(file: Path) -> Iterator[TextIO]:
+    """A new text file that is there whole or not at all."""
+    if file.exists():
+        raise StoreError(f"{file}: exists already; remove it or give another path")
+    begun = file.with_name(f"{file.name}.part")
+    try:
+        with begun.open("w", encoding="utf-8", newline="\n") as out:
+            yield out
+        os.replace(begun, file)
+    except OSError as error:
+        raise StoreError(f"{file}: cannot be written: {error.strerror}") from error
+    finally:
+        begun.unlink(missing_ok=True)

@@ -1,0 +1,221 @@
+"""A database as JSON lines, without loss: a header, a line for each row, a last line that counts them.
+
+    {"autotune_dump": 1, "schema": "0003", "autotune": "0.1.0"}
+    {"table": "devices", "row": {"id": 1, "kind": "cuda", "name": "NVIDIA H200", ...}}
+    {"end": 1}
+
+Bytes are written as {"base64": "..."}. A dump of an older schema is loaded as such and then brought up to date.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DatabaseError
+
+from autotune import __version__
+from autotune.errors import StoreError
+from autotune.store.database import LOCK_TIMEOUT_S, Clock, Database, one_line, switch_to_wal, utc_now
+from autotune.store.opening import open_for_reading, prepare_for_writing
+from autotune.store.schema import MIGRATIONS, SCHEMA, dangling_reference, migrate, unenforced, version_of
+from autotune.store.tables import metadata
+
+VERSION = 1
+"""of this format"""
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+Cell: TypeAlias = "int | float | str | bytes | None"
+
+
+def dump(url: str | Path, write: Callable[[str], object]) -> int:
+    """Write every row of a database as lines, parents and children in one consistent state; the number of rows."""
+    with closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database:
+        count = 0
+        with database.read() as connection:
+            write(_line({"autotune_dump": VERSION, "schema": SCHEMA, "autotune": __version__}))
+            for table in sorted(metadata.tables):
+                for row in connection.exec_driver_sql(f"SELECT * FROM {table} ORDER BY rowid").mappings():  # noqa: S608
+                    write(_line({"table": table, "row": {name: _json_of(value) for name, value in row.items()}}))
+                    count += 1
+        write(_line({"end": count}))
+    return count
+
+
+def _line(record: Mapping[str, Json]) -> str:
+    return json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _json_of(value: Cell) -> Json:
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def load(lines: Iterable[str], name: str, url: str | Path, *, clock: Clock = utc_now) -> int:
+    """Make a database of a dump's lines; the number of rows. It must be new or have no row in it.
+
+    Raises StoreError that begins with `name` and the line's number for a line that is wrong; nothing is loaded then.
+    """
+    database = prepare_for_writing(url, timeout_s=LOCK_TIMEOUT_S)
+    new = not database.path.exists()
+    loaded = False
+    try:
+        count = _load(_Lines(lines, name), database, clock)
+        loaded = True
+    finally:
+        database.close()
+        if new and not loaded:
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{database.path}{suffix}").unlink(missing_ok=True)
+    return count
+
+
+def _load(lines: _Lines, database: Database, clock: Clock) -> int:
+    shown = one_line(str(database.path))
+    schema = lines.header()
+    with database.read() as connection:
+        version = version_of(connection, database.path)
+    if version not in (None, schema):
+        raise StoreError(f"{shown}: has schema {version} and the dump {schema}; load it into a new file")
+    switch_to_wal(database.path, database.timeout_s)
+    with unenforced(database) as connection:
+        if version_of(connection, database.path) is None:
+            migrate(connection, database.path, schema, clock)
+        tables = _tables(connection)
+        if any(_filled(connection, table) for table in tables if table != "schema_versions"):
+            raise StoreError(f"{shown}: has results already; load into a new file, or `autotune merge` that one")
+        connection.exec_driver_sql("DELETE FROM schema_versions")
+        for number, table, row in lines.rows(tables):
+            columns = tables[table]
+            try:
+                connection.exec_driver_sql(columns.insert, columns.values(row))
+            except (DatabaseError, ValueError, OverflowError) as error:
+                cause = error.orig if isinstance(error, DatabaseError) else error
+                raise lines.wrong(number, f"{table}: {one_line(str(cause))}") from error
+        dangling = dangling_reference(connection)
+        if dangling is not None:
+            raise StoreError(f"{lines.shown}: {dangling}; nothing was loaded")
+        if schema != SCHEMA:
+            migrate(connection, database.path, SCHEMA, clock)
+        connection.exec_driver_sql("ANALYZE")
+    return lines.count
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """A table's columns as the file has them: name to declared type and whether NULL is allowed."""
+
+    table: str
+    types: Mapping[str, tuple[str, bool]]
+
+    @property
+    def insert(self) -> str:
+        """The statement that inserts one row."""
+        names = ", ".join(f'"{name}"' for name in self.types)
+        return f"INSERT INTO {self.table} ({names}) VALUES ({', '.join('?' * len(self.types))})"  # noqa: S608
+
+    def values(self, row: Mapping[str, Json]) -> tuple[Cell, ...]:
+        """The row in the order of the columns. Raises ValueError for what does not fit them."""
+        if row.keys() != self.types.keys():
+            odd = sorted(row.keys() ^ self.types.keys())
+            raise ValueError(f"columns {', '.join(odd)} are missing or unknown")
+        return tuple(_cell(name, row[name], *self.types[name]) for name in self.types)
+
+
+def _cell(name: str, value: Json, declared: str, optional: bool) -> Cell:  # noqa: FBT001
+    if value is None and optional:
+        return None
+    if declared == "BLOB" and isinstance(value, Mapping) and value.keys() == {"base64"}:
+        text = value["base64"]
+        if isinstance(text, str):
+            return base64.b64decode(text, validate=True)
+    if declared == "INTEGER" and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if declared == "REAL" and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    if declared == "TEXT" and isinstance(value, str):
+        value.encode()  # raises for what UTF-8 cannot carry
+        return value
+    raise ValueError(f"{name} = {one_line(json.dumps(value))[:60]}: expected {declared}")
+
+
+def _tables(connection: Connection) -> dict[str, _Columns]:
+    found = {}
+    names = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars().all()
+    for name in names:
+        if name in metadata.tables:
+            info = connection.exec_driver_sql("SELECT name, type, [notnull] FROM pragma_table_info(?)", (name,))
+            found[name] = _Columns(name, {column: (kind, not needed) for column, kind, needed in info})
+    return found
+
+
+def _filled(connection: Connection, table: str) -> bool:
+    return connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() is not None  # noqa: S608
+
+
+class _Lines:
+    """The lines of a dump, numbered, each checked for its form."""
+
+    def __init__(self, lines: Iterable[str], name: str) -> None:
+        self.shown = one_line(name)
+        self.count = 0
+        self._objects = self._parsed(lines)
+
+    def wrong(self, number: int, what: str) -> StoreError:
+        """The error for a line."""
+        return StoreError(f"{self.shown}:{number}: {what}; nothing was loaded")
+
+    def header(self) -> str:
+        """The schema that the first line names. Raises StoreError for a newer dump or another kind of file."""
+        _number, record = next(self._objects, (1, {}))
+        version, schema = record.get("autotune_dump"), record.get("schema")
+        if not isinstance(version, int) or not isinstance(schema, str):
+            raise self.wrong(1, "not a dump of autotune, whose first line says autotune_dump and schema")
+        writer = one_line(str(record.get("autotune")))
+        if version != VERSION or schema > SCHEMA:
+            raise self.wrong(
+                1,
+                f"dump {version} of schema {one_line(schema)}, newer than this autotune's dump {VERSION} of schema "
+                f"{SCHEMA}; install autotune {writer} or newer",
+            )
+        if not schema.isdigit() or not any(MIGRATIONS.glob(f"versions/v{schema}_*.py")):
+            raise self.wrong(1, f"schema {one_line(schema)!r} is none of autotune's")
+        return schema
+
+    def rows(self, tables: Mapping[str, _Columns]) -> Iterator[tuple[int, str, Mapping[str, Json]]]:
+        """Each row with its line's number and table, to the last line, which counts them."""
+        number = 1
+        for number, record in self._objects:
+            table, row = record.get("table"), record.get("row")
+            if record.keys() == {"end"}:
+                if record["end"] != self.count:
+                    raise self.wrong(number, f"the dump had {record['end']} rows, this file has {self.count}")
+                if next(self._objects, None) is not None:
+                    raise self.wrong(number + 1, "goes on after its last line")
+                return
+            if not isinstance(table, str) or table not in tables or not isinstance(row, Mapping):
+                raise self.wrong(number, f"expected a row of one of {', '.join(sorted(tables))}")
+            self.count += 1
+            yield number, table, row
+        raise self.wrong(number + 1, "the file is cut short: its last line, which counts the rows, is missing")
+
+    def _parsed(self, lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str, Json]]]:
+        number = 0
+        try:
+            for number, line in enumerate(lines, 1):
+                try:
+                    record: Json = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise self.wrong(number, f"not JSON ({one_line(str(error))})") from error
+                if not isinstance(record, Mapping):
+                    raise self.wrong(number, "not a JSON object")
+                yield number, record
+        except UnicodeDecodeError as error:
+            raise self.wrong(number + 1, f"not UTF-8 ({one_line(str(error))})") from error
+        except OSError as error:
+            raise StoreError(f"{self.shown}: cannot be read: {error.strerror}; nothing was loaded") from error

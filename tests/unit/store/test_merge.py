@@ -1,0 +1,227 @@
+"""Merging loses nothing, repeats nothing, and what it brings is not best before it was measured here."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import StoreError
+from autotune.store import Finals, Merged, Store, compact, merge
+from autotune.store.schema import SCHEMA
+
+from .builders import (
+    CONV1,
+    CONV2,
+    DRIVER_580,
+    DRIVER_590,
+    H200,
+    HOST,
+    config_of,
+    correct,
+    open_scope,
+    run_trial,
+    source_of,
+    study_record,
+    ticking,
+    timing_of,
+)
+from .test_dump import content, fill, lines_of
+
+DATA = Path(__file__).parents[2] / "data" / "databases"
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A colleague's database with something in every table."""
+    path = tmp_path / "other.db"
+    with Store(path, clock=ticking()) as store:
+        fill(store)
+    return path
+
+
+def consistent(path: Path) -> None:
+    raw = sqlite3.connect(path)
+    assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
+    raw.close()
+
+
+def names_of(path: Path) -> list[tuple[object, ...]]:
+    """What `results` says of each trial, but for what a merge changes."""
+    raw = sqlite3.connect(path)
+    columns = "study, layer, number, config, outcome, message, median_us, q1_us, source_hash, device, driver, policy"
+    rows = raw.execute(f"SELECT {columns}, started_at, ended_at FROM results WHERE outcome <> 'running'").fetchall()
+    raw.close()
+    return sorted(rows, key=str)
+
+
+def test_everything_that_ended_comes_once(tmp_path: Path, other: Path) -> None:
+    here = tmp_path / "here.db"
+    with Store(here) as store:
+        run_trial(store, open_scope(store), correct(0, 50.0, source=source_of(config_of(9))), source_of(config_of(9)))
+    assert merge(other, here) == Merged(trials=5, known=0, running=1, studies=1)
+    consistent(here)
+    assert set(names_of(other)) < set(names_of(here))
+    once = lines_of(here)
+    assert merge(other, here) == Merged(trials=0, known=5, running=1, studies=0)
+    assert lines_of(here) == once
+    had, has = content(other), content(here)
+    for table in ("measurements", "finals", "verdicts", "spans", "profiles", "retimes", "quarantine", "sources"):
+        assert len(has[table]) >= len(had[table]), table
+
+
+def test_what_was_brought_is_seen_and_never_the_best(store: Store, other: Path) -> None:
+    run_trial(store, open_scope(store), correct(0, 50.0))
+    merge(other, store.path)
+    assert [(row.median_us, row.row.origin) for row in store.best()] == [(50.0, "measured")]
+    rows = store.trials("lenet.conv1")
+    assert [row.origin for row in rows if row.trial.outcome == "correct"] == ["measured", *["imported"] * 4]
+    assert store.query("SELECT DISTINCT imported_from FROM results ORDER BY 1").rows == ((None,), ("other.db",))
+    fastest = min((row for row in rows if row.policy == "cold" and row.median_us), key=lambda row: row.median_us or 0)
+    store.add_retime(fastest, H200, DRIVER_590, "confirmed", timing_of(29.0))
+    assert [(row.median_us, row.basis, row.row.origin) for row in store.best()] == [(29.0, "retime", "imported")]
+
+
+def test_a_study_goes_on_as_if_nothing_had_been_merged(store: Store, other: Path) -> None:
+    scope = open_scope(store)
+    run_trial(store, scope, correct(0, 50.0))
+    before = store.history(scope)
+    merge(other, store.path)
+    again = open_scope(store)
+    assert (again.study, store.history(again), store.next_number(again)) == (scope.study, before, 1)
+    assert store.known(again, source_of(config_of(0)).hash) is None, "a result from elsewhere is not taken over"
+    fresh = open_scope(store, fresh=True)
+    assert fresh.study.generation == 3, "generation 2 is the colleague's"
+
+
+def test_noise_floors_and_rates_from_elsewhere_count_where_there_is_no_other(store: Store, other: Path) -> None:
+    merge(other, store.path)
+    assert store.rates(H200) == {"copy": 4.2e12}
+    store.set_rates(H200, DRIVER_580, {"copy": 1e12})
+    store.set_noise_floor(H200, DRIVER_580, "cold", 0.5, 0.01)
+    raw = sqlite3.connect(other)
+    raw.execute("UPDATE rates SET measured_at = '2099'")
+    raw.execute("UPDATE noise_floors SET measured_at = '2099-01-01T00:00:00.000000Z'")
+    raw.commit()
+    raw.close()
+    merge(other, store.path)
+    assert store.rates(H200) == {"copy": 1e12}
+    floor = store.noise_floor(H200, "cold")
+    assert floor is not None
+    assert floor.noise_us == 0.5
+
+
+def test_two_copies_that_went_different_ways_get_what_each_lacks(tmp_path: Path, other: Path) -> None:
+    left, right = tmp_path / "left.db", tmp_path / "right.db"
+    for path in (left, right):
+        shutil.copy(other, path)
+    for path, device, start in ((left, H200, 5), (right, H200, 5), (right, HOST, 0)):
+        with Store(path) as store:
+            scope = open_scope(store, device=device)
+            for number in range(start, start + 2):
+                source = source_of(config_of(100 + number + (path == right)))
+                trial = correct(number, 10.0 + number + (path == right), source=source)
+                store.end_trial(store.begin_trial(scope, number, trial.config, source), trial)
+    assert merge(right, left) == Merged(trials=4, known=5, running=1, studies=0)
+    consistent(left)
+    with Store(left, create=False) as store:
+        rows = [row for row in store.trials("lenet.conv1", kind="cuda") if row.trial.number > 4]
+        assert [(row.trial.number, row.median_us, row.origin) for row in rows] == [
+            (5, 15.0, "measured"),
+            (6, 16.0, "measured"),
+            (7, 16.0, "imported"),
+            (8, 17.0, "imported"),
+        ]
+    assert merge(left, right).trials == 2
+    assert merge(right, left).trials == merge(left, right).trials == 0
+    assert sorted({row[3:] for row in names_of(left)}) == sorted({row[3:] for row in names_of(right)})
+
+
+def test_a_second_merge_brings_what_came_since(store: Store, other: Path) -> None:
+    merge(other, store.path)
+    with Store(other) as theirs:
+        scope = open_scope(theirs)
+        (suspect,) = theirs.suspects(scope)
+        theirs.end_trial(suspect.key, correct(4, 33.0))
+        theirs.add_finals(scope, Finals(winner=4, timings=((4, timing_of(32.5)),)))
+        theirs.begin_study(study_record("lenet", [CONV2], seed=7))
+    assert merge(other, store.path) == Merged(trials=1, known=5, running=0, studies=0)
+    assert store.query("SELECT count(*) FROM finals WHERE origin = 'imported'").rows == ((2,),)
+    assert [(row.layer.name, row.trials) for row in store.layers("lenet")] == [("conv2", 0)], "as their file is now"
+    assert store.best() == ()
+
+
+def test_what_came_by_two_ways_comes_once(tmp_path: Path, other: Path) -> None:
+    middle, here = tmp_path / "middle.db", tmp_path / "here.db"
+    merge(other, middle)
+    merge(middle, here)
+    assert merge(other, here).trials == 0
+    with Store(here, create=False) as store:
+        assert store.query("SELECT imported_from FROM studies").rows == (("other.db",),)
+
+
+def test_a_file_of_an_older_schema_is_merged_and_left_alone(tmp_path: Path, store: Store) -> None:
+    old = tmp_path / "old.db"
+    old.write_bytes(gzip.decompress((DATA / "0001-first.db.gz").read_bytes()))
+    before = old.read_bytes()
+    assert merge(old, store.path).trials == 11
+    assert old.read_bytes() == before
+    reused = store.query("SELECT study, layer FROM results WHERE reused").rows
+    assert reused == (("copy", "conv1"),)
+    assert store.query("SELECT max(version) FROM schema_versions").rows == ((SCHEMA,),)
+
+
+def test_two_kernels_that_claim_one_hash_are_refused(store: Store, other: Path) -> None:
+    run_trial(store, open_scope(store, study="mine"), correct(0, 50.0))
+    raw = sqlite3.connect(other)
+    raw.execute("UPDATE sources SET text_zlib = CAST('int x;' AS BLOB), text_bytes = 6 WHERE id = 2")
+    raw.commit()
+    raw.close()
+    merge_into = store.path.with_name("into.db")
+    with Store(merge_into) as into:
+        scope = open_scope(into)
+        for number in range(3):
+            source = source_of(config_of(number))
+            run_trial(into, scope, correct(number, 1.0, source=source), source)
+    before = lines_of(merge_into)
+    with pytest.raises(StoreError) as caught:
+        merge(other, merge_into)
+    assert str(caught.value) == (
+        f"{other}: its kernel {source_of(config_of(1)).hash} is another than the one of this hash here; nothing was "
+        f"merged, do not trust one of the files"
+    )
+    assert lines_of(merge_into) == before
+
+
+def test_a_text_that_one_side_dropped_is_no_conflict(tmp_path: Path, other: Path) -> None:
+    small, here = tmp_path / "small.db", tmp_path / "here.db"
+    compact(other, small, best_texts_only=True)
+    dropped = source_of(config_of(2)).hash
+    merge(small, here)
+    with Store(here, create=False) as store:
+        assert store.source(dropped) is None
+    merge(other, here)
+    with Store(here, create=False) as store:
+        assert store.source(dropped) == source_of(config_of(2))
+    merge(small, here)
+    with Store(here, create=False) as store:
+        assert store.source(dropped) is not None
+
+
+def test_a_file_is_not_merged_with_itself(store: Store) -> None:
+    open_scope(store)
+    with pytest.raises(StoreError, match="is the database to merge into"):
+        merge(store.path, store.path)
+
+
+def test_what_is_no_database_is_not_merged(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("name = 'lenet'\n" * 100)
+    for name, words in (("text", "not an SQLite file"), ("none.db", "no such file")):
+        with pytest.raises(StoreError, match=words):
+            merge(tmp_path / name, store.path)
+    assert store.studies() == ()
+    assert CONV1.name not in [row.layer.name for row in store.layers()]

@@ -1,0 +1,49 @@
+"""`dump`, `load` and `merge` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .tiny import Command
+
+
+def test_a_dump_is_loaded_elsewhere(autotune: Command, filled: Path) -> None:
+    dumped = autotune("dump")
+    assert (dumped.code, dumped.err) == (0, "")
+    assert json.loads(dumped.out.splitlines()[0])["autotune_dump"] == 1
+    assert autotune("dump", "all.jsonl").err == f"all.jsonl: {len(dumped.out.splitlines()) - 2} rows\n"
+    assert Path("all.jsonl").read_text() == dumped.out
+    loaded = autotune("load", "all.jsonl", "--db", "new.db")
+    assert (loaded.code, loaded.err) == (0, f"new.db: {len(dumped.out.splitlines()) - 2} rows loaded\n")
+    assert autotune("best", "--db", "new.db", "--json").out == autotune("best", "--json").out
+    assert not list(filled.parent.glob("*.part"))
+
+
+def test_what_cannot_be_written_or_read_is_one_line(autotune: Command, filled: Path) -> None:
+    Path("there").write_text("mine")
+    for words, says in (
+        (("dump", "there"), "there: exists already; remove it or give another path"),
+        (("dump", "no/folder"), "no/folder: cannot be written: No such file or directory"),
+        (("dump", "--db", "none.db"), "none.db: no such file"),
+        (("load", "none.jsonl"), "none.jsonl: cannot be read: No such file or directory"),
+        (("load", "."), ".: cannot be read: Is a directory"),
+        (("load", "there", "--db", "new.db"), "there:1: not JSON"),
+        (("merge", "there"), "there: not an SQLite file"),
+        (("merge", "autotune.db"), "autotune.db: is the database to merge into"),
+    ):
+        done = autotune(*words)
+        assert done.code == 1, words
+        assert done.err.startswith(f"autotune: {says}"), done.err
+        assert len(done.err.splitlines()) == 1
+    assert Path("there").read_text() == "mine"
+    assert not Path("new.db").exists()
+
+
+def test_a_merge_says_what_it_brought(autotune: Command, filled: Path) -> None:
+    trials = len(json.loads(autotune("trials", "--json").out))
+    assert autotune("merge", "autotune.db", "--db", "here.db").err == (
+        f"here.db: {trials} trials and 1 studies merged, 0 trials were there already\n"
+    )
+    assert json.loads(autotune("best", "--db", "here.db", "--json").out) == []
+    assert len(json.loads(autotune("trials", "--db", "here.db", "--json").out)) == trials
