@@ -156,6 +156,8 @@ class LayerLine:
         self.quarantined = self.store.quarantined(scope)
         self.under_way: list[_Candidate] = []
         self.measuring: dict[Future[Measured], _Launched] = {}
+        self.queue = min(2 * self.evaluator.slots, self.evaluator.ahead)
+        """kernels given to the devices at most: each has its next at hand while the search proposes"""
         self.ready: Future[None] | None = None
         """done when the devices have the layer's data"""
         self.next_number = self.store.next_number(scope)
@@ -186,6 +188,8 @@ class LayerLine:
                     self.ready.result()
             except BaseException:
                 self.under_way.clear()
+                for future in self.measuring:
+                    future.cancel()
                 raise
         finals = None
         if self.history.best is not None and (
@@ -297,7 +301,7 @@ class LayerLine:
         """Launch what is ready, then wait until something ends, unless more may be asked for at once."""
         self._launch(threads)
         if self.measuring:
-            if len(self.measuring) < self.evaluator.slots:
+            if len(self.measuring) < self.queue:
                 _wait_any([*self.measuring, *self._compiling()])
             else:
                 _wait_any(list(self.measuring))
@@ -331,7 +335,7 @@ class LayerLine:
                 if source_hash not in waiting | measured_now:
                     self.under_way.remove(candidate)
                     self._take_over(candidate)
-            elif candidate.binary.done() and len(self.measuring) < self.evaluator.slots:
+            elif candidate.binary.done() and len(self.measuring) < self.queue:
                 if self.ready:
                     self.ready.result()
                 self.under_way.remove(candidate)

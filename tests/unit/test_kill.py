@@ -179,5 +179,5 @@ def test_killed_in_an_endless_kernel_nothing_is_left_spinning(folder: Path) -> N
     time.sleep(0.3)
     run.kill()
     assert run.left_behind() == []
-    (suspect,) = [row for row in stored(folder / "killed.db") if row.trial.outcome == "running"]
-    assert suspect.attempts == 1
+    suspects = [row for row in stored(folder / "killed.db") if row.trial.outcome == "running"]
+    assert [row.attempts for row in suspects] in ([1], [1, 1]), "the one that ran, and the one next in line"
