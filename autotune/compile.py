@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import signal
 import struct
 import subprocess
 import tempfile
@@ -73,8 +74,13 @@ def compile_cubin(program: Program, arch: int, nvcc: Path) -> Binary:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
         log = done.stdout + done.stderr
         if done.returncode or not cubin.is_file():
-            raise Rejected(Outcome.COMPILE, "compile_error", first_errors(log, folder))
+            raise Rejected(Outcome.COMPILE, "compile_error", killed(done.returncode) or first_errors(log, folder))
         return cubin_binary(program, arch, cubin.read_bytes(), log)
+
+
+def killed(status: int) -> str:
+    """What to say of a compiler that a signal ended, such as the kernel's out-of-memory killer's; else nothing."""
+    return f"the compiler was killed by {signal.Signals(-status).name}" if status < 0 else ""
 
 
 def nvcc_options(program: Program, arch: int) -> list[str]:

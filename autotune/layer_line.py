@@ -409,10 +409,17 @@ class LayerLine:
         self._report()
 
     def _occupancy(self, source: KernelSource, binary: Binary) -> float | None:
-        """Theoretical, of the least occupied stage; None off the GPU. Raises Rejected when no block fits."""
+        """Theoretical, of the least occupied stage; None off the GPU.
+
+        Raises Rejected when no block fits, or when the compiler ran out of registers by far: nothing is loaded then.
+        """
         info, resources = self.evaluator.info, binary.resources
         if info.kind != "cuda":
             return None
+        limit = self.study.spill_limit_bytes
+        if resources.spill_bytes > limit:
+            message = f"spills {resources.spill_bytes} bytes a thread; spill_limit_bytes of the study is {limit}"
+            raise Rejected(Outcome.CONSTRAINTS, "resource_limit", message)
         least = 1.0
         for stage in source.stages:
             threads = stage.block[0] * stage.block[1] * stage.block[2]

@@ -31,8 +31,10 @@ _PAIRS = ("stride", "pad", "dilation")
 _LAYER_KEYS = {"name", *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue", "count"}
 _STUDY_KEYS = {
     *("name", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
+    "spill_limit_bytes",
     *("measure", "space", "layer", "technique", "span"),
 }
+SPILL_LIMIT_BYTES = 1024  # on an H200 no kernel with more came within 40 % of its layer's best
 LARGEST = 2**63 - 1  # a whole number in SQLite
 _TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms"}
 
@@ -85,6 +87,8 @@ class Study:
     sampler: str = "default"
     templates: tuple[str, ...] | None = None
     workspace_limit_bytes: int = 1 << 30
+    spill_limit_bytes: int = SPILL_LIMIT_BYTES
+    """spill stores and loads a thread, beyond which a compiled kernel is not run on a GPU"""
     measure: Measure = Measure()
     space: Mapping[str, Mapping[str, tuple[Value, ...]]] | None = None
     end_to_end: EndToEnd | None = None
@@ -170,6 +174,7 @@ class _Reader:
             sampler=self.word(content, "sampler", "default"),
             templates=self.templates(content.get("templates")),
             workspace_limit_bytes=self.whole(content, "workspace_limit_bytes", 1 << 30, least=0),
+            spill_limit_bytes=self.whole(content, "spill_limit_bytes", SPILL_LIMIT_BYTES, least=0),
             measure=self.measure(content.get("measure", {})),
             space={family: kept for family, kept in space.items() if family != END_TO_END},
             end_to_end=self.end_to_end(content, space.get(END_TO_END)),

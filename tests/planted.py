@@ -69,6 +69,38 @@ extern "C" __global__ void pack(const float* w, float* packed_w) {
 extern "C" __global__ void __launch_bounds__(THREADS)"""
 
 
+COMPILER_NEVER_ENDS = "PLANTED: the compiler never ends"
+COMPILER_IS_KILLED = "PLANTED: the compiler is killed"
+COMPILE_WORKER_IS_KILLED = "PLANTED: the compiler's parent is killed"
+WORKER_IS_KILLED = "PLANTED: the worker is killed from outside"
+PLANTED_COMPILER = f"""#!/bin/sh
+# A compiler that treats some programs badly, and hands the others on.
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+text="$here/text"
+program=
+for word; do
+    case "$word" in
+        -) program=stdin; cat > "$text" ;;
+        *.cu) program="$word"; cp "$word" "$text" ;;
+    esac
+done
+if [ -n "$program" ]; then
+    grep -q "{COMPILER_NEVER_ENDS}" "$text" && {{ rm -rf "$here"; sleep 1000; }}
+    grep -q "{COMPILER_IS_KILLED}" "$text" && {{ rm -rf "$here"; kill -9 $$; }}
+    grep -q "{COMPILE_WORKER_IS_KILLED}" "$text" && {{ rm -rf "$here"; kill -9 $PPID; sleep 1000; }}
+fi
+if [ "$program" = stdin ]; then "$PLANTED_COMPILER" "$@" < "$text"; else "$PLANTED_COMPILER" "$@"; fi
+"""
+"""Needs the real compiler's path in $PLANTED_COMPILER."""
+
+
+def _noted(words: str) -> tuple[tuple[str, str], ...]:
+    """A comment in the program."""
+    kernel = 'extern "C" __global__ void __launch_bounds__(THREADS)'
+    return ((kernel, f"// {words}\n{kernel}"),)
+
+
 def _once(statement: str) -> tuple[tuple[str, str], ...]:
     """Let one thread of the launch run a statement at its end."""
     return ((_END, f"    }}\n    if ({_FIRST_THREAD}) {{ {statement} }}\n}}\n"),)
@@ -222,6 +254,15 @@ FAULTS: Mapping[str, Fault] = {
             (("__launch_bounds__(THREADS)", "__launch_bounds__(32)"),),
             (),
             ("runtime/launch_failure",),
+        ),
+        # The compiler, and the worker, from outside
+        _same("compiler_never_ends", _noted(COMPILER_NEVER_ENDS), "compile/compiler_hang"),
+        _same("compiler_is_killed", _noted(COMPILER_IS_KILLED), "compile/compile_error"),
+        _same("compile_worker_is_killed", _noted(COMPILE_WORKER_IS_KILLED), "compile/compiler_crash"),
+        _same(
+            "worker_is_killed",
+            (*_once("for (const volatile float* at = x; *at == *at;) {}"), *_noted(WORKER_IS_KILLED)),
+            "runtime/crash",
         ),
         # A request for memory that no device has
         _same(

@@ -9,11 +9,10 @@ import hashlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
-from autotune.compile import Binary, Program, Target
+from autotune.compile import Binary, Program, Target, killed
 from autotune.devices.elf import symbols
 from autotune.errors import Rejected, ToolchainError
 from autotune.toolchain import compiler_version
@@ -40,11 +39,10 @@ _CONSTANT = re.compile(r"\b__constant__\b[^;=({\[]*?(\w+)\s*(?:__attribute__\s*\
 _DYNAMIC_SMEM = "autotune_smem_address"
 
 
-def compile_host(program: Program, target: Target, *, cxx: str, timeout_s: float = 120.0) -> Binary:
+def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
     """Compile a program for this machine's CPU.
 
-    Raises Rejected('compile', ...) when the compiler refuses it or takes longer than `timeout_s`, ToolchainError when
-    the compiler does not start.
+    Raises Rejected('compile', ...) when the compiler refuses it, ToolchainError when the compiler does not start.
     """
     flags = CHECK_FLAGS if target.check else FLAGS
     names = dict.fromkeys(_EXTERN_SHARED.findall(program.text))
@@ -63,7 +61,7 @@ def compile_host(program: Program, target: Target, *, cxx: str, timeout_s: float
         *program.flags,
     ]
     arguments += [f"-I{INCLUDE}", "-include", "autotune_host.h", "-x", "c++", "-"]
-    image, log = _compile(cxx, arguments, text, timeout_s)
+    image, log = _compile(cxx, arguments, text)
     resources = _resources(image, program.text, dynamic=set(names))
     return Binary(target, image, resources, log, program.entries)
 
@@ -82,7 +80,7 @@ def compile_runtime(cxx: str, *flags: str) -> bytes:
     source = (INCLUDE / "autotune_host_runtime.cpp").read_text()
     arguments = [*COMMON, "-O2", *flags, f"-Wl,-soname,{RUNTIME_NAME}", "-x", "c++", "-", "-lpthread", "-ldl"]
     try:
-        return _compile(cxx, arguments, source, timeout_s=120.0)[0]
+        return _compile(cxx, arguments, source)[0]
     except Rejected as error:
         raise ToolchainError(f"{cxx} cannot compile the host device's runtime: {error.message}") from error
 
@@ -108,42 +106,34 @@ def check_environment(cxx: str) -> dict[str, str]:
     }
 
 
-def _compile(cxx: str, arguments: list[str], text: str, timeout_s: float) -> tuple[bytes, str]:
-    """Run the compiler on `text`; the library and what the compiler said."""
+def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
+    """Run the compiler on `text`; the library and what the compiler said.
+
+    It has as long as it wants: whoever set this process a deadline ends the whole process group.
+    """
     output = os.memfd_create("autotune-library")
     try:
         gcc_only = () if "clang" in Path(shutil.which(cxx) or cxx).resolve().name else GCC_ONLY
-        command = [cxx, *gcc_only, *arguments, "-o", f"/proc/self/fd/{output}"]
-        environment = {**os.environ, "LC_ALL": "C"}
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
+            done = subprocess.run(
+                [cxx, *gcc_only, *arguments, "-o", f"/proc/self/fd/{output}"],
+                input=text,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
-                env=environment,
+                env={**os.environ, "LC_ALL": "C"},
                 pass_fds=(output,),
-                start_new_session=True,
+                check=False,
             )
         except OSError as error:
             raise ToolchainError(
                 f"cannot run the C++ compiler {cxx}: {error.strerror}; set CXX to another one"
             ) from error
-        try:
-            _, log = process.communicate(text, timeout=timeout_s)
-        except subprocess.TimeoutExpired as error:
-            message = f"{Path(cxx).name} took longer than {timeout_s:g} s"
-            raise Rejected(Outcome.COMPILE, "compile_timeout", message) from error
-        finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-        if process.returncode:
-            raise Rejected(Outcome.COMPILE, "compile_error", _first_errors(log))
+        if done.returncode:
+            raise Rejected(Outcome.COMPILE, "compile_error", killed(done.returncode) or _first_errors(done.stderr))
         with open(output, "rb", closefd=False) as file:
             file.seek(0)
-            return file.read(), log
+            return file.read(), done.stderr
     finally:
         os.close(output)
 

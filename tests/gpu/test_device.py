@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import time
 import uuid
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +11,7 @@ from autotune.problem import Conv2dProblem
 from autotune.render import render
 from autotune.space import BoundTemplate, SearchSpace
 from autotune.template import load_template, template_files
+from tests.outside import MARK, marked, none_left
 
 pytestmark = pytest.mark.gpu
 
@@ -92,26 +90,11 @@ def test_slow_kernel_is_stopped_early_and_keeps_its_time(gpu: DeviceEvaluator) -
 
 def test_closed_evaluator_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     mark = uuid.uuid4().hex
-    monkeypatch.setenv("AUTOTUNE_TEST_MARK", mark)
+    monkeypatch.setenv(MARK, mark)
     evaluator = DeviceEvaluator(["cuda:0"], 2)
     try:
         evaluator.begin_layer(SMALL)
         assert marked(mark)
     finally:
         evaluator.close()
-    until = time.monotonic() + 10
-    while marked(mark) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not marked(mark)
-
-
-def marked(mark: str) -> list[str]:
-    """Ids of the other processes that were started with a mark."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if process.name != str(os.getpid()) and mark.encode() in (process / "environ").read_bytes():
-                found.append(process.name)
-        except OSError:  # ended meanwhile
-            continue
-    return found
+    assert none_left(mark, 10.0)

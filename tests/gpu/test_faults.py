@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,19 +14,24 @@ import pytest
 
 from autotune.compile import Binary
 from autotune.errors import Rejected
-from autotune.evaluate import DeviceEvaluator
+from autotune.evaluate import Deadlines, DeviceEvaluator
 from autotune.problem import Conv2dProblem
 from autotune.render import render
 from autotune.source import KernelSource
 from autotune.space import BoundTemplate, SearchSpace
 from autotune.template import load_template
+from autotune.toolchain import find_nvcc
 from autotune.trial import Measured
-from tests.planted import FAULTS, GOOD
+from tests.outside import MARK, kill_busiest_worker, none_left
+from tests.planted import FAULTS, GOOD, PLANTED_COMPILER
 
 pytestmark = pytest.mark.gpu
 
 PROBLEM = Conv2dProblem(33, 2, 40, 41, 5, 3, 3, pad_h=1, pad_w=1)
 """Images, rows and columns that no block divides; 459 blocks, so that a race is lost somewhere."""
+DEADLINE_S = 12.0  # of one evaluation; a good one takes well under a second
+COMPILE_DEADLINE_S = 25.0  # a good program takes about a second
+THIS_RUN = uuid.uuid4().hex
 CUDA_FAULTS = {name: fault for name, fault in FAULTS.items() if fault.cuda}
 
 
@@ -39,6 +47,24 @@ class Kernels:
         """Compile, verify and time one of them."""
         binary = self.binaries[name].result()
         return self.gpu.evaluate(self.sources[name], binary, cache="cold", best_us=None)
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceEvaluator]:
+    """The first GPU, with a compiler that treats some programs badly."""
+    nvcc = tmp_path_factory.mktemp("toolkit") / "bin" / "nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text(PLANTED_COMPILER)
+    nvcc.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLANTED_COMPILER", str(find_nvcc()))
+        patch.setenv("CUDA_HOME", str(nvcc.parent.parent))
+        patch.setenv(MARK, THIS_RUN)
+        deadlines = Deadlines(evaluate_s=DEADLINE_S, compile_s=COMPILE_DEADLINE_S)
+        evaluator = DeviceEvaluator(["cuda:0"], len(os.sched_getaffinity(0)), deadlines=deadlines)
+        yield evaluator
+        evaluator.close()
+    assert none_left(THIS_RUN, 10.0)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +94,8 @@ def test_good_kernel_is_measured(kernels: Kernels) -> None:
 
 @pytest.mark.parametrize("name", CUDA_FAULTS)
 def test_fault_is_caught_and_the_next_kernel_runs(kernels: Kernels, name: str) -> None:
+    if name == "worker_is_killed":
+        threading.Thread(target=kill_busiest_worker, args=(THIS_RUN, DEADLINE_S), daemon=True).start()
     with pytest.raises(Rejected) as error:
         kernels.measure(name)
     assert f"{error.value.outcome}/{error.value.reason}" in CUDA_FAULTS[name].cuda, error.value.message

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from dataclasses import dataclass
@@ -23,16 +26,18 @@ from autotune.space import BoundTemplate, SearchSpace
 from autotune.store import Store
 from autotune.study import Measure, Study
 from autotune.template import load_template
+from autotune.toolchain import find_cxx
 from autotune.trial import Config, Outcome
 from autotune.tune import tune
-from tests.planted import FAULTS, GOOD, RAGGED
+from tests.outside import MARK, kill_busiest_worker, marked, none_left
+from tests.planted import FAULTS, GOOD, PLANTED_COMPILER, RAGGED
 
 pytestmark = pytest.mark.cxx
 
 HOST_FAULTS = {name: fault for name, fault in FAULTS.items() if fault.host}
 FAMILY = GOOD.name.removesuffix(".cu.j2")
 DEADLINE_S = 8.0  # of one evaluation; a good one takes well under a second
-MARK = "AUTOTUNE_TEST_MARK"
+COMPILE_DEADLINE_S = 30.0  # a good program takes a few seconds on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +78,18 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
         measure=Measure("hot"),
         workspace_limit_bytes=1 << 60,
     )
+    compiler = folder / "planted-g++"
+    compiler.write_text(PLANTED_COMPILER)
+    compiler.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLANTED_COMPILER", str(find_cxx()))
+        patch.setenv("CXX", str(compiler))
         patch.setenv(MARK, mark)
         patch.setenv("TMPDIR", str(folder / "tmp"))
         patch.setattr(tempfile, "tempdir", None)
-        evaluator = DeviceEvaluator(["host"], 2, deadlines=Deadlines(evaluate_s=DEADLINE_S))
+        deadlines = Deadlines(evaluate_s=DEADLINE_S, compile_s=COMPILE_DEADLINE_S)
+        evaluator = DeviceEvaluator(["host"], 2, deadlines=deadlines)
+        threading.Thread(target=kill_the_planted_worker, args=(folder / "faults.db", mark), daemon=True).start()
         try:
             with Store(str(folder / "faults.db")) as store:
                 (result,) = tune(study, families, evaluator, store)
@@ -87,23 +99,22 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     endings = {
         trial.config.template: Ending(f"{trial.outcome.value}/{trial.reason}", trial.message) for trial in trials
     }
-    return Found(result, endings, marked(mark, 10.0), [path.name for path in (folder / "tmp").iterdir()])
+    none_left(mark, 10.0)
+    return Found(result, endings, list(marked(mark).values()), [path.name for path in (folder / "tmp").iterdir()])
 
 
-def marked(mark: str, patience_s: float) -> list[str]:
-    """Command lines of the running processes that were started with a mark, once none is or patience ends."""
-    until = time.monotonic() + patience_s
+def kill_the_planted_worker(database: Path, mark: str) -> None:
+    """Wait until the kernel that is to lose its worker is on the device, then kill that worker."""
     while True:
-        lines = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
-                    lines.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-            except OSError:  # ended meanwhile
-                continue
-        if not lines or time.monotonic() > until:
-            return lines
-        time.sleep(0.1)
+        time.sleep(0.2)
+        with contextlib.suppress(sqlite3.OperationalError):  # there is no table yet
+            connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+            query = "SELECT family FROM trials JOIN templates ON templates.id = template_id WHERE outcome = 'running'"
+            running = connection.execute(f"{query} ORDER BY trials.id LIMIT 1").fetchone()  # the next waits behind it
+            connection.close()
+            if running == ("worker_is_killed",):
+                kill_busiest_worker(mark, DEADLINE_S)
+                return
 
 
 @pytest.mark.parametrize("name", HOST_FAULTS)
@@ -140,6 +151,10 @@ def test_study_with_every_fault_leaves_nothing_behind(found: Found) -> None:
         ("too_few_blocks_for_images", "n = 2"),
         ("store_behind_array", "1 words outside"),
         ("workspace_of_terabytes", "exceed the memory of this machine"),
+        ("compiler_never_ends", f"no answer within {COMPILE_DEADLINE_S:.0f} s"),
+        ("compiler_is_killed", "the compiler was killed by SIGKILL"),
+        ("compile_worker_is_killed", "worker killed by SIGKILL"),
+        ("worker_is_killed", "worker killed by SIGKILL"),
     ],
 )
 def test_message_says_what_happened(found: Found, name: str, words: str) -> None:
@@ -179,7 +194,7 @@ def test_killed_run_takes_its_hanging_kernel_along(tmp_path: Path) -> None:
         time.sleep(1.0)  # the kernel is now in its loop
         run.send_signal(signal.SIGKILL)
         run.wait()
-        assert not marked(mark, 5.0)
+        assert none_left(mark, 5.0)
     finally:
         run.kill()
         if run.stdout is not None:

@@ -1,0 +1,52 @@
+"""What happens to processes from outside: they are found by a mark in their environment, and killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+MARK = "AUTOTUNE_TEST_MARK"
+_LOOK_S = 0.4  # for which a process is watched before it counts as busy
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Process number to command line of what was started with a mark and still runs."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
+                found[int(process.name)] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
+
+
+def none_left(mark: str, patience_s: float) -> bool:
+    """Whether all of them have ended, after some patience."""
+    until = time.monotonic() + patience_s
+    while (left := marked(mark)) and time.monotonic() < until:
+        time.sleep(0.1)
+    return not left
+
+
+def kill_busiest_worker(mark: str, patience_s: float) -> None:
+    """SIGKILL, as from the kernel's out-of-memory killer, to the worker in which a kernel spins."""
+    until = time.monotonic() + patience_s
+    while time.monotonic() < until:
+        before = {number: _ticks(number) for number, line in marked(mark).items() if "autotune.session" in line}
+        time.sleep(_LOOK_S)
+        spent = {number: _ticks(number) - ticks for number, ticks in before.items()}
+        if spent and max(spent.values()) > 0.5 * _LOOK_S * os.sysconf("SC_CLK_TCK"):
+            os.kill(max(spent, key=spent.__getitem__), signal.SIGKILL)
+            return
+    raise TimeoutError("no worker is busy")
+
+
+def _ticks(number: int) -> int:
+    """Processor time of a process so far, its children left out; 0 when it has ended."""
+    try:
+        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
