@@ -9,12 +9,12 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from autotune.store import Store, TrialRow
+from tests.outside import MARK, marked, none_left
 
 from .tiny import changed, write_family
 
@@ -33,7 +33,7 @@ class Run:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env={**os.environ, "XDG_CACHE_HOME": str(folder / ".cache"), "TEST_MARK": self.mark},
+            env={**os.environ, "XDG_CACHE_HOME": str(folder / ".cache"), MARK: self.mark},
             text=True,
         )
 
@@ -58,20 +58,8 @@ class Run:
 
     def left_behind(self) -> list[str]:
         """Command lines of its processes that still live after a moment."""
-        for _ in range(100):
-            found = list(self._living())
-            if not found:
-                return []
-            time.sleep(0.1)
-        return found
-
-    def _living(self) -> Iterator[str]:
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
-                    yield (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue  # it ended meanwhile, or is another user's
+        none_left(self.mark, 10.0)
+        return list(marked(self.mark).values())
 
 
 def stored(path: Path) -> tuple[TrialRow, ...]:

@@ -157,7 +157,7 @@ Command = Callable[..., Finished]
 """Runs `autotune` with the given words."""
 
 
-def run_module(folder: Path, *words: str, env: Mapping[str, str] | None = None, user: int | None = None) -> Finished:
+def run_module(folder: Path, *words: str, env: Mapping[str, str] | None = None) -> Finished:
     """`python -m autotune` in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "autotune", *words],
@@ -168,6 +168,5 @@ def run_module(folder: Path, *words: str, env: Mapping[str, str] | None = None, 
         stdin=subprocess.DEVNULL,
         timeout=120,
         env={**os.environ, **(env or {})},
-        user=user,
     )
     return Finished(done.returncode, done.stdout, done.stderr)
