@@ -23,6 +23,7 @@ from autotune.space import SearchSpace
 from autotune.store import Scope, Store, TrialKey
 from autotune.study import Study
 from autotune.trial import Config, Measured, Outcome, Phases, Trial
+from autotune.warm_start import COLD_START, WarmStart
 
 RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
 STRIKES = 2  # runs that ended while a kernel was running, after which it is quarantined
@@ -48,6 +49,17 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmResult:
+    """What came of the configs that a search started with."""
+
+    used: int
+    layers: tuple[tuple[str, float], ...]
+    """`study.layer on DEVICE` that they come from to its distance, nearest first"""
+    best: Trial | None
+    """the fastest of them; None when none is correct"""
+
+
+@dataclass(frozen=True, slots=True)
 class LayerResult:
     """What tuning one layer came to."""
 
@@ -63,6 +75,8 @@ class LayerResult:
     """distinct message of a failure to how often it was seen, and one config that has it"""
     stopped: str
     """why it ended: budget, time, exhausted or interrupted"""
+    warm: WarmResult | None
+    """None: the search started from nothing"""
     finals: FinalsResult | None
 
 
@@ -135,7 +149,9 @@ class _History:
 class LayerLine:
     """Tunes one layer: several candidates under way, as many measured at once as there are devices."""
 
-    def __init__(self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope) -> None:
+    def __init__(
+        self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope, first: WarmStart = COLD_START
+    ) -> None:
         self.run_of, self.study, self.evaluator, self.store = run, run.study, run.evaluator, run.store
         self.layer, self.spaces, self.scope = layer, {space.template: space for space in spaces}, scope
         self.history = _History()
@@ -152,7 +168,9 @@ class LayerLine:
             seed=self.study.seed,
             budget=self.study.trials,
             history=self.history.trials,
+            first=first.configs,
         )
+        self.first = first
         self.quarantined = self.store.quarantined(scope)
         self.under_way: list[_Candidate] = []
         self.measuring: dict[Future[Measured], _Launched] = {}
@@ -208,8 +226,18 @@ class LayerLine:
             failures=dict(self.history.failures),
             messages=dict(self.history.messages),
             stopped=stopped,
+            warm=self._warm_result(),
             finals=finals,
         )
+
+    def _warm_result(self) -> WarmResult | None:
+        """What came of the configs that the search started with; None where there were none."""
+        trials = [trial for trial in self.history.trials if trial.config in self.first.configs]
+        if not trials:
+            return None
+        timed = [trial for trial in trials if trial.median_us is not None]
+        best = min(timed, key=lambda trial: trial.median_us or 0.0, default=None)
+        return WarmResult(len(trials), self.first.layers, best)
 
     def _undecided(self) -> bool:
         """Whether trials came since the last finals, or none were held: a killed run may have ended before its own."""
@@ -346,13 +374,14 @@ class LayerLine:
     def _take_over(self, candidate: _Candidate) -> None:
         """A kernel that is not run: its result is known, or it is quarantined."""
         known = self.store.known(self.scope, candidate.source.hash)
+        number, config, by = candidate.number, candidate.config, self.search.proposed_by(candidate.config)
         if known is not None:
-            trial = self.store.reuse_trial(self.scope, candidate.number, candidate.config, known)
+            trial = self.store.reuse_trial(self.scope, number, config, known, proposed_by=by)
             self.history.reused += 1
         else:
             message = "quarantined: it took down earlier runs; `autotune quarantine --clear` gives it another chance"
             trial = replace(self._running(candidate), outcome=Outcome.RUNTIME, reason="quarantined", message=message)
-            self.store.add_trial(self.scope, trial, candidate.source)
+            self.store.add_trial(self.scope, trial, candidate.source, proposed_by=by)
         self._tell(trial)
 
     def _running(self, candidate: _Candidate) -> Trial:
@@ -370,6 +399,7 @@ class LayerLine:
     def _measure(self, candidate: _Candidate, compiled: Future[Binary], threads: ThreadPoolExecutor) -> None:
         """Hand a compiled candidate to a device; `running` is committed first."""
         source, trial = candidate.source, self._running(candidate)
+        by = self.search.proposed_by(candidate.config)
         self.new += 1
         try:
             binary = compiled.result()
@@ -382,10 +412,10 @@ class LayerLine:
             trial = replace(trial, occupancy=self._occupancy(source, binary))
         except Rejected as rejected:
             trial = _rejected(trial, rejected)
-            self.store.add_trial(self.scope, trial, source)
+            self.store.add_trial(self.scope, trial, source, proposed_by=by)
             self._tell(trial)
             return
-        key = self.store.begin_trial(self.scope, candidate.number, candidate.config, source)
+        key = self.store.begin_trial(self.scope, candidate.number, candidate.config, source, proposed_by=by)
         best = self.history.best
         best_us = best.median_us if best else None
         cache = self.study.measure.cache

@@ -32,7 +32,7 @@ _LAYER_KEYS = {"name", *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue"
 _STUDY_KEYS = {
     *("name", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
     "spill_limit_bytes",
-    *("measure", "space", "layer", "technique", "span"),
+    *("measure", "space", "layer", "technique", "span", "warm_start"),
 }
 SPILL_LIMIT_BYTES = 1024  # on an H200 no kernel with more came within 40 % of its layer's best
 LARGEST = 2**63 - 1  # a whole number in SQLite
@@ -85,6 +85,8 @@ class Study:
     """seconds per layer"""
     seed: int = 0
     sampler: str = "default"
+    warm_start: bool = True
+    """whether the best configs of like layers and devices in the database come first"""
     templates: tuple[str, ...] | None = None
     workspace_limit_bytes: int = 1 << 30
     spill_limit_bytes: int = SPILL_LIMIT_BYTES
@@ -172,6 +174,7 @@ class _Reader:
             time_budget_s=self.seconds(content),
             seed=self.whole(content, "seed", 0, least=0),
             sampler=self.word(content, "sampler", "default"),
+            warm_start=self.flag(content, "warm_start"),
             templates=self.templates(content.get("templates")),
             workspace_limit_bytes=self.whole(content, "workspace_limit_bytes", 1 << 30, least=0),
             spill_limit_bytes=self.whole(content, "spill_limit_bytes", SPILL_LIMIT_BYTES, least=0),
@@ -199,6 +202,13 @@ class _Reader:
         value = table.get(key, default)
         if not isinstance(value, str):
             raise self.error(where + key, f"expected a string, got {value!r}")
+        return value
+
+    def flag(self, table: Mapping[str, object], key: str) -> bool:
+        """A key that is true unless it is set to false."""
+        value = table.get(key, True)
+        if not isinstance(value, bool):
+            raise self.error(key, f"expected true or false, got {value!r}")
         return value
 
     def seconds(self, content: Mapping[str, object]) -> float | None:

@@ -11,9 +11,10 @@ from autotune.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.layer_line import RECORDED_REJECTIONS, LayerLine, LayerResult, Progress, Run
 from autotune.problem import Layer
 from autotune.space import Admission, BoundTemplate, SearchSpace, narrow
-from autotune.store import Store, StudyRecord, TemplateRecord
+from autotune.store import Scope, Store, StudyRecord, TemplateRecord
 from autotune.study import SAMPLERS, Study
 from autotune.template import KernelTemplate
+from autotune.warm_start import COLD_START, MOST, WarmStart, warm_start
 
 
 def tune(
@@ -45,7 +46,8 @@ def tune(
     results = []
     for layer in chosen:
         scope = store.scope(key, layer, evaluator.info, evaluator.environment, policy(study), records)
-        results.append(LayerLine(run, layer, spaces[layer.name], scope).run())
+        first = warm(study, layer, spaces[layer.name], scope, store, evaluator) if search else COLD_START
+        results.append(LayerLine(run, layer, spaces[layer.name], scope, first).run())
         if stopping():
             break
     return tuple(results)
@@ -64,6 +66,18 @@ def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
             raise StudyError(f"{where}: {error}") from None
     if study.sampler not in SAMPLERS:
         raise StudyError(f"{where}: sampler = {study.sampler!r}: expected one of {', '.join(SAMPLERS)}")
+
+
+def warm(
+    study: Study, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope, store: Store, evaluator: Evaluator
+) -> WarmStart:
+    """What the search of a layer starts with, from what the database has of like layers and devices."""
+    if not study.warm_start:
+        return COLD_START
+    kind = evaluator.info.kind
+    kinds = ("cuda", "replay") if kind == "replay" else (kind,)
+    leaders = store.leaders(scope, kinds=kinds, accuracies=study.admitted(layer.problem))
+    return warm_start(layer.problem, evaluator.info, leaders, spaces, min(MOST, study.trials))
 
 
 def policy(study: Study) -> str:

@@ -26,9 +26,10 @@ from autotune.errors import StudyError
 from autotune.problem import Layer
 from autotune.study import LARGEST, SAMPLERS, Study, find_study, load_study
 from autotune.template import load_templates
+from autotune.trial import Trial
 
 if TYPE_CHECKING:
-    from autotune.layer_line import LayerResult
+    from autotune.layer_line import LayerResult, WarmResult
     from autotune.layer_line import Progress as TuneProgress
 
 BASELINE = click.option(
@@ -51,6 +52,11 @@ _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 @click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
 @click.option("--seed", type=click.IntRange(0, LARGEST), help="Seed of the search.")
 @click.option("--sampler", type=click.Choice(SAMPLERS), help="Search method; overrules the study.")
+@click.option(
+    "--warm-start/--no-warm-start",
+    default=None,
+    help="Begin with the best configs of like layers and devices in the database; overrules the study.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
 @BASELINE
 @click.option("--fresh", is_flag=True, help="Start anew; what is stored stays in the database.")
@@ -66,6 +72,7 @@ def tune(
     only_layers: tuple[str, ...],
     seed: int | None,
     sampler: str | None,
+    warm_start: bool | None,
     jobs: int | None,
     baseline: str | None,
     fresh: bool,
@@ -85,6 +92,7 @@ def tune(
         time_budget_s=time_budget or wanted.time_budget_s,
         seed=wanted.seed if seed is None else seed,
         sampler=sampler or wanted.sampler,
+        warm_start=wanted.warm_start if warm_start is None else warm_start,
     )
     layers = chosen_layers(wanted, only_layers)
     tune_and_show(wanted, layers, directories, device, jobs, db, style, fresh=fresh, baseline=baseline)
@@ -198,6 +206,8 @@ def summary(result: LayerResult) -> Iterator[str]:
     )
     for message, (count, config) in sorted(result.messages.items(), key=lambda item: -item[1][0])[:_MESSAGES]:
         yield f"  {count} x {' '.join(message.split())[:160]} (such as {config})"
+    if result.warm:
+        yield f"  warm start: {warm_words(result.warm, result.best)}"
     if result.finals:
         yield f"  finals: {result.finals.winner.config}: {result.finals.timing.median_us:.2f} us" + (
             f", not the search's fastest; noise floor {result.finals.noise:.2%}"
@@ -206,6 +216,19 @@ def summary(result: LayerResult) -> Iterator[str]:
         )
         for against, comparison in result.finals.verdicts:
             yield f"  {comparison.verdict.upper()} against {against}: {1 / comparison.ratio:.3f} times as fast"
+
+
+def warm_words(warm: WarmResult, best: Trial | None) -> str:
+    """How many configs a search started with, where they come from and whether they helped."""
+    (nearest, distance), *others = warm.layers
+    more = f" and {len(others)} more" if others else ""
+    began = f"{warm.used} configs, from {nearest} (distance {distance:.2f}){more}"
+    if warm.best is None or best is None or not warm.best.median_us or not best.median_us:
+        return f"{began}; none of them is correct"
+    if warm.best.config == best.config:
+        return f"{began}; the best of all is one of them"
+    gain = warm.best.median_us / best.median_us - 1
+    return f"{began}; the search then found one {gain:.1%} faster than the best of them"
 
 
 @contextmanager

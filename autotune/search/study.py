@@ -22,12 +22,20 @@ class Search:
     """Proposes configs of all families under one budget; every feasible config at most once.
 
     `ask` depends on (seed, number), the told trials and the configs asked for and not yet told, on nothing else:
-    a search given its `history` proposes what an uninterrupted one would. Each family's default comes first; a
-    complete space no larger than the budget is then walked in order. Raises StudyError for an unknown sampler.
+    a search given its `history` proposes what an uninterrupted one would. The configs of `first` come first, then
+    each family's default; a complete space no larger than the budget is then walked in order. Raises StudyError for
+    an unknown sampler.
     """
 
     def __init__(
-        self, spaces: Sequence[FeasibleSpace], *, sampler: str, seed: int, budget: int, history: Sequence[Trial]
+        self,
+        spaces: Sequence[FeasibleSpace],
+        *,
+        sampler: str,
+        seed: int,
+        budget: int,
+        history: Sequence[Trial],
+        first: Sequence[Config] = (),
     ) -> None:
         if sampler not in SAMPLERS:
             raise StudyError(f"sampler = {sampler!r}: expected one of {', '.join(SAMPLERS)}")
@@ -36,6 +44,7 @@ class Search:
         if self._peer is not None:
             require(sampler, self._peer)
         self._landscape = Landscape(spaces)
+        self._first = tuple(index for config in first if (index := self._landscape.find(config)) is not None)
         self._proposer = Proposer(self._landscape)
         self._encoding = Encoding(self._landscape, ordinal=self._peer is not None and self._peer.ordinal)
         self._seed = seed
@@ -58,6 +67,13 @@ class Search:
         # The compilers have the cores; and sums in the same order on every machine make the same proposals.
         with self._threads.limit(limits=1, user_api="blas"):
             return self._landscape.config(self._ask(number, forced=self._forced()))
+
+    def proposed_by(self, config: Config) -> str:
+        """What proposes a config: `warm_start` for those of `first`, `default` for a family's, else `search`."""
+        index = self._landscape.find(config)
+        if index in self._first:
+            return "warm_start"
+        return "default" if index in self._landscape.defaults else "search"
 
     def tell(self, trial: Trial) -> None:
         """Take a finished trial in; one of a config outside the spaces, or told before, changes nothing."""
@@ -86,7 +102,10 @@ class Search:
         self.tell(trial)
 
     def _forced(self) -> int | None:
-        """What comes next whatever the sampler: a family's default, or the next row of a space within the budget."""
+        """What comes next whatever the sampler: a given config, a family's default, or the next of a small space."""
+        for index in self._first:
+            if self._landscape.free[index]:
+                return index
         default = self._landscape.first_free_default()
         if default is not None:
             return default

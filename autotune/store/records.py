@@ -195,6 +195,18 @@ class TrialRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Leader:
+    """One of the fastest trials of a family on some layer and device."""
+
+    name: str
+    """`study.layer` of a study that has it"""
+    problem: Conv2dProblem
+    device: DeviceInfo
+    config: Config
+    median_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class SpanRow:
     """An end-to-end trial with the parts of its time."""
 

@@ -22,11 +22,13 @@ from autotune.store.database import (
     path_of,
     utc_now,
 )
+from autotune.store.leaders import list_leaders
 from autotune.store.opening import open_for_reading, open_for_writing
 from autotune.store.questions import Questions
 from autotune.store.records import (
     Finals,
     KernelProfile,
+    Leader,
     NoiseFloor,
     ProfileRow,
     QuarantineRow,
@@ -117,6 +119,11 @@ class Store(Questions):
         with self._database.read() as connection:
             statement = answers.select_trials().where(finished).order_by(trials.c.number)
             return tuple(trial_of(row) for row in connection.execute(statement).mappings())
+
+    def leaders(self, scope: Scope, *, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[Leader, ...]:
+        """The fastest trials of any layer on devices of these kinds, from before the scope's first, fastest first."""
+        with self._database.read() as connection:
+            return list_leaders(connection, scope, kinds, accuracies, scope.policy)
 
     def next_number(self, scope: Scope) -> int:
         """The number after every trial of the scope, suspects included; 0 for the first."""

@@ -309,7 +309,7 @@ def test_what_one_study_measured_another_does_not_run_again(
 ) -> None:
     tune(small(), families, Device(FAILING), store)
     device = Device(FAILING)
-    (result,) = tune(small(name="again"), families, device, store)
+    (result,) = tune(small(name="again", warm_start=False), families, device, store)
     assert device.ran == []
     assert (result.new, result.evaluated) == (0, 12)
     assert [row[1:] for row in told(store.trials("again"))] == [row[1:] for row in told(store.trials("small"))]

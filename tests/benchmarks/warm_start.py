@@ -1,0 +1,124 @@
+"""What a warm start is worth: each layer of some studies tuned with few evaluations, all that is known of it left out.
+
+    python tests/benchmarks/warm_start.py --device cuda:0 --db studies/recorded/h200.db
+
+Prints a line a layer: the best of the full search in the database, and the best of so few evaluations with a warm start
+and without, as multiples of it. `--device replay:studies/recorded/h200.db` needs no GPU: then the recorded configs of a
+layer are all that can be proposed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sqlite3
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.errors import StoreWarning
+from autotune.evaluate import Evaluator
+from autotune.problem import Conv2dProblem, Layer
+from autotune.store import Store
+from autotune.study import Study, find_study, load_study
+from autotune.template import load_templates
+from autotune.tune import tune
+
+STUDIES = ("lenet-k5", "lenet-k7", "fashion-k7")
+"""The six layers of the source reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """One layer, tuned as if it had never been."""
+
+    layer: str
+    full_us: float
+    """best of the full search"""
+    warm_us: float
+    cold_us: float
+    """the same number of evaluations without a warm start"""
+
+
+def leave_out(db: Path, evaluator: Evaluator, studies: Sequence[str], evaluations: int) -> Iterator[LeftOut]:
+    """Tune each layer of the studies with few evaluations from a copy of the database that knows nothing of it."""
+    for name in studies:
+        study = replace(load_study(find_study(name)), trials=evaluations)
+        for layer in study.layers:
+            full_us = best_us(db, study, layer, evaluator)
+            with tempfile.TemporaryDirectory() as folder:
+                copies = [Path(folder) / "warm.db", Path(folder) / "cold.db"]
+                for copy in copies:
+                    shutil.copy(db, copy)
+                    with warnings.catch_warnings(action="ignore", category=StoreWarning):
+                        Store(copy).close()  # brought to the newest schema
+                    forget(copy, layer.problem)
+                warm_us, cold_us = (
+                    tuned_us(replace(study, warm_start=warm), layer, evaluator, copy)
+                    for warm, copy in zip((True, False), copies, strict=True)
+                )
+            yield LeftOut(f"{name}.{layer.name}", full_us, warm_us, cold_us)
+
+
+def best_us(db: Path, study: Study, layer: Layer, evaluator: Evaluator) -> float:
+    """The best that the database has of a layer on this device, or on the one that is replayed."""
+    name = evaluator.info.name.removeprefix("replay of ")
+    with Store(db, create=False) as store:
+        found = [
+            row.median_us
+            for row in store.best(f"{study.name}.{layer.name}", kind="cuda")
+            if row.row.device.name == name and row.row.policy == study.measure.cache
+        ]
+    if not found:
+        raise SystemExit(f"{db} has no result of {study.name}.{layer.name} on {name}")
+    return min(found)
+
+
+def forget(db: Path, problem: Conv2dProblem) -> None:
+    """Hide every trial of a problem, whatever its n, under a policy that nobody asks for."""
+    shape = [name for name in Conv2dProblem.__dataclass_fields__ if name != "n"]
+    same = " AND ".join(f"layers.{name} = ?" for name in shape)
+    with sqlite3.connect(db) as connection:
+        connection.execute(
+            "UPDATE trials SET policy = 'left out' WHERE subject_id IN "
+            f"(SELECT subjects.id FROM subjects JOIN layers ON layers.id = layer_id WHERE {same})",
+            [getattr(problem, name) for name in shape],
+        )
+    connection.close()
+
+
+def tuned_us(study: Study, layer: Layer, evaluator: Evaluator, db: Path) -> float:
+    """The best time after the study's few evaluations; infinite where none is correct."""
+    with Store(db) as store:
+        (result,) = tune(study, load_templates(), evaluator, store, layers=(layer,))
+    if result.finals:
+        return result.finals.timing.median_us
+    return result.best.median_us or float("inf") if result.best else float("inf")
+
+
+def main() -> None:
+    """Print a line a layer."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default=None)
+    parser.add_argument("--db", type=Path, default=Path("studies/recorded/h200.db"))
+    parser.add_argument("--evaluations", type=int, default=10)
+    parser.add_argument("studies", nargs="*", default=STUDIES)
+    arguments = parser.parse_args()
+    evaluator = open_evaluator(arguments.device, jobs_default())
+    try:
+        for left in leave_out(arguments.db, evaluator, arguments.studies, arguments.evaluations):
+            print(
+                f"{left.layer}: full search {left.full_us:.1f} us; {arguments.evaluations} evaluations with a warm "
+                f"start {left.warm_us:.1f} us ({left.warm_us / left.full_us:.3f}), "
+                f"without {left.cold_us:.1f} us ({left.cold_us / left.full_us:.3f})",
+                flush=True,
+            )
+    finally:
+        evaluator.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Warm starts: like layers of the same kind of device lend their best configs, a resumed run stays the same."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from autotune.cli.devices import open_evaluator
+from autotune.device import DeviceInfo
+from autotune.devices.null import NullEvaluator, predicted_us
+from autotune.layer_line import LayerResult
+from autotune.problem import Conv2dProblem, Layer
+from autotune.render import render
+from autotune.space import SearchSpace
+from autotune.store import Store
+from autotune.study import Study
+from autotune.template import KernelTemplate
+from autotune.trial import Config
+from autotune.tune import tune
+from tests.benchmarks.warm_start import STUDIES, leave_out
+from tests.unit.tiny import SMALL, Command, bind, changed, tiny
+
+H200 = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+LARGER = Conv2dProblem(3, 2, 11, 8, 4, 3, 3)
+STRANGE = Conv2dProblem(3, 2, 300, 300, 256, 1, 1, dtype="f32")
+
+
+@pytest.fixture
+def families(tmp_path: Path) -> Mapping[str, KernelTemplate]:
+    """The tiny family: on the null device a config's time hardly depends on the layer."""
+    return {"tiny": tiny(tmp_path)}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty database."""
+    with Store(tmp_path / "one.db") as opened:
+        yield opened
+
+
+def study(name: str, problem: Conv2dProblem, trials: int, **changes: object) -> Study:
+    """A study of one layer."""
+    plain = Study(name, (Layer("one", problem),), trials=trials, seed=3)
+    return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def configs(store: Store, name: str) -> list[tuple[Config, str]]:
+    """What a study evaluated, in order, and what proposed it."""
+    return [(row.trial.config, row.proposed_by) for row in store.trials(name) if row.trial.compiled]
+
+
+def run(store: Store, families: Mapping[str, KernelTemplate], wanted: Study, **words: bool) -> LayerResult:
+    """Tune on the null device."""
+    (result,) = tune(wanted, families, NullEvaluator(""), store, fresh=words.get("fresh", False))
+    return result
+
+
+def test_the_best_configs_of_a_like_layer_come_first(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    run(store, families, study("before", SMALL, 48))
+    result = run(store, families, study("after", LARGER, 20))
+    found = configs(store, "after")
+    assert [by for _, by in found[:10]] == ["warm_start"] * 10
+    assert "warm_start" not in [by for _, by in found[10:]]
+    space = SearchSpace(bind(families["tiny"], LARGER))
+    ranked = sorted(range(48), key=lambda row: predicted_us(render(space.bound, space.config(row))))
+    assert space.config(ranked[0]) in [config for config, _ in found[:3]]
+    assert result.warm is not None
+    assert result.warm.used == 10
+    assert result.warm.layers[0][0] == "before.one on null"
+    assert result.warm.best is not None
+    assert result.best is not None
+    assert result.warm.best.config == result.best.config
+
+
+def test_an_empty_database_and_a_study_that_wants_none_start_with_the_default(
+    store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    first = run(store, families, study("before", SMALL, 20))
+    assert (configs(store, "before")[0][1], first.warm) == ("default", None)
+    cold = run(store, families, study("after", LARGER, 20, warm_start=False))
+    assert (configs(store, "after")[0][1], cold.warm) == ("default", None)
+
+
+def test_nothing_near_is_no_start(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    run(store, families, study("before", SMALL, 20))
+    assert run(store, families, study("after", STRANGE, 5)).warm is None
+
+
+def test_another_kind_of_device_says_nothing(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    class Elsewhere(NullEvaluator):
+        """A null device that passes for a CPU."""
+
+        @property
+        def info(self) -> DeviceInfo:
+            """As if it were one."""
+            return dataclasses.replace(super().info, kind="host")
+
+    tune(study("before", SMALL, 20), families, Elsewhere(""), store)
+    assert run(store, families, study("after", SMALL, 12)).warm is None
+
+
+def test_a_fresh_start_forgets_what_was_before(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    run(store, families, study("before", SMALL, 20))
+    assert run(store, families, study("before", SMALL, 12), fresh=True).warm is None
+    assert run(store, families, study("after", LARGER, 12)).warm is not None
+
+
+def test_a_run_cut_short_goes_on_as_it_would_have(tmp_path: Path, families: Mapping[str, KernelTemplate]) -> None:
+    found = []
+    for stops in ((30,), (4, 15, 30)):
+        with Store(tmp_path / f"{len(stops)}.db") as store:
+            run(store, families, study("before", SMALL, 30))
+            for trials in stops:
+                run(store, families, study("after", LARGER, trials))
+                run(store, families, study("later", SMALL.with_n(8), trials))  # which must not change what comes next
+            found.append(configs(store, "after"))
+    assert found[0] == found[1]
+
+
+def test_the_summary_says_how_many_and_whether_they_helped(autotune: Command, filled: Path) -> None:
+    text = Path("small.toml").read_text()
+    Path("next.toml").write_text(changed(text, ('name = "small"', 'name = "next"'), ("h = 9", "h = 11")))
+    words = ("tune", "next.toml", "--templates", "families", "--device", "null")
+    finished = autotune(*words, "--trials", 12)
+    (line,) = [line for line in finished.err.splitlines() if "warm start" in line]
+    assert line.startswith("  warm start: 10 configs, from small.one on null (distance 0.")
+    assert "the best of all is one of them" in line or "faster than the best of them" in line
+    assert "warm start" not in autotune(*words, "--db", "cold.db").err
+    assert "warm start" not in autotune(*words, "--no-warm-start", "--fresh").err
+
+
+def test_a_layer_left_out_is_within_five_percent_after_ten_evaluations() -> None:
+    """On recorded results; on the GPU itself tests/benchmarks/warm_start.py measures it."""
+    for left in leave_out(H200, open_evaluator(f"replay:{H200}", 1), STUDIES, 10):
+        assert left.warm_us <= 1.05 * left.full_us, left
