@@ -165,7 +165,7 @@ def test_a_replay_leaves_no_file_but_the_trace(autotune: Command, tmp_path: Path
             '{"cache": {"1": {"a": 1, "time": NaN}}, "tune_params_keys": ["a"], "tune_params": {"a": [1]}}',
             "no config with",
         ),
-        ("SQLite format 3\0 and then nothing", "not a database"),
+        ("SQLite format 3\0 and then nothing", "not an SQLite file"),
     ],
 )
 def test_a_malformed_file_is_one_line(autotune: Command, tmp_path: Path, text: str, says: str) -> None:
