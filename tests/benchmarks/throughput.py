@@ -14,8 +14,10 @@ import io
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
@@ -30,8 +32,30 @@ from autotune.template import load_templates
 from autotune.trial import Outcome
 from autotune.tune import tune
 
+P = ParamSpec("P")
+R = TypeVar("R")
 LEAST_SAMPLES = 5  # of a kernel that counts
 NEAR = 1.05  # of the final best
+STORING = ("known", "begin_trial", "end_trial", "add_trial", "reuse_trial")
+
+
+class Watch:
+    """Seconds spent in some calls."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def over(self, call: Callable[P, R]) -> Callable[P, R]:
+        """The same call, its time added up."""
+
+        def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+            started = time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.seconds += time.perf_counter() - started
+
+        return timed
 
 
 def ours(study_name: str, layer: Layer, configs: int, folder: Path) -> list[KernelSource]:
@@ -40,12 +64,17 @@ def ours(study_name: str, layer: Layer, configs: int, folder: Path) -> list[Kern
     evaluator = DeviceEvaluator(["cuda:0"], len(os.sched_getaffinity(0)))
     templates = load_templates()
     reached: list[tuple[float, float]] = []
+    storing, asking = Watch(), Watch()
+    seat = evaluator._seats[0]
+    seat.evaluate = asking.over(seat.evaluate)  # type: ignore[method-assign]
 
     def observe(progress: Progress) -> None:
         if progress.best and progress.best.median_us:
             reached.append((progress.elapsed_s, progress.best.median_us))
 
     with Store(folder / "throughput.db") as store:
+        for name in STORING:
+            setattr(store, name, storing.over(getattr(store, name)))
         started = time.perf_counter()
         tune(study, templates, evaluator, store, layers=(layer,), observe=observe, finals=FinalsPlan(budget_s=0.5))
         wall_s = time.perf_counter() - started
@@ -63,10 +92,11 @@ def ours(study_name: str, layer: Layer, configs: int, folder: Path) -> list[Kern
     near_s = next(at for at, best in reached if best <= NEAR * reached[-1][1])
     words = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in phases.items())
     print(
-        f"{layer.name}: autotune {60 * len(rows) / end_s:.0f} kernels/min ({len(rows)} in {end_s:.1f} s, of which "
-        f"{len(full)} with {LEAST_SAMPLES} samples or more and {len(timed) - len(full)} stopped early as too slow), "
-        f"device busy {busy_s / end_s:.0%}, within 5 % of the best after {near_s:.1f} s, "
-        f"with finals {wall_s:.1f} s; {words}"
+        f"{layer.name}: autotune {60 * len(full) / end_s:.0f} kernels/min verified and timed with {LEAST_SAMPLES} "
+        f"samples or more ({len(full)} in {end_s:.1f} s; {len(rows) - len(full)} more failed or stopped early as too "
+        f"slow), device busy {busy_s / end_s:.0%}, within 5 % of the best after {near_s:.1f} s, with finals "
+        f"{wall_s:.1f} s; {words}; store {1e3 * storing.seconds / len(rows):.1f} ms and transport "
+        f"{1e3 * (asking.seconds - busy_s) / len(rows):.1f} ms per trial"
     )
     return [source for source in sources if source is not None]
 
