@@ -1,0 +1,101 @@
+"""Do different seeds find kernels that are equally fast, and do the finals choose? Run on a GPU:
+
+    python tests/benchmarks/seeds.py lenet-k5 --seeds 5 --trials 200
+
+Tunes every layer once with each seed, each time into an empty database, then times the winners of a layer in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.benchmark import paired_ratio
+from autotune.cli.devices import jobs_default
+from autotune.evaluate import DeviceEvaluator
+from autotune.layer_finals import FinalsPlan
+from autotune.problem import Layer
+from autotune.source import KernelSource
+from autotune.store import Store
+from autotune.study import Study, find_study, load_study
+from autotune.template import load_templates
+from autotune.trial import Trial
+from autotune.tune import tune
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """What one seed came to on one layer."""
+
+    seed: int
+    trial: Trial
+    source: KernelSource
+    seconds: float
+    gain: float | None
+    """finals time of the search's fastest over the winner's, where the finals chose another kernel"""
+
+
+def tuned(study: Study, layer: Layer, evaluator: DeviceEvaluator, finals_s: float) -> Winner:
+    """One layer tuned from nothing."""
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "seeds.db") as store:
+        started = time.perf_counter()
+        (result,) = tune(
+            study, load_templates(), evaluator, store, layers=(layer,), finals=FinalsPlan(budget_s=finals_s)
+        )
+        seconds = time.perf_counter() - started
+        assert result.best is not None, f"{layer.name}: nothing correct"
+        gain = None
+        if result.finals is not None and result.finals.moved:
+            rows = store.query("SELECT trial_id, median_us FROM measurements WHERE finals_id IS NOT NULL").rows
+            in_finals = {int(str(trial)): float(str(median)) for trial, median in rows}
+            ranked = min((row for row in store.trials() if row.median_us), key=lambda row: row.median_us or 0.0)
+            gain = in_finals[ranked.id] / result.finals.timing.median_us
+        source = store.source(result.best.source_hash or "")
+        assert source is not None
+        return Winner(study.seed, result.best, source, seconds, gain)
+
+
+def main() -> None:
+    """Tune each layer with every seed, and compare the winners."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("study")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--finals-s", type=float, default=4.0)
+    parser.add_argument("--device", default="cuda:0")
+    arguments = parser.parse_args()
+    study = replace(load_study(find_study(arguments.study)), trials=arguments.trials)
+    for layer in study.layers:
+        evaluator = DeviceEvaluator([arguments.device], jobs_default())
+        winners = [
+            tuned(replace(study, seed=seed), layer, evaluator, arguments.finals_s) for seed in range(arguments.seeds)
+        ]
+        evaluator.begin_layer(layer.problem)
+        kernels = [(winner.source, evaluator.compile(winner.source).result()) for winner in winners]
+        cache = study.measure.cache
+        timings = evaluator.finals([*kernels, kernels[0]], (), cache=cache, budget_s=arguments.finals_s, seed=0)
+        evaluator.close()
+        *own, again = timings
+        low, _, high = paired_ratio(own[0].samples_us, again.samples_us)
+        fastest = min(own, key=lambda timing: timing.median_us)
+        for winner, timing in zip(winners, own, strict=True):
+            moved = f", the finals chose it: {winner.gain:.4f} times" if winner.gain else ""
+            print(
+                f"{layer.name} seed {winner.seed}: {timing.median_us:.1f} us, "
+                f"{timing.median_us / fastest.median_us:.4f} of the fastest, "
+                f"found in {winner.seconds:.1f} s{moved}; {winner.trial.config}"
+            )
+        spread = max(timing.median_us for timing in own) / fastest.median_us - 1
+        gains = [winner.gain - 1 for winner in winners if winner.gain]
+        print(
+            f"{layer.name}: {len(own)} winners within {spread:.2%}, A/A {max(abs(low - 1), abs(high - 1)):.2%}; "
+            f"the finals changed {len(gains)} of {len(own)} winners"
+            + (f", by {min(gains):.2%} to {max(gains):.2%}" if gains else "")
+        )
+
+
+if __name__ == "__main__":
+    main()
