@@ -46,6 +46,16 @@ class DeviceInfo:
         """What makes two machines' results comparable."""
         return (self.kind, self.name, self.arch, self.sm_count, self.memory_bytes)
 
+    def is_like(self, other: DeviceInfo) -> bool:
+        """Whether both are of one class: kind, compute capability and SM count, whatever their names."""
+        return (self.kind, self.arch, self.sm_count) == (other.kind, other.arch, other.sm_count)
+
+
+def devices_named(word: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+    """The devices of this name whatever its case, else those whose name has the word in it."""
+    exact = [info for info in devices if info.name.casefold() == word.casefold()]
+    return exact or [info for info in devices if word.casefold() in info.name.casefold()]
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:

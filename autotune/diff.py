@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
 from autotune.benchmark import median_half_width
-from autotune.device import DeviceInfo
+from autotune.device import DeviceInfo, devices_named
 from autotune.errors import StoreError
 from autotune.store import BestRow, StudyRow
 from autotune.trial import Timing
@@ -67,7 +67,7 @@ def resolve(word: str, studies: Sequence[StudyRow], devices: Sequence[DeviceInfo
     if by in (None, "study"):
         found += _studies(word, studies)
     if by in (None, "device"):
-        found += _devices(word, devices)
+        found += [DeviceSide(info) for info in devices_named(word, devices)]
     if by in (None, "date"):
         found += _dates(word)
     if len(found) == 1:
@@ -101,11 +101,6 @@ def _studies(word: str, studies: Sequence[StudyRow]) -> list[Side]:
     if named:
         return [StudySide(word, max(study.generation for study in named))]
     return [StudySide(study.name, study.generation) for study in studies if word == f"{study.name}@{study.generation}"]
-
-
-def _devices(word: str, devices: Sequence[DeviceInfo]) -> list[Side]:
-    exact = [info for info in devices if info.name.casefold() == word.casefold()]
-    return [DeviceSide(info) for info in exact or devices if exact or word.casefold() in info.name.casefold()]
 
 
 def _dates(word: str) -> list[Side]:

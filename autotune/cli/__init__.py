@@ -10,7 +10,8 @@ import click
 
 from autotune import __version__
 from autotune.cli.accuracy import accuracy
-from autotune.cli.answers import best, query, trials
+from autotune.cli.answers import query, trials
+from autotune.cli.best import best
 from autotune.cli.changes import diff, history
 from autotune.cli.devices import devices
 from autotune.cli.export import export

@@ -1,4 +1,4 @@
-"""`best`, `trials` and `query`: questions to the results database."""
+"""`trials` and `query`: questions to the results database; also what such answers have in common."""
 
 from __future__ import annotations
 
@@ -24,29 +24,25 @@ DATABASE = click.option("--db", default="autotune.db", show_default=True, help="
 @click.command()
 @click.argument("what", metavar="[STUDY|LAYER]", required=False)
 @DATABASE
-@format_options
-def best(what: str | None, db: str, style: str | None) -> None:
-    """The best kernel of each layer, device and accuracy class."""
-    from autotune.store import Store
-
-    with Store(db, create=False) as store:
-        show([with_floor(store, row) for row in store.best(asked(what))], BEST_COLUMNS, style)
-
-
-@click.command()
-@click.argument("what", metavar="[STUDY|LAYER]", required=False)
-@DATABASE
 @click.option("--outcome", type=click.Choice([word.value for word in Outcome]), help="Only trials that ended so.")
 @click.option("--sort", type=click.Choice(["number", "median", "registers", "error", "started"]), default="number")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many rows.")
+@click.option("--all", "everything", is_flag=True, help="Earlier generations too, and problems that layers had before.")
 @format_options
-def trials(what: str | None, db: str, outcome: str | None, sort: str, limit: int | None, style: str | None) -> None:
+def trials(
+    what: str | None, db: str, outcome: str | None, sort: str, limit: int | None, everything: bool, style: str | None
+) -> None:
     """Every trial, with its outcome and time."""
     from autotune.store import Store
 
+    generations = "all" if everything else "newest"
     with Store(db, create=False) as store:
-        rows = store.trials(asked(what), outcome=outcome, sort=sort, limit=limit)
+        rows = store.trials(asked(what), outcome=outcome, sort=sort, limit=limit, generations=generations)
         show(judged(store, rows), TRIAL_COLUMNS, style)
+    if not rows and not everything:
+        click.echo(
+            "no such trial; --all has earlier generations too, and the problems that layers had before", err=True
+        )
 
 
 @click.command()
@@ -143,63 +139,29 @@ def _cell(value: object) -> Cell:
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
-BEST_COLUMNS = (
-    Column[Standing]("layer", lambda row: row.best.name),
-    Column[Standing]("problem", lambda row: str(row.best.layer.problem), terminal=False),
-    Column[Standing]("device", lambda row: row.best.row.device.name),
-    Column[Standing]("accuracy", lambda row: row.best.row.trial.accuracy),
-    Column[Standing]("deterministic", lambda row: row.best.row.trial.deterministic, terminal=False),
-    Column[Standing]("median_us", lambda row: row.best.timing.median_us),
-    Column[Standing]("q1_us", lambda row: row.best.timing.q1_us, terminal=False),
-    Column[Standing]("q3_us", lambda row: row.best.timing.q3_us, terminal=False),
-    Column[Standing]("samples", lambda row: len(row.best.timing.samples_us), terminal=False),
-    Column[Standing]("gflops", lambda row: row.best.gflops),
-    Column[Standing]("floor_us", lambda row: row.floor_us, terminal=False),
-    Column[Standing]("gb_per_s", lambda row: row.facts.gb_per_s, terminal=False),
-    Column[Standing]("floor_fraction", lambda row: row.facts.floor_fraction),
-    Column[Standing]("limiter", lambda row: row.facts.limiter),
-    Column[Standing]("template", lambda row: row.best.row.trial.config.template),
-    Column[Standing]("config", lambda row: config_words(row.best.row)),
-    Column[Standing]("registers", lambda row: _registers(row.best.row), terminal=False),
-    Column[Standing]("spill_bytes", lambda row: _spill_bytes(row.best.row), terminal=False),
-    Column[Standing]("smem_bytes", lambda row: row.best.row.trial.smem_bytes, terminal=False),
-    Column[Standing]("blocks_per_sm", lambda row: _blocks(row.facts), terminal=False),
-    Column[Standing]("warps_per_sm", lambda row: _warps(row.facts), terminal=False),
-    Column[Standing]("occupancy", lambda row: row.best.row.trial.occupancy, terminal=False),
-    Column[Standing]("occupancy_limits", lambda row: _limits(row.facts), terminal=False),
-    Column[Standing]("error_over_bound", lambda row: row.best.row.trial.over_bound, terminal=False),
-    Column[Standing]("basis", lambda row: row.best.basis, terminal=False),
-    Column[Standing]("policy", lambda row: row.best.row.policy, terminal=False),
-    Column[Standing]("driver", lambda row: row.best.row.environment.driver, terminal=False),
-    Column[Standing]("toolkit", lambda row: row.best.row.environment.toolkit, terminal=False),
-    Column[Standing]("date", lambda row: str(row.best.row.ended_at), terminal=False),
-    Column[Standing]("source_hash", lambda row: row.best.row.trial.source_hash, terminal=False),
-)
-
-
 def config_words(row: TrialRow) -> str:
     """A config's parameters as `name=value` words."""
     return " ".join(f"{name}={value}" for name, value in row.trial.config.items)
 
 
-def _registers(row: TrialRow) -> int | None:
+def registers(row: TrialRow) -> int | None:
     """None where no compiler reported them, as on the host."""
     return row.trial.resources.registers or None
 
 
-def _spill_bytes(row: TrialRow) -> int | None:
+def spill_bytes(row: TrialRow) -> int | None:
     return row.trial.resources.spill_bytes if row.trial.resources.registers else None
 
 
-def _blocks(found: Facts) -> int | None:
+def blocks(found: Facts) -> int | None:
     return found.residency.blocks if found.residency else None
 
 
-def _warps(found: Facts) -> int | None:
+def warps(found: Facts) -> int | None:
     return found.residency.warps if found.residency else None
 
 
-def _limits(found: Facts) -> str | None:
+def limits(found: Facts) -> str | None:
     """What allows no further block on a multiprocessor, such as `registers and warps`."""
     return " and ".join(found.residency.limits) if found.residency else None
 
@@ -218,18 +180,21 @@ TRIAL_COLUMNS = (
     Column[Judged]("gb_per_s", lambda trial: trial.facts.gb_per_s, terminal=False),
     Column[Judged]("floor_fraction", lambda trial: trial.facts.floor_fraction, terminal=False),
     Column[Judged]("limiter", lambda trial: trial.facts.limiter, terminal=False),
-    Column[Judged]("registers", lambda trial: _registers(trial.row)),
-    Column[Judged]("spill_bytes", lambda trial: _spill_bytes(trial.row)),
+    Column[Judged]("registers", lambda trial: registers(trial.row)),
+    Column[Judged]("spill_bytes", lambda trial: spill_bytes(trial.row)),
     Column[Judged]("smem_bytes", lambda trial: trial.row.trial.smem_bytes if trial.row.trial.compiled else None),
-    Column[Judged]("blocks_per_sm", lambda trial: _blocks(trial.facts), terminal=False),
-    Column[Judged]("warps_per_sm", lambda trial: _warps(trial.facts), terminal=False),
+    Column[Judged]("blocks_per_sm", lambda trial: blocks(trial.facts), terminal=False),
+    Column[Judged]("warps_per_sm", lambda trial: warps(trial.facts), terminal=False),
     Column[Judged]("occupancy", lambda trial: trial.row.trial.occupancy),
-    Column[Judged]("occupancy_limits", lambda trial: _limits(trial.facts), terminal=False),
+    Column[Judged]("occupancy_limits", lambda trial: limits(trial.facts), terminal=False),
     Column[Judged]("error_over_bound", lambda trial: trial.row.trial.over_bound, terminal=False),
     Column[Judged]("compile_us", lambda trial: trial.row.trial.phases.compile_us, terminal=False),
     Column[Judged]("verify_us", lambda trial: trial.row.trial.phases.verify_us, terminal=False),
     Column[Judged]("measure_us", lambda trial: trial.row.trial.phases.measure_us, terminal=False),
     Column[Judged]("message", lambda trial: trial.row.trial.message, terminal=False),
     Column[Judged]("source_hash", lambda trial: trial.row.trial.source_hash, terminal=False),
+    Column[Judged]("generation", lambda trial: trial.row.generation, terminal=False),
+    Column[Judged]("problem", lambda trial: str(trial.row.problem), terminal=False),
+    Column[Judged]("origin", lambda trial: trial.row.origin, terminal=False),
     Column[Judged]("date", lambda trial: str(trial.row.ended_at), terminal=False),
 )

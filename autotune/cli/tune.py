@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from autotune.cli.answers import BEST_COLUMNS, DATABASE, undominated, with_floor
+from autotune.cli.answers import DATABASE, undominated, with_floor
+from autotune.cli.best import BEST_COLUMNS, answer
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.spans import run_end_to_end, show_end_to_end
@@ -176,7 +177,7 @@ def tune_and_show(
             and row.row.trial.accuracy in study.admitted(row.layer.problem)
         ]
         if not spans or style is None:
-            show([with_floor(store, row) for row in undominated(rows)], BEST_COLUMNS, style)
+            show([answer(with_floor(store, row)) for row in undominated(rows)], BEST_COLUMNS, style)
         if spans:
             show_end_to_end(spans, style)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.answers import DATABASE, Standing, asked, config_words, undominated, with_floor
+from autotune.cli.best import named_device
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.tables import Cell, Column, console, format_options, show
 from autotune.errors import StoreError
@@ -57,7 +58,7 @@ class Explained:
 @click.argument("what", metavar="LAYER|STUDY")
 @DATABASE
 @DIRECTORIES
-@click.option("--device", help="Only on this recorded device: its name or a part of it.")
+@click.option("--device", help="On this device: cuda:N, host, null, or a recorded device by a part of its name.")
 @click.option("--accuracy", help="Only this accuracy class.")
 @format_options
 def why(
@@ -73,14 +74,11 @@ def why(
 
     families = load_templates(directories)
     with Store(db, create=False) as store:
-        rows = [
-            row
-            for row in store.best(asked(what), accuracy=accuracy)
-            if device is None or device.casefold() in row.row.device.name.casefold()
-        ]
+        info = None if device is None else named_device(store, device)
+        rows = store.best(asked(what), info, accuracy=accuracy)
         if not rows:
             raise StoreError(
-                f"{db}: no correct trial of {what}{' there' if device else ''} to explain; "
+                f"{db}: no correct trial of {what}{f' on {info.name}' if info else ''} to explain; "
                 f"`autotune trials {what}` lists what there is"
             )
         found = [_explained(store, families, with_floor(store, row)) for row in undominated(rows)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, RowMapping, Select, and_, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, or_, select, tuple_
 
+from autotune.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store.database import one_line
@@ -64,6 +65,10 @@ class Place:
     def name(self) -> str:
         """`study.layer`."""
         return f"{self.study}.{self.layer.name}"
+
+
+Where = Sequence[Place] | Conv2dProblem | None
+"""What is asked about: layers as studies name them, a shape whatever its names, or everything."""
 
 
 def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[Place, ...]:
@@ -173,7 +178,7 @@ def select_trials() -> Select[*tuple[object, ...]]:
 
 def list_trials(
     connection: Connection,
-    where: Sequence[Place] | Conv2dProblem | None,
+    where: Where,
     *,
     outcome: str | None,
     sort: str,
@@ -198,7 +203,7 @@ def list_trials(
         trials.c.study_id, study_layers.c.position, trials.c.device_id, trials.c.number, trials.c.id
     )
     if isinstance(where, Conv2dProblem):
-        statement = statement.where(*(layers.c[name] == value for name, value in problem_values(where).items()))
+        statement = statement.where(*_of_problem(where))
     elif where is not None:
         pairs = [(place.study_id, place.subject_id) for place in where]
         statement = statement.where(tuple_(trials.c.study_id, trials.c.subject_id).in_(pairs))
@@ -212,10 +217,8 @@ def list_trials(
     return tuple(trial_row_of(row) for row in connection.execute(statement).mappings())
 
 
-def list_best(
-    connection: Connection, places: Sequence[Place] | None, *, kind: str | None, accuracy: str | None
-) -> tuple[BestRow, ...]:
-    """The best of these layers in their order (None: of every layer), devices apart."""
+def list_best(connection: Connection, where: Where, *, kind: str | None, accuracy: str | None) -> tuple[BestRow, ...]:
+    """The best of these layers in their order, or of a problem (None: of every layer), devices apart."""
     statement = (
         select(best_trials, measurements)
         .join(measurements, measurements.c.id == best_trials.c.measurement_id)
@@ -230,27 +233,30 @@ def list_best(
             best_trials.c.policy,
         )
     )
-    if places is not None:
-        statement = statement.where(best_trials.c.subject_id.in_({place.subject_id for place in places}))
+    if isinstance(where, Conv2dProblem):
+        subject = select(subjects.c.id).join(layers).where(*_of_problem(where))
+        statement = statement.where(best_trials.c.subject_id == subject.scalar_subquery())
+    elif where is not None:
+        statement = statement.where(best_trials.c.subject_id.in_({place.subject_id for place in where}))
     if kind is not None:
         statement = statement.where(devices.c.kind == kind)
     if accuracy is not None:
         statement = statement.where(best_trials.c.accuracy == accuracy)
     rows = connection.execute(statement).mappings().all()
     winners = trials_by_id(connection, [row[best_trials.c.trial_id] for row in rows])
-    if places is None:
+    if where is None or isinstance(where, Conv2dProblem):
         return tuple(_best_row(row, winners[row[best_trials.c.trial_id]], None) for row in rows)
     of_subject: dict[int, list[RowMapping]] = {}
     for row in rows:
         of_subject.setdefault(row[best_trials.c.subject_id], []).append(row)
     return tuple(
         _best_row(row, winners[row[best_trials.c.trial_id]], place)
-        for place in _current(places)
+        for place in current_places(where)
         for row in of_subject.get(place.subject_id, ())
     )
 
 
-def _current(places: Iterable[Place]) -> tuple[Place, ...]:
+def current_places(places: Iterable[Place]) -> tuple[Place, ...]:
     """The layers that their study files have, each once where an imported study has it too."""
     found: dict[tuple[str, int], Place] = {}
     for place in places:
@@ -267,6 +273,23 @@ def _best_row(row: RowMapping, winner: TrialRow, place: Place | None) -> BestRow
         basis=row[best_trials.c.basis],
         row=winner,
     )
+
+
+def matching(rows: Sequence[BestRow], device: DeviceInfo) -> tuple[BestRow, ...]:
+    """Of each layer the rows of this device; where it has none, those of devices of its class, marked so."""
+    exact = {row.layer.problem for row in rows if row.row.device.identity == device.identity}
+    found = []
+    for row in rows:
+        other = row.row.device
+        if other.identity == device.identity:
+            found.append(row)
+        elif row.layer.problem not in exact and other.is_like(device):
+            found.append(replace(row, match="device class"))
+    return tuple(found)
+
+
+def _of_problem(problem: Conv2dProblem) -> list[ColumnElement[bool]]:
+    return [layers.c[name] == value for name, value in problem_values(problem).items()]
 
 
 def trials_by_id(connection: Connection, ids: Sequence[int]) -> dict[int, TrialRow]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, case, func, or_, select, true
 
 from autotune.device import DeviceInfo, Environment
-from autotune.store.answers import CHUNK, Place, trials_by_id
+from autotune.store.answers import CHUNK, Place, current_places, trials_by_id
 from autotune.store.records import Basis, BestRow, FinalsRow, TrialRow, Verdict
 from autotune.store.rows import date_of, device_of, environment_of, timing_of
 from autotune.store.tables import (
@@ -76,7 +76,7 @@ def list_best_within(connection: Connection, places: Sequence[Place] | None, par
     keys = sorted(decided)
     if places is None:
         return tuple(row(key, None) for key in keys)
-    return tuple(row(key, place) for place in places if place.current for key in keys if key[0] == place.subject_id)
+    return tuple(row(key, place) for place in current_places(places) for key in keys if key[0] == place.subject_id)
 
 
 def _fastest(connection: Connection, subjects: set[int] | None, part: Slice) -> dict[_Key, _Decision]:

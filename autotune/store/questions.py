@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -40,12 +39,22 @@ class Questions:
         return self._database.path
 
     def best(
-        self, what: str | None = None, *, kind: str | None = None, accuracy: str | None = None
+        self,
+        what: str | Conv2dProblem | None = None,
+        device: DeviceInfo | None = None,
+        *,
+        kind: str | None = None,
+        accuracy: str | None = None,
     ) -> tuple[BestRow, ...]:
-        """The best kernel of each layer, device, accuracy class, determinism and policy."""
+        """The best kernel of each layer, device, accuracy class, determinism and policy.
+
+        A problem is asked about whatever studies call it. With a device only its rows come, or for a layer that has
+        none, those of devices of its class; `match` says which. No row: there is no answer.
+        """
         with self._database.read() as connection:
-            places = None if what is None else answers.find(connection, what, self._shown)
-            return answers.list_best(connection, places, kind=kind, accuracy=accuracy)
+            where = answers.find(connection, what, self._shown) if isinstance(what, str) else what
+            rows = answers.list_best(connection, where, kind=kind, accuracy=accuracy)
+        return rows if device is None else answers.matching(rows, device)
 
     def trials(
         self,
@@ -57,14 +66,19 @@ class Questions:
         kind: str | None = None,
         generations: str = "newest",
     ) -> tuple[TrialRow, ...]:
-        """Trials in an order of SORTS, of the newest generation of each study or of all; a problem's in every study."""
+        """Trials in an order of SORTS; of a problem, those of every study and generation.
+
+        `generations` "newest" leaves out earlier generations of a study and what its layers were before its file
+        changed, unless nothing else is left of what is asked for; "all" has them too.
+        """
         with self._database.read() as connection:
-            if isinstance(what, Conv2dProblem):
-                where: Sequence[answers.Place] | Conv2dProblem | None = what
-            elif what is None and generations == "all":
-                where = None
+            where: answers.Where
+            if isinstance(what, Conv2dProblem) or (what is None and generations == "all"):
+                where = what
             else:
                 where = answers.find(connection, what, self._shown, generations)
+                if generations == "newest":
+                    where = [place for place in where if place.current] or where
             return answers.list_trials(connection, where, outcome=outcome, sort=sort, limit=limit, kind=kind)
 
     def best_of(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:

@@ -17,6 +17,9 @@ Cell = int | float | str | bytes | None
 Basis = Literal["finals", "retime", "median"]
 """Why a trial is the best: it won the latest finals, or its median is the smallest, of a retime or while tuning."""
 
+Match = Literal["exact", "device class"]
+"""How well an answer fits the device asked for: tuned on it, or on one of its compute capability and SM count."""
+
 Origin = Literal["measured", "imported"]
 """Where a trial comes from: tuned into this database, or brought in from another file."""
 
@@ -290,6 +293,7 @@ class BestRow:
     """what decided: of the finals, or of the trial"""
     basis: Basis
     row: TrialRow
+    match: Match = "exact"
 
     @property
     def name(self) -> str:

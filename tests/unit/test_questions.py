@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .test_cli import rows
-from .tiny import Command, Finished, write_family
+from .tiny import Command, Finished, changed, write_family
 
 RECORDED = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
 
@@ -60,6 +60,44 @@ def test_why_answers_from_recorded_results(layer: str, autotune: Command) -> Non
     text = autotune("why", layer, "--db", RECORDED).out
     for words in (f"{layer} on NVIDIA H200, fp32: ", "of the floor's speed", "registers", "pairs", "refused"):
         assert words in text
+
+
+def test_best_says_how_well_it_fits(folder: Path, filled: Path, autotune: Command) -> None:
+    (exact,) = rows(autotune("best", "small", "--json"))
+    assert exact["match"] == "exact"
+    assert rows(autotune("best", "small", "--device", "null", "--json")) == [exact]
+    change(filled, "UPDATE devices SET name = 'nothing', memory_bytes = 1")
+    (like,) = rows(autotune("best", "small", "--device", "null", "--json"))
+    assert (like["match"], like["device"], like["median_us"]) == ("device class", "nothing", exact["median_us"])
+    assert rows(autotune("best", "--device", "NOTH", "--json"))[0]["match"] == "exact", "a part of a recorded name"
+    change(filled, "UPDATE devices SET sm_count = 1")
+    (none,) = rows(autotune("best", "small", "--device", "null", "--json"))
+    assert (none["layer"], none["match"], none["median_us"], none["device"]) == ("small.one", "none", None, None)
+    complaint = autotune("best", "--device", "h100").complaint
+    assert complaint == "h100: no recorded device of this name: nothing; or give cuda:N, host or null"
+
+
+def test_a_layer_without_a_kernel_is_a_row_with_match_none(folder: Path, tune: Command, autotune: Command) -> None:
+    assert tune("--device", "null:wrong=1").code == 0
+    (none,) = rows(autotune("best", "small.one", "--json"))
+    assert (none["layer"], none["match"], none["median_us"]) == ("small.one", "none", None)
+    assert "none" in autotune("best", "small").out
+
+
+def test_trials_are_of_the_problem_that_the_layer_is_now(folder: Path, tune: Command, autotune: Command) -> None:
+    tune()
+    earlier = {row["problem"] for row in rows(autotune("trials", "--json"))}
+    (folder / "small.toml").write_text(changed((folder / "small.toml").read_text(), ("h = 9", "h = 19")))
+    tune("--trials", "3")
+    now = {row["problem"] for row in rows(autotune("trials", "small.one", "--json"))}
+    assert len(earlier) == len(now) == 1
+    assert earlier != now
+    assert {row["problem"] for row in rows(autotune("trials", "small.one", "--all", "--json"))} == earlier | now
+    tune("--fresh", "--trials", "1")
+    assert {row["generation"] for row in rows(autotune("trials", "small", "--json"))} == {2}
+    assert {row["generation"] for row in rows(autotune("trials", "small", "--all", "--json"))} == {1, 2}
+    finished = autotune("trials", "--outcome", "timeout")
+    assert finished.err.startswith("no such trial; --all has earlier generations too")
 
 
 def test_diff_of_two_generations(folder: Path, tune: Command, autotune: Command) -> None:
@@ -198,7 +236,7 @@ def test_retime_marks_what_moved_regressed_and_failed(filled: Path, autotune: Co
 def test_an_imported_kernel_counts_once_it_is_retimed(filled: Path, autotune: Command) -> None:
     change(filled, "UPDATE trials SET origin = 'imported', ranked_us = NULL")
     change(filled, "UPDATE finals SET origin = 'imported'")
-    assert [row for row in rows(autotune("best", "--json")) if row["median_us"]] == []
+    assert [row["match"] for row in rows(autotune("best", "small", "--json"))] == ["none"]
     found = rows(autotune("retime", "--device", "null", "--templates", "families", "--best", "2", "--json"))
     assert [row["origin"] for row in found] == ["imported"] * 2
     (best,) = rows(autotune("best", "--json"))

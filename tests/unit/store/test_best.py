@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.problem import Layer
 from autotune.store import Finals, Store, Verdict
@@ -191,3 +192,31 @@ def test_the_views_say_what_the_functions_say(store: Store) -> None:
         )
         for row in store.best()
     )
+
+
+def test_an_answer_for_a_device_says_how_well_it_fits(store: Store) -> None:
+    renamed = dataclasses.replace(H200, name="NVIDIA H200 NVL", memory_bytes=141_000_000_000)
+    smaller = dataclasses.replace(H200, sm_count=114)
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    run_trial(store, open_scope(store, layer=CONV2), correct(0, 20.0))
+    run_trial(store, open_scope(store, device=renamed), correct(0, 11.0))
+
+    def best(device: DeviceInfo) -> list[tuple[str, str, float]]:
+        return [(row.layer.name, row.match, row.median_us) for row in store.best("lenet", device)]
+
+    assert best(H200) == [("conv1", "exact", 10.0), ("conv2", "exact", 20.0)]
+    assert best(renamed) == [("conv1", "exact", 11.0), ("conv2", "device class", 20.0)]
+    assert best(smaller) == best(HOST) == [], "another SM count is another class"
+    assert {row.match for row in store.best("lenet")} == {"exact"}
+
+
+def test_a_problem_is_asked_about_whatever_it_is_called(store: Store) -> None:
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    run_trial(store, open_scope(store, study="other"), correct(0, 9.0))
+    run_trial(store, open_scope(store, layer=CONV2), correct(0, 20.0))
+    (best,) = store.best(CONV1.problem, H200)
+    assert (best.name, best.median_us, best.match) == ("other.conv1", 9.0, "exact")
+    assert store.best(CONV1.problem.with_n(7), H200) == ()
+    assert store.best(CONV1.problem, kind="host") == ()
+    assert [row.median_us for row in store.trials(CONV1.problem)] == [10.0, 9.0]
+    assert store.trials(CONV1.problem.with_n(7)) == ()

@@ -205,10 +205,17 @@ def test_an_edited_study_keeps_the_trials_of_the_layer_it_had(store: Store) -> N
         ("lenet.conv2", CONV2),
         ("lenet.conv1", wider),
     ]
-    assert [row.name for row in store.trials()] == ["lenet.conv1"]
+    assert store.trials() == store.trials("lenet") == store.trials("lenet.conv1") == (), "they are of another problem"
+    for what in (None, "lenet", "conv1"):
+        assert [row.problem for row in store.trials(what, generations="all")] == [CONV1.problem]
+    assert [row.name for row in store.trials(CONV1.problem)] == ["lenet.conv1"]
     assert store.best("lenet") == ()
     (study,) = store.studies()
     assert (study.seed, study.text, study.layers) == (9, "edited", 2)
+    run_trial(store, open_scope(store, layer=wider), correct(0, 12.0))
+    assert [row.problem for row in store.trials("lenet.conv1")] == [wider.problem]
+    store.begin_study(study_record("lenet", [CONV2]))
+    assert len(store.trials("lenet.conv1")) == 2, "nothing else is left of what is asked for"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,141 @@
+"""`best`: the best kernel of each layer, and how well the answer fits what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.answers import (
+    DATABASE,
+    Standing,
+    asked,
+    blocks,
+    config_words,
+    limits,
+    registers,
+    spill_bytes,
+    warps,
+    with_floor,
+)
+from autotune.cli.devices import open_evaluator
+from autotune.cli.tables import Cell, Column, format_options, show
+from autotune.device import DeviceInfo, devices_named, parse_device
+from autotune.errors import DeviceError
+from autotune.problem import Layer
+
+if TYPE_CHECKING:
+    from autotune.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A layer that was asked about and the best kernel that answers, if there is one."""
+
+    name: str
+    """study.layer"""
+    layer: Layer
+    standing: Standing | None
+
+    @property
+    def match(self) -> str:
+        """`exact`, `device class` (tuned on a device of the same compute capability and SM count) or `none`."""
+        return self.standing.best.match if self.standing else "none"
+
+
+@click.command()
+@click.argument("what", metavar="[STUDY|LAYER]", required=False)
+@DATABASE
+@click.option("--device", help="For this device: cuda:N, host, null, or a recorded device by a part of its name.")
+@format_options
+def best(what: str | None, db: str, device: str | None, style: str | None) -> None:
+    """The best kernel of each layer, device and accuracy class.
+
+    With --device only what fits that device: `match` is exact, else `device class` for a kernel tuned on a device of
+    the same compute capability and SM count. A layer without any answer has a row with match none.
+    """
+    from autotune.store import Store
+
+    with Store(db, create=False) as store:
+        show(_answers(store, asked(what), device), BEST_COLUMNS, style)
+
+
+def _answers(store: Store, what: str | None, device: str | None) -> Iterator[Answer]:
+    """The best kernels in the layers' order, and the layers that have none."""
+    info = None if device is None else named_device(store, device)
+    found = [answer(with_floor(store, row)) for row in store.best(what, info)]
+    if what is None and info is None:
+        yield from found
+        return
+    answered = {one.layer.problem for one in found}
+    yield from found
+    for row in store.layers(what):
+        if row.layer.problem not in answered:
+            yield Answer(row.name, row.layer, None)
+
+
+def answer(standing: Standing) -> Answer:
+    """A best kernel as an answer."""
+    return Answer(standing.best.name, standing.best.layer, standing)
+
+
+def named_device(store: Store, name: str) -> DeviceInfo:
+    """A device that is here, or a recorded one. Raises DeviceError when the name fits none or several."""
+    recorded = store.devices()
+    found = devices_named(name, recorded)
+    try:
+        parse_device(name)
+    except DeviceError:
+        if len(found) == 1:
+            return found[0]
+        words = ", ".join(info.name for info in found or recorded) or "none"
+        raise DeviceError(
+            f"{name}: {'fits several recorded devices' if found else 'no recorded device of this name'}: {words}"
+            + ("; give more of the name" if found else "; or give cuda:N, host or null")
+        ) from None
+    evaluator = open_evaluator(name, 1)
+    evaluator.close()
+    return evaluator.info
+
+
+def _lifted(key: str, value: Callable[[Standing], Cell], *, terminal: bool = True) -> Column[Answer]:
+    """A column about the best kernel, empty where there is none."""
+    return Column(key, lambda one: None if one.standing is None else value(one.standing), terminal=terminal)
+
+
+BEST_COLUMNS = (
+    Column[Answer]("layer", lambda one: one.name),
+    Column[Answer]("problem", lambda one: str(one.layer.problem), terminal=False),
+    Column[Answer]("match", lambda one: one.match),
+    _lifted("device", lambda row: row.best.row.device.name),
+    _lifted("accuracy", lambda row: row.best.row.trial.accuracy),
+    _lifted("deterministic", lambda row: row.best.row.trial.deterministic, terminal=False),
+    _lifted("median_us", lambda row: row.best.timing.median_us),
+    _lifted("q1_us", lambda row: row.best.timing.q1_us, terminal=False),
+    _lifted("q3_us", lambda row: row.best.timing.q3_us, terminal=False),
+    _lifted("samples", lambda row: len(row.best.timing.samples_us), terminal=False),
+    _lifted("gflops", lambda row: row.best.gflops),
+    _lifted("floor_us", lambda row: row.floor_us, terminal=False),
+    _lifted("gb_per_s", lambda row: row.facts.gb_per_s, terminal=False),
+    _lifted("floor_fraction", lambda row: row.facts.floor_fraction),
+    _lifted("limiter", lambda row: row.facts.limiter),
+    _lifted("template", lambda row: row.best.row.trial.config.template),
+    _lifted("config", lambda row: config_words(row.best.row)),
+    _lifted("registers", lambda row: registers(row.best.row), terminal=False),
+    _lifted("spill_bytes", lambda row: spill_bytes(row.best.row), terminal=False),
+    _lifted("smem_bytes", lambda row: row.best.row.trial.smem_bytes, terminal=False),
+    _lifted("blocks_per_sm", lambda row: blocks(row.facts), terminal=False),
+    _lifted("warps_per_sm", lambda row: warps(row.facts), terminal=False),
+    _lifted("occupancy", lambda row: row.best.row.trial.occupancy, terminal=False),
+    _lifted("occupancy_limits", lambda row: limits(row.facts), terminal=False),
+    _lifted("error_over_bound", lambda row: row.best.row.trial.over_bound, terminal=False),
+    _lifted("basis", lambda row: row.best.basis, terminal=False),
+    _lifted("policy", lambda row: row.best.row.policy, terminal=False),
+    _lifted("driver", lambda row: row.best.row.environment.driver, terminal=False),
+    _lifted("toolkit", lambda row: row.best.row.environment.toolkit, terminal=False),
+    _lifted("date", lambda row: str(row.best.row.ended_at), terminal=False),
+    _lifted("source_hash", lambda row: row.best.row.trial.source_hash, terminal=False),
+    _lifted("origin", lambda row: row.best.row.origin, terminal=False),
+)
