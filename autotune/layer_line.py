@@ -74,7 +74,7 @@ class LayerResult:
     messages: Mapping[str, tuple[int, Config]]
     """distinct message of a failure to how often it was seen, and one config that has it"""
     stopped: str
-    """why it ended: budget, time, exhausted or interrupted"""
+    """why it ended: budget, time, exhausted, interrupted or what gain was expected"""
     warm: WarmResult | None
     """None: the search started from nothing"""
     finals: FinalsResult | None
@@ -169,6 +169,7 @@ class LayerLine:
             budget=self.study.trials,
             history=self.history.trials,
             first=first.configs,
+            watch=self.study.stop_below is not None,
         )
         self.first = first
         self.quarantined = self.store.quarantined(scope)
@@ -189,7 +190,7 @@ class LayerLine:
         if not any(space.default for space in self.spaces.values()):
             stopped = "no feasible config"
         suspects = [] if stopped else self._suspects()
-        searching = bool(suspects) or not (stopped or self._full())
+        searching = bool(suspects) or not (stopped or self._why_stop())
         with ThreadPoolExecutor(self.evaluator.slots, thread_name_prefix="measure") as threads:
             try:
                 if searching:  # the first kernels are chosen and compiled meanwhile
@@ -301,7 +302,12 @@ class LayerLine:
         limit = self.study.time_budget_s
         if limit is not None and self.run_of.clock() - self.started >= limit:
             return "time"
-        return "budget" if self._full() else ""
+        if self._full():
+            return "budget"
+        gain, least = self.search.expected_gain, self.study.stop_below
+        if gain is not None and least is not None and gain < least:
+            return f"expected gain {gain:.2%}, below {least:.2%}"
+        return ""
 
     def _ask(self) -> str:
         """Start the next config; `exhausted` when the search has none left."""

@@ -32,7 +32,7 @@ _LAYER_KEYS = {"name", *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue"
 _STUDY_KEYS = {
     *("name", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
     "spill_limit_bytes",
-    *("measure", "space", "layer", "technique", "span", "warm_start"),
+    *("measure", "space", "layer", "technique", "span", "warm_start", "stop_below"),
 }
 SPILL_LIMIT_BYTES = 1024  # on an H200 no kernel with more came within 40 % of its layer's best
 LARGEST = 2**63 - 1  # a whole number in SQLite
@@ -83,6 +83,8 @@ class Study:
     """distinct evaluated configs per layer"""
     time_budget_s: float | None = None
     """seconds per layer"""
+    stop_below: float | None = None
+    """stop when the next ten evaluations are expected to gain less than this fraction"""
     seed: int = 0
     sampler: str = "default"
     warm_start: bool = True
@@ -172,6 +174,7 @@ class _Reader:
             accuracy=accuracy,
             trials=self.whole(content, "trials", 200, least=1),
             time_budget_s=self.seconds(content),
+            stop_below=self.fraction(content, "stop_below"),
             seed=self.whole(content, "seed", 0, least=0),
             sampler=self.word(content, "sampler", "default"),
             warm_start=self.flag(content, "warm_start"),
@@ -210,6 +213,15 @@ class _Reader:
         if not isinstance(value, bool):
             raise self.error(key, f"expected true or false, got {value!r}")
         return value
+
+    def fraction(self, table: Mapping[str, object], key: str) -> float | None:
+        """A key that is absent or between 0 and 1."""
+        value = table.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+            raise self.error(key, f"expected a fraction between 0 and 1, got {value!r}")
+        return float(value)
 
     def seconds(self, content: Mapping[str, object]) -> float | None:
         value = content.get("time_budget_s")

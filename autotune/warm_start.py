@@ -28,8 +28,10 @@ MOST = 10
 """Configs that a search starts with, at most."""
 NEAREST = 8
 """Pairs of layer and device that are looked at."""
+NEAR = 4.0
+"""Distance of the nearest layer beyond which there is no warm start."""
 FARTHEST = 6.0
-"""Distance beyond which a layer says nothing."""
+"""Distance beyond which a layer says nothing, where another is near."""
 CAP = 1.0
 """Log of the largest slowdown that is told apart: the prediction where nothing is known."""
 DECAY = 0.5
@@ -101,7 +103,7 @@ def warm_start(
 
 
 def near(problem: Conv2dProblem, device: DeviceInfo, leaders: Sequence[Leader]) -> list[Place]:
-    """The nearest layers and devices with their trials, nearest first."""
+    """The nearest layers and devices with their trials, nearest first; none where even the nearest is far."""
     groups: dict[tuple[Conv2dProblem, tuple[str, str, int, int, int]], list[Leader]] = {}
     for leader in leaders:
         groups.setdefault((leader.problem, leader.device.identity), []).append(leader)
@@ -109,7 +111,8 @@ def near(problem: Conv2dProblem, device: DeviceInfo, leaders: Sequence[Leader]) 
         Place(tuple(found), layer_distance(problem, found[0].problem) + device_distance(device, found[0].device))
         for found in groups.values()
     ]
-    return sorted((place for place in places if place.distance <= FARTHEST), key=lambda place: place.distance)[:NEAREST]
+    places = sorted((place for place in places if place.distance <= FARTHEST), key=lambda place: place.distance)
+    return places[:NEAREST] if places and places[0].distance <= NEAR else []
 
 
 def _offers(space: SearchSpace, places: Sequence[Place]) -> list[tuple[float, Config]]:

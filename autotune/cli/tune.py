@@ -48,6 +48,11 @@ _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 @DATABASE
 @click.option("--trials", type=click.IntRange(min=1), help="Distinct evaluated configs per layer.")
 @click.option("--time-budget", type=click.FloatRange(min=0, min_open=True), help="Seconds per layer.")
+@click.option(
+    "--stop-below",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Stop when ten more evaluations are expected to gain less than this fraction.",
+)
 @click.option("--template", "only_templates", multiple=True, help="Only this family; may be repeated.")
 @DIRECTORIES
 @click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
@@ -68,6 +73,7 @@ def tune(
     db: str,
     trials: int | None,
     time_budget: float | None,
+    stop_below: float | None,
     only_templates: tuple[str, ...],
     directories: tuple[Path, ...],
     only_layers: tuple[str, ...],
@@ -83,14 +89,16 @@ def tune(
 
     Run it again to resume: nothing is evaluated twice. Ctrl-C ends it after the trial at hand.
     """
-    if time_budget is not None and math.isnan(time_budget):
-        raise click.BadParameter("nan is no number of seconds.", param_hint="--time-budget")
+    for hint, number in (("--time-budget", time_budget), ("--stop-below", stop_below)):
+        if number is not None and math.isnan(number):
+            raise click.BadParameter("nan is no number.", param_hint=hint)
     wanted = load_study(find_study(study))
     wanted = replace(
         wanted,
         templates=only_templates or wanted.templates,
         trials=trials or wanted.trials,
         time_budget_s=time_budget or wanted.time_budget_s,
+        stop_below=stop_below or wanted.stop_below,
         seed=wanted.seed if seed is None else seed,
         sampler=sampler or wanted.sampler,
         warm_start=wanted.warm_start if warm_start is None else warm_start,

@@ -47,10 +47,14 @@ class Proposer:
     def __init__(self, landscape: Landscape) -> None:
         self._landscape = landscape
         self._families = [_Family(landscape, family) for family in range(len(landscape.spaces))]
+        self.gain: float | None = None
+        """what the latest proposal promised: by which fraction of the best time it would be faster, times its chance;
+        None where no model made it"""
 
     def propose(self, rng: np.random.Generator) -> int:
         """The landscape index of the config to evaluate next; LookupError when none is left."""
         landscape = self._landscape
+        self.gain = None
         open_families = [family for family in self._families if landscape.free_of(family.number).any()]
         if not open_families:
             raise LookupError("every config was asked for")
@@ -65,7 +69,9 @@ class Proposer:
             return min(open_families, key=lambda family: counts[family.number]).farthest(rng)
         scale = Scale.of(correct)
         offers = [family.offer(scale, rng) for family in open_families]
-        return max(offers, key=lambda offer: offer.gain).index
+        best = max(offers, key=lambda offer: offer.gain)
+        self.gain = float(-np.expm1(-np.exp(best.gain) * scale.unit))
+        return best.index
 
     def _counts(self) -> list[int]:
         """Configs asked for or told of each family."""

@@ -17,6 +17,11 @@ from autotune.search.samplers import PEERS, Choose, Refused, RowSampler, draw, r
 from autotune.study import SAMPLERS
 from autotune.trial import Config, Trial
 
+LOOK = 8
+"""Latest proposals of which the most promising one says what can be expected."""
+AHEAD = 10
+"""Evaluations that an expected gain is of: each promises at most what the most promising one did."""
+
 
 class Search:
     """Proposes configs of all families under one budget; every feasible config at most once.
@@ -25,6 +30,8 @@ class Search:
     a search given its `history` proposes what an uninterrupted one would. The configs of `first` come first, then
     each family's default; a complete space no larger than the budget is then walked in order. Raises StudyError for
     an unknown sampler.
+
+    With `watch` the default sampler's model says what further evaluations may gain, whatever the sampler.
     """
 
     def __init__(
@@ -36,6 +43,7 @@ class Search:
         budget: int,
         history: Sequence[Trial],
         first: Sequence[Config] = (),
+        watch: bool = False,
     ) -> None:
         if sampler not in SAMPLERS:
             raise StudyError(f"sampler = {sampler!r}: expected one of {', '.join(SAMPLERS)}")
@@ -57,7 +65,11 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(direction="minimize")
         optuna.logging.set_verbosity(verbosity)
-        for trial in history:
+        self._watch = watch
+        self._gains: list[float | None] = []
+        for place, trial in enumerate(history):
+            if place >= len(history) - LOOK:
+                self._look(trial.number)
             self._tell_past(trial)
 
     def ask(self, number: int) -> Config | None:
@@ -66,7 +78,20 @@ class Search:
             return None
         # The compilers have the cores; and sums in the same order on every machine make the same proposals.
         with self._threads.limit(limits=1, user_api="blas"):
-            return self._landscape.config(self._ask(number, forced=self._forced()))
+            self._look(number)
+        return self._landscape.config(self._ask(number, forced=self._forced()))
+
+    @property
+    def expected_gain(self) -> float | None:
+        """The fraction by which AHEAD more evaluations may be expected to beat the best; None while that is unknown."""
+        latest = [gain for gain in self._gains[-LOOK:] if gain is not None]
+        return AHEAD * max(latest) if len(latest) == LOOK else None
+
+    def _look(self, number: int) -> None:
+        """Note what the model expects of the config that is about to be asked for, None where it is not the model's."""
+        if self._watch and self._landscape.free.any():
+            self._proposer.propose(np.random.default_rng([self._seed, number]))
+            self._gains.append(self._proposer.gain if self._forced() is None else None)
 
     def proposed_by(self, config: Config) -> str:
         """What proposes a config: `warm_start` for those of `first`, `default` for a family's, else `search`."""
