@@ -58,8 +58,10 @@ Side = StudySide | DeviceSide | DateSide
 
 
 def resolve(word: str, studies: Sequence[StudyRow], devices: Sequence[DeviceInfo], by: str | None = None) -> Side:
-    """The side that a word stands for: a study (`NAME`, its newest generation, or `NAME@GENERATION`), a device (its
-    name or a part of it) or a date (ISO 8601; a day stands for its end, UTC).
+    """The side that a word stands for.
+
+    That is a study (`NAME`, the newest generation begun here, or `NAME@GENERATION`), a device (its name or a part of
+    it) or a date (ISO 8601; a day stands for its end, UTC).
 
     `by`, one of SIDES, admits only that. Raises StoreError when a word stands for nothing or for two things.
     """
@@ -99,7 +101,8 @@ def _study_names(studies: Sequence[StudyRow]) -> list[str]:
 def _studies(word: str, studies: Sequence[StudyRow]) -> list[Side]:
     named = [study for study in studies if study.name == word]
     if named:
-        return [StudySide(word, max(study.generation for study in named))]
+        own = [study for study in named if study.imported_from is None]
+        return [StudySide(word, max(study.generation for study in own or named))]
     return [StudySide(study.name, study.generation) for study in studies if word == f"{study.name}@{study.generation}"]
 
 

@@ -175,6 +175,7 @@ def _comparable(row: TrialRow, winner: TrialRow) -> bool:
         and (row.environment.driver, row.environment.toolkit, row.environment.flags)
         == (winner.environment.driver, winner.environment.toolkit, winner.environment.flags)
         and row.policy == winner.policy
+        and row.origin == winner.origin
         and row.trial.outcome != Outcome.RUNNING
     )
 

@@ -393,6 +393,7 @@ def list_studies(connection: Connection) -> tuple[StudyRow, ...]:
             created_at=date_of(row[studies.c.created_at]),
             layers=row["layer_count"],
             trials=row["trial_count"],
+            imported_from=row[studies.c.imported_from],
         )
         for row in connection.execute(statement).mappings()
     )

@@ -360,6 +360,8 @@ class StudyRow:
     created_at: datetime
     layers: int
     trials: int
+    imported_from: str | None = None
+    """the file that it came from; None when it was begun here"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.store import Finals, Store
+from autotune.store import Finals, Store, Verdict, merge
 
 from .builders import (
     CONV1,
@@ -30,8 +30,10 @@ from .builders import (
     timing_of,
 )
 
-DOC = (Path(__file__).parents[3] / "docs" / "database.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+DOC = (DOCS / "database.md").read_text()
 QUERIES = re.findall(r"```sql\n(.*?)```", DOC, re.DOTALL)
+EXAMPLES = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(), re.DOTALL)
 DIAGRAM = re.search(r"```mermaid\nerDiagram\n(.*?)```", DOC, re.DOTALL)
 
 
@@ -52,12 +54,22 @@ def filled(store: Store) -> Store:
     run_trial(store, open_scope(store, environment=DRIVER_590), correct(0, 30.0))
     add_span(store, 0, 2500.0)
     store.add_profiles(store.best("lenet", kind="cuda")[0].row, H200, DRIVER_590, [PROFILE])
+    store.add_retime(store.trials("lenet.conv2", kind="cuda")[0], H200, DRIVER_590, "confirmed", timing_of(30.0))
+    store.set_noise_floor(H200, DRIVER_580, "cold", 0.05, 0.002)
+    scope = open_scope(store, study="copy")
+    store.quarantine(scope, source_of(config_of(1)).hash, "crash", "two runs ended while it was running")
+    finals = Finals(2, ((2, timing_of(27.5)),), (Verdict("default", "win", 27.5, 30.0, against_number=0),))
+    store.add_finals(open_scope(store), finals)
+    elsewhere = store.path.with_name("other.db")
+    with Store(elsewhere) as other:
+        run_trial(other, open_scope(other, study="theirs"), correct(0, 25.0))
+    merge(elsewhere, store.path)
     store.set_rates(H200, DRIVER_580, {"copy": 4.2e12, "fp32": 6.5e13})
     return store
 
 
-def test_there_are_a_dozen_queries_and_more() -> None:
-    assert len(QUERIES) >= 12
+def test_there_are_twenty_queries_and_more() -> None:
+    assert len(QUERIES) >= 20
 
 
 @pytest.mark.parametrize("sql", QUERIES, ids=lambda sql: " ".join(sql.split())[:50])
@@ -104,8 +116,23 @@ def test_every_outcome_is_explained(filled: Store) -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", DOC, re.MULTILINE)) == set(Outcome) - {Outcome.RUNNING}
 
 
-def test_its_python_runs(filled: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "code", EXAMPLES, ids=lambda code: next(line for line in code.splitlines() if "store." in line)
+)
+def test_each_python_example_runs(
+    filled: Store, code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(filled.path.parent)
-    for code in re.findall(r"```python\n(.*?)```", DOC, re.DOTALL):
-        exec(compile(code, "docs/database.md", "exec"), {})
-    assert "lenet.conv1 NVIDIA H200 27.5 implicit_gemm block_p=2" in capsys.readouterr().out
+    exec(compile(code, "docs/python.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed
+    assert "None" not in printed.replace("reason=None", "")
+    if code is EXAMPLES[0]:
+        assert "lenet.conv1 NVIDIA H200 27.5 implicit_gemm block_p=2" in printed
+
+
+def test_every_command_for_a_question_exists() -> None:
+    from autotune.cli import cli
+
+    named = set(re.findall(r"^\| .* \| `autotune (\w+)", DOC, re.MULTILINE))
+    assert {"why", "diff", "stale", "retime", "history", "best"} <= named <= set(cli.commands)

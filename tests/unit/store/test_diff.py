@@ -24,7 +24,8 @@ def study(name: str, generation: int = 1) -> StudyRow:
     return StudyRow(name, generation, 0, "", datetime(2026, 11, 20, tzinfo=UTC), 2, 10)
 
 
-STUDIES = [study("lenet"), study("lenet", 2), study("h200"), study("2026-11-20"), study("a@b")]
+MERGED = dataclasses.replace(study("lenet", 3), imported_from="other.db")
+STUDIES = [study("lenet"), study("lenet", 2), MERGED, study("h200"), study("2026-11-20"), study("a@b")]
 DEVICES = [H200, A100, LARGER]
 
 
@@ -32,7 +33,8 @@ def test_words_stand_for_studies_devices_and_dates() -> None:
     def side(word: str, by: str | None = None) -> object:
         return resolve(word, STUDIES, DEVICES, by)
 
-    assert side("lenet") == StudySide("lenet", 2), "the newest generation"
+    assert side("lenet") == StudySide("lenet", 2), "the newest that was begun here"
+    assert side("lenet@3") == StudySide("lenet", 3)
     assert side("lenet@1") == StudySide("lenet", 1)
     assert side("a@b") == StudySide("a@b", 1), "a study may be called so"
     assert side("nvidia h200") == DeviceSide(H200)
@@ -50,7 +52,7 @@ def test_words_stand_for_studies_devices_and_dates() -> None:
         ("h200", None, "'h200' is a device and a study; say which with --by device or --by study"),
         ("2026-11-20", None, "'2026-11-20' is a date and a study; say which with --by date or --by study"),
         ("a100", None, "'a100' fits NVIDIA A100-SXM4-40GB, NVIDIA A100-SXM4-80GB; give more of the name"),
-        ("lenet@3", None, "'lenet@3' is nothing to compare; there are the studies lenet@1 to lenet@2, h200, "),
+        ("lenet@4", None, "'lenet@4' is nothing to compare; there are the studies lenet@1 to lenet@3, h200, "),
         (
             "lenet",
             "device",

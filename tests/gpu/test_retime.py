@@ -1,0 +1,39 @@
+"""Retiming on a GPU: what was just tuned is confirmed or nearly so, and a wrong kernel is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.evaluate import DeviceEvaluator
+from autotune.problem import Conv2dProblem, Layer
+from autotune.retime import Retimed, leaders, retime
+from autotune.store import Store
+from autotune.study import Study
+from autotune.template import load_templates
+from autotune.tune import tune
+
+pytestmark = pytest.mark.gpu
+
+PROBLEM = Conv2dProblem(n=2000, c=1, h=70, w=70, k=12, r=5, s=5)
+DOUBLE = 2.0  # a kernel of some 200 us does not take twice as long, or half, a minute later
+
+
+def test_a_kernel_is_timed_again_where_it_was_tuned(gpu: DeviceEvaluator, tmp_path: Path) -> None:
+    families = load_templates()
+    study = Study("retimed", (Layer("conv1", PROBLEM),), trials=12, templates=("direct", "image_direct"))
+    with Store(tmp_path / "one.db") as store:
+        tune(study, families, gpu, store)
+        (best,) = (row for row in store.best("retimed") if row.row.trial.deterministic)
+        chosen = leaders(store.trials(PROBLEM, generations="all"), gpu.info, [best.row], 3)
+        found = list(retime(chosen, PROBLEM, gpu, store, families, budget_s=1.0))
+        retimed = [one for one in found if isinstance(one, Retimed)]
+        assert len(retimed) == len(found) == len(chosen) >= 3
+        assert retimed[0].before.trial.config == best.row.trial.config
+        for one in retimed:
+            assert one.retime.label in ("confirmed", "moved", "regressed")
+            assert one.ratio is not None
+            assert 1 / DOUBLE < one.ratio < DOUBLE, f"{one.before.trial.config}: {one.ratio}"
+        assert len(store.retimes("retimed")) == len(retimed)
+        assert store.environments()[-1][1].driver == gpu.environment.driver
