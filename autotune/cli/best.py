@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,11 +24,13 @@ from autotune.cli.answers import (
 from autotune.cli.devices import open_evaluator
 from autotune.cli.tables import Cell, Column, format_options, show
 from autotune.device import DeviceInfo, devices_named, parse_device
-from autotune.errors import DeviceError
+from autotune.errors import DeviceError, StudyError
+from autotune.nearness import device_distance, differences, layer_distance
 from autotune.problem import Layer
+from autotune.study import find_study, load_study, study_names
 
 if TYPE_CHECKING:
-    from autotune.store import Store
+    from autotune.store import BestRow, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +41,93 @@ class Answer:
     """study.layer"""
     layer: Layer
     standing: Standing | None
+    distance: float = 0.0
+    """of the layer that the kernel was tuned for, and of its device where one was asked for; 0: for this very layer"""
 
     @property
     def match(self) -> str:
-        """`exact`, `device class` (tuned on a device of the same compute capability and SM count) or `none`."""
-        return self.standing.best.match if self.standing else "none"
+        """`exact`, `device class` (same compute capability and SM count), `nearest` (another layer's) or `none`."""
+        if self.standing is None:
+            return "none"
+        return self.standing.best.match if self.tuned_for is None else "nearest"
+
+    @property
+    def tuned_for(self) -> Layer | None:
+        """The layer that the kernel was tuned for, where it is another."""
+        if self.standing is None or self.standing.best.layer.problem == self.layer.problem:
+            return None
+        return self.standing.best.layer
+
+    @property
+    def differences(self) -> str | None:
+        """What differs between that layer and this one."""
+        return differences(self.tuned_for.problem, self.layer.problem) if self.tuned_for else None
 
 
 @click.command()
 @click.argument("what", metavar="[STUDY|LAYER]", required=False)
 @DATABASE
 @click.option("--device", help="For this device: cuda:N, host, null, or a recorded device by a part of its name.")
+@click.option("--nearest", is_flag=True, help="For a layer without an answer, that of the layer nearest to it.")
 @format_options
-def best(what: str | None, db: str, device: str | None, style: str | None) -> None:
+def best(what: str | None, db: str, device: str | None, nearest: bool, style: str | None) -> None:
     """The best kernel of each layer, device and accuracy class.
 
     With --device only what fits that device: `match` is exact, else `device class` for a kernel tuned on a device of
     the same compute capability and SM count. A layer without any answer has a row with match none.
+
+    With --nearest such a layer has, for each device, the best kernels of the layer nearest to it, with their distance
+    and what differs; 0 is the same layer, below 1 its best config is worth trying first, beyond 4 it says little. The
+    layer may be one of a study that was never tuned.
     """
     from autotune.store import Store
 
     with Store(db, create=False) as store:
-        show(_answers(store, asked(what), device), BEST_COLUMNS, style)
+        if not nearest:
+            show(_answers(store, asked(what), device), BEST_COLUMNS, style)
+            return
+        info = None if device is None else named_device(store, device)
+        layers = _layers(store, what)
+        show([found for name, layer in layers for found in _nearest(store, name, layer, info)], NEAREST_COLUMNS, style)
+
+
+def _layers(store: Store, what: str | None) -> list[tuple[str, Layer]]:
+    """The layers that are asked about by name: the database's, else those of a study file or a shipped study."""
+    if what is not None:
+        known = {name for row in store.layers() for name in (row.name, row.layer.name, row.study)}
+        stem, _, layer = what.rpartition(".")
+        study = what if what.endswith(".toml") or what in study_names() else stem
+        if what not in known and (study.endswith(".toml") or study in study_names()):
+            loaded = load_study(find_study(study))
+            chosen = [one for one in loaded.layers if study == what or one.name == layer]
+            if not chosen:
+                names = ", ".join(one.name for one in loaded.layers)
+                raise StudyError(f"{what}: {loaded.name} has no layer {layer!r}; it has {names}")
+            return [(f"{loaded.name}.{one.name}", one) for one in chosen]
+    return [(row.name, row.layer) for row in store.layers(what)]
+
+
+def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None) -> list[Answer]:
+    """The best kernels of a layer, else for each device those of the layer nearest to it; none: one empty answer."""
+    own = store.best(layer.problem, info)
+    if own:
+        return [Answer(name, layer, with_floor(store, row)) for row in own]
+    least: dict[tuple[str, str, int, int, int], tuple[float, list[BestRow]]] = {}
+    for row in store.best(None, info):
+        distance = layer_distance(layer.problem, row.layer.problem)
+        if info is not None:
+            distance += device_distance(info, row.row.device)
+        nearest, rows = least.get(row.row.device.identity, (math.inf, []))
+        if distance < nearest:
+            least[row.row.device.identity] = (distance, [row])
+        elif distance == nearest and row.layer.problem == rows[0].layer.problem:
+            rows.append(row)
+    found = [
+        Answer(name, layer, with_floor(store, row), distance)
+        for distance, rows in sorted(least.values(), key=lambda one: one[0])
+        for row in rows
+    ]
+    return found or [Answer(name, layer, None)]
 
 
 def _answers(store: Store, what: str | None, device: str | None) -> Iterator[Answer]:
@@ -139,3 +207,12 @@ BEST_COLUMNS = (
     _lifted("source_hash", lambda row: row.best.row.trial.source_hash, terminal=False),
     _lifted("origin", lambda row: row.best.row.origin, terminal=False),
 )
+
+NEAREST_COLUMNS = (
+    *BEST_COLUMNS[:3],
+    Column[Answer]("distance", lambda one: one.distance if one.standing else None),
+    Column[Answer]("tuned_for", lambda one: one.standing.best.name if one.standing and one.tuned_for else None),
+    Column[Answer]("differences", lambda one: one.differences),
+    *BEST_COLUMNS[3:],
+)
+"""The time and all that follows from it are those of the layer that the kernel was tuned for."""

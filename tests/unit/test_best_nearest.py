@@ -1,0 +1,90 @@
+"""`best LAYER --nearest`: the layer's own answer where there is one, else the nearest layer's, with how far it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tiny import Command, Finished
+
+H200 = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+STRANGE = """name = "strange"
+[[layer]]
+name = "like"
+n = 500
+c = 12
+h = 34
+w = 34
+k = 24
+r = 5
+s = 5
+[[layer]]
+name = "unlike"
+n = 1
+c = 512
+h = 7
+w = 7
+k = 512
+r = 1
+s = 1
+layout = "nhwc"
+dtype = "f16"
+"""
+
+
+@pytest.fixture
+def nearest(autotune: Command) -> Command:
+    """Ask the recorded results of an H200."""
+    shutil.copy(H200, "h200.db")
+    Path("strange.toml").write_text(STRANGE)
+
+    def run(*words: object) -> Finished:
+        return autotune("best", *words, "--nearest", "--db", "h200.db")
+
+    return run
+
+
+def rows(finished: Finished) -> list[dict[str, object]]:
+    """The rows of a `--json` answer."""
+    assert finished.code == 0, finished.err
+    found: list[dict[str, object]] = json.loads(finished.out)
+    return found
+
+
+def test_a_tuned_layer_answers_for_itself(nearest: Command, autotune: Command) -> None:
+    found = rows(nearest("lenet-k5.conv1", "--json"))
+    assert {(row["match"], row["distance"], row["tuned_for"], row["differences"]) for row in found} == {
+        ("exact", 0.0, None, None)
+    }
+    plain = rows(autotune("best", "lenet-k5.conv1", "--db", "h200.db", "--json"))
+    assert [row["source_hash"] for row in found] == [row["source_hash"] for row in plain]
+
+
+def test_an_untuned_layer_has_its_likes_answer(nearest: Command) -> None:
+    found = rows(nearest("strange.toml", "--json"))
+    like = [row for row in found if row["layer"] == "strange.like"]
+    assert {(row["match"], row["tuned_for"]) for row in like} == {("nearest", "lenet-k5.conv2")}
+    assert like[0]["differences"] == "n 10000 -> 500, h 33 -> 34, w 33 -> 34"
+    unlike = [row for row in found if row["layer"] == "strange.unlike"]
+    (far,) = {row["distance"] for row in unlike}
+    (near,) = {row["distance"] for row in like}
+    assert isinstance(near, float)
+    assert isinstance(far, float)
+    assert 0 < near < 1 < 4 < far
+    assert unlike[0]["problem"] == "n1 c512 7x7 k512 1x1 f16 nhwc", "the problem is what was asked for"
+
+
+def test_layers_of_shipped_studies_can_be_asked_for(nearest: Command) -> None:
+    (name,) = {row["layer"] for row in rows(nearest("reports/003.conv2-n1000", "--json"))}
+    assert name == "report-003.conv2-n1000"
+    assert "report-003 has no layer 'conv9'; it has conv1-n1000" in nearest("reports/003.conv9").complaint
+    assert "no study or layer 'nothing'" in nearest("nothing").complaint
+
+
+def test_a_device_without_any_answer_has_none(nearest: Command, autotune: Command) -> None:
+    (row,) = rows(nearest("strange.toml", "--device", "null", "--json"))[:1]
+    assert (row["match"], row["distance"], row["median_us"]) == ("none", None, None)
+    assert rows(nearest("strange.toml", "--device", "H200", "--json"))[0]["device"] == "NVIDIA H200"
