@@ -28,21 +28,55 @@ DATABASE = click.option("--db", default="autotune.db", show_default=True, help="
 @click.option("--sort", type=click.Choice(["number", "median", "registers", "error", "started"]), default="number")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many rows.")
 @click.option("--all", "everything", is_flag=True, help="Earlier generations too, and problems that layers had before.")
+@click.option("--source", "sources", is_flag=True, help="Each trial's message in full, and the kernel's source.")
 @format_options
 def trials(
-    what: str | None, db: str, outcome: str | None, sort: str, limit: int | None, everything: bool, style: str | None
+    what: str | None,
+    db: str,
+    outcome: str | None,
+    sort: str,
+    limit: int | None,
+    everything: bool,
+    sources: bool,
+    style: str | None,
 ) -> None:
-    """Every trial, with its outcome and time."""
+    """Every trial, with its outcome and time; of failed ones, the compiler's, driver's or checker's own words."""
     from autotune.store import Store
 
     generations = "all" if everything else "newest"
     with Store(db, create=False) as store:
         rows = store.trials(asked(what), outcome=outcome, sort=sort, limit=limit, generations=generations)
-        show(judged(store, rows), TRIAL_COLUMNS, style)
+        kept = Column[Judged]("source", lambda trial: _text(store, trial.row), terminal=False)
+        columns = (*TRIAL_COLUMNS, kept) if sources else TRIAL_COLUMNS
+        show(judged(store, rows), _for_failures(columns) if outcome not in (None, "correct") else columns, style)
+        if sources and style is None:
+            for row in rows:
+                click.echo(_whole(row, _text(store, row)))
     if not rows and not everything:
         click.echo(
             "no such trial; --all has earlier generations too, and the problems that layers had before", err=True
         )
+
+
+def _text(store: Store, row: TrialRow) -> str | None:
+    """A trial's rendered kernel; None where none was rendered, or only its hash is kept."""
+    source = store.source(row.trial.source_hash) if row.trial.source_hash else None
+    return source.program.text if source else None
+
+
+def _whole(row: TrialRow, text: str | None) -> str:
+    """What became of a trial, in its own words, above the kernel that was tried: a CUDA file."""
+    trial = row.trial
+    said = [f"{row.name} trial {trial.number}: {trial.outcome}" + (f" / {trial.reason}" if trial.reason else "")]
+    said += [str(trial.config), *trial.message.splitlines()]
+    head = "\n".join(f"// {line}" for line in said)
+    return f"{head}\n{text if text is not None else '// no source is kept of it'}\n"
+
+
+def _for_failures(columns: Sequence[Column[Judged]]) -> list[Column[Judged]]:
+    """The columns with, on the terminal, what is known of a trial that was not timed."""
+    shown = ("layer", "number", "template", "config", "reason", "message")
+    return [column.on_terminal(shown=column.key in shown) for column in columns]
 
 
 @click.command()

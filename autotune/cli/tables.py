@@ -29,6 +29,10 @@ class Column(Generic[Row]):
         self.digits = digits
         """significant ones of a fraction, on the terminal"""
 
+    def on_terminal(self, shown: bool) -> Column[Row]:
+        """The same column, shown on the terminal or not."""
+        return Column(self.key, self.value, terminal=shown, digits=self.digits)
+
 
 def format_options(function: Callable[..., None]) -> Callable[..., None]:
     """`--json` and `--csv`, passed on as `style`: table, json or csv."""

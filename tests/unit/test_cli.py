@@ -212,6 +212,22 @@ def test_trials_are_filtered_sorted_and_limited(filled: Path, autotune: Command)
     assert rows(autotune("trials", "--outcome", "correct", "--sort", "median", "--limit", "3", "--json")) == correct[:3]
 
 
+def test_failed_trials_are_shown_with_their_words_and_kernels(filled: Path, autotune: Command) -> None:
+    wrong = rows(autotune("trials", "--outcome", "correctness", "--source", "--json"))
+    assert wrong
+    for row in wrong:
+        assert 'extern "C" __global__' in str(row["source"])
+    shown = autotune("trials", "--outcome", "correctness", "--source").out
+    table, *kernels = shown.split("// small.one trial ")
+    assert "the null device was asked for a wrong result" in table, "no column of times that failed trials do not have"
+    assert "median_us" not in table
+    assert len(kernels) == len(wrong)
+    for row, kernel in zip(wrong, kernels, strict=True):
+        assert kernel.startswith(f"{row['number']}: correctness / wrong\n// tiny ")
+        assert str(row["source"]) in kernel
+    assert "source" not in rows(autotune("trials", "--outcome", "correctness", "--json"))[0]
+
+
 def test_query_answers_in_every_form(filled: Path, autotune: Command) -> None:
     sql = "SELECT 1 AS a, 2.5 AS b, NULL AS c, 'x' AS d"
     assert rows(autotune("query", sql, "--json")) == [{"a": 1, "b": 2.5, "c": None, "d": "x"}]
