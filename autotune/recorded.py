@@ -46,6 +46,8 @@ the device counts as a failed launch and costs an evaluation like any other fail
 MOST_VALUES = 2**15 - 1
 """Of one parameter: rows keep positions in 16 bits."""
 
+T4_VERSION = "1.0.0"
+"""of the T4 schema that is read and written; a file that does not say counts as this one"""
 OTHER_FAILURE = (Outcome.RUNTIME, "other")
 FAILED_TIME_MS = 1e20
 """Old Kernel Tuner cache files write this time for a failed config."""
@@ -281,6 +283,9 @@ def _kernel_tuner(path: Path, document: Mapping[str, Json]) -> Recording:
 
 def _t4(path: Path, document: Mapping[str, Json]) -> Recording:
     where = f"{path}: "
+    version = document.get("schema_version", T4_VERSION)
+    if version != T4_VERSION:
+        raise StudyError(f"{where}schema_version = {version!r}: this autotune reads T4 {T4_VERSION}")
     metadata = _object(document.get("metadata") or {}, f"{where}metadata")
     unit = str(metadata.get("timeunit") or "milliseconds")
     if unit not in US_PER_UNIT:
@@ -294,13 +299,15 @@ def _t4(path: Path, document: Mapping[str, Json]) -> Recording:
         for name, value in config.items():
             written.setdefault(name, []).append(value)
         invalidity = str(result.get("invalidity", "correct"))
-        time = _measured_time(result, f"{where}results[{i}]")
-        if invalidity != "correct" or time is None:
+        failed = invalidity != "correct"
+        time = None if failed else _measured_time(result, f"{where}results[{i}]")
+        if time is None:
             records.append(Record(values, None, FAILURES.get(invalidity, OTHER_FAILURE)))
         else:
             records.append(_timed(values, time, US_PER_UNIT[unit]))
     params = [(name, sorted(values, key=lambda value: _ascending(_value(value)))) for name, values in written.items()]
-    return recording_of(str(path), path.name, "unknown", params, records)
+    template = str(metadata.get("kernel_name") or path.name.split(".", 1)[0] or path.name)
+    return recording_of(str(path), template, str(metadata.get("device_name") or "unknown"), params, records)
 
 
 def _measured_time(result: Mapping[str, Json], where: str) -> float | None:

@@ -20,7 +20,7 @@ from autotune.cli.freshness import retime, stale
 from autotune.cli.ladder import ladder
 from autotune.cli.profile import profile
 from autotune.cli.replay import replay
-from autotune.cli.transfer import dump, load, merge
+from autotune.cli.transfer import dump, export_t4, import_, load, merge
 from autotune.cli.tune import compare, tune
 from autotune.cli.upkeep import cache, quarantine
 from autotune.cli.why import why
@@ -50,6 +50,8 @@ for command in (
         dump,
         load,
         merge,
+        import_,
+        export_t4,
         export,
         templates,
         check,

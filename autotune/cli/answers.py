@@ -16,7 +16,7 @@ from autotune.study import load_study
 from autotune.trial import END_TO_END, Outcome
 
 if TYPE_CHECKING:
-    from autotune.store import BestRow, Store, TrialRow
+    from autotune.store import BestRow, SpaceTrial, Store, TrialRow
 
 DATABASE = click.option("--db", default="autotune.db", show_default=True, help="Results database: a path or a URL.")
 
@@ -45,20 +45,24 @@ def trials(
 
     generations = "all" if everything else "newest"
     with Store(db, create=False) as store:
-        rows = store.trials(asked(what), outcome=outcome, sort=sort, limit=limit, generations=generations)
+        name = asked(what)
+        rows = store.trials(name, outcome=outcome, sort=sort, limit=limit, generations=generations)
+        spaces = store.space_trials(name, outcome=outcome, sort=sort, limit=limit)
+        found = [*judged(store, rows), *(Judged(row, NO_FACTS) for row in spaces)][:limit]
         kept = Column[Judged]("source", lambda trial: _text(store, trial.row), terminal=False)
-        columns = (*TRIAL_COLUMNS, kept) if sources else TRIAL_COLUMNS
-        show(judged(store, rows), _for_failures(columns) if outcome not in (None, "correct") else columns, style)
+        shown = trial_columns(imported=any(row.row.origin == "imported" for row in found))
+        columns = (*shown, kept) if sources else shown
+        show(found, _for_failures(columns) if outcome not in (None, "correct") else columns, style)
         if sources and style is None:
             for row in rows:
                 click.echo(_whole(row, _text(store, row)))
-    if not rows and not everything:
+    if not found and not everything:
         click.echo(
             "no such trial; --all has earlier generations too, and the problems that layers had before", err=True
         )
 
 
-def _text(store: Store, row: TrialRow) -> str | None:
+def _text(store: Store, row: TrialRow | SpaceTrial) -> str | None:
     """A trial's rendered kernel; None where none was rendered, or only its hash is kept."""
     source = store.source(row.trial.source_hash) if row.trial.source_hash else None
     return source.program.text if source else None
@@ -129,8 +133,12 @@ class Standing:
 class Judged:
     """A trial set against what its device can do."""
 
-    row: TrialRow
+    row: TrialRow | SpaceTrial
     facts: Facts
+
+
+NO_FACTS = Facts(None, None, None, None, None)
+"""Of a kernel on a device that is known by its name alone"""
 
 
 def with_floor(store: Store, row: BestRow) -> Standing:
@@ -173,17 +181,17 @@ def _cell(value: object) -> Cell:
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
-def config_words(row: TrialRow) -> str:
+def config_words(row: TrialRow | SpaceTrial) -> str:
     """A config's parameters as `name=value` words."""
     return " ".join(f"{name}={value}" for name, value in row.trial.config.items)
 
 
-def registers(row: TrialRow) -> int | None:
+def registers(row: TrialRow | SpaceTrial) -> int | None:
     """None where no compiler reported them, as on the host."""
     return row.trial.resources.registers or None
 
 
-def spill_bytes(row: TrialRow) -> int | None:
+def spill_bytes(row: TrialRow | SpaceTrial) -> int | None:
     return row.trial.resources.spill_bytes if row.trial.resources.registers else None
 
 
@@ -228,7 +236,14 @@ TRIAL_COLUMNS = (
     Column[Judged]("message", lambda trial: trial.row.trial.message, terminal=False),
     Column[Judged]("source_hash", lambda trial: trial.row.trial.source_hash, terminal=False),
     Column[Judged]("generation", lambda trial: trial.row.generation, terminal=False),
-    Column[Judged]("problem", lambda trial: str(trial.row.problem), terminal=False),
-    Column[Judged]("origin", lambda trial: trial.row.origin, terminal=False),
+    Column[Judged](
+        "problem", lambda trial: None if trial.row.problem is None else str(trial.row.problem), terminal=False
+    ),
     Column[Judged]("date", lambda trial: str(trial.row.ended_at), terminal=False),
+    Column[Judged]("proposed_by", lambda trial: trial.row.proposed_by, terminal=False),
 )
+
+
+def trial_columns(*, imported: bool) -> tuple[Column[Judged], ...]:
+    """The columns of a list of trials; the terminal shows where they come from when any was imported."""
+    return (*TRIAL_COLUMNS, Column[Judged]("origin", lambda trial: trial.row.origin, terminal=imported))

@@ -84,7 +84,11 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
 
     with Store(db, create=False) as store:
         if not nearest:
-            show(_answers(store, asked(what), device), BEST_COLUMNS, style)
+            name = asked(what)
+            answers = tuple(_answers(store, name, device))
+            show(answers, BEST_COLUMNS, style)
+            if device is None and not any(one.standing for one in answers):
+                _tell_why(store, name, db)
             return
         info = None if device is None else named_device(store, device)
         layers = _layers(store, what)
@@ -128,6 +132,20 @@ def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None) -> 
         for row in rows
     ]
     return found or [Answer(name, layer, None)]
+
+
+def _tell_why(store: Store, what: str | None, db: str) -> None:
+    """Say that there are results which do not count as best, where that is so."""
+    spaces = store.space_trials(what, limit=1)
+    if spaces:
+        click.echo(
+            f"{db}: {what or spaces[0].study} was recorded elsewhere with another kernel, so none of it is a best "
+            f"kernel here; `autotune trials {what or spaces[0].study} --sort median` lists it",
+            err=True,
+        )
+    elif any(row.origin == "imported" and row.median_us for row in store.trials(what)):
+        again = f"autotune retime {what}" if what else "autotune retime"
+        click.echo(f"{db}: what there is was imported and counts once it was measured here: `{again}`", err=True)
 
 
 def _answers(store: Store, what: str | None, device: str | None) -> Iterator[Answer]:

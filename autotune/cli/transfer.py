@@ -11,8 +11,9 @@ from typing import TextIO
 
 import click
 
-from autotune.cli.answers import DATABASE
+from autotune.cli.answers import DATABASE, asked
 from autotune.errors import StoreError
+from autotune.recorded import read_recording
 
 
 @click.command()
@@ -60,6 +61,39 @@ def merge(other: str, db: str) -> None:
     if merged.running:
         words.append(f"{merged.running} left out that have not ended")
     click.echo(f"{db}: {', '.join(words)}", err=True)
+
+
+@click.command("import")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@DATABASE
+def import_(file: Path, db: str) -> None:
+    """Store a recorded search space: a T4 result file (1.0.0) or a Kernel Tuner cache file, plain or gzip.
+
+    Its kernel is not one of this project's, so its trials are listed and never best; the study is named after the file.
+    """
+    from autotune.store import import_recording
+
+    done = import_recording(read_recording(file), db)
+    found = f"{done.trials} trials imported" if done.trials else f"its {done.known} trials were imported before"
+    click.echo(f"{db}: {found}, as generation {done.generation} of study {done.study}", err=True)
+
+
+@click.command("export-t4")
+@click.argument("what", metavar="[STUDY|LAYER]", required=False)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write into; made when missing.")
+@DATABASE
+def export_t4(what: str | None, out: Path, db: str) -> None:
+    """Write trials as T4 result files (1.0.0), one for each family, layer, device and policy."""
+    from autotune.export import export_t4 as write_t4
+    from autotune.store import Store
+
+    with Store(db, create=False) as store:
+        name = asked(what)
+        written = write_t4((*store.trials(name), *store.space_trials(name)), out)
+    if not written:
+        raise StoreError(f"{db}: no trial of {what or 'any study'} has ended; run autotune tune first")
+    for path in written:
+        click.echo(path)
 
 
 @contextmanager

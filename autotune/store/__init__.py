@@ -9,6 +9,7 @@ from autotune.store.records import (
     Cell,
     Finals,
     FinalsRow,
+    Imported,
     KernelProfile,
     LayerRow,
     Leader,
@@ -19,6 +20,7 @@ from autotune.store.records import (
     QueryResult,
     RetimeRow,
     Scope,
+    SpaceTrial,
     SpanRow,
     StudyKey,
     StudyRecord,
@@ -29,6 +31,7 @@ from autotune.store.records import (
     TrialRow,
     Verdict,
 )
+from autotune.store.spaces import import_recording
 from autotune.store.store import Store, compact
 
 __all__ = [
@@ -39,6 +42,7 @@ __all__ = [
     "Cell",
     "Finals",
     "FinalsRow",
+    "Imported",
     "KernelProfile",
     "LayerRow",
     "Leader",
@@ -49,6 +53,7 @@ __all__ = [
     "QueryResult",
     "RetimeRow",
     "Scope",
+    "SpaceTrial",
     "SpanRow",
     "Store",
     "StudyKey",
@@ -61,6 +66,7 @@ __all__ = [
     "Verdict",
     "compact",
     "dump",
+    "import_recording",
     "load",
     "merge",
 ]

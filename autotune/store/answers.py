@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func
 from autotune.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.problem import Conv2dProblem, Layer
+from autotune.store import spaces
 from autotune.store.database import one_line
 from autotune.store.records import BestRow, LayerRow, ProfileRow, RetimeRow, SpanRow, StudyRow, TrialRow
 from autotune.store.rows import (
@@ -74,7 +75,8 @@ Where = Sequence[Place] | Conv2dProblem | None
 def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[Place, ...]:
     """The layers that a name stands for: a study, study.layer or a layer's bare name; None stands for all.
 
-    The newest generation is the newest of those begun here; every imported study stands beside it.
+    An imported space has no layers, so its name stands for none of them. The newest generation is the newest of those
+    begun here; every imported study stands beside it.
 
     Raises StoreError when there is no such study or layer; `where` begins its message.
     """
@@ -102,9 +104,10 @@ def find(connection: Connection, what: str | None, where: str, generations: str 
         or tuple(place for place in places if place.name == what)
         or places
     )
-    if not found:
+    if not found and not spaces.named(connection, what):
         raise StoreError(
-            f"{where}: no study or layer {one_line(what)!r}; {_offer(what, find(connection, None, where))}"
+            f"{where}: no study or layer {one_line(what)!r}; "
+            f"{_offer(what, find(connection, None, where), spaces.names(connection))}"
         )
     return found
 
@@ -120,13 +123,13 @@ def _place_of(row: RowMapping) -> Place:
     )
 
 
-def _offer(what: str, places: Sequence[Place]) -> str:
+def _offer(what: str, places: Sequence[Place], others: Sequence[str]) -> str:
     """The names nearest to a wrong one, else the studies."""
-    if not places:
+    known = sorted({place.study for place in places} | set(others))
+    if not known:
         return "the database has none yet"
-    names = sorted({place.study for place in places} | {place.name for place in places})
-    near = sorted(difflib.get_close_matches(what, names, n=3, cutoff=0.7))
-    return f"it has {', '.join(one_line(name) for name in near or sorted({place.study for place in places})[:10])}"
+    near = sorted(difflib.get_close_matches(what, {*known, *(place.name for place in places)}, n=3, cutoff=0.7))
+    return f"it has {', '.join(one_line(name) for name in near or known[:10])}"
 
 
 def _one_of(what: str, word: str, allowed: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import Connection, Table, func, insert, select, update
+from sqlalchemy import Connection, Table, insert, select, update
 
 from autotune.errors import StoreError
 from autotune.store import recording
@@ -115,7 +115,7 @@ class _Merge:
     ) -> None:
         """Bring the rows that have no match here; without an identity, all that `only` lets through."""
         ids, new, waiting = self._begin(table)
-        next_id = self._next_id(table)
+        next_id = recording.next_id(self._to, table)
         known = self._known(table, identity) if identity else {}
         for row in self._rows(table):
             if (only is not None and not only(row)) or not self._refers_to_known(table, row):
@@ -147,9 +147,6 @@ class _Merge:
     def _known(self, table: Table, identity: Sequence[str]) -> dict[Key, int]:
         statement = select(table.c.id, *(table.c[name] for name in identity))
         return {tuple(row[1:]): row[0] for row in self._to.execute(statement)}
-
-    def _next_id(self, table: Table) -> int:
-        return (self._to.execute(select(func.max(table.c.id))).scalar_one() or 0) + 1
 
     def _refers_to_known(self, table: Table, row: Values) -> bool:
         """False for what belongs to a trial that was left out."""
@@ -210,7 +207,7 @@ class _Merge:
     def _sources(self) -> None:
         """Bring kernels by their hashes; a text that was dropped on one side is filled in from the other."""
         ids, new, waiting = self._begin(sources)
-        next_id = self._next_id(sources)
+        next_id = recording.next_id(self._to, sources)
         for chunk in self._from.execute(select(sources).order_by(sources.c.id)).mappings().partitions(CHUNK):
             hashes = [row[sources.c.hash] for row in chunk]
             same = select(sources).where(sources.c.hash.in_(hashes))
@@ -289,7 +286,7 @@ class _Merge:
         """
         ids, new, waiting = self._begin(trials)
         scopes: dict[Key, _Numbers] = {}
-        next_id, running = self._next_id(trials), 0
+        next_id, running = recording.next_id(self._to, trials), 0
         new_studies = {self._ids[studies][there] for there in self._new[studies]}
         for row in self._rows(trials):
             there = int(row["id"] or 0)

@@ -10,7 +10,7 @@ from sqlalchemy import and_, select
 from autotune.device import DeviceInfo, Environment
 from autotune.problem import Conv2dProblem
 from autotune.source import KernelSource
-from autotune.store import answers, past, readonly
+from autotune.store import answers, past, readonly, spaces
 from autotune.store.database import Database, one_line
 from autotune.store.records import (
     BestRow,
@@ -19,6 +19,7 @@ from autotune.store.records import (
     ProfileRow,
     QueryResult,
     RetimeRow,
+    SpaceTrial,
     SpanRow,
     StudyRow,
     TrialRow,
@@ -80,6 +81,18 @@ class Questions:
                 if generations == "newest":
                     where = [place for place in where if place.current] or where
             return answers.list_trials(connection, where, outcome=outcome, sort=sort, limit=limit, kind=kind)
+
+    def space_trials(
+        self,
+        what: str | None = None,
+        *,
+        outcome: str | None = None,
+        sort: str = "number",
+        limit: int | None = None,
+    ) -> tuple[SpaceTrial, ...]:
+        """Trials of recorded spaces that were imported from files: by the study's, the kernel's or both names."""
+        with self._database.read() as connection:
+            return spaces.list_space_trials(connection, what, outcome=outcome, sort=sort, limit=limit)
 
     def best_of(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:
         """The best kernels of one generation of a study, from its own trials and finals, imported ones included."""

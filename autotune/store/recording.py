@@ -65,6 +65,11 @@ def insert(connection: Connection, table: Table, values: Values) -> int:
     return connection.execute(table.insert(), values).lastrowid
 
 
+def next_id(connection: Connection, table: Table) -> int:
+    """The id of the next new row."""
+    return int(connection.execute(select(func.max(table.c.id))).scalar_one() or 0) + 1
+
+
 def identify(connection: Connection, table: Table, identity: Values, rest: Values) -> int:
     """The id of the row with this identity; a new row gets the rest too."""
     matches = [table.c[name] == value for name, value in identity.items()]

@@ -365,6 +365,49 @@ class StudyRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SpaceTrial:
+    """A trial of a recorded space that was imported from a file: another kernel's, on a device known by name alone."""
+
+    id: int
+    study: str
+    """named after the file"""
+    generation: int
+    space: str
+    """the kernel's name"""
+    device: DeviceInfo
+    """of the kind `recorded`; only its name is known"""
+    trial: Trial
+    ended_at: datetime
+    """when it was imported"""
+    problem: None = None
+    gflops: None = None
+    """unknown, since the kernel's work is"""
+    origin: Origin = "imported"
+    proposed_by: str = "import"
+
+    @property
+    def name(self) -> str:
+        """`study.kernel`."""
+        return f"{self.study}.{self.space}"
+
+    @property
+    def median_us(self) -> float | None:
+        """The recorded time of a correct trial, else None."""
+        return self.trial.median_us
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What importing a recorded space brought."""
+
+    study: str
+    generation: int
+    trials: int
+    known: int
+    """trials that were here already"""
+
+
+@dataclass(frozen=True, slots=True)
 class Merged:
     """What merging another database brought."""
 

@@ -1,4 +1,4 @@
-"""`dump`, `load` and `merge` on the command line."""
+"""`dump`, `load`, `merge`, `import` and `export-t4` on the command line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 from .tiny import Command
+
+T4 = Path(__file__).parents[1] / "data" / "recorded-spaces" / "convolution_milo-A6000.t4.json.gz"
 
 
 def test_a_dump_is_loaded_elsewhere(autotune: Command, filled: Path) -> None:
@@ -47,3 +49,42 @@ def test_a_merge_says_what_it_brought(autotune: Command, filled: Path) -> None:
     )
     assert json.loads(autotune("best", "--db", "here.db", "--json").out) == []
     assert len(json.loads(autotune("trials", "--db", "here.db", "--json").out)) == trials
+
+
+def test_a_recorded_space_is_imported_listed_and_exported(autotune: Command, folder: Path) -> None:
+    assert autotune("import", T4).err == (
+        "autotune.db: 4362 trials imported, as generation 1 of study convolution_milo-A6000\n"
+    )
+    assert autotune("import", T4).err.startswith("autotune.db: its 4362 trials were imported before")
+    listed = autotune("trials", "convolution_milo-A6000", "--sort", "median", "--limit", "2")
+    assert listed.code == 0
+    assert "603" in listed.out
+    assert "imported" in listed.out
+    assert len(json.loads(autotune("trials", "--limit", "3", "--json").out)) == 3
+    best = autotune("best", "convolution_milo-A6000", "--json")
+    assert (best.code, json.loads(best.out)) == (0, [])
+    assert "was recorded elsewhere with another kernel" in best.err
+    exported = autotune("export-t4", "--out", "t4")
+    (line,) = exported.out.splitlines()
+    assert json.loads(Path(line).read_text())["schema_version"] == "1.0.0"
+    again = autotune("import", line, "--db", "again.db")
+    assert again.err.startswith("again.db: 4362 trials imported")
+    refused = autotune("export", "convolution_milo-A6000", "--out", "kernels")
+    assert (refused.code, len(refused.err.splitlines())) == (1, 1)
+
+
+def test_what_cannot_be_imported_or_exported_is_one_line(autotune: Command, folder: Path) -> None:
+    Path("newer.json").write_text('{"schema_version": "2.0.0", "results": []}')
+    Path("text").write_text("no")
+    for words, says in (
+        (("import", "newer.json"), "newer.json: schema_version = '2.0.0': this autotune reads T4 1.0.0"),
+        (("import", "text"), "text:1: not JSON"),
+        (("import", "none"), "none: cannot be read"),
+        (("import", "."), ".: cannot be read"),
+        (("export-t4", "--out", "t4"), "autotune.db: no such file"),
+    ):
+        done = autotune(*words)
+        assert done.code == 1, words
+        assert done.err.startswith(f"autotune: {says}"), done.err
+        assert len(done.err.splitlines()) == 1
+    assert not Path("autotune.db").exists()
