@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autotune.errors import StudyError
@@ -44,20 +45,26 @@ def recorded_layers(path: Path) -> tuple[JointRecording, ...]:
     Raises StudyError when the database has no correct trial.
     """
     with Store(path, create=False) as store:
-        groups = measured_rows(store)
-        recordings = []
-        for measured, rows in groups.items():
-            name = f"{path}#{_name(measured, rows[0], groups)}"
-            families = dict.fromkeys(row.trial.config.template for row in rows)
-            spaces = [
-                _recording(store, name, [row for row in rows if row.trial.config.template == f]) for f in families
-            ]
-            found = tuple(space for space in spaces if space is not None)
-            if found:
-                recordings.append(JointRecording(name, rows[0].device.name, found))
+        recordings = tuple(
+            replace(recording, name=f"{path}#{recording.name}") for recording in stored_recordings(store).values()
+        )
     if not recordings:
         raise StudyError(f"{path}: records no correct trial")
-    return tuple(recordings)
+    return recordings
+
+
+def stored_recordings(store: Store) -> dict[Measured, JointRecording]:
+    """Every recording in an open database, named `study.layer on DEVICE`; none without a correct trial."""
+    groups = measured_rows(store)
+    recordings = {}
+    for measured, rows in groups.items():
+        name = _name(measured, rows[0], groups)
+        families = dict.fromkeys(row.trial.config.template for row in rows)
+        spaces = [_recording(store, name, [row for row in rows if row.trial.config.template == f]) for f in families]
+        found = tuple(space for space in spaces if space is not None)
+        if found:
+            recordings[measured] = JointRecording(name, rows[0].device.name, found)
+    return recordings
 
 
 def measured_rows(store: Store) -> dict[Measured, tuple[TrialRow, ...]]:

@@ -17,6 +17,7 @@ from autotune.cli.devices import devices
 from autotune.cli.export import export
 from autotune.cli.families import check, templates
 from autotune.cli.freshness import retime, stale
+from autotune.cli.importance import importance
 from autotune.cli.ladder import ladder
 from autotune.cli.profile import profile
 from autotune.cli.replay import replay
@@ -39,6 +40,7 @@ for command in (
         compare,
         ladder,
         replay,
+        importance,
         best,
         trials,
         why,

@@ -1,0 +1,87 @@
+"""`importance`: which parameters decided how fast a layer's kernels were, and which of them only together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.answers import DATABASE, asked
+from autotune.cli.tables import Column, format_options, show
+from autotune.errors import StoreError
+
+if TYPE_CHECKING:
+    from autotune.search.importance import Importance
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A parameter, or two of them together."""
+
+    layer: str
+    device: str
+    template: str
+    trials: int
+    what: str
+    importance: float | None
+    share: float | None
+    remark: str
+
+
+@click.command()
+@click.argument("what", metavar="STUDY|LAYER")
+@DATABASE
+@click.option("--template", help="Only this family.")
+@format_options
+def importance(what: str, db: str, template: str | None, style: str | None) -> None:
+    """Which parameters mattered in the trials of each layer and family, and which of them only together.
+
+    `importance` is how differently a parameter is set in the fastest tenth of the correct trials (Optuna's PED-ANOVA;
+    a family's add up to 1). `share` is the part of the log time's variance that is explained in trials left out: by all
+    parameters each for itself, and beyond that by two of them together where that is 2 % or more. Families with fewer
+    than 20 correct trials are left out.
+    """
+    from autotune.recorded_trials import stored_recordings
+    from autotune.search.importance import importance as importance_of
+    from autotune.store import Store
+
+    with Store(db, create=False) as store:
+        names = {row.layer.problem: row.name for row in store.layers(asked(what))}
+        recordings = {measured: found for measured, found in stored_recordings(store).items() if measured[0] in names}
+    rows: list[_Row] = []
+    for (problem, *_), recording in recordings.items():
+        device = recording.name.partition(" on ")[2]
+        for space in recording.spaces:
+            found = importance_of(space, space.times_us) if template in (None, space.template) else None
+            if found:
+                rows += _rows(names[problem], device, space.template, found)
+    if not rows:
+        of = f" of the family {template}" if template else ""
+        raise StoreError(f"{db}: {what}: there are not 20 correct trials of one family{of}, too few to say anything")
+    show(rows, _COLUMNS, style)
+
+
+def _rows(layer: str, device: str, template: str, found: Importance) -> Iterator[_Row]:
+    """The family as a whole, its parameters, and the pairs worth knowing."""
+    yield _Row(layer, device, template, found.trials, "all, each for itself", None, found.alone, "")
+    for name, share in found.params:
+        yield _Row(layer, device, template, found.trials, name, share, None, "")
+    for pair in found.interactions:
+        (one, two), (first, second) = pair.params, pair.values
+        better = f"{abs(pair.ratio - 1):.0%} {'faster' if pair.ratio < 1 else 'slower'}"
+        remark = f"{one}={first} with {two}={second} is {better} than each suggests ({pair.trials} trials)"
+        yield _Row(layer, device, template, found.trials, f"{one} x {two}", None, pair.share, remark)
+
+
+_COLUMNS = (
+    Column[_Row]("layer", lambda row: row.layer),
+    Column[_Row]("device", lambda row: row.device),
+    Column[_Row]("template", lambda row: row.template),
+    Column[_Row]("trials", lambda row: row.trials),
+    Column[_Row]("parameters", lambda row: row.what),
+    Column[_Row]("importance", lambda row: row.importance, digits=2),
+    Column[_Row]("share", lambda row: row.share, digits=2),
+    Column[_Row]("remark", lambda row: row.remark),
+)
