@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 
 from autotune.benchmark import median_half_width
 from autotune.device import DeviceInfo, devices_named
@@ -108,16 +108,14 @@ def _studies(word: str, studies: Sequence[StudyRow]) -> list[Side]:
 
 def _dates(word: str) -> list[Side]:
     try:
-        day = date.fromisoformat(word)
+        return [DateSide(datetime.combine(date.fromisoformat(word), time.max, UTC))]
     except ValueError:
         pass
-    else:
-        return [DateSide(datetime.combine(day, time(), UTC) + timedelta(days=1))]
     try:
         moment = datetime.fromisoformat(word)
-    except ValueError:
+        return [DateSide(moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC))]
+    except (ValueError, OverflowError):
         return []
-    return [DateSide(moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC))]
 
 
 @dataclass(frozen=True, slots=True)

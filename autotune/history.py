@@ -56,6 +56,8 @@ def _improvements(rows: Sequence[TrialRow]) -> list[Event]:
 
 def _of_finals(finals: FinalsRow) -> Event:
     words = [f"{verdict.verdict} against {verdict.against}" for verdict in finals.verdicts]
+    if finals.origin == "imported":
+        words.insert(0, "imported")
     if finals.superseded_at is not None:
         words.append(f"put in doubt {finals.superseded_at:%Y-%m-%d %H:%M}")
     row, time_us = finals.winner, finals.time_us

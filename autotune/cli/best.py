@@ -152,14 +152,19 @@ def _answers(store: Store, what: str | None, device: str | None) -> Iterator[Ans
     """The best kernels in the layers' order, and the layers that have none."""
     info = None if device is None else named_device(store, device)
     found = [answer(with_floor(store, row)) for row in store.best(what, info)]
+    yield from found
     if what is None and info is None:
-        yield from found
         return
     answered = {one.layer.problem for one in found}
-    yield from found
-    for row in store.layers(what):
-        if row.layer.problem not in answered:
-            yield Answer(row.name, row.layer, None)
+    asked_about = dict.fromkeys((row.name, row.layer) for row in store.layers(what))
+    for name, layer in asked_about:
+        if layer.problem in answered:
+            continue
+        if any(row.origin == "imported" for row in store.trials(layer.problem, outcome="correct", limit=1)):
+            click.echo(
+                f"{name}: there are imported trials; they count once `autotune retime` measured them here", err=True
+            )
+        yield Answer(name, layer, None)
 
 
 def answer(standing: Standing) -> Answer:

@@ -114,6 +114,8 @@ def _print(explained: Explained) -> None:
     remark = f" ({explained.rules})" if explained.rules else ""
     lines = list(_lines(explained))
     for about, title, keys in _SECTIONS:
+        if about in ("parameter", "between") and not explained.why.effects:
+            continue  # the head has said why
         chosen = [line for line in lines if line.about == about]
         shown = chosen[:_SHOWN] if about == "failure" else chosen
         more = f"; {len(chosen) - len(shown)} more with --json" if len(shown) < len(chosen) else ""

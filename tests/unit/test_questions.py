@@ -243,6 +243,53 @@ def test_an_imported_kernel_counts_once_it_is_retimed(filled: Path, autotune: Co
     assert (best["config"], best["basis"]) == (found[0]["config"], "retime")
 
 
+def test_merged_results_are_asked_about_and_count_once_retimed(folder: Path, tune: Command, autotune: Command) -> None:
+    tune("--db", "other.db", "--trials", "40")
+    tune("--trials", "1")
+    (folder / "other.toml").write_text(
+        changed((folder / "small.toml").read_text(), ('"small"', '"other"'), ("h = 9", "h = 7"))
+    )
+    autotune("tune", "other.toml", "--templates", "families", "--device", "null", "--db", "other.db")
+    assert autotune("merge", "other.db").code == 0
+    none = autotune("best", "other", "--json")
+    assert [row["match"] for row in rows(none)] == ["none"]
+    assert none.err == "other.one: there are imported trials; they count once `autotune retime` measured them here\n"
+    assert autotune("why", "other").complaint.startswith("autotune.db: no correct trial of other to explain")
+    (finals,) = rows(autotune("history", "other", "--json"))
+    assert str(finals["note"]).startswith("imported"), "and no improvement here"
+    (row,) = rows(autotune("diff", "small", "small@2", "--json"))
+    assert row["verdict"] == "faster", "a study that was merged can be compared"
+    found = rows(autotune("retime", "--device", "null", "--templates", "families", "--json"))
+    assert {(row["layer"], row["origin"]) for row in found} >= {("small.one", "imported"), ("other.one", "imported")}
+    assert {row["label"] for row in found} == {"confirmed"}
+    best = rows(autotune("best", "--json"))
+    assert [(row["layer"], row["match"], row["origin"]) for row in best] == [
+        ("small.one", "exact", "imported"),
+        ("other.one", "exact", "imported"),
+    ]
+    assert best[0]["median_us"] == row["b_us"]
+    assert "one step from the winner" in autotune("why", "small.one", "--templates", "families").out
+
+
+def test_devices_in_one_file_stay_apart(folder: Path, filled: Path, tune: Command, autotune: Command) -> None:
+    change(filled, "UPDATE devices SET name = 'older', sm_count = 7, arch = 80")
+    tune("--fresh")
+    assert [row["device"] for row in rows(autotune("best", "small", "--json"))] == ["null", "older"]
+    assert [row["match"] for row in rows(autotune("best", "small", "--device", "older", "--json"))] == ["exact"]
+    for device in ("older", "null"):
+        found = rows(autotune("why", "small.one", "--device", device, "--templates", "families", "--json"))
+        assert {row["device"] for row in found} == {device}
+    assert len([row for row in rows(autotune("why", "small.one", "--json")) if row["about"] == "winner"]) == 2
+    (row,) = rows(autotune("diff", "older", "null", "--json"))
+    assert (row["device_a"], row["device_b"], row["verdict"]) == ("older", "null", "same")
+    events = rows(autotune("history", "small.one", "--json"))
+    assert {row["device"] for row in events if row["event"] == "improvement"} == {"null", "older"}
+    firsts = [row for row in events if row["event"] == "improvement" and row["over_before"] is None]
+    assert len(firsts) == 2, "each device has its own line"
+    found = rows(autotune("retime", "--device", "null", "--templates", "families", "--json"))
+    assert {row["device"] for row in found} == {"null"}
+
+
 def test_retime_says_what_it_cannot_do(filled: Path, autotune: Command) -> None:
     assert autotune("retime", "large", "--device", "null").complaint.startswith(
         "autotune.db: no study or layer 'large'"

@@ -41,7 +41,9 @@ def test_words_stand_for_studies_devices_and_dates() -> None:
     assert side("40GB") == DeviceSide(A100)
     assert side("h200", "device") == DeviceSide(H200)
     assert side("h200", "study") == StudySide("h200", 1)
-    assert side("2026-11-19") == DateSide(datetime(2026, 11, 20, tzinfo=UTC)), "a day stands for its end"
+    end = datetime(2026, 11, 19, 23, 59, 59, 999_999, UTC)
+    assert side("2026-11-19") == DateSide(end), "a day stands for its end"
+    assert side("9999-12-31") == DateSide(end.replace(9999, 12, 31))
     assert side("2026-11-19T14:00") == DateSide(datetime(2026, 11, 19, 14, tzinfo=UTC))
     assert side("2026-11-19T14:00+02:00") == DateSide(datetime(2026, 11, 19, 12, tzinfo=UTC))
 
@@ -58,6 +60,7 @@ def test_words_stand_for_studies_devices_and_dates() -> None:
             "device",
             "'lenet' is nothing to compare; there are the devices NVIDIA H200, NVIDIA A100-SXM4-40GB, ",
         ),
+        ("0001-01-01T00:00+14:00", "date", "'0001-01-01T00:00+14:00' is nothing to compare; there are ISO dates"),
         ("yesterday", "date", "'yesterday' is nothing to compare; there are ISO dates such as 2026-11-20"),
     ],
 )
