@@ -59,19 +59,16 @@ def leaders(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[TrialR
     chosen: dict[Hashable, list[TrialRow]] = {}
     kernels: set[Hashable] = set()
     first = {row.id for row in winners}
-    for row in sorted(rows, key=lambda row: (row.id not in first, row.ranked_us is None, _before_us(row))):
+    here = [row for row in rows if row.device.identity == info.identity and row.policy != END_TO_END]
+    for row in sorted(here, key=lambda row: (row.id not in first, row.ranked_us is None, _before_us(row))):
         kernel = (row.policy, row.trial.source_hash or row.trial.config)
-        group = chosen.setdefault((row.policy, row.trial.accuracy, row.trial.deterministic), [])
-        here = (
-            row.device.identity == info.identity and row.policy != END_TO_END and row.trial.outcome == Outcome.CORRECT
-        )
-        if here and kernel not in kernels:
+        if row.trial.outcome == Outcome.CORRECT and kernel not in kernels:
             kernels.add(kernel)
-            group.append(row)
-    fastest = [
-        sorted(group, key=lambda row: (row.id not in first, _before_us(row)))[:most] for group in chosen.values()
-    ]
-    return [row for group in fastest for row in group]
+            chosen.setdefault((row.policy, row.trial.accuracy, row.trial.deterministic), []).append(row)
+    found: list[TrialRow] = []
+    for group in chosen.values():
+        found += sorted(group, key=lambda row: (row.id not in first, _before_us(row)))[:most]
+    return found
 
 
 def retime(

@@ -163,6 +163,7 @@ def test_other_environments_devices_and_template_versions_do_not_testify(told: T
         {"device": dataclasses.replace(best.row.device, name="other")},
         {"policy": "hot"},
         {"template_hash": "ab" * 32},
+        {"origin": "imported"},
     ):
         foreign = [row if row is best.row else dataclasses.replace(row, **changes) for row in rows]
         why = explain(best, [best.row, *foreign])

@@ -105,12 +105,16 @@ def test_a_trial_taken_over_counts_for_the_study_that_took_it(store: Store) -> N
     assert known is not None
     store.reuse_trial(scope, 0, config_of(0), known)
     assert [(row.name, row.median_us) for row in store.best_of("other", 1)] == [("other.conv1", 10.0)]
+    store.add_retime(known, H200, DRIVER_590, "regressed", timing_of(15.0))
+    (best,) = store.best_of("other", 1)
+    assert (best.name, best.median_us, best.basis) == ("other.conv1", 15.0, "retime"), "its time now"
 
 
 def test_retimes_count_from_their_day_on(days: Store, clock: Clock) -> None:
     scope = open_scope(days)
     for number, median_us in enumerate((10.0, 11.0)):
         run_trial(days, scope, correct(number, median_us))
+    days.add_finals(scope, Finals(winner=0, timings=((0, timing_of(9.5)),)))
     clock.day(1)
     days.add_retime(days.trials()[0], H200, DRIVER_590, "regressed", timing_of(13.0))
     clock.day(2)
@@ -120,8 +124,8 @@ def test_retimes_count_from_their_day_on(days: Store, clock: Clock) -> None:
         rows = days.best_at(START + timedelta(days=day))
         return [(row.row.trial.number, row.median_us, row.basis) for row in rows]
 
-    assert best(1) == [(0, 10.0, "median")]
-    assert best(2) == [(1, 11.0, "median")]
+    assert best(1) == [(0, 9.5, "finals")]
+    assert best(2) == [(1, 11.0, "median")], "the retime put the finals in doubt"
     assert best(3) == [(0, 13.0, "retime")]
     assert days.best_at(START + timedelta(days=3)) == days.best()
     assert [row.median_us for row in days.best_of("lenet", 1)] == [13.0]
@@ -155,6 +159,14 @@ def test_history_has_every_improvement_the_finals_and_the_retimes(days: Store, c
     assert found[4].note == "regressed"
     assert [event.date for event in found] == sorted(event.date for event in found)
     days.close()
+
+
+def test_a_kernel_that_is_not_deterministic_is_told_where_it_beats_the_others(store: Store) -> None:
+    scope = open_scope(store)
+    for number, (median_us, deterministic) in enumerate(((10.0, True), (12.0, False), (9.0, False), (8.0, True))):
+        run_trial(store, scope, correct(number, median_us, deterministic=deterministic))
+    events = history(store.improvements("lenet.conv1"), (), ())
+    assert [event.row.trial.number for event in events] == [0, 2, 3]
 
 
 def test_devices_and_the_environment_of_their_newest_run(store: Store) -> None:
