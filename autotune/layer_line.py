@@ -23,7 +23,6 @@ from autotune.space import SearchSpace
 from autotune.store import Scope, Store, TrialKey
 from autotune.study import Study
 from autotune.trial import Config, Measured, Outcome, Phases, Trial
-from autotune.warm_start import COLD_START, WarmStart
 
 RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
 STRIKES = 2  # runs that ended while a kernel was running, after which it is quarantined
@@ -49,12 +48,28 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class WarmResult:
+class Start:
+    """What the search of a layer starts with."""
+
+    first: Mapping[Config, str]
+    """config to what suggested it: WARM_START or PRIOR"""
+    layers: tuple[tuple[str, float], ...] = ()
+    """`study.layer on DEVICE` that the warm starts come from to its distance, nearest first"""
+
+
+WARM_START, PRIOR = "warm_start", "prior"
+COLD_START = Start({})
+
+
+@dataclass(frozen=True, slots=True)
+class StartResult:
     """What came of the configs that a search started with."""
 
+    by: str
+    """WARM_START or PRIOR"""
     used: int
     layers: tuple[tuple[str, float], ...]
-    """`study.layer on DEVICE` that they come from to its distance, nearest first"""
+    """where warm starts come from"""
     best: Trial | None
     """the fastest of them; None when none is correct"""
 
@@ -75,8 +90,8 @@ class LayerResult:
     """distinct message of a failure to how often it was seen, and one config that has it"""
     stopped: str
     """why it ended: budget, time, exhausted, interrupted or what gain was expected"""
-    warm: WarmResult | None
-    """None: the search started from nothing"""
+    starts: tuple[StartResult, ...]
+    """none: the search started from nothing"""
     finals: FinalsResult | None
 
 
@@ -150,7 +165,7 @@ class LayerLine:
     """Tunes one layer: several candidates under way, as many measured at once as there are devices."""
 
     def __init__(
-        self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope, first: WarmStart = COLD_START
+        self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope, start: Start = COLD_START
     ) -> None:
         self.run_of, self.study, self.evaluator, self.store = run, run.study, run.evaluator, run.store
         self.layer, self.spaces, self.scope = layer, {space.template: space for space in spaces}, scope
@@ -168,10 +183,10 @@ class LayerLine:
             seed=self.study.seed,
             budget=self.study.trials,
             history=self.history.trials,
-            first=first.configs,
+            first=start.first,
             watch=self.study.stop_below is not None,
         )
-        self.first = first
+        self.start = start
         self.quarantined = self.store.quarantined(scope)
         self.under_way: list[_Candidate] = []
         self.measuring: dict[Future[Measured], _Launched] = {}
@@ -227,18 +242,20 @@ class LayerLine:
             failures=dict(self.history.failures),
             messages=dict(self.history.messages),
             stopped=stopped,
-            warm=self._warm_result(),
+            starts=self._start_results(),
             finals=finals,
         )
 
-    def _warm_result(self) -> WarmResult | None:
-        """What came of the configs that the search started with; None where there were none."""
-        trials = [trial for trial in self.history.trials if trial.config in self.first.configs]
-        if not trials:
-            return None
-        timed = [trial for trial in trials if trial.median_us is not None]
-        best = min(timed, key=lambda trial: trial.median_us or 0.0, default=None)
-        return WarmResult(len(trials), self.first.layers, best)
+    def _start_results(self) -> tuple[StartResult, ...]:
+        """What came of the configs that the search started with, from what suggested them."""
+        results = []
+        for by in dict.fromkeys(self.start.first.values()):
+            trials = [trial for trial in self.history.trials if self.start.first.get(trial.config) == by]
+            timed = [trial for trial in trials if trial.median_us is not None]
+            best = min(timed, key=lambda trial: trial.median_us or 0.0, default=None)
+            if trials:
+                results.append(StartResult(by, len(trials), self.start.layers if by == WARM_START else (), best))
+        return tuple(results)
 
     def _undecided(self) -> bool:
         """Whether trials came since the last finals, or none were held: a killed run may have ended before its own."""

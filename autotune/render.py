@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jinja2 import TemplateError as JinjaError
 
 from autotune.compile import Program
@@ -22,8 +24,8 @@ def render(bound: BoundTemplate, config: Config) -> KernelSource:
     accuracy = bound.bind(template.accuracy).word(names)
     if accuracy not in ACCURACY_CLASSES:
         raise TemplateError(f"{template.path}: accuracy: {accuracy!r} is none of {', '.join(ACCURACY_CLASSES)}")
-    prepare = tuple(_stage(bound, stage, names) for stage in template.prepare if _on(bound, stage, names))
-    stages = tuple(_stage(bound, stage, names) for stage in template.stages if _on(bound, stage, names))
+    prepare = launches(bound, template.prepare, names)
+    stages = launches(bound, template.stages, names)
     return KernelSource(
         problem=bound.problem,
         config=config,
@@ -63,8 +65,9 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
     return inline(text.lstrip("\n"), template.includes)
 
 
-def _on(bound: BoundTemplate, stage: StageTemplate, names: dict[str, Value]) -> bool:
-    return bool(bound.bind(stage.when).integer(names))
+def launches(bound: BoundTemplate, stages: Sequence[StageTemplate], names: dict[str, Value]) -> tuple[Stage, ...]:
+    """Those of a family's stages that a config has, evaluated; nothing is rendered."""
+    return tuple(_stage(bound, stage, names) for stage in stages if bound.bind(stage.when).integer(names))
 
 
 def _stage(bound: BoundTemplate, stage: StageTemplate, names: dict[str, Value]) -> Stage:

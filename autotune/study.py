@@ -32,7 +32,7 @@ _LAYER_KEYS = {"name", *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue"
 _STUDY_KEYS = {
     *("name", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
     "spill_limit_bytes",
-    *("measure", "space", "layer", "technique", "span", "warm_start", "stop_below"),
+    *("measure", "space", "layer", "technique", "span", "warm_start", "prior", "stop_below"),
 }
 SPILL_LIMIT_BYTES = 1024  # on an H200 no kernel with more came within 40 % of its layer's best
 LARGEST = 2**63 - 1  # a whole number in SQLite
@@ -89,6 +89,8 @@ class Study:
     sampler: str = "default"
     warm_start: bool = True
     """whether the best configs of like layers and devices in the database come first"""
+    prior: bool = False
+    """whether configs with the smallest estimates from their launch geometry come first"""
     templates: tuple[str, ...] | None = None
     workspace_limit_bytes: int = 1 << 30
     spill_limit_bytes: int = SPILL_LIMIT_BYTES
@@ -177,7 +179,8 @@ class _Reader:
             stop_below=self.fraction(content, "stop_below"),
             seed=self.whole(content, "seed", 0, least=0),
             sampler=self.word(content, "sampler", "default"),
-            warm_start=self.flag(content, "warm_start"),
+            warm_start=self.flag(content, "warm_start", default=True),
+            prior=self.flag(content, "prior", default=False),
             templates=self.templates(content.get("templates")),
             workspace_limit_bytes=self.whole(content, "workspace_limit_bytes", 1 << 30, least=0),
             spill_limit_bytes=self.whole(content, "spill_limit_bytes", SPILL_LIMIT_BYTES, least=0),
@@ -207,9 +210,8 @@ class _Reader:
             raise self.error(where + key, f"expected a string, got {value!r}")
         return value
 
-    def flag(self, table: Mapping[str, object], key: str) -> bool:
-        """A key that is true unless it is set to false."""
-        value = table.get(key, True)
+    def flag(self, table: Mapping[str, object], key: str, *, default: bool) -> bool:
+        value = table.get(key, default)
         if not isinstance(value, bool):
             raise self.error(key, f"expected true or false, got {value!r}")
         return value

@@ -5,16 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from autotune.errors import NoTemplate, StudyError
+from autotune.errors import DeviceError, NoTemplate, StudyError
 from autotune.evaluate import Evaluator
 from autotune.layer_finals import PLAIN_FINALS, FinalsPlan
-from autotune.layer_line import RECORDED_REJECTIONS, LayerLine, LayerResult, Progress, Run
+from autotune.layer_line import (
+    COLD_START,
+    PRIOR,
+    RECORDED_REJECTIONS,
+    WARM_START,
+    LayerLine,
+    LayerResult,
+    Progress,
+    Run,
+    Start,
+)
+from autotune.prior import first_configs
 from autotune.problem import Layer
 from autotune.space import Admission, BoundTemplate, SearchSpace, narrow
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord
 from autotune.study import SAMPLERS, Study
 from autotune.template import KernelTemplate
-from autotune.warm_start import COLD_START, MOST, WarmStart, warm_start
+from autotune.trial import Config
+from autotune.warm_start import MOST, warm_start
 
 
 def tune(
@@ -46,8 +58,8 @@ def tune(
     results = []
     for layer in chosen:
         scope = store.scope(key, layer, evaluator.info, evaluator.environment, policy(study), records)
-        first = warm(study, layer, spaces[layer.name], scope, store, evaluator) if search else COLD_START
-        results.append(LayerLine(run, layer, spaces[layer.name], scope, first).run())
+        start = start_of(study, layer, spaces[layer.name], scope, store, evaluator) if search else COLD_START
+        results.append(LayerLine(run, layer, spaces[layer.name], scope, start).run())
         if stopping():
             break
     return tuple(results)
@@ -68,16 +80,28 @@ def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
         raise StudyError(f"{where}: sampler = {study.sampler!r}: expected one of {', '.join(SAMPLERS)}")
 
 
-def warm(
+def start_of(
     study: Study, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope, store: Store, evaluator: Evaluator
-) -> WarmStart:
-    """What the search of a layer starts with, from what the database has of like layers and devices."""
-    if not study.warm_start:
-        return COLD_START
-    kind = evaluator.info.kind
-    kinds = ("cuda", "replay") if kind == "replay" else (kind,)
-    leaders = store.leaders(scope, kinds=kinds, accuracies=study.admitted(layer.problem))
-    return warm_start(layer.problem, evaluator.info, leaders, spaces, min(MOST, study.trials))
+) -> Start:
+    """What the search of a layer starts with: what the database has of like layers and devices, then the prior's."""
+    first: dict[Config, str] = {}
+    layers: tuple[tuple[str, float], ...] = ()
+    info = evaluator.info
+    most = min(MOST, study.trials)
+    if study.warm_start:
+        kinds = ("cuda", "replay") if info.kind == "replay" else (info.kind,)
+        leaders = store.leaders(scope, kinds=kinds, accuracies=study.admitted(layer.problem))
+        warm = warm_start(layer.problem, info, leaders, spaces, most)
+        first, layers = dict.fromkeys(warm.configs, WARM_START), warm.layers
+    if study.prior and len(first) < most:
+        rates = store.rates(info)
+        if not {"copy", "fp32"} <= rates.keys():
+            raise DeviceError(
+                f"prior: {info.name} was never calibrated; run `autotune devices --calibrate` with this database first"
+            )
+        for config in first_configs(spaces, info, rates, most=most - len(first), seed=study.seed):
+            first.setdefault(config, PRIOR)
+    return Start(first, layers)
 
 
 def policy(study: Study) -> str:

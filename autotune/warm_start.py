@@ -82,10 +82,6 @@ class WarmStart:
     """`study.layer on DEVICE` to its distance, nearest first"""
 
 
-COLD_START = WarmStart((), ())
-"""Nothing to start with."""
-
-
 def warm_start(
     problem: Conv2dProblem, device: DeviceInfo, leaders: Sequence[Leader], spaces: Sequence[SearchSpace], most: int
 ) -> WarmStart:

@@ -30,7 +30,7 @@ from autotune.template import load_templates
 from autotune.trial import Trial
 
 if TYPE_CHECKING:
-    from autotune.layer_line import LayerResult, WarmResult
+    from autotune.layer_line import LayerResult, StartResult
     from autotune.layer_line import Progress as TuneProgress
 
 BASELINE = click.option(
@@ -63,6 +63,11 @@ _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
     default=None,
     help="Begin with the best configs of like layers and devices in the database; overrules the study.",
 )
+@click.option(
+    "--prior/--no-prior",
+    default=None,
+    help="Begin with the configs that look fastest by their launch geometry; overrules the study.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
 @BASELINE
 @click.option("--fresh", is_flag=True, help="Start anew; what is stored stays in the database.")
@@ -80,6 +85,7 @@ def tune(
     seed: int | None,
     sampler: str | None,
     warm_start: bool | None,
+    prior: bool | None,
     jobs: int | None,
     baseline: str | None,
     fresh: bool,
@@ -102,6 +108,7 @@ def tune(
         seed=wanted.seed if seed is None else seed,
         sampler=sampler or wanted.sampler,
         warm_start=wanted.warm_start if warm_start is None else warm_start,
+        prior=wanted.prior if prior is None else prior,
     )
     layers = chosen_layers(wanted, only_layers)
     tune_and_show(wanted, layers, directories, device, jobs, db, style, fresh=fresh, baseline=baseline)
@@ -215,8 +222,8 @@ def summary(result: LayerResult) -> Iterator[str]:
     )
     for message, (count, config) in sorted(result.messages.items(), key=lambda item: -item[1][0])[:_MESSAGES]:
         yield f"  {count} x {' '.join(message.split())[:160]} (such as {config})"
-    if result.warm:
-        yield f"  warm start: {warm_words(result.warm, result.best)}"
+    for start in result.starts:
+        yield f"  {start.by.replace('_', ' ')}: {start_words(start, result.best)}"
     if result.finals:
         yield f"  finals: {result.finals.winner.config}: {result.finals.timing.median_us:.2f} us" + (
             f", not the search's fastest; noise floor {result.finals.noise:.2%}"
@@ -227,17 +234,17 @@ def summary(result: LayerResult) -> Iterator[str]:
             yield f"  {comparison.verdict.upper()} against {against}: {1 / comparison.ratio:.3f} times as fast"
 
 
-def warm_words(warm: WarmResult, best: Trial | None) -> str:
+def start_words(start: StartResult, best: Trial | None) -> str:
     """How many configs a search started with, where they come from and whether they helped."""
-    (nearest, distance), *others = warm.layers
-    more = f" and {len(others)} more" if others else ""
-    began = f"{warm.used} configs, from {nearest} (distance {distance:.2f}){more}"
-    if warm.best is None or best is None or not warm.best.median_us or not best.median_us:
+    began = f"{start.used} configs"
+    if start.layers:
+        (nearest, distance), *others = start.layers
+        began += f", from {nearest} (distance {distance:.2f})" + (f" and {len(others)} more" if others else "")
+    if start.best is None or best is None or not start.best.median_us or not best.median_us:
         return f"{began}; none of them is correct"
-    if warm.best.config == best.config:
+    if start.best.config == best.config:
         return f"{began}; the best of all is one of them"
-    gain = warm.best.median_us / best.median_us - 1
-    return f"{began}; the search then found one {gain:.1%} faster than the best of them"
+    return f"{began}; the best of all is {start.best.median_us / best.median_us - 1:.1%} faster than the best of them"
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import optuna
@@ -27,9 +27,9 @@ class Search:
     """Proposes configs of all families under one budget; every feasible config at most once.
 
     `ask` depends on (seed, number), the told trials and the configs asked for and not yet told, on nothing else:
-    a search given its `history` proposes what an uninterrupted one would. The configs of `first` come first, then
-    each family's default; a complete space no larger than the budget is then walked in order. Raises StudyError for
-    an unknown sampler.
+    a search given its `history` proposes what an uninterrupted one would. The configs of `first`, which says what
+    proposes each, come first, then each family's default; a complete space no larger than the budget is then walked
+    in order. Raises StudyError for an unknown sampler.
 
     With `watch` the default sampler's model says what further evaluations may gain, whatever the sampler.
     """
@@ -42,7 +42,7 @@ class Search:
         seed: int,
         budget: int,
         history: Sequence[Trial],
-        first: Sequence[Config] = (),
+        first: Mapping[Config, str] | None = None,
         watch: bool = False,
     ) -> None:
         if sampler not in SAMPLERS:
@@ -52,7 +52,9 @@ class Search:
         if self._peer is not None:
             require(sampler, self._peer)
         self._landscape = Landscape(spaces)
-        self._first = tuple(index for config in first if (index := self._landscape.find(config)) is not None)
+        self._first = {
+            index: by for config, by in (first or {}).items() if (index := self._landscape.find(config)) is not None
+        }
         self._proposer = Proposer(self._landscape)
         self._encoding = Encoding(self._landscape, ordinal=self._peer is not None and self._peer.ordinal)
         self._seed = seed
@@ -94,11 +96,11 @@ class Search:
             self._gains.append(self._proposer.gain if self._forced() is None else None)
 
     def proposed_by(self, config: Config) -> str:
-        """What proposes a config: `warm_start` for those of `first`, `default` for a family's, else `search`."""
+        """What proposes a config: the word given with those of `first`, `default` for a family's, else `search`."""
         index = self._landscape.find(config)
-        if index in self._first:
-            return "warm_start"
-        return "default" if index in self._landscape.defaults else "search"
+        if index is None:
+            return "search"
+        return self._first.get(index, "default" if index in self._landscape.defaults else "search")
 
     def tell(self, trial: Trial) -> None:
         """Take a finished trial in; one of a config outside the spaces, or told before, changes nothing."""

@@ -67,26 +67,25 @@ def test_the_best_configs_of_a_like_layer_come_first(store: Store, families: Map
     space = SearchSpace(bind(families["tiny"], LARGER))
     ranked = sorted(range(48), key=lambda row: predicted_us(render(space.bound, space.config(row))))
     assert space.config(ranked[0]) in [config for config, _ in found[:3]]
-    assert result.warm is not None
-    assert result.warm.used == 10
-    assert result.warm.layers[0][0] == "before.one on null"
-    assert result.warm.best is not None
+    (start,) = result.starts
+    assert (start.by, start.used, start.layers[0][0]) == ("warm_start", 10, "before.one on null")
+    assert start.best is not None
     assert result.best is not None
-    assert result.warm.best.config == result.best.config
+    assert start.best.config == result.best.config
 
 
 def test_an_empty_database_and_a_study_that_wants_none_start_with_the_default(
     store: Store, families: Mapping[str, KernelTemplate]
 ) -> None:
     first = run(store, families, study("before", SMALL, 20))
-    assert (configs(store, "before")[0][1], first.warm) == ("default", None)
+    assert (configs(store, "before")[0][1], first.starts) == ("default", ())
     cold = run(store, families, study("after", LARGER, 20, warm_start=False))
-    assert (configs(store, "after")[0][1], cold.warm) == ("default", None)
+    assert (configs(store, "after")[0][1], cold.starts) == ("default", ())
 
 
 def test_nothing_near_is_no_start(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     run(store, families, study("before", SMALL, 20))
-    assert run(store, families, study("after", STRANGE, 5)).warm is None
+    assert run(store, families, study("after", STRANGE, 5)).starts == ()
 
 
 def test_another_kind_of_device_says_nothing(store: Store, families: Mapping[str, KernelTemplate]) -> None:
@@ -99,13 +98,13 @@ def test_another_kind_of_device_says_nothing(store: Store, families: Mapping[str
             return dataclasses.replace(super().info, kind="host")
 
     tune(study("before", SMALL, 20), families, Elsewhere(""), store)
-    assert run(store, families, study("after", SMALL, 12)).warm is None
+    assert run(store, families, study("after", SMALL, 12)).starts == ()
 
 
 def test_a_fresh_start_forgets_what_was_before(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     run(store, families, study("before", SMALL, 20))
-    assert run(store, families, study("before", SMALL, 12), fresh=True).warm is None
-    assert run(store, families, study("after", LARGER, 12)).warm is not None
+    assert run(store, families, study("before", SMALL, 12), fresh=True).starts == ()
+    assert run(store, families, study("after", LARGER, 12)).starts != ()
 
 
 def test_a_run_cut_short_goes_on_as_it_would_have(tmp_path: Path, families: Mapping[str, KernelTemplate]) -> None:
@@ -127,7 +126,7 @@ def test_the_summary_says_how_many_and_whether_they_helped(autotune: Command, fi
     finished = autotune(*words, "--trials", 12)
     (line,) = [line for line in finished.err.splitlines() if "warm start" in line]
     assert line.startswith("  warm start: 10 configs, from small.one on null (distance 0.")
-    assert "the best of all is one of them" in line or "faster than the best of them" in line
+    assert "the best of all is one of them" in line or "the best of all is " in line
     assert "warm start" not in autotune(*words, "--db", "cold.db").err
     assert "warm start" not in autotune(*words, "--no-warm-start", "--fresh").err
 
