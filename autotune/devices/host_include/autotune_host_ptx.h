@@ -1,4 +1,5 @@
-// What templates/_ptx.cuh declares, on the CPU: asynchronous copies are done at once, so there is nothing to wait for.
+// What templates/_ptx.cuh and _ptx_mma.cuh declare, on the CPU: asynchronous copies are done at once, so there is nothing
+// to wait for; a matrix product is computed by the last lane of its warp to come.
 #pragma once
 
 template <int BYTES>
@@ -27,3 +28,78 @@ inline void bulk_store(void* global, const void* shared, int bytes) {
 inline void bulk_store_commit() {}
 template <int GROUPS>
 inline void bulk_store_wait_read() {}
+
+namespace autotune_host {
+inline unsigned bits_of(float value) {
+    unsigned bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+inline float float_of(unsigned bits) {
+    float value;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// One lane's part of d = a * b + c, d and c being 16 x 8, a 16 x K and b K x 8.
+struct Fragments {
+    void (*multiply)(void* const* lanes);  // how the runtime computes the product of a whole warp
+    const void* a;
+    const void* b;
+    const float* c;
+    float* d;
+};
+
+// PTX ISA, matrix fragments for mma.m16n8k8 with .tf32: lane 4 g + t holds rows g and g + 8 of a, column g of b, and of d
+// columns 2 t and 2 t + 1.
+struct Tf32Fragments {
+    static constexpr int DEPTH = 8;
+    static float operand(const void* elements, int i) {  // the instruction ignores the last 13 bits
+        return float_of(bits_of(static_cast<const float*>(elements)[i]) & 0xffffe000u);
+    }
+    static float a(void* const* lanes, int row, int k) {
+        return operand(static_cast<const Fragments*>(lanes[row % 8 * 4 + k % 4])->a, k / 4 * 2 + row / 8);
+    }
+    static float b(void* const* lanes, int k, int column) {
+        return operand(static_cast<const Fragments*>(lanes[column * 4 + k % 4])->b, k / 4);
+    }
+};
+
+// Tensor cores round their sums towards zero.
+inline float truncated(double sum) {
+    const float nearest = static_cast<float>(sum);
+    const bool farther = sum < 0 ? nearest < sum : nearest > sum;
+    return farther ? float_of(bits_of(nearest) - 1) : nearest;
+}
+
+template <class Layout>
+inline void multiply_fragments(void* const* lanes) {
+    for (int row = 0; row < 16; ++row) {
+        for (int column = 0; column < 8; ++column) {
+            const Fragments* const lane = static_cast<const Fragments*>(lanes[row % 8 * 4 + column / 2]);
+            const int at = row / 8 * 2 + column % 2;
+            double sum = lane->c[at];
+            for (int k = 0; k < Layout::DEPTH; ++k) {
+                sum += static_cast<double>(Layout::a(lanes, row, k)) * Layout::b(lanes, k, column);
+            }
+            lane->d[at] = truncated(sum);
+        }
+    }
+}
+
+template <class Layout>
+inline void multiply_together(float* d, const void* a, const void* b, const float* c, int line) {
+    Fragments mine = {&multiply_fragments<Layout>, a, b, c, d};
+    autotune_warp(TOGETHER, 0xffffffffu, reinterpret_cast<unsigned long long>(&mine), 0, 32, line);
+}
+}  // namespace autotune_host
+
+inline float to_tf32(float value) {
+    const unsigned bits = autotune_host::bits_of(value);
+    const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+    return finite ? autotune_host::float_of((bits + 0x1000u) & 0xffffe000u) : value;
+}
+inline void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2], const float (&c)[4],
+                             int line = __builtin_LINE()) {
+    autotune_host::multiply_together<autotune_host::Tf32Fragments>(d, a, b, c, line);
+}

@@ -51,7 +51,7 @@ constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11dull;
 
 constexpr int PREFETCHED_LINES = 4;                // of the stack of the fiber after the next
 
-enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR };  // as in autotune_host_warp.h
+enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, TOGETHER };  // as in autotune_host_warp.h
 
 struct alignas(64) Fiber {
 #ifdef AUTOTUNE_UCONTEXT
@@ -286,6 +286,19 @@ void release_barrier(Worker* w) {
     w->arrived = 0;
 }
 
+// What all lanes compute together, from what each of them left; the first word of that says how.
+void compute_together(Worker* w, Fiber* const* lanes, unsigned members) {
+    if (members != ~0u) {
+        record(w->launch, "deadlock", "the warp's matrix product of line %d needs all 32 lanes, and 0x%x came",
+               lanes[__builtin_ctz(members)]->line, members);
+        abandon(w);
+    }
+    using Compute = void (*)(void* const*);
+    void* left[32];
+    for (unsigned lane = 0; lane < 32; ++lane) left[lane] = reinterpret_cast<void*>(lanes[lane]->warp.value);
+    (*static_cast<Compute*>(left[0]))(left);
+}
+
 // Completes the warp primitive of `mask` when all its lanes came. Lanes that exited count as there.
 void try_warp(Worker* w, unsigned warp_number, unsigned mask) {
     Warp* warp = &w->warps[warp_number];
@@ -304,6 +317,7 @@ void try_warp(Worker* w, unsigned warp_number, unsigned mask) {
         }
         ballot |= static_cast<unsigned>(fiber->warp.value & 1) << __builtin_ctz(rest);
     }
+    if (first->warp.kind == TOGETHER) compute_together(w, lanes, members);
     for (unsigned rest = members; rest; rest &= rest - 1) {
         const unsigned lane = static_cast<unsigned>(__builtin_ctz(rest));
         Fiber* fiber = lanes[lane];

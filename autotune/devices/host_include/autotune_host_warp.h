@@ -2,7 +2,7 @@
 #pragma once
 
 namespace autotune_host {
-enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR };  // as in the runtime
+enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, TOGETHER };  // as in the runtime
 template <class T>
 inline T shuffle(int kind, unsigned mask, T value, unsigned source, int width, int line) {
     static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");

@@ -1,0 +1,101 @@
+"""Matrix products of a warp against plain products; the fragments lie as the PTX ISA says of m16n8k8 with .tf32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from autotune.errors import Rejected
+
+from .kernels import Bench
+
+TF32 = """
+#include <autotune_host_ptx.h>
+extern "C" __global__ void multiply(const float* a, const float* b, const float* c, float* d, int round) {
+    const int group = threadIdx.x % 32 / 4, t = threadIdx.x % 4, warp = threadIdx.x / 32;
+    a += warp * 128, b += warp * 64, c += warp * 128, d += warp * 128;
+    float fa[4] = {a[group * 8 + t], a[(group + 8) * 8 + t], a[group * 8 + t + 4], a[(group + 8) * 8 + t + 4]};
+    float fb[2] = {b[t * 8 + group], b[(t + 4) * 8 + group]};
+    float fc[4];
+    for (int i = 0; i < 4; ++i) fc[i] = c[(group + i / 2 * 8) * 8 + 2 * t + i % 2];
+    if (round) {
+        for (float& value : fa) value = to_tf32(value);
+        for (float& value : fb) value = to_tf32(value);
+    }
+    mma_m16n8k8_tf32(fc, fa, fb, fc);
+    for (int i = 0; i < 4; ++i) d[(group + i / 2 * 8) * 8 + 2 * t + i % 2] = fc[i];
+}
+"""
+
+Floats = npt.NDArray[np.float32]
+
+
+def operands(seed: int) -> tuple[Floats, Floats, Floats]:
+    """Matrices a, b and c for two warps."""
+    rng = np.random.default_rng(seed)
+    shapes = ((2, 16, 8), (2, 8, 8), (2, 16, 8))
+    a, b, c = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    return a, b, c
+
+
+def without_last_bits(values: Floats) -> Floats:
+    """The ten fraction bits that a tensor core looks at."""
+    return (values.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def to_nearest(values: Floats) -> Floats:
+    """The nearest value of ten fraction bits, ties away from zero."""
+    return without_last_bits((values.view(np.uint32) + np.uint32(0x1000)).view(np.float32))
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize(("rounding", "operand"), [(0, without_last_bits), (1, to_nearest)])
+def test_tf32_product(bench: Bench, order: int, rounding: int, operand: Callable[[Floats], Floats]) -> None:
+    a, b, c = operands(order)
+    arguments = (a, b, c, np.zeros_like(c), np.int32(rounding))
+    *_, d = bench.run(TF32, "multiply", arguments, block=64, order_seed=order)
+    expected = operand(a).astype(np.float64) @ operand(b).astype(np.float64) + c
+    np.testing.assert_array_less(np.abs(d), np.abs(expected) * (1 + 1e-15))  # sums are cut off, never rounded up
+    np.testing.assert_array_less(np.abs(expected) * (1 - 2.0**-22), np.abs(d))
+
+
+def test_small_integers_are_exact(bench: Bench) -> None:
+    rng = np.random.default_rng(7)
+    a, b, c = (rng.integers(-2, 3, x.shape).astype(np.float32) for x in operands(0))
+    *_, d = bench.run(TF32, "multiply", (a, b, c, np.zeros_like(c), np.int32(1)), block=64)
+    np.testing.assert_array_equal(d, a @ b + c)
+
+
+def test_rounding_to_tf32(bench: Bench) -> None:
+    text = """
+    #include <autotune_host_ptx.h>
+    extern "C" __global__ void round(const float* x, float* y) { y[threadIdx.x] = to_tf32(x[threadIdx.x]); }
+    """
+    ulp = 2.0**-10
+    pairs: list[tuple[float, float]] = [
+        (1 + ulp / 2, 1 + ulp),  # a tie goes away from zero
+        (-1 - ulp / 2, -1 - ulp),
+        (1 + ulp * 0.499, 1),
+        (3.4e38, 3.4e38),
+        (0, 0),
+        (np.inf, np.inf),
+        (-np.inf, -np.inf),
+        (np.nan, np.nan),
+    ]
+    x = np.array([x for x, _ in pairs], np.float32)
+    x = np.append(x, np.array([0xFFFFFFFF], np.uint32).view(np.float32))  # the poison of an unwritten output
+    _, y = bench.run(text, "round", (x, np.zeros_like(x)), block=len(x))
+    expected = np.array([y for _, y in pairs], np.float64)
+    np.testing.assert_allclose(y[:-1].astype(np.float64), expected, rtol=2.0**-11)
+    np.testing.assert_array_equal(y[:3], expected[:3])
+    assert np.isnan(y[-1].astype(np.float64))
+
+
+def test_a_product_that_a_lane_stays_away_from_is_reported(bench: Bench) -> None:
+    text = TF32.replace("const int group", "if (threadIdx.x == 40) return;\n    const int group")
+    a, b, c = operands(0)
+    with pytest.raises(Rejected, match="needs all 32 lanes, and 0xfffffeff came"):
+        bench.run(text, "multiply", (a, b, c, np.zeros_like(c), np.int32(0)), block=64)
