@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import stat
+import warnings
 from contextlib import ExitStack
 from pathlib import Path
 
-from autotune.errors import StoreError
+from autotune.errors import StoreError, StoreWarning
 from autotune.store.database import (
     Clock,
     Database,
@@ -17,16 +18,24 @@ from autotune.store.database import (
     path_of,
     sqlite_engine,
 )
+from autotune.store.mounts import MOUNTS, networked
 from autotune.store.schema import SCHEMA, bring_up_to_date, migrated_copy, version_of
 
 LEAST_BYTES = 512
 """of an SQLite file that is not empty: its smallest page (file format, 1.3.2)"""
 
 
-def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
+def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock, mounts: Path = MOUNTS) -> Database:
     """Open a results database, made when there is none and migrated when it is older. Raises StoreError."""
     database = prepare_for_writing(url, timeout_s=timeout_s)
     try:
+        kind = networked(database.path, mounts)
+        if kind is not None:
+            message = (
+                f"{one_line(str(database.path))}: lies on a network file system ({kind}), where SQLite's locks are not "
+                f"reliable; let no two machines write to it, or keep it on a local disk and `autotune merge` it"
+            )
+            warnings.warn(message, StoreWarning, stacklevel=2)
         bring_up_to_date(database, clock)
     except BaseException:
         database.close()
