@@ -139,6 +139,8 @@ def _one_of(what: str, word: str, allowed: Iterable[str]) -> None:
 
 def select_trials() -> Select[*tuple[object, ...]]:
     """Everything that a TrialRow needs, without a WHERE."""
+    # Outer joins where there is always a match: SQLite reads the trials first then, and does not try every device
+    # with every environment, run, template and study.
     names = study_layers.alias("names")
     name = (
         select(names.c.name)
@@ -152,13 +154,13 @@ def select_trials() -> Select[*tuple[object, ...]]:
             *(trials, studies, layers, devices, environments, runs, templates),
             *(sources.c.hash, sources.c.launches, study_layers, measurements),
         )
-        .join(studies, studies.c.id == trials.c.study_id)
+        .outerjoin(studies, studies.c.id == trials.c.study_id)
         .join(subjects, subjects.c.id == trials.c.subject_id)
         .join(layers, layers.c.id == subjects.c.layer_id)
-        .join(devices, devices.c.id == trials.c.device_id)
-        .join(environments, environments.c.id == trials.c.environment_id)
-        .join(runs, runs.c.id == trials.c.run_id)
-        .join(templates, templates.c.id == trials.c.template_id)
+        .outerjoin(devices, devices.c.id == trials.c.device_id)
+        .outerjoin(environments, environments.c.id == trials.c.environment_id)
+        .outerjoin(runs, runs.c.id == trials.c.run_id)
+        .outerjoin(templates, templates.c.id == trials.c.template_id)
         .outerjoin(sources, sources.c.id == trials.c.source_id)
         .outerjoin(
             study_layers,

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DatabaseError
 from autotune import __version__
 from autotune.errors import StoreError
 from autotune.store.database import LOCK_TIMEOUT_S, Clock, Database, one_line, switch_to_wal, utc_now
-from autotune.store.opening import open_for_reading, prepare_for_writing
+from autotune.store.opening import open_for_reading, prepare_for_writing, refresh_statistics
 from autotune.store.schema import MIGRATIONS, SCHEMA, dangling_reference, migrate, unenforced, version_of
 from autotune.store.tables import metadata
 
@@ -66,6 +66,7 @@ def load(lines: Iterable[str], name: str, url: str | Path, *, clock: Clock = utc
     loaded = False
     try:
         count = _load(_Lines(lines, name), database, clock)
+        refresh_statistics(database)
         loaded = True
     finally:
         database.close()
@@ -102,7 +103,6 @@ def _load(lines: _Lines, database: Database, clock: Clock) -> int:
             raise StoreError(f"{lines.shown}: {dangling}; nothing was loaded")
         if schema != SCHEMA:
             migrate(connection, database.path, SCHEMA, clock)
-        connection.exec_driver_sql("ANALYZE")
     return lines.count
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Table, insert, select, update
 from autotune.errors import StoreError
 from autotune.store import recording
 from autotune.store.database import LOCK_TIMEOUT_S, Clock, one_line, path_of, utc_now
-from autotune.store.opening import open_for_reading, open_for_writing
+from autotune.store.opening import open_for_reading, open_for_writing, refresh_statistics
 from autotune.store.records import Merged
 from autotune.store.rows import DEVICE_COLUMNS, SqlValue, Values, unpacked
 from autotune.store.tables import (
@@ -59,13 +59,10 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
     with closing(open_for_reading(other, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as source:
         if _same_file(source.path, url):
             raise StoreError(f"{one_line(str(source.path))}: is the database to merge into; give another file")
-        with (
-            closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target,
-            source.read() as reading,
-            target.write() as writing,
-        ):
-            merged = _Merge(reading, writing, source.path.name, one_line(str(source.path))).run()
-            writing.exec_driver_sql("ANALYZE")
+        with closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target:
+            with source.read() as reading, target.write() as writing:
+                merged = _Merge(reading, writing, source.path.name, one_line(str(source.path))).run()
+            refresh_statistics(target)
     return merged
 
 
@@ -174,7 +171,11 @@ class _Merge:
     def _flush(self, table: Table, waiting: list[Values], most: int = 1) -> None:
         """Write the rows that wait, once there are so many."""
         if len(waiting) >= most:
-            self._to.execute(insert(table), waiting)
+            # As they came: what the other database holds has been through this package's types once.
+            names = ", ".join(f'"{name}"' for name in waiting[0])
+            values = [tuple(row.values()) for row in waiting]
+            sql = f"INSERT INTO {table.name} ({names}) VALUES ({', '.join('?' * len(values[0]))})"  # noqa: S608
+            self._to.exec_driver_sql(sql, values)
             waiting.clear()
 
     def _subjects(self) -> None:

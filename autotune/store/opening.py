@@ -7,6 +7,8 @@ import warnings
 from contextlib import ExitStack
 from pathlib import Path
 
+from sqlalchemy import func, select
+
 from autotune.errors import StoreError, StoreWarning
 from autotune.store.database import (
     Clock,
@@ -20,7 +22,12 @@ from autotune.store.database import (
 )
 from autotune.store.mounts import MOUNTS, networked
 from autotune.store.schema import SCHEMA, bring_up_to_date, migrated_copy, version_of
+from autotune.store.tables import trials
 
+FEW_TRIALS = 1000
+"""trials up to which no statistics are needed"""
+ANALYSIS_LIMIT = 1000
+"""rows of each index that are looked at; a few milliseconds for any size (https://www.sqlite.org/lang_analyze.html)"""
 LEAST_BYTES = 512
 """of an SQLite file that is not empty: its smallest page (file format, 1.3.2)"""
 
@@ -29,6 +36,8 @@ def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock, mounts:
     """Open a results database, made when there is none and migrated when it is older. Raises StoreError."""
     database = prepare_for_writing(url, timeout_s=timeout_s)
     try:
+        bring_up_to_date(database, clock)
+        refresh_statistics(database)
         kind = networked(database.path, mounts)
         if kind is not None:
             message = (
@@ -36,11 +45,27 @@ def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock, mounts:
                 f"reliable; let no two machines write to it, or keep it on a local disk and `autotune merge` it"
             )
             warnings.warn(message, StoreWarning, stacklevel=2)
-        bring_up_to_date(database, clock)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def refresh_statistics(database: Database) -> None:
+    """Count the tables anew for SQLite's planner once the trials have doubled; `best` of all layers needs it."""
+    with database.read() as connection:
+        many = connection.execute(select(func.max(trials.c.id))).scalar_one() or 0
+        counted = 0
+        if (
+            many > FEW_TRIALS
+            and connection.exec_driver_sql("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'").first()
+        ):
+            known = "SELECT stat FROM sqlite_stat1 WHERE tbl = 'trials' AND idx = 'trials_identity'"
+            counted = int((connection.exec_driver_sql(known).scalar() or "0").split()[0])
+    if many > max(FEW_TRIALS, 2 * counted):
+        with database.write() as connection:
+            connection.exec_driver_sql(f"PRAGMA analysis_limit = {ANALYSIS_LIMIT}")
+            connection.exec_driver_sql("ANALYZE")
 
 
 def prepare_for_writing(url: str | Path, *, timeout_s: float) -> Database:

@@ -236,13 +236,14 @@ def timing_values(timing: Timing, what: str) -> Values:
 def timing_of(row: RowMapping) -> Timing:
     """The timing of a row that has the columns of `measurements`."""
     column = measurements.c
+    clocks: str | None = row[column.sm_clocks_mhz]
     return Timing(
         samples_us=tuple(json.loads(row[column.samples_us])),
         median_us=row[column.median_us],
         q1_us=row[column.q1_us],
         q3_us=row[column.q3_us],
         cache=row[column.cache],
-        sm_clocks_mhz=tuple(json.loads(row[column.sm_clocks_mhz] or "[]")),
+        sm_clocks_mhz=() if clocks is None else tuple(json.loads(clocks)),
         discarded=row[column.discarded_count] or 0,
         throttled=row[column.throttled_count] or 0,
         passes=row[column.pass_count] or 1,
