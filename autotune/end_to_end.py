@@ -17,7 +17,8 @@ from autotune.compile import Binary, Program
 from autotune.device import Environment
 from autotune.errors import Rejected, StudyError
 from autotune.evaluate import DeviceEvaluator
-from autotune.layer_line import STRIKES, Progress
+from autotune.layer_line import STRIKES
+from autotune.layer_record import Progress
 from autotune.problem import Layer
 from autotune.render import render
 from autotune.source import KernelSource

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from autotune.errors import NoTemplate, StudyError
 from autotune.evaluate import Evaluator
 from autotune.layer_finals import FinalsPlan
-from autotune.layer_line import LayerResult, Progress
+from autotune.layer_record import LayerResult, Progress
 from autotune.problem import Layer
 from autotune.store import Store
 from autotune.study import Study, Technique

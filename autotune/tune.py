@@ -8,17 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from autotune.errors import DeviceError, NoTemplate, StudyError
 from autotune.evaluate import Evaluator
 from autotune.layer_finals import PLAIN_FINALS, FinalsPlan
-from autotune.layer_line import (
-    COLD_START,
-    PRIOR,
-    RECORDED_REJECTIONS,
-    WARM_START,
-    LayerLine,
-    LayerResult,
-    Progress,
-    Run,
-    Start,
-)
+from autotune.layer_line import RECORDED_REJECTIONS, LayerLine, Run
+from autotune.layer_record import COLD_START, PRIOR, WARM_START, LayerResult, Progress, Start
 from autotune.prior import first_configs
 from autotune.problem import Layer
 from autotune.space import Admission, BoundTemplate, SearchSpace, narrow

@@ -37,7 +37,7 @@ def kill_busiest_worker(mark: str, patience_s: float) -> None:
         before = {number: _ticks(number) for number, line in marked(mark).items() if "autotune.session" in line}
         time.sleep(_LOOK_S)
         spent = {number: _ticks(number) - ticks for number, ticks in before.items()}
-        if spent and max(spent.values()) > 0.5 * _LOOK_S * os.sysconf("SC_CLK_TCK"):
+        if spent and max(spent.values()) > 0.1 * _LOOK_S * os.sysconf("SC_CLK_TCK"):
             os.kill(max(spent, key=spent.__getitem__), signal.SIGKILL)
             return
     raise TimeoutError("no worker is busy")

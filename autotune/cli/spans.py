@@ -16,7 +16,7 @@ from autotune.template import KernelTemplate
 
 if TYPE_CHECKING:
     from autotune.end_to_end import SpanResult
-    from autotune.layer_line import Progress
+    from autotune.layer_record import Progress
     from autotune.store import BestRow, SpanRow, Store
 
 

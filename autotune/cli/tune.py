@@ -30,8 +30,8 @@ from autotune.template import load_templates
 from autotune.trial import Trial
 
 if TYPE_CHECKING:
-    from autotune.layer_line import LayerResult, StartResult
-    from autotune.layer_line import Progress as TuneProgress
+    from autotune.layer_record import LayerResult, StartResult
+    from autotune.layer_record import Progress as TuneProgress
 
 BASELINE = click.option(
     "--baseline", type=click.Choice(["cudnn"]), help="Time PyTorch's convolution in the same finals (needs PyTorch)."

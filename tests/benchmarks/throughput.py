@@ -23,7 +23,7 @@ import numpy as np
 
 from autotune.evaluate import DeviceEvaluator
 from autotune.layer_finals import FinalsPlan
-from autotune.layer_line import Progress
+from autotune.layer_record import Progress
 from autotune.problem import Layer
 from autotune.source import KernelSource
 from autotune.store import Store

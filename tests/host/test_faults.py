@@ -20,7 +20,7 @@ import pytest
 from autotune.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.evaluate import Deadlines, DeviceEvaluator
-from autotune.layer_line import LayerResult
+from autotune.layer_record import LayerResult
 from autotune.problem import Layer
 from autotune.space import BoundTemplate, SearchSpace
 from autotune.store import Store
@@ -166,7 +166,7 @@ import sys
 from concurrent.futures import wait
 from pathlib import Path
 from autotune.evaluate import Deadlines, DeviceEvaluator
-from autotune.layer_line import LayerResult
+from autotune.layer_record import LayerResult
 from autotune.problem import Conv2dProblem
 from autotune.render import render
 from autotune.space import BoundTemplate, SearchSpace

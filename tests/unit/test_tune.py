@@ -14,7 +14,7 @@ from autotune.compile import Binary
 from autotune.device import DeviceInfo, Environment
 from autotune.devices.null import NullEvaluator, predicted_us
 from autotune.errors import StudyError
-from autotune.layer_line import Progress
+from autotune.layer_record import Progress
 from autotune.problem import Conv2dProblem, Layer
 from autotune.source import KernelSource
 from autotune.store import Store, TrialRow

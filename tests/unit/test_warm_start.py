@@ -11,7 +11,7 @@ import pytest
 from autotune.cli.devices import open_evaluator
 from autotune.device import DeviceInfo
 from autotune.devices.null import NullEvaluator, predicted_us
-from autotune.layer_line import LayerResult
+from autotune.layer_record import LayerResult
 from autotune.problem import Conv2dProblem, Layer
 from autotune.render import render
 from autotune.space import SearchSpace
