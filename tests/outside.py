@@ -30,17 +30,26 @@ def none_left(mark: str, patience_s: float) -> bool:
     return not left
 
 
-def kill_busiest_worker(mark: str, patience_s: float) -> None:
-    """SIGKILL, as from the kernel's out-of-memory killer, to the worker in which a kernel spins."""
+def kill_device_worker(mark: str, patience_s: float) -> None:
+    """SIGKILL, as from the kernel's out-of-memory killer, to the worker that has a kernel loaded and is busy."""
     until = time.monotonic() + patience_s
     while time.monotonic() < until:
-        before = {number: _ticks(number) for number, line in marked(mark).items() if "autotune.session" in line}
+        before = {number: _ticks(number) for number in marked(mark) if _has_device(number)}
         time.sleep(_LOOK_S)
-        spent = {number: _ticks(number) - ticks for number, ticks in before.items()}
-        if spent and max(spent.values()) > 0.1 * _LOOK_S * os.sysconf("SC_CLK_TCK"):
-            os.kill(max(spent, key=spent.__getitem__), signal.SIGKILL)
-            return
+        for number, ticks in before.items():
+            if _ticks(number) - ticks > 0.1 * _LOOK_S * os.sysconf("SC_CLK_TCK"):
+                os.kill(number, signal.SIGKILL)
+                return
     raise TimeoutError("no worker is busy")
+
+
+def _has_device(number: int) -> bool:
+    """Whether a process has a host kernel or the CUDA driver mapped: compilers have neither."""
+    try:
+        maps = Path(f"/proc/{number}/maps").read_text()
+    except OSError:
+        return False
+    return "memfd:autotune-kernel" in maps or "libcuda.so" in maps
 
 
 def _ticks(number: int) -> int:

@@ -22,7 +22,7 @@ from autotune.space import BoundTemplate, SearchSpace
 from autotune.template import load_template
 from autotune.toolchain import find_nvcc
 from autotune.trial import Measured
-from tests.outside import MARK, kill_busiest_worker, none_left
+from tests.outside import MARK, kill_device_worker, none_left
 from tests.planted import FAULTS, GOOD, PLANTED_COMPILER
 
 pytestmark = pytest.mark.gpu
@@ -95,7 +95,7 @@ def test_good_kernel_is_measured(kernels: Kernels) -> None:
 @pytest.mark.parametrize("name", CUDA_FAULTS)
 def test_fault_is_caught_and_the_next_kernel_runs(kernels: Kernels, name: str) -> None:
     if name == "worker_is_killed":
-        threading.Thread(target=kill_busiest_worker, args=(THIS_RUN, DEADLINE_S), daemon=True).start()
+        threading.Thread(target=kill_device_worker, args=(THIS_RUN, DEADLINE_S), daemon=True).start()
     with pytest.raises(Rejected) as error:
         kernels.measure(name)
     assert f"{error.value.outcome}/{error.value.reason}" in CUDA_FAULTS[name].cuda, error.value.message
