@@ -168,22 +168,47 @@ extern "C" __global__ void pack_filters(const float* __restrict__ w, float* __re
     packed_w[i] = to_tf32(filter);
 }
 
+// What a thread copies: every ROW_STEP-th row of COPY_COLUMNS columns, THREADS apart. Of an image that is staged whole the
+// rows of all its channels follow each other, else those of a plane.
+constexpr int COPY_COLUMNS = (WINDOW_W + THREADS - 1) / THREADS;
+constexpr int ROW_STEP = COPY_COLUMNS > 1 ? 1 : THREADS / WINDOW_W;
+constexpr int COPIED_TOGETHER = PAD_H == 0 && WINDOW_H == H && C % CHANNELS == 0 ? CHANNELS : 1;  // channels
+constexpr int COPY_ROWS = COPIED_TOGETHER * WINDOW_H;
+
 // Starts copying the input of a cut of the channels of a unit's images.
 __device__ __forceinline__ void copy_inputs(float* staged, const float* __restrict__ x, int unit, int cut, int n) {
+    const int thread = static_cast<int>(threadIdx.x);
     const int first = unit / BANDS * IMAGES;
-    const int row = min(unit % BANDS * BAND_P, P - BAND_P) * STRIDE_H - PAD_H;
-    const float* from = x + (static_cast<long long>(first) * C + cut * CHANNELS) * (H * W);
-#pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < IMAGES * CHANNELS * WINDOW_H * WINDOW_W; i += THREADS) {
-        const int image = i / (CHANNELS * WINDOW_H * WINDOW_W), channel = i / (WINDOW_H * WINDOW_W) % CHANNELS;
-        const int window_row = i / WINDOW_W, column = i % WINDOW_W - PAD_W;
-        const int at = row + window_row % WINDOW_H;
-        bool inside = IMAGES == 1 || first + image < n;
-        if constexpr (C % CHANNELS > 0) inside = inside && cut * CHANNELS + channel < C;
-        if constexpr (PAD_H > 0) inside = inside && static_cast<unsigned>(at) < static_cast<unsigned>(H);
-        if constexpr (PAD_W > 0) inside = inside && static_cast<unsigned>(column) < static_cast<unsigned>(W);
-        copy_async<4>(staged + window_row * PITCH + i % WINDOW_W,
-                      inside ? from + (image * C + channel) * (H * W) + at * W + column : x, inside);
+    const int first_row = COPY_COLUMNS > 1 ? 0 : thread / WINDOW_W;
+    if (first_row >= ROW_STEP) return;
+    const int row = min(unit % BANDS * BAND_P, P - BAND_P) * STRIDE_H - PAD_H + first_row;
+#pragma unroll
+    for (int j = 0; j < COPY_COLUMNS; ++j) {
+        const int window_column = COPY_COLUMNS > 1 ? thread + j * THREADS : thread % WINDOW_W;
+        if (COPY_COLUMNS > 1 && window_column >= WINDOW_W) continue;
+        const int column = window_column - PAD_W;
+        const bool in_row = PAD_W == 0 || static_cast<unsigned>(column) < static_cast<unsigned>(W);
+        float* to = staged + first_row * PITCH + window_column;
+        const float* from = x + (static_cast<long long>(first) * C + cut * CHANNELS) * (H * W) + row * W + column;
+#pragma unroll 1
+        for (int i = 0; i < IMAGES * CHANNELS / COPIED_TOGETHER; ++i) {
+            const int image = i / (CHANNELS / COPIED_TOGETHER);
+            bool there = in_row && (IMAGES == 1 || first + image < n);
+            if constexpr (C % CHANNELS > 0) there = there && cut * CHANNELS + i % CHANNELS < C;
+            const auto copy_row = [&](int step) {
+                const bool copied = there && (PAD_H == 0 || static_cast<unsigned>(row + step) < static_cast<unsigned>(H));
+                copy_async<4>(to + step * PITCH, from + step * W, copied);
+            };
+#pragma unroll 16
+            for (int step = 0; step <= COPY_ROWS - ROW_STEP; step += ROW_STEP) copy_row(step);
+            constexpr int REST = COPY_ROWS % ROW_STEP;
+            if (first_row < REST) copy_row(COPY_ROWS - REST);
+            to += COPY_ROWS * PITCH;
+            from += COPIED_TOGETHER * (H * W);
+            if constexpr (IMAGES > 1 && CUTS > 1) {
+                if ((i + 1) % (CHANNELS / COPIED_TOGETHER) == 0) from += (C - CHANNELS) * (H * W);
+            }
+        }
     }
 }
 
