@@ -96,7 +96,7 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 //
 // mma_m16n8k8_tf32: d = a * b + c by all 32 lanes of a warp; of a and b the last 13 bits are ignored, so round with to_tf32.
 // Lane 4 g + t holds a (16 x 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), b (8 x 8) at (t, g), (t + 4, g), and c
-// and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
+// and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1). Of m16n8k4 it is the first half of a and b.
 
 #ifdef __CUDACC__
 // To the nearest number of 10 fraction bits, ties away from zero.
@@ -113,6 +113,13 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)
         : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
         : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
           "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k4_tf32(float (&d)[4], const float (&a)[2], float b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(b)), "f"(c[0]), "f"(c[1]),
+          "f"(c[2]), "f"(c[3]));
 }
 #else
 #include <autotune_host_ptx.h>
@@ -142,7 +149,9 @@ constexpr int STRIPS_Q = 2;  // of a row
 constexpr int STRIPS = IMAGES * BAND_P * STRIPS_Q, STRIP_TILES = (STRIPS + 15) / 16;
 constexpr int BLOCK_TILES = MAP_TILES * GROUPS_K;
 constexpr int CHANNELS = 6;  // staged at once
-constexpr int PAIRS = CHANNELS * R, STEPS = 3;
+constexpr int PAIRS = CHANNELS * R;
+constexpr int STEPS = 3;
+constexpr bool LAST_IS_HALF = true;  // four pairs or fewer
 constexpr int WINDOW_H = 25, WINDOW_W = 25;  // input of a band, padding too
 constexpr int PITCH = 25;  // floats of a staged row: odd, so that neighbouring rows begin in different banks
 constexpr int PLANE = WINDOW_H * PITCH;
@@ -220,21 +229,32 @@ __device__ __forceinline__ int pair_at(int pair) {
 
 using Sums = float[COLUMNS][MAP_TILES][4];
 
-// sums += the products of one step: `rows` are where this lane's two strips begin, `filters` its first fragment.
-__device__ __forceinline__ void add_step(Sums& sums, const float* const (&rows)[2], int step,
+// d = pixels * filters + c, DEPTH pairs deep, 8 or 4.
+template <int DEPTH>
+__device__ __forceinline__ void multiply(float (&d)[4], const float (&pixels)[DEPTH / 2], const Filters& filters,
+                                         const float (&c)[4]) {
+    if constexpr (DEPTH == 8) {
+        mma_m16n8k8_tf32(d, pixels, filters.at, c);
+    } else {
+        mma_m16n8k4_tf32(d, pixels, filters.at[0], c);
+    }
+}
+
+// sums += the products of one step, DEPTH pairs from `first` on: `rows` are where this lane's two strips begin, `filters` its
+// first fragment.
+template <int DEPTH>
+__device__ __forceinline__ void add_step(Sums& sums, const float* const (&rows)[2], int first,
                                          const Filters* __restrict__ filters) {
-    const int pair = step * 8 + static_cast<int>(threadIdx.x) % 4;
-    const int first_pair = pair_at(pair), second_pair = pair_at(pair + 4);
-    float inputs[4][STRIP_INPUTS];
+    constexpr int FRAGMENT = DEPTH / 2;  // inputs of a lane for one product
+    const int pair = first + static_cast<int>(threadIdx.x) % 4;
+    float inputs[FRAGMENT][STRIP_INPUTS];
 #pragma unroll
-    for (int i = 0; i < STRIP_INPUTS; ++i) {
+    for (int l = 0; l < FRAGMENT; ++l) {
+        const float* const row = rows[l % 2] + pair_at(pair + l / 2 * 4);
 #pragma unroll
-        for (int strip = 0; strip < 2; ++strip) {
-            inputs[strip][i] = rows[strip][first_pair + i];
-            inputs[strip + 2][i] = rows[strip][second_pair + i];
+        for (int i = 0; i < STRIP_INPUTS; ++i) {
+            inputs[l][i] = to_tf32(row[i]);
         }
-#pragma unroll
-        for (int l = 0; l < 4; ++l) inputs[l][i] = to_tf32(inputs[l][i]);
     }
 #pragma unroll
     for (int s = 0; s < S; ++s) {
@@ -244,10 +264,12 @@ __device__ __forceinline__ void add_step(Sums& sums, const float* const (&rows)[
 #pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
             const int at = j * STRIDE_W + s * DILATION_W;
-            const float pixels[4] = {inputs[0][at], inputs[1][at], inputs[2][at], inputs[3][at]};
+            float pixels[FRAGMENT];
+#pragma unroll
+            for (int l = 0; l < FRAGMENT; ++l) pixels[l] = inputs[l][at];
 #pragma unroll
             for (int tile = 0; tile < MAP_TILES; ++tile) {
-                mma_m16n8k8_tf32(sums[j][tile], pixels, filter[tile].at, sums[j][tile]);
+                multiply<DEPTH>(sums[j][tile], pixels, filter[tile], sums[j][tile]);
             }
         }
     }
@@ -344,10 +366,11 @@ conv2d_mma(const float* __restrict__ x, const float* __restrict__ packed_w, cons
                     const float* const rows[2] = {inputs + strips[0].input(), inputs + strips[1].input()};
                     const Filters* step_filters = filters + cut * (STEPS * STEP_FILTERS);
 #pragma unroll 1
-                    for (int i = 0; i < STEPS; ++i) {
-                        add_step(sums, rows, i, step_filters);
+                    for (int i = 0; i < STEPS - LAST_IS_HALF; ++i) {
+                        add_step<8>(sums, rows, i * 8, step_filters);
                         step_filters += STEP_FILTERS;
                     }
+                    if constexpr (LAST_IS_HALF) add_step<4>(sums, rows, (STEPS - 1) * 8, step_filters);
                 }
                 if (round == ROUNDS - 1) stage = stage + 1 == STAGES ? 0 : stage + 1;
             }

@@ -1,4 +1,4 @@
-"""Matrix products of a warp against plain products; the fragments lie as the PTX ISA says of m16n8k8 with .tf32."""
+"""Matrix products of a warp against plain products; the fragments lie as the PTX ISA says of the .tf32 ones."""
 
 from __future__ import annotations
 
@@ -25,10 +25,16 @@ extern "C" __global__ void multiply(const float* a, const float* b, const float*
         for (float& value : fa) value = to_tf32(value);
         for (float& value : fb) value = to_tf32(value);
     }
-    mma_m16n8k8_tf32(fc, fa, fb, fc);
+    mma_m16n8k8_tf32(fc, fa, fb, fc);  // DEPTH 8
     for (int i = 0; i < 4; ++i) d[(group + i / 2 * 8) * 8 + 2 * t + i % 2] = fc[i];
 }
 """
+
+HALF = TF32.replace(
+    "mma_m16n8k8_tf32(fc, fa, fb, fc);  // DEPTH 8",
+    "const float half[2] = {fa[0], fa[1]}; mma_m16n8k4_tf32(fc, half, fb[0], fc);",
+)
+"""Of the same matrices, the first four columns of a and rows of b."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -53,11 +59,14 @@ def to_nearest(values: Floats) -> Floats:
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize(("rounding", "operand"), [(0, without_last_bits), (1, to_nearest)])
-def test_tf32_product(bench: Bench, order: int, rounding: int, operand: Callable[[Floats], Floats]) -> None:
+@pytest.mark.parametrize(("text", "depth"), [(TF32, 8), (HALF, 4)], ids=["m16n8k8", "m16n8k4"])
+def test_tf32_product(
+    bench: Bench, order: int, rounding: int, operand: Callable[[Floats], Floats], text: str, depth: int
+) -> None:
     a, b, c = operands(order)
     arguments = (a, b, c, np.zeros_like(c), np.int32(rounding))
-    *_, d = bench.run(TF32, "multiply", arguments, block=64, order_seed=order)
-    expected = operand(a).astype(np.float64) @ operand(b).astype(np.float64) + c
+    *_, d = bench.run(text, "multiply", arguments, block=64, order_seed=order)
+    expected = operand(a)[:, :, :depth].astype(np.float64) @ operand(b)[:, :depth].astype(np.float64) + c
     np.testing.assert_array_less(np.abs(d), np.abs(expected) * (1 + 1e-15))  # sums are cut off, never rounded up
     np.testing.assert_array_less(np.abs(expected) * (1 - 2.0**-22), np.abs(d))
 

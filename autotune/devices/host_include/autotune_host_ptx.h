@@ -50,10 +50,11 @@ struct Fragments {
     float* d;
 };
 
-// PTX ISA, matrix fragments for mma.m16n8k8 with .tf32: lane 4 g + t holds rows g and g + 8 of a, column g of b, and of d
+// PTX ISA, matrix fragments for mma.m16n8k4 and mma.m16n8k8 with .tf32: lane 4 g + t holds rows g and g + 8 of a, column g of b, and of d
 // columns 2 t and 2 t + 1.
+template <int K>
 struct Tf32Fragments {
-    static constexpr int DEPTH = 8;
+    static constexpr int DEPTH = K;
     static float operand(const void* elements, int i) {  // the instruction ignores the last 13 bits
         return float_of(bits_of(static_cast<const float*>(elements)[i]) & 0xffffe000u);
     }
@@ -101,5 +102,9 @@ inline float to_tf32(float value) {
 }
 inline void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2], const float (&c)[4],
                              int line = __builtin_LINE()) {
-    autotune_host::multiply_together<autotune_host::Tf32Fragments>(d, a, b, c, line);
+    autotune_host::multiply_together<autotune_host::Tf32Fragments<8>>(d, a, b, c, line);
+}
+inline void mma_m16n8k4_tf32(float (&d)[4], const float (&a)[2], float b, const float (&c)[4],
+                             int line = __builtin_LINE()) {
+    autotune_host::multiply_together<autotune_host::Tf32Fragments<4>>(d, a, &b, c, line);
 }
