@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from autotune.cli.tables import Cell, Column, format_options, show
 from autotune.device import DeviceInfo, devices_named, parse_device
 from autotune.errors import DeviceError, StudyError
 from autotune.nearness import device_distance, differences, layer_distance
-from autotune.problem import Layer
+from autotune.problem import Conv2dProblem, Layer
 from autotune.study import find_study, load_study, study_names
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
             name = asked(what)
             answers = tuple(_answers(store, name, device))
             show(answers, BEST_COLUMNS, style)
-            if device is None and not any(one.standing for one in answers):
-                _tell_why(store, name, db)
+            if device is None and not (answers and all(one.standing for one in answers)):
+                _tell_why(store, name, db, [one.layer.problem for one in answers if one.standing is None])
             return
         info = None if device is None else named_device(store, device)
         layers = _layers(store, what)
@@ -134,8 +134,10 @@ def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None) -> 
     return found or [Answer(name, layer, None)]
 
 
-def _tell_why(store: Store, what: str | None, db: str) -> None:
+def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Conv2dProblem]) -> None:
     """Say that there are results which do not count as best, where that is so."""
+    places: Sequence[str | Conv2dProblem | None] = unanswered or [what]
+    first = [row for place in places for row in store.trials(place, outcome="correct", limit=1)]
     spaces = store.space_trials(what, limit=1)
     if spaces:
         click.echo(
@@ -143,9 +145,9 @@ def _tell_why(store: Store, what: str | None, db: str) -> None:
             f"kernel here; `autotune trials {what or spaces[0].study} --sort median` lists it",
             err=True,
         )
-    elif any(row.origin == "imported" and row.median_us for row in store.trials(what)):
+    elif any(row.origin == "imported" for row in first):
         again = f"autotune retime {what}" if what else "autotune retime"
-        click.echo(f"{db}: what there is was imported and counts once it was measured here: `{again}`", err=True)
+        click.echo(f"{db}: imported trials count once they were measured here: `{again}`", err=True)
 
 
 def _answers(store: Store, what: str | None, device: str | None) -> Iterator[Answer]:
@@ -160,10 +162,6 @@ def _answers(store: Store, what: str | None, device: str | None) -> Iterator[Ans
     for name, layer in asked_about:
         if layer.problem in answered:
             continue
-        if any(row.origin == "imported" for row in store.trials(layer.problem, outcome="correct", limit=1)):
-            click.echo(
-                f"{name}: there are imported trials; they count once `autotune retime` measured them here", err=True
-            )
         yield Answer(name, layer, None)
 
 

@@ -18,10 +18,11 @@ from autotune.space import BoundTemplate
 from autotune.template import KernelTemplate, load_templates
 
 if TYPE_CHECKING:
-    from autotune.store import BestRow, Store, TrialRow
+    from autotune.store import BestRow, KernelProfile, Store, TrialRow
     from autotune.why import Effect, Neighbour, Why
 
 _SHOWN = 10  # groups of failures on the terminal
+_STALLS_SHOWN = 2  # reasons of a profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Explained:
     """but for those that were tried"""
     rules: str
     """what is to be known about the neighbours, such as that the family has changed since; empty when nothing"""
+    profiles: tuple[KernelProfile, ...]
+    """what a profiler saw of its launches, last"""
 
     def judged(self, ratio: float | None) -> str | None:
         """Whether a kernel of this many times the winner's time is slower or faster beyond noise."""
@@ -78,7 +81,7 @@ def why(
         rows = store.best(asked(what), info, accuracy=accuracy)
         if not rows:
             raise StoreError(
-                f"{db}: no correct trial of {what}{f' on {info.name}' if info else ''} to explain; "
+                f"{db}: no best kernel of {what}{f' on {info.name}' if info else ''} to explain; "
                 f"`autotune trials {what}` lists what there is"
             )
         found = [_explained(store, families, with_floor(store, row)) for row in undominated(rows)]
@@ -96,14 +99,17 @@ def _explained(store: Store, families: Mapping[str, KernelTemplate], standing: S
     why_it = explain(standing.best, store.trials(winner.problem, generations="all"))
     floor = store.noise_floor(winner.device, winner.policy)
     noise = floor.noise_fraction if floor else None
+    seen = [row.profile for row in store.profiles(standing.best.name) if row.row.id == winner.id]
+    profiles = tuple({profile.position: profile for profile in seen}.values())
     family = families.get(winner.trial.config.template)
     if family is None:
-        return Explained(standing, why_it, noise, (), f"the family {winner.trial.config.template} is not installed")
+        missing = f"the family {winner.trial.config.template} is not installed"
+        return Explained(standing, why_it, noise, (), missing, profiles)
     tried = {(step.param, step.value) for step in why_it.steps}
     around = neighbours(BoundTemplate(family, winner.problem, winner.device), winner.trial.config)
     around = tuple(one for one in around if (one.param, one.value) not in tried)
     changed = "" if family.hash == winner.template_hash else "by the installed file, which has changed since"
-    return Explained(standing, why_it, noise, around, changed)
+    return Explained(standing, why_it, noise, around, changed, profiles)
 
 
 def _print(explained: Explained) -> None:
@@ -153,6 +159,10 @@ def _head(explained: Explained) -> Iterator[str]:
         spills = f"{trial.resources.spill_bytes} bytes spilled" if trial.resources.spill_bytes else "no spills"
         words.append(f"{trial.resources.registers} registers, {spills}")
     yield f"  {'; '.join(words) or 'what limits it is not known: not a calibrated GPU'}"
+    for profile in explained.profiles:
+        stalls = ", ".join(f"{reason} {warps:.1f}" for reason, warps in profile.stalls[:_STALLS_SHOWN])
+        occupancy = "-" if profile.achieved_occupancy is None else f"{profile.achieved_occupancy:.2g}"
+        yield f"  {profile.tool} on {profile.entry}: achieved occupancy {occupancy}, warps stalled for {stalls or '-'}"
     yield f"  {_default_words(explained.why)}"
 
 

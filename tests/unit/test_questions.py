@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .test_cli import rows
+from autotune.store import KernelProfile, Store
+
+from .test_cli import rows, table
 from .tiny import Command, Finished, changed, write_family
 
 RECORDED = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
@@ -40,6 +42,31 @@ def test_why_tells_of_parameters_steps_families_and_failures(filled: Path, autot
     assert autotune("why", "small", "--csv").out.startswith("layer,device,accuracy,about,template,parameter,")
 
 
+def test_why_tells_what_a_profiler_saw(filled: Path, autotune: Command) -> None:
+    with Store("autotune.db") as store:
+        (best,) = store.best("small")
+        seen = KernelProfile("ncu 2025.3", 0, "conv2d_tiny", achieved_occupancy=0.46, stalls=(("barrier", 3.25),))
+        store.add_profiles(best.row, best.row.device, best.row.environment, [seen])
+    line = "  ncu 2025.3 on conv2d_tiny: achieved occupancy 0.46, warps stalled for barrier 3.2\n"
+    assert line in autotune("why", "small.one").out
+
+
+@pytest.mark.parametrize(
+    "words", [("why", "small.one"), ("history", "small.one"), ("diff", "small", "small"), ("best", "--device", "null")]
+)
+def test_answers_are_the_same_as_csv_and_change_nothing(
+    words: tuple[str, ...], folder: Path, filled: Path, autotune: Command
+) -> None:
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    objects = rows(autotune(*words, "--json"))
+    header, *lines = table(autotune(*words, "--csv"))
+    assert objects
+    assert header == list(objects[0])
+    assert lines == [["" if value is None else str(value) for value in row.values()] for row in objects]
+    assert autotune("stale", "--csv").out.startswith("layer,device,accuracy,")
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
 def test_why_needs_no_installed_family(filled: Path, autotune: Command) -> None:
     text = autotune("why", "small.one").out
     assert "allowed and not tried (the family tiny is not installed): none" in text
@@ -52,7 +79,7 @@ def test_why_says_when_there_is_nothing_to_explain(filled: Path, autotune: Comma
     assert "no study or layer 'large'" in autotune("why", "large").complaint
     change(filled, "UPDATE trials SET median_us = NULL, ranked_us = NULL, outcome = 'runtime'")
     complaint = autotune("why", "small").complaint
-    assert complaint == "autotune.db: no correct trial of small to explain; `autotune trials small` lists what there is"
+    assert complaint == "autotune.db: no best kernel of small to explain; `autotune trials small` lists what there is"
 
 
 @pytest.mark.parametrize("layer", ["lenet-k5.conv1", "lenet-k7.conv2", "fashion-k7.conv1"])
@@ -253,8 +280,8 @@ def test_merged_results_are_asked_about_and_count_once_retimed(folder: Path, tun
     assert autotune("merge", "other.db").code == 0
     none = autotune("best", "other", "--json")
     assert [row["match"] for row in rows(none)] == ["none"]
-    assert none.err == "other.one: there are imported trials; they count once `autotune retime` measured them here\n"
-    assert autotune("why", "other").complaint.startswith("autotune.db: no correct trial of other to explain")
+    assert none.err == "autotune.db: imported trials count once they were measured here: `autotune retime other`\n"
+    assert autotune("why", "other").complaint.startswith("autotune.db: no best kernel of other to explain")
     (finals,) = rows(autotune("history", "other", "--json"))
     assert str(finals["note"]).startswith("imported"), "and no improvement here"
     (row,) = rows(autotune("diff", "small", "small@2", "--json"))
