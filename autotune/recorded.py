@@ -48,6 +48,9 @@ MOST_VALUES = 2**15 - 1
 
 T4_VERSION = "1.0.0"
 """of the T4 schema that is read and written; a file that does not say counts as this one"""
+MOST_DIGITS = 300
+"""Of a whole number, which must also be a float."""
+
 OTHER_FAILURE = (Outcome.RUNTIME, "other")
 FAILED_TIME_MS = 1e20
 """Old Kernel Tuner cache files write this time for a failed config."""
@@ -194,7 +197,7 @@ def recording_of(
     name: str, template: str, device_name: str, params: Sequence[tuple[str, Sequence[Json]]], records: Iterable[Record]
 ) -> Recording:
     """A recording from its records; StudyError when one does not fit the parameters or none is correct."""
-    fields = tuple(_param(param, values) for param, values in params)
+    fields = tuple(_param(f"{name}: {param}", param, values) for param, values in params)
     positions = [{value: i for i, value in enumerate(param.values)} for param in fields]
     found: dict[tuple[int, ...], Record] = {}
     for record in records:
@@ -204,7 +207,7 @@ def recording_of(
                 raise StudyError(f"{name}: a config lacks the parameter {param.name!r}: {dict(record.values)}")
             place = places.get(record.values[param.name])
             if place is None:
-                allowed = ", ".join(str(value) for value in param.values)
+                allowed = _listed(param.values)
                 raise StudyError(
                     f"{name}: {param.name} = {record.values[param.name]!r} is not one of its values ({allowed})"
                 )
@@ -230,7 +233,7 @@ def _text(path: Path) -> str:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
-        return content.decode()
+        return content.decode("utf-8-sig")
     except (OSError, EOFError, zlib.error) as error:
         raise StudyError(f"{path}: cannot be read: {error}") from error
     except UnicodeDecodeError as error:
@@ -243,6 +246,8 @@ def _parse(path: Path, text: str) -> Json:
         return _json(text)
     except RecursionError:
         raise StudyError(f"{path}: nested too deeply to be a recording") from None
+    except _NoNumber as error:
+        raise StudyError(f"{path}: {error}") from None
     except json.JSONDecodeError as error:
         body = text.rstrip().removesuffix(",")
         for closing in ("}}", "}", "]}"):
@@ -251,9 +256,19 @@ def _parse(path: Path, text: str) -> Json:
         raise StudyError(f"{path}:{error.lineno}: not JSON: {error.msg} (column {error.colno})") from error
 
 
+class _NoNumber(Exception):
+    """A number in the file that cannot be one of a recording."""
+
+
 def _json(text: str) -> Json:
-    document: Json = json.loads(text)
+    document: Json = json.loads(text, parse_int=_integer)
     return document
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise _NoNumber(f"a number of {len(digits)} digits: {digits[:20]}...; expected at most {MOST_DIGITS}")
+    return int(digits)
 
 
 def _kernel_tuner(path: Path, document: Mapping[str, Json]) -> Recording:
@@ -316,7 +331,7 @@ def _measured_time(result: Mapping[str, Json], where: str) -> float | None:
         measurement = _object(entry, f"{where}.measurements")
         if measurement.get("name") == "time":
             value = measurement.get("value")
-            return float(value) if isinstance(value, int | float) else None
+            return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
     raise StudyError(f"{where}.measurements: no measurement named `time`")
 
 
@@ -324,6 +339,12 @@ def _timed(values: Mapping[str, Value], time: float, us_per_unit: float) -> Reco
     if not math.isfinite(time) or not 0 < time < FAILED_TIME_MS:
         return Record(values, None, OTHER_FAILURE)
     return Record(values, time * us_per_unit, None)
+
+
+def _listed(values: Sequence[Value]) -> str:
+    """The first few values, shortened."""
+    words = ", ".join(str(value)[:20] for value in values[:12])
+    return f"{words}, ..." if len(values) > 12 else words
 
 
 def _object(value: Json, where: str) -> Mapping[str, Json]:
@@ -349,13 +370,13 @@ def _value(value: Json) -> Value:
     return value if isinstance(value, bool | int | str) else json.dumps(value)
 
 
-def _param(name: str, values: Sequence[Json]) -> RecordedParam:
+def _param(where: str, name: str, values: Sequence[Json]) -> RecordedParam:
     """A parameter with each of its values once; 1, 1.0 and true are one value."""
     distinct: dict[Value, Json] = {}
     for value in values:
         distinct.setdefault(_value(value), value)
     if len(distinct) > MOST_VALUES:
-        raise StudyError(f"{name}: {len(distinct)} values; a parameter has at most {MOST_VALUES}")
+        raise StudyError(f"{where}: {len(distinct)} values; a parameter has at most {MOST_VALUES}")
     return RecordedParam(name, tuple(distinct), tuple(distinct.values()))
 
 

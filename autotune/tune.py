@@ -87,9 +87,12 @@ def start_of(
     if study.prior and len(first) < most:
         rates = store.rates(info)
         if not {"copy", "fp32"} <= rates.keys():
-            raise DeviceError(
-                f"prior: {info.name} was never calibrated; run `autotune devices --calibrate` with this database first"
+            advice = (
+                "leave the prior out"
+                if info.kind == "replay"
+                else "run `autotune devices --calibrate` with this database first"
             )
+            raise DeviceError(f"prior: {info.name} was never calibrated; {advice}")
         for config in first_configs(spaces, info, rates, most=most - len(first), seed=study.seed):
             first.setdefault(config, PRIOR)
     return Start(first, layers)

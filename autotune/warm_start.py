@@ -21,7 +21,7 @@ from autotune.space import SearchSpace
 from autotune.store import Leader
 from autotune.trial import Config
 
-Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.intp]
 
 MOST = 10
@@ -87,7 +87,7 @@ def warm_start(
 ) -> WarmStart:
     """Up to `most` feasible configs, the most promising first; none where nothing near was ever tuned."""
     places = near(problem, device, leaders)
-    offers = [offer for space in spaces if len(space.rows) for offer in _offers(space, places)]
+    offers = [offer for space in spaces if len(space.rows) and space.params for offer in _offers(space, places)]
     taken: dict[str, int] = {}
     configs: list[Config] = []
     while offers and len(configs) < most:
@@ -153,12 +153,13 @@ class _Code:
         self.rows = np.stack([table[space.rows[:, column]] for column, table in enumerate(narrowed)], axis=1)
         """positions of the feasible configs"""
         scale = WEIGHT / math.sqrt(len(narrowed))
-        self._tables: list[Floats] = []
+        self._tables: list[Singles] = []
         for positions in self._positions.values():
             count = len(positions)
             below = np.arange(count - 1)[None, :] < np.arange(count)[:, None]
             thermometer = below * math.sqrt(scale * ORDER / max(1, count - 1))
-            self._tables.append(np.hstack([thermometer, np.eye(count) * math.sqrt(scale * (1 - ORDER) / 2)]))
+            table = np.hstack([thermometer, np.eye(count) * math.sqrt(scale * (1 - ORDER) / 2)])
+            self._tables.append(table.astype(np.float32))  # of up to 200,000 configs
 
     def knows(self, config: Config) -> bool:
         """Whether a config is of this family as it is now."""
@@ -174,19 +175,19 @@ class _Code:
         values = config.values()
         return np.array([positions[values[name]] for name, positions in self._positions.items()])
 
-    def vectors(self, positions: Ints) -> Floats:
+    def vectors(self, positions: Ints) -> Singles:
         """The vectors of configs given by their positions."""
         return np.hstack([table[positions[:, column]] for column, table in enumerate(self._tables)])
 
 
-def _closest(rows: Floats, to: Floats) -> Ints:
+def _closest(rows: Singles, to: Singles) -> Ints:
     """Which rows are among the NEIGHBOURS closest to any of some vectors."""
     most = min(NEIGHBOURS, len(rows))
     apart = _squares(to, rows)
     return np.unique(np.argpartition(apart, most - 1, axis=1)[:, :most])
 
 
-def _squares(left: Floats, right: Floats) -> Floats:
+def _squares(left: Singles, right: Singles) -> Singles:
     """Squared distances [len(left), len(right)]."""
     lengths = np.einsum("ij,ij->i", left, left)[:, None] + np.einsum("ij,ij->i", right, right)[None, :]
     return np.asarray(np.maximum(lengths - 2 * left @ right.T, 0))

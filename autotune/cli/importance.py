@@ -58,8 +58,8 @@ def importance(what: str, db: str, template: str | None, style: str | None) -> N
             if found:
                 rows += _rows(names[problem], device, space.template, found)
     if not rows:
-        of = f" of the family {template}" if template else ""
-        raise StoreError(f"{db}: {what}: there are not 20 correct trials of one family{of}, too few to say anything")
+        family = f"the family {template}" if template else "any family"
+        raise StoreError(f"{db}: {what}: there are not 20 correct trials of {family}, too few to say anything")
     show(rows, _COLUMNS, style)
 
 

@@ -41,7 +41,7 @@ def list_leaders(
         .join(devices, devices.c.id == trials.c.device_id)
         .join(templates, templates.c.id == trials.c.template_id)
         .where(
-            trials.c.median_us.is_not(None),
+            trials.c.median_us > 0,
             trials.c.policy == policy,
             trials.c.accuracy.in_(accuracies),
             devices.c.kind.in_(kinds),

@@ -54,6 +54,15 @@ def test_a_cache_file_keeps_its_order_its_times_and_its_failures(tmp_path: Path)
     assert all(recording.trial(0, recording.config(row)).compiled for row in range(5))  # each costs an evaluation
 
 
+def test_values_keep_the_form_that_the_file_gives_them(tmp_path: Path) -> None:
+    values = [0.5, [1, 2], None, True, "text", 2.0]
+    cache = {str(i): {"block": value, "time": 1.0 + i} for i, value in enumerate(values)}
+    document = {"tune_params_keys": ["block"], "tune_params": {"block": values}, "cache": cache}
+    text = "\ufeff" + json.dumps(document)  # with the mark that some editors write
+    recording = read_recording(written(tmp_path / "cache.json", text))
+    assert [recording.entry(recording.config(row))["config"] for row in range(6)] == [{"block": v} for v in values]
+
+
 @pytest.mark.parametrize("cut", ["}}", "}"])
 def test_missing_closing_brackets_and_gzip_change_nothing(tmp_path: Path, cut: str) -> None:
     text = json.dumps(CACHE).removesuffix(cut)
@@ -110,6 +119,11 @@ def test_t4_values_are_ascending_and_units_are_respected(tmp_path: Path) -> None
         (json.dumps(CACHE | {"cache": {"9": {"block": 64, "time": 1.0}}}), r"lacks the parameter 'unroll'"),
         (json.dumps(CACHE | {"cache": {"9": {"block": 64}}}), r"cache\['9'\]: `time` is None"),
         (json.dumps(CACHE | {"objective": "GFLOP/s"}), r"objective = 'GFLOP/s'"),
+        ('{"cache": ' + "9" * 5000 + "}", r"a number of 5000 digits: 99999"),
+        (
+            json.dumps(CACHE | {"tune_params": CACHE["tune_params"] | {"block": list(range(40000))}}),  # type: ignore[operator]
+            r"bad\.json: block: 40000 values; a parameter has at most 32767",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_path_and_reason(tmp_path: Path, text: str, says: str) -> None:
