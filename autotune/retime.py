@@ -44,7 +44,7 @@ class Retimed:
 
 @dataclass(frozen=True, slots=True)
 class NotRetimed:
-    """A kernel whose text is not at hand, and why; nothing is stored of it."""
+    """A kernel that cannot be run, and why; nothing is stored of it."""
 
     row: TrialRow
     why: str
@@ -82,12 +82,16 @@ def retime(
 ) -> Iterator[Retimed | NotRetimed]:
     """Verify and time kernels of one layer again and store what came of each; `budget_s` is for each policy."""
     evaluator.begin_layer(problem)
+    here = (evaluator.info.name, evaluator.environment.driver, evaluator.environment.toolkit)
+    refused = {row.source_hash for row in store.quarantine_rows() if (row.device, row.driver, row.toolkit) == here}
     for policy in dict.fromkeys(row.policy for row in rows):
         compiled: list[tuple[TrialRow, KernelSource, Future[Binary]]] = []
         for row in (row for row in rows if row.policy == policy):
             source = _source(row, store, families)
             if isinstance(source, str):
                 yield NotRetimed(row, source)
+            elif source.hash in refused:
+                yield NotRetimed(row, "it is quarantined; `autotune quarantine --clear` gives it another chance")
             else:
                 compiled.append((row, source, evaluator.compile(source)))
         yield from _in_turns(compiled, policy, evaluator, store, budget_s)

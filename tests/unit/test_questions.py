@@ -336,6 +336,19 @@ def test_retime_says_what_it_cannot_do(filled: Path, autotune: Command) -> None:
     assert "small.one: no correct trial of null to re-time" in finished.err
 
 
+def test_retime_does_not_launch_what_is_quarantined(filled: Path, autotune: Command) -> None:
+    (best,) = rows(autotune("best", "--json"))
+    change(
+        filled,
+        "INSERT INTO quarantine (device_id, environment_id, source_id, reason, message, created_at) SELECT device_id, "
+        "environment_id, source_id, 'crash', 'twice', '2026-11-20T00:00:00.000000Z' FROM trials "
+        f"JOIN sources ON sources.id = source_id WHERE hash = '{best['source_hash']}'",
+    )
+    finished = autotune("retime", "--device", "null", "--best", "1", "--json")
+    assert rows(finished) == []
+    assert "is not re-timed: it is quarantined" in finished.err
+
+
 @pytest.mark.cxx
 def test_retime_runs_kernels(folder: Path, autotune: Command) -> None:
     words = ("--templates", "families", "--device", "host")
