@@ -10,6 +10,7 @@ from pathlib import Path
 
 MARK = "AUTOTUNE_TEST_MARK"
 _LOOK_S = 0.4  # for which a process is watched before it counts as busy
+_SPINNING_S = 3.0  # longer than any good kernel's verification keeps a worker busy
 
 
 def marked(mark: str) -> dict[int, str]:
@@ -31,13 +32,20 @@ def none_left(mark: str, patience_s: float) -> bool:
 
 
 def kill_device_worker(mark: str, patience_s: float) -> None:
-    """SIGKILL, as from the kernel's out-of-memory killer, to the worker that has a kernel loaded and is busy."""
+    """SIGKILL, as from the kernel's out-of-memory killer, to the worker in which a kernel does not end."""
     until = time.monotonic() + patience_s
+    busy: dict[int, int] = {}
     while time.monotonic() < until:
         before = {number: _ticks(number) for number in marked(mark) if _has_device(number)}
         time.sleep(_LOOK_S)
-        for number, ticks in before.items():
-            if _ticks(number) - ticks > 0.1 * _LOOK_S * os.sysconf("SC_CLK_TCK"):
+        working = [
+            number
+            for number, ticks in before.items()
+            if _ticks(number) - ticks > 0.1 * _LOOK_S * os.sysconf("SC_CLK_TCK")
+        ]
+        busy = {number: busy.get(number, 0) + 1 for number in working}
+        for number, looks in busy.items():
+            if looks * _LOOK_S > _SPINNING_S:
                 os.kill(number, signal.SIGKILL)
                 return
     raise TimeoutError("no worker is busy")

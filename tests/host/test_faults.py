@@ -113,7 +113,7 @@ def kill_the_planted_worker(database: Path, mark: str) -> None:
             running = connection.execute(f"{query} ORDER BY trials.id LIMIT 1").fetchone()  # the next waits behind it
             connection.close()
             if running == ("worker_is_killed",):
-                kill_device_worker(mark, DEADLINE_S)
+                kill_device_worker(mark, 2 * DEADLINE_S)
                 return
 
 
