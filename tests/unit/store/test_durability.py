@@ -1,9 +1,8 @@
-"""Several processes write into one file and one of them is killed: nothing is lost, nothing is torn."""
+"""Several processes write into one file: nothing is lost, nothing is torn, nobody waits for long."""
 
 from __future__ import annotations
 
 import json
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -18,8 +17,8 @@ from autotune.trial import Outcome
 
 from .builders import CONV1, correct, open_scope, run_trial
 
-PROCESSES = 4
-TRIALS = 50
+PROCESSES = 8
+TRIALS = 25
 ROOT = Path(__file__).parents[3]
 
 WRITER = """
@@ -65,7 +64,7 @@ def check_consistent(path: Path) -> None:
     raw.close()
 
 
-def test_four_writers_lose_nothing(path: Path) -> None:
+def test_eight_writers_lose_nothing(path: Path) -> None:
     writers = [start_writer(path, f"study{index}", TRIALS) for index in range(PROCESSES)]
     for writer in writers:
         _, errors = writer.communicate(timeout=120)
@@ -77,32 +76,6 @@ def test_four_writers_lose_nothing(path: Path) -> None:
             assert [(row.trial.number, row.median_us) for row in rows] == [(n, 10.0 + n) for n in range(TRIALS)]
         assert len(store.query("SELECT * FROM layers").rows) == 2, "they share the layers"
         assert len(store.query("SELECT * FROM sources").rows) == TRIALS, "and the sources"
-
-
-def test_a_killed_writer_leaves_a_consistent_file(path: Path) -> None:
-    promised: set[int] = set()
-    for kill in range(6):
-        writer = start_writer(path, "study", 100_000)
-        assert writer.stdout is not None
-        assert writer.stderr is not None
-        assert writer.stdout.readline() == "ready\n"
-        time.sleep(0.013 * kill)
-        writer.send_signal(signal.SIGKILL)
-        promised |= {int(line) for line in writer.stdout.read().split()}
-        writer.stdout.close()
-        writer.stderr.close()
-        writer.wait()
-        check_consistent(path)
-        with Store(path) as store:
-            scope = open_scope(store, study="study")
-            stored = {trial.number for trial in store.history(scope)}
-            suspects = store.suspects(scope)
-            assert promised <= stored, "what was reported as committed is there"
-            assert len(suspects) <= 1
-            for suspect in suspects:
-                assert suspect.key.source_hash is not None
-                store.end_trial(suspect.key, correct(suspect.key.number, 1.0))
-    assert promised
 
 
 def test_a_reader_in_the_middle_of_a_look_holds_no_writer_up(path: Path, store: Store) -> None:
