@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from autotune.problem import Conv2dProblem
 from autotune.space import Admission, BoundTemplate, SearchSpace
 from autotune.template import KernelTemplate, load_template
 from autotune.trial import Config, Value
+from tests.benchmarks.search_cost import large_space
 from tests.unit.tiny import DEVICE, SMALL, bind, tiny
 
 PARAMS = ("a", "b", "d", "e")
@@ -311,6 +313,16 @@ def many(folder: Path, constraint: str) -> KernelTemplate:
     path = folder / "many.cu.j2"
     path.write_text(text_of(drawn))
     return load_template(path)
+
+
+def test_a_hundred_thousand_configs_under_ten_constraints_are_soon_ready(tmp_path: Path) -> None:
+    """Half a second here, two are allowed; the bound is loose for slow machines. A filter of the product took 8 s."""
+    started = time.process_time()
+    space = large_space(tmp_path)
+    assert time.process_time() - started < 4
+    assert space.complete
+    assert len(space.rows) == 102_996
+    assert space.product == 1_492_992
 
 
 def test_a_space_too_large_to_enumerate_is_sampled(tmp_path: Path) -> None:
