@@ -1,9 +1,15 @@
 """A Gaussian process over the rows of one family, in numpy.
 
-The distance of two configs is a weighted sum over parameters of how far apart their values stand in the declared
-order, mixed with whether they differ at all; the covariance is exp(-distance), which is rough, as kernel times are.
+The covariance is a product over parameters of (1 + INTERACTION * similarity) / (1 + INTERACTION): multiplied out, a sum
+over all sets of parameters, so effects of single parameters, of pairs, of triples and so on are each a process of
+their own, and what one parameter does is known also far from everything measured (the ANOVA kernel, Duvenaud et al.
+2011 and the literature there). The similarity of two values is exp(-weight * distance), rough as kernel times are; the
+distance is how far apart they stand in the declared order, mixed with whether they differ at all.
 Weights and noise maximise the marginal likelihood times a log-normal prior (MAP), by resilient backpropagation.
 (Rasmussen & Williams 2006, 5.4.1; the signal variance is profiled out.)
+
+Rows are one-hot codes: the log of a covariance is then a product of matrices, of the code of one row, a table of the
+logs for all pairs of values of each parameter, and the code of the other.
 """
 
 from __future__ import annotations
@@ -19,6 +25,8 @@ Singles = npt.NDArray[np.float32]
 
 ORDER = 0.8
 """Share of a parameter's distance that comes from the order of its values; the rest from their being different."""
+INTERACTION = 0.4
+"""Variance of the effect of n + 1 parameters together over that of n; infinite for the product of all similarities."""
 PRIOR_WEIGHT = 2.0
 """Prior median of a parameter's weight, times the root of the number of parameters."""
 PRIOR_SPREAD = 1.0
@@ -41,41 +49,41 @@ class Weights:
 
 
 class Features:
-    """Rows of a family as vectors whose squared Euclidean distance is the sum of the parameters' distances.
-
-    A position in an ordered list becomes a thermometer code, a difference a one-hot code.
-    """
+    """One-hot codes of a family's rows, and what the distances of values make of two codes."""
 
     def __init__(self, space: FeasibleSpace) -> None:
         self._rows = space.rows
-        self._tables: list[tuple[int, Floats]] = []
+        self._columns: list[int] = []
+        self._places: list[Ints] = []
+        """for each parameter that varies: the code's column of each of its values"""
+        distances: list[Floats] = []
+        length = 0
         for column, param in enumerate(space.params):
             used = np.unique(self._rows[:, column])
             if len(used) < 2:
                 continue
-            place = np.searchsorted(used, np.arange(len(param.values)))
-            order = ORDER if len(used) > 2 else 1.0
-            below = np.arange(len(used) - 1)[None, :] < place[:, None]
-            thermometer = below * np.sqrt(order / (len(used) - 1))
-            one_hot = np.equal(np.arange(len(used))[None, :], place[:, None]) * np.sqrt((1 - order) / 2)
-            self._tables.append((column, np.hstack([thermometer, one_hot]) if order < 1 else thermometer))
-        self.width = len(self._tables)
-        self._owner = np.repeat(np.arange(self.width), [table.shape[1] for _, table in self._tables])
+            self._columns.append(column)
+            self._places.append(length + np.searchsorted(used, np.arange(len(param.values))))
+            distances.append(_distances(len(used)))
+            length += len(used)
+        self.width = len(self._columns)
+        self._owner = np.repeat(np.arange(self.width), [len(block) for block in distances])
+        self._within = np.equal(self._owner[:, None], self._owner[None, :])
+        self._distance = np.zeros((length, length))
+        self._distance[self._within] = np.concatenate([block.ravel() for block in distances]) if distances else 0.0
 
-    def blocks(self, rows: Ints) -> list[Floats]:
-        """The vectors of some rows, parameter by parameter."""
-        return [table[self._rows[rows, column]] for column, table in self._tables]
+    def codes(self, rows: Ints) -> Singles:
+        """One-hot codes of some rows, all parameters side by side [len(rows), values]."""
+        codes = np.zeros((len(rows), len(self._owner)), dtype=np.float32)
+        each = np.arange(len(rows))
+        for column, places in zip(self._columns, self._places, strict=True):
+            codes[each, places[self._rows[rows, column]]] = 1
+        return codes
 
-    def vectors(self, rows: Ints, weights: Floats) -> Floats:
-        """The vectors of some rows, scaled so that distances are weighted."""
-        if not self.width:
-            return np.zeros((len(rows), 1))
-        scaled: Floats = np.hstack(self.blocks(rows)) * np.sqrt(weights)[self._owner]
-        return scaled
-
-    def distances(self, rows: Ints) -> Floats:
-        """Unweighted distances of some rows from each other [width, n, n]."""
-        return np.stack([_apart(block, block) for block in self.blocks(rows)])
+    def apart(self, left: Ints, right: Ints) -> Floats:
+        """Sums of the parameters' unweighted distances of some rows from others [len(left), len(right)]."""
+        apart: Floats = (self.codes(left) @ self._distance) @ self.codes(right).T
+        return apart
 
     def fit(self, rows: Ints, targets: Floats) -> Weights:
         """The weights and noise that explain the targets best; of many observations the best ones and every k-th."""
@@ -86,29 +94,79 @@ class Features:
             chosen = np.concatenate([by_target[: FIT_ROWS // 2], spread])
             rows, targets = rows[chosen], targets[chosen]
         prior = np.append(np.full(self.width, np.log(PRIOR_WEIGHT / np.sqrt(max(1, self.width)))), PRIOR_LOG_NOISE)
-        spread_of = np.append(np.full(self.width, PRIOR_SPREAD), PRIOR_NOISE_SPREAD)
-        best = prior
-        if self.width:
-            best = _maximise(self.distances(rows), targets - targets.mean(), prior, spread_of)
+        best = self._maximise(rows, targets - targets.mean(), prior) if self.width else prior
         return Weights(np.exp(best[:-1]), float(np.exp(best[-1])))
 
     def posterior(self, rows: Ints, targets: Floats, weights: Weights) -> Posterior:
         """The process conditioned on observed rows."""
-        vectors = self.vectors(rows, weights.weights)
-        covariance = np.exp(-_apart(vectors, vectors))
+        codes = self.codes(rows)
+        logs = codes @ self._table(weights.weights)
+        covariance = np.exp(logs @ codes.T)
         covariance[np.diag_indices(len(rows))] += weights.noise + JITTER
         inverse_root = _invert(np.linalg.cholesky(covariance))
         mean = float(targets.mean())
         white = inverse_root @ (targets - mean)
         return Posterior(
             features=self,
-            weights=weights,
-            vectors=vectors.astype(np.float32),
+            noise=weights.noise,
+            logs=logs.astype(np.float32),
             inverse_root=inverse_root.astype(np.float32),
             white=white.astype(np.float32),
             mean=mean,
             signal=max(float(white @ white) / len(rows), 1e-12),
         )
+
+    def _similarity(self, weights: Floats) -> Floats:
+        """INTERACTION * similarity of all pairs of values of each parameter [values, values]."""
+        similarity: Floats = INTERACTION * np.exp(-weights[self._owner][:, None] * self._distance)
+        return similarity
+
+    def _table(self, weights: Floats) -> Floats:
+        """What each pair of values of a parameter adds to the log of a covariance [values, values]."""
+        return np.where(self._within, np.log1p(self._similarity(weights)) - np.log1p(INTERACTION), 0.0)
+
+    def _maximise(self, rows: Ints, targets: Floats, prior: Floats) -> Floats:
+        """Log weights and log noise that maximise the profile likelihood times the prior."""
+        n = len(targets)
+        codes = self.codes(rows).astype(np.float64)
+        spread = np.append(np.full(self.width, PRIOR_SPREAD), PRIOR_NOISE_SPREAD)
+        at, step, last = prior.copy(), np.full(len(prior), 0.4), np.zeros(len(prior))
+        best, least = prior, np.inf
+        for _ in range(FIT_STEPS):
+            weights, noise = np.exp(at[:-1]), np.exp(at[-1])
+            covariance = np.exp((codes @ self._table(weights)) @ codes.T)
+            try:
+                root = np.linalg.cholesky(covariance + (noise + JITTER) * np.eye(n))
+            except np.linalg.LinAlgError:
+                at[-1] += 1.0
+                continue
+            inverse_root = _invert(root)
+            inverse = inverse_root.T @ inverse_root
+            alpha = inverse @ targets
+            fit = max(float(targets @ alpha), 1e-12)
+            away = (at - prior) / spread
+            loss = 0.5 * n * np.log(fit / n) + float(np.log(np.diag(root)).sum()) + 0.5 * float(away @ away)
+            if loss < least:
+                best, least = at.copy(), loss
+            sensitivity = inverse - n * np.outer(alpha, alpha) / fit
+            gradient = np.append(
+                self._by_weight(codes.T @ ((sensitivity * covariance) @ codes), weights),
+                0.5 * noise * np.trace(sensitivity),
+            )
+            gradient += away / spread
+            turn = gradient * last
+            step = np.where(turn > 0, np.minimum(step * 1.3, 1.0), np.where(turn < 0, step * 0.5, step))
+            last = np.where(turn < 0, 0.0, gradient)
+            at = np.clip(at - np.sign(last) * step, prior - 6, prior + 6)
+        return best
+
+    def _by_weight(self, by_log: Floats, weights: Floats) -> Floats:
+        """The loss's derivative by each log weight, from twice that by each pair of values' log covariance."""
+        similarity = self._similarity(weights)
+        slope = -similarity / (1 + similarity) * weights[self._owner][:, None] * self._distance
+        belongs = np.equal(self._owner[:, None], np.arange(self.width)[None, :])
+        summed: Floats = (by_log * slope).sum(axis=1) @ belongs
+        return 0.5 * summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +174,10 @@ class Posterior:
     """A conditioned process, ready to predict."""
 
     features: Features
-    weights: Weights
-    vectors: Singles
+    noise: float
+    """noise variance, relative to the signal's"""
+    logs: Singles
+    """the observed rows' codes times the table of log covariances"""
     inverse_root: Singles
     white: Singles
     mean: float
@@ -130,20 +190,18 @@ class Posterior:
         The deviation includes the noise: what the model cannot explain is a config's own and stays when it is
         measured again, so a new config next to a known one may well be the better of the two.
         """
-        vectors = self.features.vectors(rows, self.weights.weights).astype(np.float32)
-        halves = self.inverse_root @ np.exp(-_apart(self.vectors, vectors))
+        halves = self.inverse_root @ np.exp(self.logs @ self.features.codes(rows).T)
         mean = self.mean + (self.white @ halves).astype(np.float64)
         left = 1.0 - np.einsum("ij,ij->j", halves, halves).astype(np.float64)
-        return mean, np.sqrt(self.signal * (np.maximum(left, 1e-6) + self.weights.noise))
+        return mean, np.sqrt(self.signal * (np.maximum(left, 1e-6) + self.noise))
 
 
-def _apart(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """Squared Euclidean distances [len(left), len(right)]."""
-    apart = left @ right.T
-    apart *= -2
-    apart += np.einsum("ij,ij->i", left, left)[:, None]
-    apart += np.einsum("ij,ij->i", right, right)[None, :]
-    return np.maximum(apart, 0, out=apart)
+def _distances(values: int) -> Floats:
+    """Distances between a parameter's values, from their order and from their being different."""
+    place = np.arange(values)
+    steps: Floats = np.abs(place[:, None] - place[None, :]) / (values - 1)
+    order = ORDER if values > 2 else 1.0
+    return order * steps + (1 - order) * (steps > 0)
 
 
 def _invert(lower: Floats) -> Floats:
@@ -157,35 +215,3 @@ def _invert(lower: Floats) -> Floats:
     inverse[half:, half:] = _invert(lower[half:, half:])
     inverse[half:, :half] = -inverse[half:, half:] @ (lower[half:, :half] @ inverse[:half, :half])
     return inverse
-
-
-def _maximise(distances: Floats, targets: Floats, prior: Floats, spread: Floats) -> Floats:
-    """Log weights and log noise that maximise the profile likelihood times the prior."""
-    width, n = distances.shape[0], len(targets)
-    flat = distances.reshape(width, n * n)
-    at, step, last = prior.copy(), np.full(width + 1, 0.4), np.zeros(width + 1)
-    best, least = prior, np.inf
-    for _ in range(FIT_STEPS):
-        weights, noise = np.exp(at[:-1]), np.exp(at[-1])
-        covariance = np.exp(-(weights @ flat).reshape(n, n))
-        try:
-            root = np.linalg.cholesky(covariance + (noise + JITTER) * np.eye(n))
-        except np.linalg.LinAlgError:
-            at[-1] += 1.0
-            continue
-        inverse_root = _invert(root)
-        inverse = inverse_root.T @ inverse_root
-        alpha = inverse @ targets
-        fit = max(float(targets @ alpha), 1e-12)
-        away = (at - prior) / spread
-        loss = 0.5 * n * np.log(fit / n) + float(np.log(np.diag(root)).sum()) + 0.5 * float(away @ away)
-        if loss < least:
-            best, least = at.copy(), loss
-        sensitivity = inverse - n * np.outer(alpha, alpha) / fit
-        by_weight = -0.5 * weights * (flat @ (sensitivity * covariance).ravel())
-        gradient = np.append(by_weight, 0.5 * noise * np.trace(sensitivity)) + away / spread
-        turn = gradient * last
-        step = np.where(turn > 0, np.minimum(step * 1.3, 1.0), np.where(turn < 0, step * 0.5, step))
-        last = np.where(turn < 0, 0.0, gradient)
-        at = np.clip(at - np.sign(last) * step, prior - 6, prior + 6)
-    return best

@@ -127,9 +127,7 @@ class _Family:
         draw = free[rng.integers(len(free), size=SPREAD_FROM)]
         if not len(taken) or not self._features.width:
             return self._offset + int(draw[0])
-        ones = np.ones(self._features.width)
-        left, right = self._features.vectors(draw, ones), self._features.vectors(taken, ones)
-        nearest = ((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=2).min(axis=1)
+        nearest = self._features.apart(draw, taken).min(axis=1)
         return self._offset + int(draw[int(np.argmax(nearest))])
 
     def offer(self, scale: Scale, rng: np.random.Generator) -> Offer:
