@@ -177,13 +177,15 @@ def _words(path: Path, timeout_s: float, error: sqlite3.Error | None, message: s
 def _connect(path: Path, options: str, timeout_s: float) -> sqlite3.Connection:
     # isolation_level=None: transactions begin where this package says, not where the driver guesses.
     # check_same_thread=False: the pool hands a connection to one thread at a time.
-    return sqlite3.connect(
+    raw = sqlite3.connect(
         f"file:{quote(os.fsencode(path.absolute()))}?{options}",
         uri=True,
         timeout=timeout_s,
         isolation_level=None,
         check_same_thread=False,
     )
+    raw.execute("PRAGMA trusted_schema = OFF")  # a file's own views and triggers may call harmless functions only
+    return raw
 
 
 def connect_for_writing(path: Path, timeout_s: float) -> sqlite3.Connection:

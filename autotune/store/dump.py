@@ -25,7 +25,7 @@ from autotune import __version__
 from autotune.errors import StoreError
 from autotune.store.database import LOCK_TIMEOUT_S, Clock, Database, one_line, switch_to_wal, utc_now
 from autotune.store.opening import open_for_reading, prepare_for_writing, refresh_statistics
-from autotune.store.schema import MIGRATIONS, SCHEMA, dangling_reference, migrate, unenforced, version_of
+from autotune.store.schema import SCHEMA, dangling_reference, is_known, migrate, unenforced, version_of
 from autotune.store.tables import metadata
 
 VERSION = 1
@@ -183,7 +183,7 @@ class _Lines:
                 f"dump {version} of schema {one_line(schema)}, newer than this autotune's dump {VERSION} of schema "
                 f"{SCHEMA}; install autotune {writer} or newer",
             )
-        if not schema.isdigit() or not any(MIGRATIONS.glob(f"versions/v{schema}_*.py")):
+        if not is_known(schema):
             raise self.wrong(1, f"schema {one_line(schema)!r} is none of autotune's")
         return schema
 

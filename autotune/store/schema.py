@@ -53,9 +53,14 @@ def version_of(connection: Connection, path: Path) -> str | None:
             f"{shown}: schema {one_line(version)} is newer than this autotune's {SCHEMA}; "
             f"install autotune {one_line(str(writer))} or newer"
         )
-    if not any(MIGRATIONS.glob(f"versions/v{version}_*.py")):
+    if not is_known(version):
         raise StoreError(f"{shown}: schema {one_line(version)} is none of autotune's; restore a copy of the file")
     return version
+
+
+def is_known(version: str) -> bool:
+    """Whether there is a migration to this version."""
+    return version in {file.name[1:5] for file in MIGRATIONS.glob("versions/v[0-9]*_*.py")}
 
 
 def bring_up_to_date(database: Database, clock: Clock) -> None:
@@ -66,13 +71,18 @@ def bring_up_to_date(database: Database, clock: Clock) -> None:
     if version == SCHEMA:
         return
     kept = None
-    with unenforced(database) as connection:
-        version = version_of(connection, database.path)
-        if version == SCHEMA:  # another process was quicker
-            return
-        if version is not None:
-            kept = _back_up(database, version, clock)
-        migrate(connection, database.path, SCHEMA, clock)
+    try:
+        with unenforced(database) as connection:
+            version = version_of(connection, database.path)
+            if version == SCHEMA:  # another process was quicker
+                return
+            if version is not None:
+                kept = _back_up(database, version, clock)
+            migrate(connection, database.path, SCHEMA, clock)
+    except BaseException:
+        if kept is not None:  # the file is as it was
+            kept.unlink()
+        raise
     if kept is not None:
         shown, beside = one_line(str(database.path)), one_line(kept.name)
         message = f"{shown}: brought from schema {version} to {SCHEMA}; the file as it was is kept as {beside}"

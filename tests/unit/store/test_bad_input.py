@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sqlite3
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import optuna
 import pytest
 
+import autotune.store as store_package
 from autotune.errors import StoreError
 from autotune.store import Store, compact
 from autotune.store.schema import SCHEMA
@@ -174,6 +176,54 @@ def test_a_newer_schema(path: Path, store: Store, create: bool) -> None:
     assert message_of(path, create=create) == (
         f"{path}: schema 0042 is newer than this autotune's {SCHEMA}; install autotune 3.1.4 or newer"
     )
+
+
+@pytest.mark.parametrize("version", ["0000", "000*", "0001/../x", "", "0002; DROP TABLE trials", "000\n2"])
+def test_a_schema_that_never_was(path: Path, store: Store, create: bool, version: str) -> None:
+    store.close()
+    with sqlite3.connect(path) as raw:
+        raw.execute("UPDATE alembic_version SET version_num = ?", (version,))
+    raw.close()
+    assert "is none of autotune's; restore a copy" in message_of(path, create=create)
+
+
+def test_a_file_that_claims_an_older_schema_is_left_as_it_is(path: Path, store: Store, create: bool) -> None:
+    open_scope(store)
+    store.close()
+    with sqlite3.connect(path) as raw:
+        raw.execute("UPDATE alembic_version SET version_num = '0001'")
+    raw.close()
+    assert str(path) in message_of(path, create=create)
+    raw = sqlite3.connect(path)
+    assert raw.execute("SELECT version_num FROM alembic_version").fetchall() == [("0001",)]
+    assert raw.execute("SELECT count(*) FROM studies").fetchone() == (1,)
+    raw.close()
+    assert [file.name for file in path.parent.iterdir()] == [path.name], "no copy is kept of what was not changed"
+
+
+def test_a_files_own_triggers_reach_nothing_outside_it(path: Path, store: Store) -> None:
+    store.close()
+    with sqlite3.connect(path) as raw:
+        raw.execute("CREATE TRIGGER evil AFTER INSERT ON studies BEGIN SELECT load_extension('evil'); END")
+        raw.execute("CREATE VIEW loads AS SELECT load_extension('evil')")
+    raw.close()
+    with Store(path) as opened, pytest.raises(StoreError, match=r"unsafe use of|not authorized"):
+        open_scope(opened)
+    with Store(path, create=False) as reader, pytest.raises(StoreError, match="query: "):
+        reader.query("SELECT * FROM loads")
+
+
+def test_nothing_in_the_store_runs_what_it_reads() -> None:
+    """No pickle, no eval: what stands in a database is data."""
+    package = Path(store_package.__file__ or "").parent
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {alias.name.split(".")[0] for alias in node.names}
+                names |= {node.module.split(".")[0]} if isinstance(node, ast.ImportFrom) and node.module else set()
+                assert not names & {"pickle", "marshal", "shelve", "dill", "yaml", "PickleType"}, file
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in {"eval", "exec", "compile", "__import__"}, file
 
 
 def test_a_schema_without_its_version(path: Path, store: Store, create: bool) -> None:

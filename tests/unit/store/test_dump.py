@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import json
@@ -13,8 +14,9 @@ import pytest
 
 from autotune.errors import StoreError
 from autotune.problem import Layer
-from autotune.store import Finals, Store, Verdict, dump, load
+from autotune.store import Finals, Store, TemplateRecord, Verdict, dump, load, merge
 from autotune.store.schema import SCHEMA
+from autotune.trial import Config
 
 from .builders import (
     CONV1,
@@ -28,6 +30,7 @@ from .builders import (
     open_scope,
     run_trial,
     source_of,
+    study_record,
     timing_of,
 )
 
@@ -237,3 +240,52 @@ def test_nothing_in_a_dump_is_run(tmp_path: Path, dumped: list[str]) -> None:
     with Store(tmp_path / "new.db") as store:
         assert [row.layer for row in store.best()] == [layer]
     assert not list(tmp_path.glob("**/ran"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'it\'s "quoted"; DROP TABLE trials;--',
+        "tab\tnew\nline\r\x01\x1b[31m\x7f",
+        "é\u2028\U0001f600",
+        "{}",
+        "NULL",
+        "%s ? :x",
+    ],
+    ids=["quotes", "control", "unicode", "json", "null", "binds"],
+)
+def test_any_text_in_every_field_is_moved_as_it_is(tmp_path: Path, text: str) -> None:
+    """By a dump and by a merge, whatever stands in the names, messages, configs, dates' neighbours and kernels."""
+    layer = Layer(text, CONV1.problem)
+    environment = dataclasses.replace(DRIVER_590, driver=text, toolkit=text, flags=text, attributes={text: text})
+    device = dataclasses.replace(H200, name=text)
+    record = dataclasses.replace(study_record(text, [layer]), text=text)
+    config = Config.of(text, {text: text})
+    source = dataclasses.replace(source_of(config, text=text), config=config)
+    with Store(tmp_path / "had.db") as store:
+        scope = store.scope(
+            store.begin_study(record), layer, device, environment, text, [TemplateRecord(text, text, text)]
+        )
+        trial = dataclasses.replace(correct(0, 1.0, source=source), config=config, reason=text, message=text)
+        key = store.begin_trial(scope, 0, config, source, proposed_by=text)
+        store.end_trial(key, trial)
+        (row,) = store.trials(text)
+        store.add_retime(row, device, environment, "failed", None, text)
+        store.add_profiles(row, device, environment, [dataclasses.replace(PROFILE, tool=text, entry=text)])
+        store.quarantine(scope, source.hash, text, text)
+        store.set_rates(device, environment, {text: 1.0})
+        had = store.trials(text)
+    load(lines_of(tmp_path / "had.db"), "dump", tmp_path / "new.db")
+    assert content(tmp_path / "new.db") == content(tmp_path / "had.db")
+    assert merge(tmp_path / "had.db", tmp_path / "merged.db").trials == 1
+    with Store(tmp_path / "merged.db") as store:
+        (row,) = store.trials(text)
+        assert (row.trial, row.layer, row.device, row.environment) == (
+            had[0].trial,
+            had[0].layer,
+            had[0].device,
+            had[0].environment,
+        )
+        assert store.source(source.hash) == source
+        assert store.retimes(text)[0].message == text
+    assert merge(tmp_path / "had.db", tmp_path / "merged.db").trials == 0
