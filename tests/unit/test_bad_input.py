@@ -97,7 +97,7 @@ def test_a_layer_that_no_template_supports(folder: Path, autotune: Command, fill
     assert content(filled) == before
 
 
-@pytest.mark.parametrize("word", ["--layer", "--template", "--sampler"])
+@pytest.mark.parametrize("word", ["--layer", "--template"])
 def test_an_option_that_names_nothing(word: str, folder: Path, tune: Command, filled: Path) -> None:
     before = content(filled)
     complaint = tune(word, "none", "--fresh").complaint
@@ -105,7 +105,6 @@ def test_an_option_that_names_nothing(word: str, folder: Path, tune: Command, fi
         {
             "--layer": "--layer none: small has no such layer; it has one",
             "--template": "small.toml: no template named 'none'; there are direct, ",
-            "--sampler": "small.toml: sampler = 'none': expected one of default, random, ",
         }[word]
     )
     assert content(filled) == before
@@ -280,8 +279,8 @@ def test_a_database_that_cannot_be_made(url: str, words: str, tune: Command) -> 
 @pytest.mark.parametrize(
     ("device", "words"),
     [
-        ("tpu", "tpu: no such device; there are cuda:N, host, host:check and null"),
-        ("host:fast", "host:fast: no such device; there are cuda:N, host, host:check and null"),
+        ("tpu", "tpu: no such device; there are cuda:N, host, host:check, null and replay:FILE"),
+        ("host:fast", "host:fast: no such device; there are cuda:N, host, host:check, null and replay:FILE"),
         ("cuda:first", "cuda:first: expected cuda:N with N a number, such as cuda:0"),
         ("cuda:999", "cuda:999: "),
         (

@@ -68,6 +68,7 @@ def test_help_and_version(autotune: Command) -> None:
         ("tune", "small.toml", "--seed", "-1"),
         ("tune", "small.toml", "--seed", str(2**63)),
         ("tune", "small.toml", "--jobs", "0"),
+        ("tune", "small.toml", "--sampler", "none"),
         ("trials", "--sort", "colour"),
         ("trials", "--outcome", "happy"),
         ("trials", "--limit", "0"),
