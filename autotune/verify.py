@@ -150,30 +150,27 @@ class Verifier:
         packed_w: GuardedArray,
         repeat: Callable[[float], bool] = lambda _: True,
     ) -> Verified:
-        """Run and compare the kernel on both data sets, three times on the second.
+        """Run and compare the kernel on normal data, twice more for the same bits, then on integers.
 
-        The last two runs only compare bits with the first; `repeat`, given the microseconds of the first run on the
-        second data set, says whether they are worth it.
+        `repeat`, given the microseconds of the first run, says whether the rest is worth it: a kernel that will never
+        be chosen is known to be right within its bound everywhere by then.
         Raises Rejected('correctness', oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten).
         """
         source = kernel.source
-        arrays = [*self._arrays, workspace, packed_w]
-        if exact_on_integers(source.accuracy, self.problem):
-            self._run(kernel, self.integers, workspace, packed_w)
-            self._check_guards(arrays)
-            self._check_inputs()
-            self._compare(self.integers, source, exact=True)
         runs = [self._run(kernel, self.normal, workspace, packed_w)]
-        self._check_guards(arrays)
-        self._check_inputs()
-        error = self._compare(self.normal, source, exact=False)
-        if repeat(runs[0].us) and source.deterministic:
+        error = self.judge(self.normal, source, (workspace, packed_w))
+        if not repeat(runs[0].us):
+            return Verified(error, tuple(runs))
+        if source.deterministic:
             first = self._hash(self.y)
             for _ in range(REPEATS):
                 runs.append(self._run(kernel, self.normal, workspace, packed_w, prepare=False))
                 if self._hash(self.y) != first:
                     message = "two runs on the same data gave different bits, but the template says deterministic"
                     raise Rejected(Outcome.CORRECTNESS, "nondeterministic", message)
+        if exact_on_integers(source.accuracy, self.problem):
+            self._run(kernel, self.integers, workspace, packed_w)
+            self.judge(self.integers, source, (workspace, packed_w))
         return Verified(error, tuple(runs))
 
     def copies(self, count: int) -> tuple[Tensors, ...]:
