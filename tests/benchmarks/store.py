@@ -2,7 +2,7 @@
 
     python tests/benchmarks/store.py --folder /tmp/million
 
-Makes the database there once (about 2 GB, some minutes) and prints the median of each time beside its goal.
+Makes the database there once (2 GB in all, some minutes) and prints the median of each time beside its goal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from autotune.device import DeviceInfo, Environment
@@ -111,18 +111,24 @@ def _insert(raw: sqlite3.Connection, table: str, rows: list[Row]) -> None:
     )
 
 
-def clocked(action: Callable[[], object], times: int) -> float:
-    """The median of so many runs, milliseconds, after one that warms up."""
+def clocked(what: str, action: Callable[[], object], goal_ms: float, times: int) -> None:
+    """Print the median of so many runs after one that warms up: wall clock, and CPU time for a busy machine."""
     spent = []
     for _ in range(times + 1):
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         action()
-        spent.append((time.perf_counter() - started) * 1e3)
-    return statistics.median(spent[1:])
+        spent.append(((time.perf_counter() - started) * 1e3, (time.process_time() - cpu) * 1e3))
+    tell(what, spent[1:], goal_ms)
 
 
-def commit(path: Path) -> float:
-    """The median of committing a trial, milliseconds: half of beginning and ending one."""
+def tell(what: str, spent: Sequence[tuple[float, float]], goal_ms: float) -> None:
+    """Print the medians of wall clock and CPU time beside the goal."""
+    wall_ms, cpu_ms = (statistics.median(one) for one in zip(*spent, strict=True))
+    print(f"{what:20} {wall_ms:9.2f} ms, CPU {cpu_ms:9.2f} ms, goal {goal_ms:g}", flush=True)
+
+
+def commit(path: Path) -> list[tuple[float, float]]:
+    """What committing a trial takes, wall clock and CPU time: half of beginning and ending one."""
     spent = []
     with Store(path) as store:
         layer = Layer("layer0", problem(0, 0, 1))
@@ -131,10 +137,10 @@ def commit(path: Path) -> float:
         first = store.next_number(scope)
         for number in range(first, first + 300):
             trial = _trial(number)
-            started = time.perf_counter()
+            started, cpu = time.perf_counter(), time.process_time()
             store.end_trial(store.begin_trial(scope, number, trial.config), trial)
-            spent.append((time.perf_counter() - started) / 2 * 1e3)
-    return statistics.median(spent)
+            spent.append(((time.perf_counter() - started) / 2 * 1e3, (time.process_time() - cpu) / 2 * 1e3))
+    return spent
 
 
 def _trial(number: int) -> Trial:
@@ -159,19 +165,21 @@ def main() -> None:
             print(
                 f"{file}: {trials} trials, {file.stat().st_size / 1e6:.0f} MB in {time.perf_counter() - started:.0f} s"
             )
+    Store(path).close()
     with Store(path, create=False) as store:
-        print(f"best of one layer   {clocked(lambda: store.best('study3.layer7'), 20):8.2f} ms, goal 5")
-        print(f"best of all layers  {clocked(store.best, 10):8.2f} ms, goal 200")
-    print(f"a trial committed   {commit(path):8.2f} ms, goal 2")
-    print(f"opening for writing {clocked(lambda: Store(path).close(), 20):8.2f} ms, goal 50")
-    print(f"opening for reading {clocked(lambda: Store(path, create=False).close(), 20):8.2f} ms, goal 50")
+        clocked("best of one layer", lambda: store.best("study3.layer7"), 5, times=30)
+        clocked("best of all layers", store.best, 200, times=10)
+    tell("a trial committed", commit(path), 2)
+    clocked("opened for writing", lambda: Store(path).close(), 50, times=20)
+    clocked("opened for reading", lambda: Store(path, create=False).close(), 50, times=20)
     into = arguments.folder / "into.db"
-    into.unlink(missing_ok=True)
-    shutil.copy(path, into)
-    for _ in range(2):
-        started = time.perf_counter()
+    for what in ("merged", "merged again"):
+        if what == "merged":
+            shutil.copy(path, into)
+        started, cpu = time.perf_counter(), time.process_time()
         merged = merge(other, into)
-        print(f"{merged.trials} trials merged {time.perf_counter() - started:8.2f} s, goal 20")
+        spent = ((time.perf_counter() - started) * 1e3, (time.process_time() - cpu) * 1e3)
+        tell(f"{merged.trials} {what}", [spent], 20_000)
     into.unlink()
 
 
