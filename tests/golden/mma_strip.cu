@@ -1,7 +1,8 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // mma_strip precision=tf32 columns=6 map_tiles=1 block_k=1 bands=1 images=1 rounds=1 cuts=1 stages=2 filters=shared store=bulk min_blocks=2
 
-// Convolution as matrix products of 16 output pixels by 8 output maps, 8 (channel, filter row) pairs deep, on tensor cores.
+// Convolution as matrix products of 16 output pixels by 8 output maps, 8 pairs deep, on tensor cores. A pair is
+// a channel and a filter row.
 //
 //   x         [N, C, H, W]  input
 //   packed_w  filters as the lanes of a warp take them: [block of maps][cut][step][s][map tile][lane][2]
@@ -35,7 +36,6 @@ template <typename T, int N>
 struct alignas(N * sizeof(T)) Neighbours {
     T at[N];
 };
-
 // What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
 // Needs _element.cuh.
 
@@ -97,6 +97,7 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 // mma_m16n8k8_tf32: d = a * b + c by all 32 lanes of a warp; of a and b the last 13 bits are ignored, so round with to_tf32.
 // Lane 4 g + t holds a (16 x 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), b (8 x 8) at (t, g), (t + 4, g), and c
 // and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1). Of m16n8k4 it is the first half of a and b.
+// The 16-bit products have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
 
 #ifdef __CUDACC__
 // To the nearest number of 10 fraction bits, ties away from zero.
@@ -121,10 +122,42 @@ __device__ __forceinline__ void mma_m16n8k4_tf32(float (&d)[4], const float (&a)
         : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(b)), "f"(c[0]), "f"(c[1]),
           "f"(c[2]), "f"(c[3]));
 }
+__device__ __forceinline__ void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                                 const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                                  const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
 #else
 #include <autotune_host_ptx.h>
 #endif
 
+using T = float;  // x, w, bias and y in memory
+using Bits = float;  // of an element of x or w
+using Word = float;  // of staged input, and of filters
 // Problem
 constexpr int C = 6, H = 23, W = 21;
 constexpr int K = 7, R = 3, S = 5;
@@ -149,43 +182,43 @@ constexpr int STRIPS_Q = 2;  // of a row
 constexpr int STRIPS = IMAGES * BAND_P * STRIPS_Q, STRIP_TILES = (STRIPS + 15) / 16;
 constexpr int BLOCK_TILES = MAP_TILES * GROUPS_K;
 constexpr int CHANNELS = 6;  // staged at once
-constexpr int PAIRS = CHANNELS * R;
+constexpr int WORD_CHANNELS = 1, PLANES = CHANNELS / WORD_CHANNELS;
+constexpr int PAIRS = PLANES * R;
 constexpr int STEPS = 3;
 constexpr bool LAST_IS_HALF = true;  // four pairs or fewer
 constexpr int WINDOW_H = 25, WINDOW_W = 25;  // input of a band, padding too
-constexpr int PITCH = 25;  // floats of a staged row: odd, so that neighbouring rows begin in different banks
+constexpr int PITCH = 25;  // words of a staged row: odd, so that neighbouring rows begin in different banks
 constexpr int PLANE = WINDOW_H * PITCH;
-constexpr int INPUT_FLOATS = 3752;  // staged at once
+constexpr int INPUT_WORDS = 3752;  // staged at once
 constexpr int STRIP_INPUTS = (COLUMNS - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;
 constexpr int BLOCK_MAPS = 7;
-constexpr int RUN = BAND_P * Q, RUN_PITCH = 140;  // floats of a map's staged outputs
-using Filters = Neighbours<float, 2>;  // a lane's, for one product
+constexpr int RUN = BAND_P * Q, RUN_PITCH = 140;  // elements of a map's staged outputs
+using Filters = Neighbours<Word, 2>;  // a lane's, for one product
 constexpr int PARTS = 1;  // of a filter: rounded to the nearest TF32
 constexpr int STEP_FILTERS = S * BLOCK_TILES * PARTS * 32;
 constexpr int BLOCK_FILTERS = CUTS * STEPS * STEP_FILTERS;
-extern "C" __global__ void pack_filters(const float* __restrict__ w, float* __restrict__ packed_w) {
+extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __restrict__ packed_w) {
     constexpr int PACKED = 1 * CUTS * STEPS * STEP_FILTERS * 2;
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= PACKED) return;
     const int lane = i / 2 % 32, tile = i / (64 * PARTS) % BLOCK_TILES, s = i / (64 * PARTS * BLOCK_TILES) % S;
     const int step = i / (2 * STEP_FILTERS);
     const int pair = step % STEPS * 8 + lane % 4 + i % 2 * 4;
-    const int channel = step / STEPS % CUTS * CHANNELS + pair / R;
+    const int channel = step / STEPS % CUTS * CHANNELS + pair / R * WORD_CHANNELS;
     const int map = (step / (STEPS * CUTS) * BLOCK_TILES + tile) * 8 + lane / 4;
     const bool padding = pair >= PAIRS || channel >= C || map >= K;
-    const float filter = padding ? 0.0f : w[((map * C + channel) * R + pair % R) * S + s];
-    packed_w[i] = to_tf32(filter);
+    const int at = ((map * C + channel) * R + pair % R) * S + s;
+    packed_w[i] = padding ? 0.0f : to_tf32(w[at]);
 }
 
-// What a thread copies: every ROW_STEP-th row of COPY_COLUMNS columns, THREADS apart. Of an image that is staged whole the
-// rows of all its channels follow each other, else those of a plane.
+// What a thread copies: every ROW_STEP-th row of COPY_COLUMNS columns, THREADS apart.
 constexpr int COPY_COLUMNS = (WINDOW_W + THREADS - 1) / THREADS;
 constexpr int ROW_STEP = COPY_COLUMNS > 1 ? 1 : THREADS / WINDOW_W;
-constexpr int COPIED_TOGETHER = PAD_H == 0 && WINDOW_H == H && C % CHANNELS == 0 ? CHANNELS : 1;  // channels
+constexpr int COPIED_TOGETHER = PAD_H == 0 && WINDOW_H == H && C % CHANNELS == 0 ? PLANES : 1;  // planes whose rows follow each other
 constexpr int COPY_ROWS = COPIED_TOGETHER * WINDOW_H;
 
 // Starts copying the input of a cut of the channels of a unit's images.
-__device__ __forceinline__ void copy_inputs(float* staged, const float* __restrict__ x, int unit, int cut, int n) {
+__device__ __forceinline__ void copy_inputs(Word* staged, const Bits* __restrict__ x, int unit, int cut, int n) {
     const int thread = static_cast<int>(threadIdx.x);
     const int first = unit / BANDS * IMAGES;
     const int first_row = COPY_COLUMNS > 1 ? 0 : thread / WINDOW_W;
@@ -197,13 +230,13 @@ __device__ __forceinline__ void copy_inputs(float* staged, const float* __restri
         if (COPY_COLUMNS > 1 && window_column >= WINDOW_W) continue;
         const int column = window_column - PAD_W;
         const bool in_row = PAD_W == 0 || static_cast<unsigned>(column) < static_cast<unsigned>(W);
-        float* to = staged + first_row * PITCH + window_column;
-        const float* from = x + (static_cast<long long>(first) * C + cut * CHANNELS) * (H * W) + row * W + column;
+        Word* to = staged + first_row * PITCH + window_column;
+        const Bits* from = x + (static_cast<long long>(first) * C + cut * CHANNELS) * (H * W) + row * W + column;
 #pragma unroll 1
-        for (int i = 0; i < IMAGES * CHANNELS / COPIED_TOGETHER; ++i) {
-            const int image = i / (CHANNELS / COPIED_TOGETHER);
+        for (int i = 0; i < IMAGES * PLANES / COPIED_TOGETHER; ++i) {
+            const int image = i / (PLANES / COPIED_TOGETHER);
             bool there = in_row && (IMAGES == 1 || first + image < n);
-            if constexpr (C % CHANNELS > 0) there = there && cut * CHANNELS + i % CHANNELS < C;
+            if constexpr (C % CHANNELS > 0) there = there && cut * CHANNELS + i % PLANES * WORD_CHANNELS < C;
             const auto copy_row = [&](int step) {
                 const bool copied = there && (PAD_H == 0 || static_cast<unsigned>(row + step) < static_cast<unsigned>(H));
                 copy_async<4>(to + step * PITCH, from + step * W, copied);
@@ -213,9 +246,9 @@ __device__ __forceinline__ void copy_inputs(float* staged, const float* __restri
             constexpr int REST = COPY_ROWS % ROW_STEP;
             if (first_row < REST) copy_row(COPY_ROWS - REST);
             to += COPY_ROWS * PITCH;
-            from += COPIED_TOGETHER * (H * W);
-            if constexpr (IMAGES > 1 && CUTS > 1) {
-                if ((i + 1) % (CHANNELS / COPIED_TOGETHER) == 0) from += (C - CHANNELS) * (H * W);
+            from += COPIED_TOGETHER * WORD_CHANNELS * (H * W);
+            if constexpr (IMAGES > 1 && C != CHANNELS) {
+                if ((i + 1) % (PLANES / COPIED_TOGETHER) == 0) from += (C - CHANNELS) * (H * W);
             }
         }
     }
@@ -231,7 +264,7 @@ using Sums = float[COLUMNS][MAP_TILES][4];
 
 // d = pixels * filters + c, DEPTH pairs deep, 8 or 4.
 template <int DEPTH>
-__device__ __forceinline__ void multiply(float (&d)[4], const float (&pixels)[DEPTH / 2], const Filters& filters,
+__device__ __forceinline__ void multiply(float (&d)[4], const Word (&pixels)[DEPTH / 2], const Filters& filters,
                                          const float (&c)[4]) {
     if constexpr (DEPTH == 8) {
         mma_m16n8k8_tf32(d, pixels, filters.at, c);
@@ -243,14 +276,14 @@ __device__ __forceinline__ void multiply(float (&d)[4], const float (&pixels)[DE
 // sums += the products of one step, DEPTH pairs from `first` on: `rows` are where this lane's two strips begin, `filters` its
 // first fragment.
 template <int DEPTH>
-__device__ __forceinline__ void add_step(Sums& sums, const float* const (&rows)[2], int first,
+__device__ __forceinline__ void add_step(Sums& sums, const Word* const (&rows)[2], int first,
                                          const Filters* __restrict__ filters) {
     constexpr int FRAGMENT = DEPTH / 2;  // inputs of a lane for one product
     const int pair = first + static_cast<int>(threadIdx.x) % 4;
-    float inputs[FRAGMENT][STRIP_INPUTS];
+    Word inputs[FRAGMENT][STRIP_INPUTS];
 #pragma unroll
     for (int l = 0; l < FRAGMENT; ++l) {
-        const float* const row = rows[l % 2] + pair_at(pair + l / 2 * 4);
+        const Word* const row = rows[l % 2] + pair_at(pair + l / 2 * 4);
 #pragma unroll
         for (int i = 0; i < STRIP_INPUTS; ++i) {
             inputs[l][i] = to_tf32(row[i]);
@@ -264,7 +297,7 @@ __device__ __forceinline__ void add_step(Sums& sums, const float* const (&rows)[
 #pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
             const int at = j * STRIDE_W + s * DILATION_W;
-            float pixels[FRAGMENT];
+            Word pixels[FRAGMENT];
 #pragma unroll
             for (int l = 0; l < FRAGMENT; ++l) pixels[l] = inputs[l][at];
 #pragma unroll
@@ -275,9 +308,9 @@ __device__ __forceinline__ void add_step(Sums& sums, const float* const (&rows)[
     }
 }
 
-// Floats between an address and the 16-byte boundary before it. A staged run lies like its place in y.
-__device__ __forceinline__ int words_in(const float* at) {
-    return static_cast<int>(reinterpret_cast<unsigned long long>(at) / 4 % 4);
+// Elements between an address and the 16-byte boundary before it. A staged run lies like its place in y.
+__device__ __forceinline__ int behind_vector(const T* at) {
+    return static_cast<int>(reinterpret_cast<unsigned long long>(at) % 16 / sizeof(T));
 }
 
 // Where a strip of a unit lies: rows neighbour each other first, so that lanes read neighbouring rows.
@@ -290,23 +323,23 @@ struct Strip {
           column(min(strip / BAND_P % STRIPS_Q * COLUMNS, Q - COLUMNS)) {}
 
     __device__ __forceinline__ int input() const {
-        return image * (CHANNELS * PLANE) + row * (STRIDE_H * PITCH) + column * STRIDE_W;
+        return image * (PLANES * PLANE) + row * (STRIDE_H * PITCH) + column * STRIDE_W;
     }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-conv2d_mma(const float* __restrict__ x, const float* __restrict__ packed_w, const float* __restrict__ bias,
-           float* __restrict__ y, int n) {
+conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, const T* __restrict__ bias,
+           T* __restrict__ y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
-    float* const staged = reinterpret_cast<float*>(smem);  // [stage][image][channel][row][column]
-    float* const staged_outputs = staged + STAGES * INPUT_FLOATS;  // [image][map][row][column]
+    Word* const staged = reinterpret_cast<Word*>(smem);  // [stage][image][plane][row][column]
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
     const int group = thread / 32 / WARPS_P, warp_p = thread / 32 % WARPS_P;
-    Filters* const block_filters =
-        reinterpret_cast<Filters*>(staged + STAGES * INPUT_FLOATS + IMAGES * BLOCK_MAPS * RUN_PITCH);
-    const Filters* const from = reinterpret_cast<const Filters*>(packed_w) + blockIdx.y * BLOCK_FILTERS;
-    for (int i = thread; i < BLOCK_FILTERS; i += THREADS) block_filters[i] = from[i];
+    packed_w += static_cast<int>(blockIdx.y) * BLOCK_FILTERS;
+    Filters* const block_filters = reinterpret_cast<Filters*>(staged + STAGES * INPUT_WORDS);
+    for (int i = thread; i < BLOCK_FILTERS; i += THREADS) block_filters[i] = packed_w[i];
     const Filters* const filters = block_filters + group * (MAP_TILES * PARTS * 32) + lane;
+    T* const staged_outputs =  // [image][map][row][column]
+        reinterpret_cast<T*>(block_filters + BLOCK_FILTERS);
     const int block_map = static_cast<int>(blockIdx.y) * (8 * BLOCK_TILES);
 
     const int units = (n + IMAGES - 1) / IMAGES * BANDS;
@@ -315,7 +348,7 @@ conv2d_mma(const float* __restrict__ x, const float* __restrict__ packed_w, cons
     int copied_unit = static_cast<int>(blockIdx.x), copied_cut = 0;
     const auto copy_next = [&](int stage) {
         if (copied_unit < units) {
-            copy_inputs(staged + stage * INPUT_FLOATS, x, copied_unit, copied_cut, n);
+            copy_inputs(staged + stage * INPUT_WORDS, x, copied_unit, copied_cut, n);
             if (++copied_cut == CUTS) {
                 copied_cut = 0;
                 copied_unit += step;
@@ -331,7 +364,7 @@ conv2d_mma(const float* __restrict__ x, const float* __restrict__ packed_w, cons
         const int first = unit / BANDS * IMAGES;  // image
         const int images = IMAGES == 1 ? 1 : min(IMAGES, n - first);
         const int first_row = min(unit % BANDS * BAND_P, P - BAND_P);
-        float* const unit_outputs = y + (static_cast<long long>(first) * K + block_map) * (P * Q) + first_row * Q;
+        T* const unit_outputs = y + (static_cast<long long>(first) * K + block_map) * (P * Q) + first_row * Q;
 #pragma unroll 1
         for (int round = 0; round < ROUNDS; ++round) {
             const int strip_tile = round * WARPS_P + warp_p;
@@ -362,8 +395,8 @@ conv2d_mma(const float* __restrict__ x, const float* __restrict__ packed_w, cons
                     }
                 }
                 if (computes) {
-                    const float* const inputs = staged + stage * INPUT_FLOATS;
-                    const float* const rows[2] = {inputs + strips[0].input(), inputs + strips[1].input()};
+                    const Word* const inputs = staged + stage * INPUT_WORDS;
+                    const Word* const rows[2] = {inputs + strips[0].input(), inputs + strips[1].input()};
                     const Filters* step_filters = filters + cut * (STEPS * STEP_FILTERS);
 #pragma unroll 1
                     for (int i = 0; i < STEPS - LAST_IS_HALF; ++i) {
@@ -386,12 +419,13 @@ conv2d_mma(const float* __restrict__ x, const float* __restrict__ packed_w, cons
                         const Strip& at = strips[l / 2];
                         const int map = (group * MAP_TILES + tile) * 8 + lane % 4 * 2 + l % 2;
                         if (block_map + map >= K) continue;
-                        float* const run = unit_outputs + (at.image * K + map) * (P * Q);
-                        float* const output = staged_outputs + (at.image * BLOCK_MAPS + map) * RUN_PITCH +
-                                              words_in(run) + at.row * Q + at.column;
+                        T* const run = unit_outputs + (at.image * K + map) * (P * Q);
+                        T* const output = staged_outputs + (at.image * BLOCK_MAPS + map) * RUN_PITCH +
+                                              behind_vector(run) + at.row * Q + at.column;
 #pragma unroll
                         for (int j = 0; j < COLUMNS; ++j) {
-                            output[j] = epilogue<WITH_BIAS, WITH_RELU>(sums[j][tile][l], bias, block_map + map);
+                            const float sum = epilogue<WITH_BIAS, WITH_RELU>(sums[j][tile][l], bias, block_map + map);
+                            output[j] = from_float<T>(sum);
                         }
                     }
                 }
@@ -402,10 +436,11 @@ conv2d_mma(const float* __restrict__ x, const float* __restrict__ packed_w, cons
         __syncthreads();
         const int maps = min(BLOCK_MAPS, K - block_map);
         for (int i = thread; i < images * maps; i += THREADS) {
-            float* __restrict__ run = unit_outputs + (i / maps * K + i % maps) * (P * Q);
-            const float* const from = staged_outputs + (i / maps * BLOCK_MAPS + i % maps) * RUN_PITCH + words_in(run);
-            const int head = min((4 - words_in(run)) % 4, RUN), vectors = (RUN - head) / 4;
-            const int rest = head + vectors * 4;
+            T* __restrict__ run = unit_outputs + (i / maps * K + i % maps) * (P * Q);
+            const T* const from = staged_outputs + (i / maps * BLOCK_MAPS + i % maps) * RUN_PITCH + behind_vector(run);
+            constexpr int VECTOR = 16 / sizeof(T);
+            const int head = min((VECTOR - behind_vector(run)) % VECTOR, RUN), vectors = (RUN - head) / VECTOR;
+            const int rest = head + vectors * VECTOR;
             for (int j = 0; j < head; ++j) run[j] = from[j];
             if (vectors > 0) bulk_store(run + head, from + head, 16 * vectors);
             for (int j = rest; j < RUN; ++j) run[j] = from[j];

@@ -108,3 +108,40 @@ def test_a_product_that_a_lane_stays_away_from_is_reported(bench: Bench) -> None
     a, b, c = operands(0)
     with pytest.raises(Rejected, match="needs all 32 lanes, and 0xfffffeff came"):
         bench.run(text, "multiply", (a, b, c, np.zeros_like(c), np.int32(0)), block=64)
+
+
+HALVES = """
+#include <autotune_host_ptx.h>
+extern "C" __global__ void multiply(const unsigned short* a, const unsigned short* b, const float* c, float* d) {
+    const int group = threadIdx.x / 4, t = threadIdx.x % 4;
+    const auto a_at = [&](int row, int k) { return a[row * 16 + k] | unsigned{a[row * 16 + k + 1]} << 16; };
+    const auto b_at = [&](int k) { return b[k * 8 + group] | unsigned{b[(k + 1) * 8 + group]} << 16; };
+    float fc[4];
+    for (int i = 0; i < 4; ++i) fc[i] = c[(group + i / 2 * 8) * 8 + 2 * t + i % 2];
+    const int k = 2 * t;
+    const unsigned fa[4] = {a_at(group, k), a_at(group + 8, k), a_at(group, k + 8), a_at(group + 8, k + 8)};
+    const unsigned fb[2] = {b_at(k), b_at(k + 8)};
+    mma_m16n8k16_KIND(fc, fa, fb, fc);
+    for (int i = 0; i < 4; ++i) d[(group + i / 2 * 8) * 8 + 2 * t + i % 2] = fc[i];
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.parametrize("depth", [16, 8])
+def test_half_product(bench: Bench, kind: str, depth: int) -> None:
+    rng = np.random.default_rng(depth)
+    a, b, c = (rng.standard_normal(shape).astype(np.float32) for shape in ((16, 16), (16, 8), (16, 8)))
+    text = HALVES.replace("KIND", kind)
+    if depth == 8:
+        text = text.replace("k16", "k8").replace("(fc, fa, fb, fc)", "(fc, {fa[0], fa[1]}, fb[0], fc)")
+    if kind == "f16":
+        a_bits, b_bits = (x.astype(np.float16).view(np.uint16) for x in (a, b))
+        a, b = (x.view(np.float16).astype(np.float32) for x in (a_bits, b_bits))
+    else:
+        a_bits, b_bits = ((x.view(np.uint32) >> 16).astype(np.uint16) for x in (a, b))
+        a, b = ((x.astype(np.uint32) << 16).view(np.float32) for x in (a_bits, b_bits))
+    *_, d = bench.run(text, "multiply", (a_bits, b_bits, c, np.zeros_like(c)), block=32)
+    expected = a[:, :depth].astype(np.float64) @ b[:depth].astype(np.float64) + c
+    np.testing.assert_array_less(np.abs(d), np.abs(expected) * (1 + 1e-15))
+    np.testing.assert_array_less(np.abs(expected) * (1 - 2.0**-22), np.abs(d))

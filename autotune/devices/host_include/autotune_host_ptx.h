@@ -2,6 +2,8 @@
 // to wait for; a matrix product is computed by the last lane of its warp to come.
 #pragma once
 
+#include "autotune_host_small_float.h"
+
 template <int BYTES>
 inline void copy_async(void* shared, const void* global, bool inside = true) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "a GPU copies 4, 8 or 16 bytes at once");
@@ -66,6 +68,22 @@ struct Tf32Fragments {
     }
 };
 
+// The same with .f16 and .bf16, m16n8k8 and m16n8k16: two neighbouring k in a word, the first in its low half.
+template <int K, class Format>
+struct HalfFragments {
+    static constexpr int DEPTH = K;
+    static float operand(const void* words, int i, int k) {
+        const unsigned word = static_cast<const unsigned*>(words)[i];
+        return Format::widen(static_cast<unsigned short>(word >> k % 2 * 16));
+    }
+    static float a(void* const* lanes, int row, int k) {
+        return operand(static_cast<const Fragments*>(lanes[row % 8 * 4 + k / 2 % 4])->a, k / 8 * 2 + row / 8, k);
+    }
+    static float b(void* const* lanes, int k, int column) {
+        return operand(static_cast<const Fragments*>(lanes[column * 4 + k / 2 % 4])->b, k / 8, k);
+    }
+};
+
 // Tensor cores round their sums towards zero.
 inline float truncated(double sum) {
     const float nearest = static_cast<float>(sum);
@@ -107,4 +125,24 @@ inline void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b
 inline void mma_m16n8k4_tf32(float (&d)[4], const float (&a)[2], float b, const float (&c)[4],
                              int line = __builtin_LINE()) {
     autotune_host::multiply_together<autotune_host::Tf32Fragments<4>>(d, a, &b, c, line);
+}
+inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], const float (&c)[4],
+                              int line = __builtin_LINE()) {
+    using Layout = autotune_host::HalfFragments<16, autotune_host::HalfFormat>;
+    autotune_host::multiply_together<Layout>(d, a, b, c, line);
+}
+inline void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4],
+                             int line = __builtin_LINE()) {
+    using Layout = autotune_host::HalfFragments<8, autotune_host::HalfFormat>;
+    autotune_host::multiply_together<Layout>(d, a, &b, c, line);
+}
+inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], const float (&c)[4],
+                              int line = __builtin_LINE()) {
+    using Layout = autotune_host::HalfFragments<16, autotune_host::Bfloat16Format>;
+    autotune_host::multiply_together<Layout>(d, a, b, c, line);
+}
+inline void mma_m16n8k8_bf16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4],
+                             int line = __builtin_LINE()) {
+    using Layout = autotune_host::HalfFragments<8, autotune_host::Bfloat16Format>;
+    autotune_host::multiply_together<Layout>(d, a, &b, c, line);
 }
