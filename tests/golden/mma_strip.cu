@@ -188,8 +188,8 @@ constexpr int STEPS = 3;
 constexpr bool LAST_IS_HALF = true;  // four pairs or fewer
 constexpr int WINDOW_H = 25, WINDOW_W = 25;  // input of a band, padding too
 constexpr int PITCH = 25;  // words of a staged row: odd, so that neighbouring rows begin in different banks
-constexpr int PLANE = WINDOW_H * PITCH;
-constexpr int INPUT_WORDS = 3752;  // staged at once
+constexpr int PLANE = 656;  // words of a staged plane: 16 banks on, so that the next one's rows begin elsewhere
+constexpr int INPUT_WORDS = 3936;  // staged at once
 constexpr int STRIP_INPUTS = (COLUMNS - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;
 constexpr int BLOCK_MAPS = 7;
 constexpr int RUN = BAND_P * Q, RUN_PITCH = 140;  // elements of a map's staged outputs
@@ -214,8 +214,6 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __rest
 // What a thread copies: every ROW_STEP-th row of COPY_COLUMNS columns, THREADS apart.
 constexpr int COPY_COLUMNS = (WINDOW_W + THREADS - 1) / THREADS;
 constexpr int ROW_STEP = COPY_COLUMNS > 1 ? 1 : THREADS / WINDOW_W;
-constexpr int COPIED_TOGETHER = PAD_H == 0 && WINDOW_H == H && C % CHANNELS == 0 ? PLANES : 1;  // planes whose rows follow each other
-constexpr int COPY_ROWS = COPIED_TOGETHER * WINDOW_H;
 
 // Starts copying the input of a cut of the channels of a unit's images.
 __device__ __forceinline__ void copy_inputs(Word* staged, const Bits* __restrict__ x, int unit, int cut, int n) {
@@ -233,8 +231,8 @@ __device__ __forceinline__ void copy_inputs(Word* staged, const Bits* __restrict
         Word* to = staged + first_row * PITCH + window_column;
         const Bits* from = x + (static_cast<long long>(first) * C + cut * CHANNELS) * (H * W) + row * W + column;
 #pragma unroll 1
-        for (int i = 0; i < IMAGES * PLANES / COPIED_TOGETHER; ++i) {
-            const int image = i / (PLANES / COPIED_TOGETHER);
+        for (int i = 0; i < IMAGES * PLANES; ++i) {
+            const int image = i / PLANES;
             bool there = in_row && (IMAGES == 1 || first + image < n);
             if constexpr (C % CHANNELS > 0) there = there && cut * CHANNELS + i % PLANES * WORD_CHANNELS < C;
             const auto copy_row = [&](int step) {
@@ -242,13 +240,13 @@ __device__ __forceinline__ void copy_inputs(Word* staged, const Bits* __restrict
                 copy_async<4>(to + step * PITCH, from + step * W, copied);
             };
 #pragma unroll 16
-            for (int step = 0; step <= COPY_ROWS - ROW_STEP; step += ROW_STEP) copy_row(step);
-            constexpr int REST = COPY_ROWS % ROW_STEP;
-            if (first_row < REST) copy_row(COPY_ROWS - REST);
-            to += COPY_ROWS * PITCH;
-            from += COPIED_TOGETHER * WORD_CHANNELS * (H * W);
+            for (int step = 0; step <= WINDOW_H - ROW_STEP; step += ROW_STEP) copy_row(step);
+            constexpr int REST = WINDOW_H % ROW_STEP;
+            if (first_row < REST) copy_row(WINDOW_H - REST);
+            to += PLANE;
+            from += WORD_CHANNELS * (H * W);
             if constexpr (IMAGES > 1 && C != CHANNELS) {
-                if ((i + 1) % (PLANES / COPIED_TOGETHER) == 0) from += (C - CHANNELS) * (H * W);
+                if ((i + 1) % PLANES == 0) from += (C - CHANNELS) * (H * W);
             }
         }
     }
