@@ -10,11 +10,9 @@ from pathlib import Path
 from autotune.errors import StudyError
 from autotune.problem import Conv2dProblem
 from autotune.recorded import JointRecording, Record, Recording, read_recording, recording_of
-from autotune.store import Store, TrialRow
+from autotune.store import Store, TrialRow, is_sqlite
 from autotune.trial import END_TO_END, Config, Outcome, Trial, Value
 
-SQLITE = b"SQLite format 3\0"
-"""What every SQLite file begins with."""
 REPLAYED = "replay"
 """The kind of device of trials that were themselves read from a recording."""
 
@@ -33,8 +31,7 @@ def read_recordings(path: Path) -> tuple[Recording | JointRecording, ...]:
 def is_database(path: Path) -> bool:
     """Whether a file is an SQLite database. Raises StudyError when it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return file.read(len(SQLITE)) == SQLITE
+        return is_sqlite(path)
     except OSError as error:
         raise StudyError(f"{path}: cannot be read: {error.strerror}") from None
 

@@ -1,6 +1,7 @@
 """The store: SQLite through SQLAlchemy, behind records. Nothing outside this package imports either."""
 
 from autotune.store.answers import GENERATIONS, SORTS
+from autotune.store.database import is_sqlite
 from autotune.store.dump import dump, load
 from autotune.store.merging import merge
 from autotune.store.records import (
@@ -67,6 +68,7 @@ __all__ = [
     "compact",
     "dump",
     "import_recording",
+    "is_sqlite",
     "load",
     "merge",
 ]

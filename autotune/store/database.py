@@ -5,8 +5,10 @@ What knows SQLite by name is here, in `schema` and in `readonly`: the URL, WAL, 
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
+import stat
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -28,6 +30,9 @@ WAL_RETRY_S = 0.005
 
 LOCK_TIMEOUT_S = 30.0
 """how long a transaction waits for another process's"""
+
+LEAST_BYTES = 512
+"""of an SQLite file that is not empty: its smallest page (file format, 1.3.2)"""
 
 Clock = Callable[[], datetime]
 
@@ -100,6 +105,23 @@ def path_of(url: str | Path) -> Path:
     if "\0" in text:
         raise StoreError(f"{one_line(text)}: a path cannot contain a null character")
     return Path(text)
+
+
+def is_sqlite(path: Path) -> bool:
+    """Whether a file claims to be an SQLite database, found out by SQLite. Raises OSError when it cannot be read."""
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not os.access(path, os.R_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    if status.st_size < LEAST_BYTES:  # no connection can hold a lock on it
+        return path.read_bytes().startswith(b"SQLite format 3\0")
+    with closing(_connect(path, "mode=ro", 0.0)) as raw:
+        try:
+            raw.execute("SELECT 1 FROM sqlite_master").close()
+        except sqlite3.Error as error:  # any other error than this one is a database's
+            return error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_NOTADB
+    return True
 
 
 def connect_beside(path: Path, timeout_s: float) -> sqlite3.Connection:

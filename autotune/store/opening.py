@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 
 from autotune.errors import StoreError, StoreWarning
 from autotune.store.database import (
+    LEAST_BYTES,
     Clock,
     Database,
     connect_for_reading,
@@ -28,8 +29,6 @@ FEW_TRIALS = 1000
 """trials up to which no statistics are needed"""
 ANALYSIS_LIMIT = 1000
 """rows of each index that are looked at; a few milliseconds for any size (https://www.sqlite.org/lang_analyze.html)"""
-LEAST_BYTES = 512
-"""of an SQLite file that is not empty: its smallest page (file format, 1.3.2)"""
 
 
 def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock, mounts: Path = MOUNTS) -> Database:

@@ -92,8 +92,15 @@ def bring_up_to_date(database: Database, clock: Clock) -> None:
 @contextmanager
 def migrated_copy(database: Database, clock: Clock) -> Iterator[Path]:
     """A copy of an older database with the newest schema, in a folder of its own; gone at the end."""
-    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
-        copy = Path(folder) / database.path.name
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="autotune-")
+    except OSError as error:
+        raise StoreError(
+            f"{one_line(str(database.path))}: has an older schema and is read through a copy, but there is no folder "
+            f"for one ({error.strerror}); set TMPDIR to one that may be written"
+        ) from error
+    with folder as name:
+        copy = Path(name) / database.path.name
         with in_words(database.path, database.timeout_s):
             _copy(database, copy)
         with unenforced(replace(database, file=copy)) as connection:

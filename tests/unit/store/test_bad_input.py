@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import optuna
@@ -12,7 +14,7 @@ import pytest
 
 import autotune.store as store_package
 from autotune.errors import StoreError
-from autotune.store import Store, compact
+from autotune.store import Store, compact, is_sqlite
 from autotune.store.schema import SCHEMA
 
 from .builders import CONV1, config_of, correct, failed, open_scope, run_trial, source_of
@@ -303,3 +305,24 @@ def test_urls_and_paths_name_the_same_file(tmp_path: Path, form: str, name: str)
     assert path.exists()
     with Store(path, create=False) as store:
         assert len(store.layers()) == 2
+
+
+def test_a_look_at_a_files_kind_drops_no_lock(path: Path, store: Store, tmp_path: Path) -> None:
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    assert is_sqlite(path)
+    other = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('PRAGMA wal_checkpoint(TRUNCATE)')"
+    subprocess.run([sys.executable, "-c", other, str(path)], check=True)
+    run_trial(store, open_scope(store), correct(1, 20.0))
+    with Store(path, create=False) as reader:
+        assert len(reader.trials()) == 2
+    for content, kind in (
+        (b"", False),
+        (b"SQLite format 3\0", True),
+        (b"{}" * 1000, False),
+        (b"\x1f\x8b" * 500, False),
+    ):
+        (tmp_path / "file").write_bytes(content)
+        assert is_sqlite(tmp_path / "file") == kind
+    for missing in (tmp_path, tmp_path / "none"):
+        with pytest.raises(OSError, match="directory"):
+            is_sqlite(missing)
