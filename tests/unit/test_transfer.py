@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from .tiny import Command
@@ -88,3 +90,19 @@ def test_what_cannot_be_imported_or_exported_is_one_line(autotune: Command, fold
         assert done.err.startswith(f"autotune: {says}"), done.err
         assert len(done.err.splitlines()) == 1
     assert not Path("autotune.db").exists()
+
+
+def test_a_full_disk_is_one_line(filled: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune", "dump"],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=filled.parent,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "autotune: standard output: cannot be written: No space left on device\n",
+    )
