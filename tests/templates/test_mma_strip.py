@@ -15,9 +15,19 @@ from autotune.trial import Config
 
 from .shipped_families import family
 
-BASE = {
-    **{"precision": "tf32", "columns": 5, "map_tiles": 2, "block_k": 1, "bands": 1, "images": 2, "rounds": 1},
-    **{"cuts": 2, "stages": 2, "filters": "shared", "store": "vector", "min_blocks": 1},
+BASE: dict[str, int | str] = {
+    "precision": "tf32",
+    "columns": 5,
+    "map_tiles": 2,
+    "block_k": 1,
+    "bands": 1,
+    "images": 2,
+    "rounds": 1,
+    "cuts": 2,
+    "stages": 2,
+    "filters": "shared",
+    "store": "vector",
+    "min_blocks": 1,
 }
 FLOAT = Conv2dProblem(3, 7, 14, 14, 16, 3, 3, pad_h=1, pad_w=1, epilogue="bias_relu")
 HALF = Conv2dProblem(3, 5, 14, 14, 16, 3, 3, pad_h=1, pad_w=1, dtype="f16", epilogue="bias_relu")
