@@ -50,9 +50,9 @@ def recorded_layers(path: Path) -> tuple[JointRecording, ...]:
     return recordings
 
 
-def stored_recordings(store: Store) -> dict[Measured, JointRecording]:
-    """Every recording in an open database, named `study.layer on DEVICE`; none without a correct trial."""
-    groups = measured_rows(store)
+def stored_recordings(store: Store, problems: Sequence[Conv2dProblem] | None = None) -> dict[Measured, JointRecording]:
+    """The recordings of some problems or of all, named `study.layer on DEVICE`; none without a correct trial."""
+    groups = measured_rows(store, problems)
     recordings = {}
     for measured, rows in groups.items():
         name = _name(measured, rows[0], groups)
@@ -64,12 +64,21 @@ def stored_recordings(store: Store) -> dict[Measured, JointRecording]:
     return recordings
 
 
-def measured_rows(store: Store) -> dict[Measured, tuple[TrialRow, ...]]:
-    """The database's evaluated configs, oldest first, by what makes them comparable; of a config the latest trial."""
+def measured_rows(
+    store: Store, problems: Sequence[Conv2dProblem] | None = None
+) -> dict[Measured, tuple[TrialRow, ...]]:
+    """The evaluated configs of some problems or of all, oldest first, by what makes them comparable.
+
+    Of a config that was evaluated several times the latest trial counts.
+    """
     found: dict[Measured, dict[tuple[str, str], TrialRow]] = {}
-    rows = [row for row in store.trials(generations="all") if row.trial.compiled and row.ended_at is not None]
+    if problems is None:
+        rows = store.trials(generations="all")
+    else:
+        rows = tuple(row for problem in problems for row in store.trials(problem))
     for row in sorted(rows, key=lambda row: (row.started_at, row.id)):
-        if row.policy != END_TO_END and row.device.kind != REPLAYED:
+        evaluated = row.trial.compiled and row.ended_at is not None
+        if evaluated and row.policy != END_TO_END and row.device.kind != REPLAYED:
             environment = (row.environment.driver, row.environment.toolkit, row.environment.flags)
             key = (row.problem, row.device.identity, environment, row.policy)
             config = row.trial.config

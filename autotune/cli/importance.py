@@ -49,7 +49,7 @@ def importance(what: str, db: str, template: str | None, style: str | None) -> N
 
     with Store(db, create=False) as store:
         names = {row.layer.problem: row.name for row in store.layers(asked(what))}
-        recordings = {measured: found for measured, found in stored_recordings(store).items() if measured[0] in names}
+        recordings = stored_recordings(store, list(names))
     rows: list[_Row] = []
     for (problem, *_), recording in recordings.items():
         device = recording.name.partition(" on ")[2]
