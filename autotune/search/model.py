@@ -48,6 +48,38 @@ class Weights:
     noise: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The values of all parameters side by side."""
+
+    owner: Ints
+    """the parameter that each is a value of"""
+    distance: Floats
+    """of any two of the same parameter [values, values]"""
+
+    def some(self, which: Ints) -> _Values:
+        """Only some of the values."""
+        return _Values(self.owner[which], self.distance[np.ix_(which, which)])
+
+    def similarity(self, weights: Floats) -> Floats:
+        """INTERACTION * similarity of any two of the same parameter [values, values]."""
+        similarity: Floats = INTERACTION * np.exp(-weights[self.owner][:, None] * self.distance)
+        return similarity
+
+    def table(self, weights: Floats) -> Floats:
+        """What two values of a parameter add to the log of a covariance, 0 for two parameters [values, values]."""
+        within = np.equal(self.owner[:, None], self.owner[None, :])
+        return np.where(within, np.log1p(self.similarity(weights)) - np.log1p(INTERACTION), 0.0)
+
+    def by_weight(self, by_log: Floats, weights: Floats) -> Floats:
+        """Half a derivative by each log weight, given that by the log covariance of each two values."""
+        similarity = self.similarity(weights)
+        slope = -similarity / (1 + similarity) * weights[self.owner][:, None] * self.distance
+        belongs = np.equal(self.owner[:, None], np.arange(len(weights))[None, :])
+        summed: Floats = (by_log * slope).sum(axis=1) @ belongs
+        return 0.5 * summed
+
+
 class Features:
     """One-hot codes of a family's rows, and what the distances of values make of two codes."""
 
@@ -67,14 +99,15 @@ class Features:
             distances.append(_distances(len(used)))
             length += len(used)
         self.width = len(self._columns)
-        self._owner = np.repeat(np.arange(self.width), [len(block) for block in distances])
-        self._within = np.equal(self._owner[:, None], self._owner[None, :])
-        self._distance = np.zeros((length, length))
-        self._distance[self._within] = np.concatenate([block.ravel() for block in distances]) if distances else 0.0
+        owner = np.repeat(np.arange(self.width), [len(block) for block in distances])
+        distance = np.zeros((length, length))
+        if distances:
+            distance[np.equal(owner[:, None], owner[None, :])] = np.concatenate([block.ravel() for block in distances])
+        self._values = _Values(owner, distance)
 
     def codes(self, rows: Ints) -> Singles:
         """One-hot codes of some rows, all parameters side by side [len(rows), values]."""
-        codes = np.zeros((len(rows), len(self._owner)), dtype=np.float32)
+        codes = np.zeros((len(rows), len(self._values.owner)), dtype=np.float32)
         each = np.arange(len(rows))
         for column, places in zip(self._columns, self._places, strict=True):
             codes[each, places[self._rows[rows, column]]] = 1
@@ -82,7 +115,7 @@ class Features:
 
     def apart(self, left: Ints, right: Ints) -> Floats:
         """Sums of the parameters' unweighted distances of some rows from others [len(left), len(right)]."""
-        apart: Floats = (self.codes(left) @ self._distance) @ self.codes(right).T
+        apart: Floats = (self.codes(left) @ self._values.distance) @ self.codes(right).T
         return apart
 
     def fit(self, rows: Ints, targets: Floats) -> Weights:
@@ -94,13 +127,17 @@ class Features:
             chosen = np.concatenate([by_target[: FIT_ROWS // 2], spread])
             rows, targets = rows[chosen], targets[chosen]
         prior = np.append(np.full(self.width, np.log(PRIOR_WEIGHT / np.sqrt(max(1, self.width)))), PRIOR_LOG_NOISE)
-        best = self._maximise(rows, targets - targets.mean(), prior) if self.width else prior
+        best = prior
+        if self.width:
+            codes = self.codes(rows).astype(np.float64)
+            seen = np.flatnonzero(codes.any(axis=0))
+            best = _maximise(self._values.some(seen), codes[:, seen], targets - targets.mean(), prior)
         return Weights(np.exp(best[:-1]), float(np.exp(best[-1])))
 
     def posterior(self, rows: Ints, targets: Floats, weights: Weights) -> Posterior:
         """The process conditioned on observed rows."""
         codes = self.codes(rows)
-        logs = codes @ self._table(weights.weights)
+        logs = codes @ self._values.table(weights.weights)
         covariance = np.exp(logs @ codes.T)
         covariance[np.diag_indices(len(rows))] += weights.noise + JITTER
         inverse_root = _invert(np.linalg.cholesky(covariance))
@@ -115,58 +152,6 @@ class Features:
             mean=mean,
             signal=max(float(white @ white) / len(rows), 1e-12),
         )
-
-    def _similarity(self, weights: Floats) -> Floats:
-        """INTERACTION * similarity of all pairs of values of each parameter [values, values]."""
-        similarity: Floats = INTERACTION * np.exp(-weights[self._owner][:, None] * self._distance)
-        return similarity
-
-    def _table(self, weights: Floats) -> Floats:
-        """What each pair of values of a parameter adds to the log of a covariance [values, values]."""
-        return np.where(self._within, np.log1p(self._similarity(weights)) - np.log1p(INTERACTION), 0.0)
-
-    def _maximise(self, rows: Ints, targets: Floats, prior: Floats) -> Floats:
-        """Log weights and log noise that maximise the profile likelihood times the prior."""
-        n = len(targets)
-        codes = self.codes(rows).astype(np.float64)
-        spread = np.append(np.full(self.width, PRIOR_SPREAD), PRIOR_NOISE_SPREAD)
-        at, step, last = prior.copy(), np.full(len(prior), 0.4), np.zeros(len(prior))
-        best, least = prior, np.inf
-        for _ in range(FIT_STEPS):
-            weights, noise = np.exp(at[:-1]), np.exp(at[-1])
-            covariance = np.exp((codes @ self._table(weights)) @ codes.T)
-            try:
-                root = np.linalg.cholesky(covariance + (noise + JITTER) * np.eye(n))
-            except np.linalg.LinAlgError:
-                at[-1] += 1.0
-                continue
-            inverse_root = _invert(root)
-            inverse = inverse_root.T @ inverse_root
-            alpha = inverse @ targets
-            fit = max(float(targets @ alpha), 1e-12)
-            away = (at - prior) / spread
-            loss = 0.5 * n * np.log(fit / n) + float(np.log(np.diag(root)).sum()) + 0.5 * float(away @ away)
-            if loss < least:
-                best, least = at.copy(), loss
-            sensitivity = inverse - n * np.outer(alpha, alpha) / fit
-            gradient = np.append(
-                self._by_weight(codes.T @ ((sensitivity * covariance) @ codes), weights),
-                0.5 * noise * np.trace(sensitivity),
-            )
-            gradient += away / spread
-            turn = gradient * last
-            step = np.where(turn > 0, np.minimum(step * 1.3, 1.0), np.where(turn < 0, step * 0.5, step))
-            last = np.where(turn < 0, 0.0, gradient)
-            at = np.clip(at - np.sign(last) * step, prior - 6, prior + 6)
-        return best
-
-    def _by_weight(self, by_log: Floats, weights: Floats) -> Floats:
-        """The loss's derivative by each log weight, from twice that by each pair of values' log covariance."""
-        similarity = self._similarity(weights)
-        slope = -similarity / (1 + similarity) * weights[self._owner][:, None] * self._distance
-        belongs = np.equal(self._owner[:, None], np.arange(self.width)[None, :])
-        summed: Floats = (by_log * slope).sum(axis=1) @ belongs
-        return 0.5 * summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +179,38 @@ class Posterior:
         mean = self.mean + (self.white @ halves).astype(np.float64)
         left = 1.0 - np.einsum("ij,ij->j", halves, halves).astype(np.float64)
         return mean, np.sqrt(self.signal * (np.maximum(left, 1e-6) + self.noise))
+
+
+def _maximise(values: _Values, codes: Floats, targets: Floats, prior: Floats) -> Floats:
+    """Log weights and log noise that maximise the profile likelihood times the prior."""
+    n, width = len(targets), len(prior) - 1
+    spread = np.append(np.full(width, PRIOR_SPREAD), PRIOR_NOISE_SPREAD)
+    at, step, last = prior.copy(), np.full(width + 1, 0.4), np.zeros(width + 1)
+    best, least = prior, np.inf
+    for _ in range(FIT_STEPS):
+        weights, noise = np.exp(at[:-1]), np.exp(at[-1])
+        covariance = np.exp((codes @ values.table(weights)) @ codes.T)
+        try:
+            root = np.linalg.cholesky(covariance + (noise + JITTER) * np.eye(n))
+        except np.linalg.LinAlgError:
+            at[-1] += 1.0
+            continue
+        inverse_root = _invert(root)
+        inverse = inverse_root.T @ inverse_root
+        alpha = inverse @ targets
+        fit = max(float(targets @ alpha), 1e-12)
+        away = (at - prior) / spread
+        loss = 0.5 * n * np.log(fit / n) + float(np.log(np.diag(root)).sum()) + 0.5 * float(away @ away)
+        if loss < least:
+            best, least = at.copy(), loss
+        sensitivity = inverse - n * np.outer(alpha, alpha) / fit
+        by_weight = values.by_weight(codes.T @ ((sensitivity * covariance) @ codes), weights)
+        gradient = np.append(by_weight, 0.5 * noise * np.trace(sensitivity)) + away / spread
+        turn = gradient * last
+        step = np.where(turn > 0, np.minimum(step * 1.3, 1.0), np.where(turn < 0, step * 0.5, step))
+        last = np.where(turn < 0, 0.0, gradient)
+        at = np.clip(at - np.sign(last) * step, prior - 6, prior + 6)
+    return best
 
 
 def _distances(values: int) -> Floats:
