@@ -37,9 +37,7 @@ STRATEGIES = (
     "genetic_algorithm",
     "simulated_annealing",
     "adaptive_tabu_greywolf",
-    "hybrid_vndx",
-    "greedy_ils",
-    "diff_evo",
+    "pso",
     "random_sample",
 )
 
