@@ -111,10 +111,10 @@ def test_a_run_cut_short_goes_on_as_it_would_have(tmp_path: Path, families: Mapp
     found = []
     for stops in ((30,), (4, 15, 30)):
         with Store(tmp_path / f"{len(stops)}.db") as store:
-            run(store, families, study("before", SMALL, 30))
+            run(store, families, study("before", SMALL, 12))
             for trials in stops:
                 run(store, families, study("after", LARGER, trials))
-                run(store, families, study("later", SMALL.with_n(8), trials))  # which must not change what comes next
+                run(store, families, study("later", SMALL.with_n(8), 48))  # which must not change what comes next
             found.append(configs(store, "after"))
     assert found[0] == found[1]
 
