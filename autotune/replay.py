@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from autotune.recorded import Json, Recording
-from autotune.search import Refused, Search
+from autotune.search import Refused, Search, single_threaded
 from autotune.trial import Config, Trial
 
 GEOMEAN = "geomean"
@@ -92,6 +92,7 @@ class Score:
     """of search, averaged over the evaluations of the budget and over all seeds"""
 
 
+@single_threaded()
 def replay_once(
     recorded: Recorded, *, sampler: str, seed: int, evaluations: int, in_flight: int = 1, walked: int = 0
 ) -> Run:

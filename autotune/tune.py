@@ -12,6 +12,7 @@ from autotune.layer_line import RECORDED_REJECTIONS, LayerLine, Run
 from autotune.layer_record import COLD_START, PRIOR, WARM_START, LayerResult, Progress, Start
 from autotune.prior import first_configs
 from autotune.problem import Layer
+from autotune.search import single_threaded
 from autotune.space import Admission, BoundTemplate, SearchSpace, narrow
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord
 from autotune.study import SAMPLERS, Study
@@ -20,6 +21,7 @@ from autotune.trial import Config
 from autotune.warm_start import MOST, warm_start
 
 
+@single_threaded()
 def tune(
     study: Study,
     templates: Mapping[str, KernelTemplate],

@@ -3,5 +3,6 @@
 from autotune.search.landscape import FeasibleSpace
 from autotune.search.samplers import Refused
 from autotune.search.study import Search
+from autotune.search.threads import single_threaded
 
-__all__ = ["FeasibleSpace", "Refused", "Search"]
+__all__ = ["FeasibleSpace", "Refused", "Search", "single_threaded"]

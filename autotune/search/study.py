@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
-from threadpoolctl import ThreadpoolController
 
 from autotune.errors import StudyError
 from autotune.search.encoding import Encoding
@@ -61,7 +60,6 @@ class Search:
         self._budget = budget
         self.refused = Refused()
         """proposals of Optuna's samplers that were no free config, and so were never handed out"""
-        self._threads = ThreadpoolController()
         self._asked: dict[int, int] = {}  # landscape index -> Optuna trial number, asked for and not yet told
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -78,9 +76,7 @@ class Search:
         """The config to evaluate as trial `number`, or None when every feasible one was asked for."""
         if not self._landscape.free.any():
             return None
-        # The compilers have the cores; and sums in the same order on every machine make the same proposals.
-        with self._threads.limit(limits=1, user_api="blas"):
-            self._look(number)
+        self._look(number)
         return self._landscape.config(self._ask(number, forced=self._forced()))
 
     @property

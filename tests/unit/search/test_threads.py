@@ -1,0 +1,35 @@
+"""A search keeps to one processor core: the others compile."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from threadpoolctl import threadpool_info
+
+from autotune.recorded import read_recording
+from autotune.replay import replay_once
+from autotune.search import single_threaded
+
+SPACE = Path(__file__).parents[2] / "data" / "recorded-spaces" / "convolution-RTX_3090.json.gz"
+
+
+def test_linear_algebra_has_one_thread_meanwhile() -> None:
+    def threads() -> list[int]:
+        return [int(pool["num_threads"]) for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    before = threads()
+    if not before:
+        pytest.skip("numpy's linear algebra is none that threadpoolctl knows")
+    with single_threaded():
+        assert set(threads()) == {1}
+    assert threads() == before
+
+
+def test_a_search_uses_no_second_core() -> None:
+    recording = read_recording(SPACE)
+    whole, own = time.process_time(), time.thread_time()
+    replay_once(recording, sampler="default", seed=0, evaluations=60)
+    whole, own = time.process_time() - whole, time.thread_time() - own
+    assert whole < 1.15 * own + 0.05
