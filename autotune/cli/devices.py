@@ -59,7 +59,12 @@ def open_evaluator(name: str | None, jobs: int) -> Evaluator:
 
 def binary_cache() -> BinaryCache:
     """The user's folder of compiled programs."""
-    return BinaryCache(Path(platformdirs.user_cache_dir("autotune")) / "binaries")
+    return BinaryCache(cache_folder() / "binaries")
+
+
+def cache_folder() -> Path:
+    """The user's folder for what can be made again."""
+    return Path(platformdirs.user_cache_dir("autotune"))
 
 
 def _gpus() -> list[str]:

@@ -10,7 +10,7 @@ import click
 from autotune.cli.answers import DATABASE
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, format_options, show
-from autotune.cli.tune import chosen_layers, observer, stopping_on_interrupt
+from autotune.cli.tune import chosen_layers, its_turn, observer, stopping_on_interrupt
 from autotune.study import find_study, load_study
 from autotune.template import load_templates
 
@@ -72,7 +72,11 @@ def ladder(
     with Store(db) as store:
         evaluator = open_evaluator(device, jobs or jobs_default())
         try:
-            with stopping_on_interrupt() as stopping, observer() as observe:
+            with (
+                stopping_on_interrupt() as stopping,
+                its_turn(store, wanted, evaluator, stopping),
+                observer() as observe,
+            ):
                 rungs = climb(wanted, families, evaluator, store, layers=layers, observe=observe, stopping=stopping)
         finally:
             evaluator.close()

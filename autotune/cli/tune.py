@@ -18,20 +18,23 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from autotune.cli.answers import DATABASE, undominated, with_floor
 from autotune.cli.best import BEST_COLUMNS, answer
-from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.cli.devices import cache_folder, jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.spans import run_end_to_end, show_end_to_end
 from autotune.cli.tables import console, format_options, show
 from autotune.device import Baseline
-from autotune.errors import StudyError
+from autotune.errors import StoreError, StudyError
 from autotune.problem import Layer
 from autotune.study import LARGEST, SAMPLERS, Study, find_study, load_study
 from autotune.template import load_templates
 from autotune.trial import Trial
+from autotune.turns import turn
 
 if TYPE_CHECKING:
+    from autotune.evaluate import Evaluator
     from autotune.layer_record import LayerResult, StartResult
     from autotune.layer_record import Progress as TuneProgress
+    from autotune.store import Store
 
 BASELINE = click.option(
     "--baseline", type=click.Choice(["cudnn"]), help="Time PyTorch's convolution in the same finals (needs PyTorch)."
@@ -163,7 +166,11 @@ def tune_and_show(
     with Store(db) as store:
         evaluator = open_evaluator(device, jobs or jobs_default())
         try:
-            with stopping_on_interrupt() as stopping, observer() as observe:
+            with (
+                stopping_on_interrupt() as stopping,
+                its_turn(store, study, evaluator, stopping),
+                observer() as observe,
+            ):
                 results = run(
                     study,
                     families,
@@ -195,6 +202,23 @@ def tune_and_show(
             show([answer(with_floor(store, row)) for row in undominated(rows)], BEST_COLUMNS, style)
         if spans:
             show_end_to_end(spans, style)
+
+
+@contextmanager
+def its_turn(store: Store, study: Study, evaluator: Evaluator, stopping: Callable[[], bool]) -> Iterator[None]:
+    """Wait while another process tunes this study on such a device into this database; says so once."""
+    said: list[str] = []
+
+    def waits() -> None:
+        if stopping():
+            raise StoreError(f"{store.path}: stopped waiting for the process that tunes {study.name}")
+        if not said:
+            said.append(f"{study.name}: another process is tuning it into {store.path}; waiting for it to end")
+            click.echo(said[0], err=True)
+
+    owned = (store.path.resolve(), study.name, evaluator.info.identity)
+    with turn(cache_folder() / "turns", *owned, waits=waits):
+        yield
 
 
 def cudnn_baselines(layers: tuple[Layer, ...]) -> tuple[Baseline, ...]:

@@ -14,7 +14,7 @@ from .tiny import changed
 
 PROCESSES = 8
 TRIALS = 8
-NULL = ("--templates", "families", "--device", "null:delay_ms=2,compile=0.1,wrong=0.1")
+NULL = ("--templates", "families", "--device", "null:delay_ms=20,compile=0.1,wrong=0.1")
 
 
 def tune(folder: Path, study: str, db: str) -> subprocess.Popen[str]:
@@ -27,6 +27,22 @@ def tune(folder: Path, study: str, db: str) -> subprocess.Popen[str]:
         env={**os.environ, "XDG_CACHE_HOME": str(folder / ".cache")},
         text=True,
     )
+
+
+def test_the_same_study_is_tuned_by_one_process_after_another(folder: Path) -> None:
+    running = [tune(folder, "small", "together.db") for _ in range(3)]
+    said = []
+    for process in running:
+        _, err = process.communicate(timeout=200)
+        assert process.returncode == 0, err
+        said.append(err)
+    assert sum("another process is tuning it" in err for err in said) >= 1
+    with Store(folder / "together.db", create=False) as store:
+        rows = store.trials("small")
+    assert {row.attempts for row in rows} == {1}, "nobody took another's running trial for one that was cut off"
+    assert len({row.trial.config for row in rows}) == len(rows), "and nothing was evaluated twice"
+    assert sum(row.trial.compiled for row in rows) >= TRIALS
+    assert all(row.ended_at is not None for row in rows)
 
 
 def test_eight_processes_tune_into_one_file(folder: Path) -> None:
