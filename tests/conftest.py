@@ -46,10 +46,7 @@ _WHY_NOT: Mapping[str, Callable[[], str]] = {"gpu": _no_gpu, "nvcc": _no_nvcc, "
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this machine cannot do, with the reason; keep a file of tests/host together, whose set-up is long."""
-    for item in items:
-        if item.path.parent.name == "host":
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
+    """Skip what this machine cannot do, with the reason."""
     for marker, why_not in _WHY_NOT.items():
         marked = [item for item in items if item.get_closest_marker(marker)]
         if marked and (reason := why_not()):
