@@ -93,41 +93,41 @@ def median_half_width(samples_us: Sequence[float]) -> float:
     return (ordered[high] - ordered[low]) / 2
 
 
-class Sampler:
+class Samples:
     """Samples of one kernel as they are taken; those at a throttled clock are taken again, up to MOST_DISCARDED."""
 
     def __init__(self, take: Callable[[], Sample], clocks: Clocks, first: Sequence[Sample] = ()) -> None:
         self._take, self._clocks = take, clocks
-        self.samples: list[Sample] = []
+        self.taken: list[Sample] = []
         self.discarded = self.throttled = 0
         for sample in first:
             self._judge(sample)
 
     def add(self) -> None:
         """Take one more sample that counts."""
-        count = len(self.samples)
-        while len(self.samples) == count:
+        count = len(self.taken)
+        while len(self.taken) == count:
             self._judge(self._take())
 
     def _judge(self, sample: Sample) -> None:
         if self._clocks.throttled(sample.sm_clock_mhz):
-            if self.discarded + 1 <= MOST_DISCARDED * (len(self.samples) + self.discarded + 1):
+            if self.discarded + 1 <= MOST_DISCARDED * (len(self.taken) + self.discarded + 1):
                 self.discarded += 1
                 return
             self.throttled += 1
-        self.samples.append(sample)
+        self.taken.append(sample)
 
     @property
     def samples_us(self) -> list[float]:
         """Their times."""
-        return [sample.us for sample in self.samples]
+        return [sample.us for sample in self.taken]
 
     def timing(self, cache: str, health: Health, passes: int) -> Timing:
         """What they come to; `health` is the device's after the last, `passes` how many made up a sample."""
-        clocks = tuple(sample.sm_clock_mhz for sample in self.samples if sample.sm_clock_mhz is not None)
+        clocks = tuple(sample.sm_clock_mhz for sample in self.taken if sample.sm_clock_mhz is not None)
         return replace(
             summarise(self.samples_us, cache),
-            sm_clocks_mhz=clocks if len(clocks) == len(self.samples) else (),
+            sm_clocks_mhz=clocks if len(clocks) == len(self.taken) else (),
             discarded=self.discarded,
             throttled=self.throttled,
             passes=passes,
@@ -152,14 +152,14 @@ class Clocks:
         return low
 
 
-def measure(sampler: Sampler, criterion: Criterion) -> None:
+def measure(samples: Samples, criterion: Criterion) -> None:
     """Take samples until the criterion has enough."""
-    while not criterion.enough(sampler.samples_us):
-        sampler.add()
+    while not criterion.enough(samples.samples_us):
+        samples.add()
 
 
 def interleave(
-    samplers: Sequence[Sampler],
+    all_samples: Sequence[Samples],
     *,
     budget_s: float,
     least: int,
@@ -172,13 +172,13 @@ def interleave(
     Sample i of each contender was taken in round i, so that two contenders can be compared in pairs.
     """
     started = clock()
-    order = list(samplers)
+    order = list(all_samples)
     for rounds in range(most):
         if rounds >= least and clock() - started >= budget_s:
             break
         rng.shuffle(order)
-        for sampler in order:
-            sampler.add()
+        for samples in order:
+            samples.add()
 
 
 def paired_ratio(ours_us: Sequence[float], theirs_us: Sequence[float]) -> tuple[float, float, float]:

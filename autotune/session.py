@@ -18,7 +18,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import TypeAlias
 
-from autotune.benchmark import Clocks, Converged, Race, Sampler, interleave, lost, measure
+from autotune.benchmark import Clocks, Converged, Race, Samples, interleave, lost, measure
 from autotune.calibrate import calibrate
 from autotune.compile import Binary
 from autotune.device import Device, compile_program, open_device
@@ -175,16 +175,16 @@ class Session:
                 entered = contenders(count)
                 for passes in entered:
                     device.time(passes, cold=cold)
-            samplers = [Sampler(partial(device.time, passes, cold=cold), self._clocks) for passes in entered]
+            all_samples = [Samples(partial(device.time, passes, cold=cold), self._clocks) for passes in entered]
             interleave(
-                samplers,
+                all_samples,
                 budget_s=request.budget_s,
                 least=_LEAST_ROUNDS,
                 most=_MOST_ROUNDS,
                 rng=random.Random(request.seed),
                 clock=self._clock,
             )
-        return FinalsTimings(tuple(sampler.timing(request.cache, device.health(), count) for sampler in samplers))
+        return FinalsTimings(tuple(samples.timing(request.cache, device.health(), count) for samples in all_samples))
 
     def _evaluate(self, request: EvaluateRequest) -> Measured:
         started = self._clock()
@@ -205,9 +205,9 @@ class Session:
         count = self._several() if min(run.us for run in runs) < device.short_us else 1
         passes = self._passes(loaded, count, cold=cold)
         fits = lost([runs[0].us], best_us) or (cold and count == 1)  # the verification's own runs are samples too
-        sampler = Sampler(partial(device.time, passes, cold=cold), self._clocks, runs if fits else ())
-        measure(sampler, Race(best_us, Converged()))
-        timing = sampler.timing(request.cache, device.health(), count)
+        samples = Samples(partial(device.time, passes, cold=cold), self._clocks, runs if fits else ())
+        measure(samples, Race(best_us, Converged()))
+        timing = samples.timing(request.cache, device.health(), count)
         measured = self._clock()
         return Measured(
             timing=timing,

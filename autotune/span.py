@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from autotune.benchmark import Clocks, Sampler, interleave, median_half_width
+from autotune.benchmark import Clocks, Samples, interleave, median_half_width
 from autotune.compile import Binary
 from autotune.device import Device, HostArray, Launch, Sample
 from autotune.errors import Rejected
@@ -79,9 +79,9 @@ def run_span(device: Device, verifier: Verifier, request: SpanRequest, clock: Ca
         span.verify()
         verified = clock()
         clocks = Clocks()
-        samplers = [Sampler(take, clocks) for take in (span.total, span.copy_in, span.kernel, span.copy_out)]
+        all_samples = [Samples(take, clocks) for take in (span.total, span.copy_in, span.kernel, span.copy_out)]
         interleave(
-            samplers,
+            all_samples,
             budget_s=_BUDGET_S,
             least=_LEAST_ROUNDS,
             most=_MOST_ROUNDS,
@@ -90,7 +90,7 @@ def run_span(device: Device, verifier: Verifier, request: SpanRequest, clock: Ca
         )
         error = span.verify_again()
         measured = clock()
-        total, copy_in, kernel, copy_out = (sampler.samples_us for sampler in samplers)
+        total, copy_in, kernel, copy_out = (samples.samples_us for samples in all_samples)
         parts = SpanParts(
             copy_in_us=statistics.median(copy_in),
             kernel_us=statistics.median(kernel),
@@ -102,7 +102,7 @@ def run_span(device: Device, verifier: Verifier, request: SpanRequest, clock: Ca
         )
     return Spanned(
         Measured(
-            timing=samplers[0].timing("hot", device.health(), 1),
+            timing=all_samples[0].timing("hot", device.health(), 1),
             error=error,
             load_us=1e6 * (loaded - started),
             verify_us=1e6 * (verified - loaded),

@@ -84,10 +84,10 @@ class ReplayEvaluator:
     def compile(self, source: KernelSource) -> Future[Binary]:
         """A binary of nothing with the recorded resources, or the recorded failure to compile."""
         future: Future[Binary] = Future()
-        trials = (
-            found[_key(source.config)] for (problem, _), found in self._trials.items() if problem == source.problem
+        key = _key(source.config)
+        trial = next(
+            found[key] for (problem, _), found in self._trials.items() if problem == source.problem and key in found
         )
-        trial = next(trials)
         if trial.outcome == Outcome.COMPILE:
             future.set_exception(_failure(trial))
         else:

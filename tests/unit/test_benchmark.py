@@ -18,7 +18,7 @@ from autotune.benchmark import (
     Clocks,
     Converged,
     Race,
-    Sampler,
+    Samples,
     interleave,
     lost,
     measure,
@@ -165,8 +165,8 @@ def test_only_the_leaders_are_timed_to_the_end() -> None:
     assert stops_after(wavering, Race(104.0, Converged())) == stops_after(wavering, Converged()) != 5
 
 
-def at_clocks(*clocks_mhz: float) -> Sampler:
-    """A sampler on a device whose clock takes these values, after a session at 1,980 MHz; times follow the clock."""
+def at_clocks(*clocks_mhz: float) -> Samples:
+    """A samples on a device whose clock takes these values, after a session at 1,980 MHz; times follow the clock."""
     clocks = Clocks()
     for _ in range(100):
         assert not clocks.throttled(1980.0)
@@ -176,14 +176,14 @@ def at_clocks(*clocks_mhz: float) -> Sampler:
         clock_mhz = next(values)
         return Sample(198_000.0 / clock_mhz, clock_mhz)
 
-    return Sampler(take, clocks)
+    return Samples(take, clocks)
 
 
 def test_a_throttled_sample_is_measured_again() -> None:
-    sampler = at_clocks(1980, 1980, 1965, 1980, 1400, 1980, 1980)
+    samples = at_clocks(1980, 1980, 1965, 1980, 1400, 1980, 1980)
     for _ in range(6):
-        sampler.add()
-    timing = sampler.timing("cold", Health(350.0, 61.0), 1)
+        samples.add()
+    timing = samples.timing("cold", Health(350.0, 61.0), 1)
     assert list(timing.sm_clocks_mhz) == [1980, 1980, 1965, 1980, 1980, 1980]
     assert (timing.discarded, timing.throttled) == (1, 0)
     assert timing.q3_us < 101
@@ -191,10 +191,10 @@ def test_a_throttled_sample_is_measured_again() -> None:
 
 
 def test_a_gpu_that_stays_throttled_is_measured_as_it_is_and_the_samples_are_marked() -> None:
-    sampler = at_clocks(*[1400.0] * 40)
+    samples = at_clocks(*[1400.0] * 40)
     for _ in range(20):
-        sampler.add()
-    timing = sampler.timing("cold", Health(), 1)
+        samples.add()
+    timing = samples.timing("cold", Health(), 1)
     assert timing.throttled == 20
     assert timing.discarded <= 0.2 * (20 + timing.discarded)
     assert set(timing.sm_clocks_mhz) == {1400.0}
@@ -215,9 +215,9 @@ def test_a_race_is_not_lost_by_one_slow_sample() -> None:
 
 def measured(samples_us: Iterator[float], criterion: Converged | Race) -> Timing:
     """What measuring makes of samples from a device without a clock or sensors."""
-    sampler = Sampler(lambda: Sample(next(samples_us)), Clocks())
-    measure(sampler, criterion)
-    return sampler.timing("cold", Health(), 1)
+    samples = Samples(lambda: Sample(next(samples_us)), Clocks())
+    measure(samples, criterion)
+    return samples.timing("cold", Health(), 1)
 
 
 def test_measuring_takes_what_the_criterion_wants() -> None:
@@ -258,11 +258,11 @@ class Bench:
 
     def rounds(self, *, budget_s: float, least: int, most: int, seed: int = 0) -> list[list[float]]:
         """All contenders' samples."""
-        samplers = [Sampler(partial(self.sample, at), Clocks()) for at in range(len(self.times_us))]
+        all_samples = [Samples(partial(self.sample, at), Clocks()) for at in range(len(self.times_us))]
         interleave(
-            samplers, budget_s=budget_s, least=least, most=most, rng=random.Random(seed), clock=lambda: self.now_s
+            all_samples, budget_s=budget_s, least=least, most=most, rng=random.Random(seed), clock=lambda: self.now_s
         )
-        return [sampler.samples_us for sampler in samplers]
+        return [samples.samples_us for samples in all_samples]
 
 
 def test_every_contender_runs_once_a_round_in_changing_order() -> None:

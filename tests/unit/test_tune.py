@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from autotune.source import KernelSource
 from autotune.store import Store, TrialRow
 from autotune.study import Study
 from autotune.template import KernelTemplate, load_template
-from autotune.trial import Config, Measured
+from autotune.trial import Config, Measured, Resources
 from autotune.tune import tune
 
 from .tiny import SMALL, tiny, write_family
@@ -74,6 +75,24 @@ class NotNull(Device):
     def info(self) -> DeviceInfo:
         """As if kernels really ran on the host."""
         return dataclasses.replace(super().info, kind="host")
+
+
+class Spilling(Device):
+    """A null device that passes for a GPU, for which the compiler runs out of registers."""
+
+    spill_bytes = 0
+
+    @property
+    def info(self) -> DeviceInfo:
+        """As if kernels ran on a GPU."""
+        return dataclasses.replace(super().info, kind="cuda")
+
+    def compile(self, source: KernelSource) -> Future[Binary]:
+        """A binary that needs memory for its registers."""
+        future: Future[Binary] = Future()
+        resources = Resources(registers=64, spill_bytes=self.spill_bytes)
+        future.set_result(dataclasses.replace(super().compile(source).result(), resources=resources))
+        return future
 
 
 def small(**changes: object) -> Study:
@@ -529,6 +548,25 @@ def test_a_kernel_that_ended_two_runs_is_not_launched_a_third_time(
     assert suspect.trial.source_hash not in {source.hash for source in last.ran}
     (row,) = [row for row in store.trials("small") if row.trial.number == suspect.trial.number]
     assert (row.trial.outcome, row.trial.reason) == ("runtime", "quarantined")
+
+
+@pytest.mark.parametrize(("spill_bytes", "runs"), [(1024, True), (1028, False)])
+def test_a_kernel_that_spills_by_far_is_not_run(
+    store: Store, families: Mapping[str, KernelTemplate], spill_bytes: int, runs: bool
+) -> None:
+    device = Spilling()
+    device.spill_bytes = spill_bytes
+    tune(small(trials=3), families, device, store)
+    rows = evaluated(store.trials())
+    assert len(rows) == 3, "it was compiled, so it costs an evaluation"
+    assert bool(device.ran) == runs
+    if not runs:
+        assert {(row.trial.outcome.value, row.trial.reason) for row in rows} == {("constraints", "resource_limit")}
+        assert "spills 1028 bytes a thread; spill_limit_bytes of the study is 1024" in rows[0].trial.message
+        device = Spilling()
+        device.spill_bytes = spill_bytes
+        tune(small(trials=3, spill_limit_bytes=1028), families, device, store, fresh=True)
+        assert device.ran
 
 
 def test_families_compete_under_one_budget(store: Store, families: Mapping[str, KernelTemplate]) -> None:
