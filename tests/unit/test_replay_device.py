@@ -86,6 +86,18 @@ def test_a_replay_that_was_cut_in_two_is_the_same(autotune: Command) -> None:
     assert parts == whole
 
 
+def test_each_policy_has_configs_of_its_own(autotune: Command) -> None:
+    text = Path("small.toml").read_text()
+    words = ("tune", "small.toml", "--templates", "families")
+    assert autotune(*words, "--device", "null", "--trials", 5, "--seed", 1, "--db", "recorded.db").code == 0
+    Path("small.toml").write_text(changed(text, ("trials = 10", "trials = 10\nmeasure.cache = 'hot'")))
+    assert autotune(*words, "--device", "null", "--trials", 9, "--seed", 2, "--db", "recorded.db").code == 0
+    finished = autotune(*words, "--device", "replay:recorded.db")
+    assert finished.code == 0, finished.err
+    recorded = {row.trial.config for row in rows("recorded.db") if row.policy == "hot" and row.trial.compiled}
+    assert {row.trial.config for row in rows("autotune.db") if row.trial.compiled} == recorded
+
+
 def test_what_was_not_recorded_is_one_line(again: Command, autotune: Command, tmp_path: Path) -> None:
     text = Path("small.toml").read_text()
     Path("small.toml").write_text(changed(text, ("h = 9", "h = 19")))
