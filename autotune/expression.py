@@ -1,19 +1,24 @@
 """Expressions of a template's header: parsed once as Jinja expressions, compiled to plain closures.
 
-A Jinja call costs about 9 us and a space has 100,000 configs, so the parsed tree is turned into nested Python
-closures and everything already known (the problem, the device) is folded away by `Expression.bind`.
+A Jinja call costs about 9 us and a space has 100,000 configs, so everything already known (the problem, the device) is
+folded away by `Expression.bind`, and what is left of the parsed tree becomes nested Python closures: one for the names
+of a single config, one for columns of many configs at once.
 Only a whitelist of nodes exists: no attribute but `device.NAME`, no subscript, no call but FUNCTIONS.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
+from autotune.columns import OPERATIONS, Column, Columns, Operand, chosen, column_of, filled, of_rows, truth
 from autotune.errors import TemplateError
 from autotune.trial import Value
 
@@ -44,23 +49,32 @@ FUNCTIONS: Mapping[str, Callable[..., int | bool]] = {
     "max": max,
 }
 
-_BINARY: Mapping[type[nodes.BinExpr], Callable[[Value, Value], Value]] = {
-    nodes.Add: operator.add,
-    nodes.Sub: operator.sub,
-    nodes.Mul: operator.mul,
-    nodes.FloorDiv: operator.floordiv,
-    nodes.Mod: operator.mod,
-    nodes.Pow: operator.pow,
+_BINARY: Mapping[type[nodes.BinExpr], str] = {
+    nodes.Add: "+",
+    nodes.Sub: "-",
+    nodes.Mul: "*",
+    nodes.FloorDiv: "//",
+    nodes.Mod: "%",
+    nodes.Pow: "**",
 }
-_COMPARE: Mapping[str, Callable[[Evaluated, Evaluated], bool]] = {
+_OPERATIONS: Mapping[str, Callable[..., Evaluated]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "neg": operator.neg,
+    "not": operator.not_,
     "eq": operator.eq,
     "ne": operator.ne,
     "lt": operator.lt,
     "lteq": operator.le,
     "gt": operator.gt,
     "gteq": operator.ge,
-    "in": lambda value, container: value in container,  # type: ignore[operator]
-    "notin": lambda value, container: value not in container,  # type: ignore[operator]
+    "in": lambda value, container: value in container,
+    "notin": lambda value, container: value not in container,
+    **FUNCTIONS,
 }
 
 
@@ -71,107 +85,177 @@ class _Known:
     value: Evaluated
 
 
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A name that is looked up."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Apply:
+    """An operation on the values of subtrees."""
+
+    operation: str
+    arguments: tuple[_Tree, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Logic:
+    """`or` (stops at true) or `and` (stops at false): the second value is only looked at where it decides."""
+
+    stops_at: bool
+    left: _Tree
+    right: _Tree
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One subtree or another, the other never being looked at."""
+
+    test: _Tree
+    then: _Tree
+    otherwise: _Tree
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """A tuple of values."""
+
+    items: tuple[_Tree, ...]
+
+
+_Tree = _Known | _Name | _Apply | _Logic | _Choice | _Items
 _Closure = Callable[[Names], Evaluated]
-_Compiled = _Known | _Closure
-
-
-def _run(compiled: _Compiled) -> _Closure:
-    if isinstance(compiled, _Known):
-        value = compiled.value
-        return lambda _: value
-    return compiled
+_ColumnClosure = Callable[[Columns], Operand]
 
 
 class _Unsupported(Exception):
     """A node that expressions do not have."""
 
 
-def _compile(node: nodes.Expr, known: Names) -> _Compiled:
-    """Fold what `known` decides and return a closure over the names that remain."""
+def _fold(node: nodes.Expr, known: Names) -> _Tree:
+    """What is left of a parsed expression once all that `known` decides is decided."""
     match node:
         case nodes.Const():
             return _Known(node.value)
         case nodes.Tuple() | nodes.List():
-            items = [_compile(item, known) for item in node.items]
+            items = tuple(_fold(item, known) for item in node.items)
             if all(isinstance(item, _Known) for item in items):
                 return _Known(tuple(item.value for item in items if isinstance(item, _Known)))  # type: ignore[misc]
-            closures = [_run(item) for item in items]
-            return lambda names: tuple(closure(names) for closure in closures)  # type: ignore[misc]
+            return _Items(items)
         case nodes.Name() | nodes.Getattr():
             name = _name(node)
-            if name in known:
-                return _Known(known[name])
-            return lambda names: names[name]
+            return _Known(known[name]) if name in known else _Name(name)
         case nodes.BinExpr() if isinstance(node, (nodes.And, nodes.Or)):
-            return _compile_logic(node, known)
+            return _logic(isinstance(node, nodes.Or), _fold(node.left, known), _fold(node.right, known))
         case nodes.BinExpr() if type(node) in _BINARY:
-            return _apply(_BINARY[type(node)], [_compile(node.left, known), _compile(node.right, known)])
+            return _apply(_BINARY[type(node)], _fold(node.left, known), _fold(node.right, known))
         case nodes.Not():
-            return _apply(operator.not_, [_compile(node.node, known)])
+            return _apply("not", _fold(node.node, known))
         case nodes.Neg():
-            return _apply(operator.neg, [_compile(node.node, known)])
+            return _apply("neg", _fold(node.node, known))
         case nodes.Compare():
-            return _compile_compare(node, known)
+            return _fold_compare(node, known)
         case nodes.CondExpr() if node.expr2 is not None:
-            test = _compile(node.test, known)
+            test = _fold(node.test, known)
             if isinstance(test, _Known):
-                return _compile(node.expr1 if test.value else node.expr2, known)
-            then, otherwise = _run(_compile(node.expr1, known)), _run(_compile(node.expr2, known))
-            return lambda names: then(names) if test(names) else otherwise(names)
+                return _fold(node.expr1 if test.value else node.expr2, known)
+            return _Choice(test, _fold(node.expr1, known), _fold(node.expr2, known))
         case nodes.Call() if isinstance(node.node, nodes.Name) and not (
             node.kwargs or node.dyn_args or node.dyn_kwargs
         ):
             if node.node.name not in FUNCTIONS:
                 raise _Unsupported(f"{node.node.name}() does not exist; there are {', '.join(sorted(FUNCTIONS))}")
-            return _apply(FUNCTIONS[node.node.name], [_compile(argument, known) for argument in node.args])
+            return _apply(node.node.name, *(_fold(argument, known) for argument in node.args))
     if isinstance(node, nodes.Div):
         raise _Unsupported("/ yields a fraction; use // or ceil_div")
     raise _Unsupported(f"{type(node).__name__} is not part of expressions")
 
 
-def _apply(function: Callable[..., Evaluated], arguments: list[_Compiled]) -> _Compiled:
+def _apply(operation: str, *arguments: _Tree) -> _Tree:
     if all(isinstance(argument, _Known) for argument in arguments):
+        values = [argument.value for argument in arguments if isinstance(argument, _Known)]
         try:
-            return _Known(function(*(argument.value for argument in arguments if isinstance(argument, _Known))))
+            return _Known(_OPERATIONS[operation](*values))
         except (ArithmeticError, TypeError, ValueError):
             pass  # raise when evaluated, so that a branch never taken never fails
-    closures = [_run(argument) for argument in arguments]
-    if len(closures) == 2:
-        left, right = closures
-        return lambda names: function(left(names), right(names))
-    if len(closures) == 1:
-        only = closures[0]
-        return lambda names: function(only(names))
-    return lambda names: function(*(closure(names) for closure in closures))
+    return _Apply(operation, arguments)
 
 
-def _compile_logic(node: nodes.And | nodes.Or, known: Names) -> _Compiled:
-    stops_at = isinstance(node, nodes.Or)
-    left = _compile(node.left, known)
+def _logic(stops_at: bool, left: _Tree, right: _Tree) -> _Tree:  # noqa: FBT001 - which of the two it is
     if isinstance(left, _Known):
-        return left if bool(left.value) == stops_at else _compile(node.right, known)
-    right = _run(_compile(node.right, known))
-    if stops_at:
-        return lambda names: left(names) or right(names)
-    return lambda names: left(names) and right(names)
+        return left if bool(left.value) == stops_at else right
+    return _Logic(stops_at, left, right)
 
 
-def _compile_compare(node: nodes.Compare, known: Names) -> _Compiled:
-    first = _compile(node.expr, known)
-    links = [(_COMPARE[operand.op], _compile(operand.expr, known)) for operand in node.ops]
-    if len(links) == 1:
-        return _apply(links[0][0], [first, links[0][1]])
+def _fold_compare(node: nodes.Compare, known: Names) -> _Tree:
+    """A chain `a < b < c` is `a < b and b < c`."""
+    left, links = _fold(node.expr, known), []
+    for operand in node.ops:
+        right = _fold(operand.expr, known)
+        links.append(_apply(operand.op, left, right))
+        left = right
+    return functools.reduce(partial(_logic, False), links)  # noqa: FBT003
 
-    def chain(names: Names) -> bool:
-        left = _run(first)(names)
-        for compare, operand in links:
-            right = _run(operand)(names)
-            if not compare(left, right):
-                return False
-            left = right
-        return True
 
-    return chain
+def _closure(tree: _Tree) -> _Closure:
+    """A function from one config's names to the value of a tree."""
+    match tree:
+        case _Known(value):
+            return lambda _: value
+        case _Name(name):
+            return lambda names: names[name]
+        case _Apply(operation, arguments):
+            function, closures = _OPERATIONS[operation], [_closure(argument) for argument in arguments]
+            if len(closures) == 2:
+                one, other = closures
+                return lambda names: function(one(names), other(names))
+            if len(closures) == 1:
+                only = closures[0]
+                return lambda names: function(only(names))
+            return lambda names: function(*(closure(names) for closure in closures))
+        case _Logic(stops_at, left, right):
+            first, second = _closure(left), _closure(right)
+            if stops_at:
+                return lambda names: first(names) or second(names)
+            return lambda names: first(names) and second(names)
+        case _Choice(test, then, otherwise):
+            decide, yes, no = _closure(test), _closure(then), _closure(otherwise)
+            return lambda names: yes(names) if decide(names) else no(names)
+        case _Items(items):
+            parts = [_closure(item) for item in items]
+            return lambda names: tuple(part(names) for part in parts)  # type: ignore[misc]
+
+
+def _column_closure(tree: _Tree) -> _ColumnClosure:
+    """A function from the columns of many configs to a tree's value for each; what guards a row there guards it here.
+
+    It raises where a row would, and where a column cannot hold the values exactly.
+    """
+    match tree:
+        case _Known(value):
+            return lambda _: value
+        case _Name(name):
+            return lambda columns: columns[name]
+        case _Apply(operation, arguments):
+            function, closures = OPERATIONS[operation], [_column_closure(argument) for argument in arguments]
+            return lambda columns: function(*(closure(columns) for closure in closures))
+        case _Logic(stops_at, left, right):
+            first, second = _column_closure(left), _column_closure(right)
+
+            def logic(columns: Columns) -> Operand:
+                value = first(columns)
+                stops = truth(value) == stops_at
+                return chosen(stops, columns, lambda _: of_rows(value, stops), second)
+
+            return logic
+        case _Choice(test, then, otherwise):
+            decide, yes, no = (_column_closure(part) for part in (test, then, otherwise))
+            return lambda columns: chosen(truth(decide(columns)), columns, yes, no)
+        case _Items(items):
+            parts = [_column_closure(item) for item in items]
+            return lambda columns: tuple(part(columns) for part in parts)
 
 
 def _name(node: nodes.Expr) -> str:
@@ -196,11 +280,12 @@ def _names_in(node: nodes.Node) -> set[str]:
 class Bound:
     """An expression with some names folded away; call it with the rest."""
 
-    __slots__ = ("_closure", "_expression")
+    __slots__ = ("_closure", "_column_closure", "_expression")
 
-    def __init__(self, expression: Expression, closure: _Closure) -> None:
+    def __init__(self, expression: Expression, tree: _Tree) -> None:
         self._expression = expression
-        self._closure = closure
+        self._closure = _closure(tree)
+        self._column_closure = _column_closure(tree)
 
     @property
     def names(self) -> frozenset[str]:
@@ -228,6 +313,14 @@ class Bound:
             raise self._expression.error(f"yields {value!r}, expected a whole number or true/false")
         return value
 
+    def column(self, columns: Columns) -> Column:
+        """The value for every row of some columns, int or bool. Raises TemplateError where a row's would."""
+        with contextlib.suppress(ArithmeticError, KeyError, TypeError, ValueError):
+            column = filled(self._column_closure(columns), columns.size)
+            if column.dtype.kind in "bi":
+                return column
+        return column_of([self.value(columns.row(number, self.names)) for number in range(columns.size)])
+
     def _value(self, names: Names) -> Evaluated:
         try:
             return self._closure(names)
@@ -251,7 +344,7 @@ class Expression:
             if not parser.stream.eos:
                 raise self.error(f"has something left over at {parser.stream.current.value!r}")
             self.names = frozenset(_names_in(self._node))
-            _compile(self._node, {})
+            _fold(self._node, {})
         except TemplateSyntaxError as error:
             raise self.error(f"does not parse: {error.message}") from None
         except _Unsupported as error:
@@ -261,7 +354,7 @@ class Expression:
 
     def bind(self, known: Names) -> Bound:
         """The expression with `known` folded into it."""
-        return Bound(self, _run(_compile(self._node, known)))
+        return Bound(self, _fold(self._node, known))
 
     def error(self, what: str) -> TemplateError:
         """A TemplateError that names this expression and where it stands."""

@@ -1,23 +1,19 @@
-"""template -> space: the feasible configs of one family for one problem on one device.
-
-Parameters are nested in the header's order; each constraint is checked at the first depth where everything it
-needs is known, so a subtree that cannot hold a feasible config is never entered.
-"""
+"""template -> space: the feasible configs of one family for one problem on one device."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from autotune.device import DeviceInfo
 from autotune.errors import Rejected, StudyError, TemplateError
 from autotune.expression import Bound, Expression
+from autotune.feasible import Level, Rows, Rule, Tree
 from autotune.problem import Conv2dProblem
 from autotune.template import Body, KernelTemplate, Param, compile_body
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
@@ -25,32 +21,6 @@ from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 MAX_ROWS = 200_000  # configs; a larger space is sampled
 MAX_VISITS = 4_000_000  # partial configs tried before a space counts as too large to enumerate
 SAMPLED_ROWS = 20_000  # configs drawn from a space too large to enumerate
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A condition with everything but the parameters folded in."""
-
-    reason: str
-    kind: str
-    """the trial's reason: `constraint` (of the header), `resource_limit` (of the device) or `accuracy_class`"""
-    needs: frozenset[str]
-    """parameters it depends on, also through derived values"""
-    holds: Bound
-    limit: int | None = None
-    """when set, the rule is: the value of `holds` is at most this"""
-
-    def met(self, names: Mapping[str, Value]) -> bool:
-        """Whether the rule holds."""
-        value = self.holds.integer(names)
-        return value <= self.limit if self.limit is not None else bool(value)
-
-    def violated(self, names: Mapping[str, Value]) -> str:
-        """Empty when the rule holds, else what is wrong."""
-        if self.limit is None:
-            return "" if self.holds.integer(names) else self.reason
-        value = self.holds.integer(names)
-        return "" if value <= self.limit else f"{self.reason}: {value} exceeds {self.limit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,28 +166,6 @@ class BoundTemplate:
         return [reason for reason in reasons if reason]
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
-    """The derived values and rules that become known when one more parameter has its value."""
-
-    before: list[Rule] = field(default_factory=list)
-    """rules that need no derived value of this level; they guard the derived expressions"""
-    derived: list[tuple[str, Bound]] = field(default_factory=list)
-    after: list[Rule] = field(default_factory=list)
-
-    def broken(self, names: dict[str, Value]) -> Rule | None:
-        """Compute the derived values into `names` and return the first rule that does not hold."""
-        for rule in self.before:
-            if not rule.met(names):
-                return rule
-        for name, bound in self.derived:
-            names[name] = bound.value(names)
-        for rule in self.after:
-            if not rule.met(names):
-                return rule
-        return None
-
-
 def device_names(device: DeviceInfo) -> dict[str, Value]:
     """The `device.NAME` values that expressions see."""
     return {
@@ -246,17 +194,16 @@ class SearchSpace:
         self.bound = bound
         self.template = bound.template.name
         self.params = narrow(bound.template, narrowed or {})
-        rows: list[tuple[int, ...]] = []
-        if bound.admission.listed is None:
-            visits = self._walk(rows, None, most=most_rows + 1, visits=MAX_VISITS)
-            self.complete = len(rows) <= most_rows and visits > 0
-        else:
-            rows = self._listed(bound.admission.listed)
-            self.complete = True
+        self.complete = True
+        if bound.admission.listed is not None:
+            self.rows = self._listed(bound.admission.listed)
+            return
+        tree = Tree(bound.levels, self.params)
+        self.rows, self.complete = tree.feasible(most=most_rows, visits=MAX_VISITS)
         if not self.complete:
-            rows = self._sample(np.random.default_rng(seed), sampled_rows)
-        self.rows: npt.NDArray[np.int16] = np.array(rows, dtype=np.int16).reshape(len(rows), len(self.params))
-        self._position = {row: position for position, row in enumerate(rows)}
+            first = self.rows[:1]
+            drawn = tree.sampled(np.random.default_rng(seed), most=sampled_rows - len(first), visits=MAX_VISITS)
+            self.rows = np.unique(np.concatenate([first, drawn]), axis=0)
 
     @property
     def product(self) -> int:
@@ -269,10 +216,7 @@ class SearchSpace:
     @property
     def default(self) -> Config | None:
         """Every parameter's first value if that is feasible, else the first feasible config; None when none is."""
-        if not len(self.rows):
-            return None
-        first = (0,) * len(self.params)
-        return self.config(self._position.get(first, 0))
+        return self.config(0) if len(self.rows) else None
 
     def config(self, row: int) -> Config:
         """The config in a row."""
@@ -285,7 +229,13 @@ class SearchSpace:
     def row_of(self, config: Config) -> int | None:
         """The row of a config; None when it is not in this space."""
         indices = self._indices(config)
-        return None if indices is None else self._position.get(indices)
+        if indices is None:
+            return None
+        low, high = 0, len(self.rows)
+        for column, index in enumerate(indices):  # the rows are in lexicographic order
+            values, wanted = self.rows[low:high, column], np.int16(index)
+            low, high = (low + int(np.searchsorted(values, wanted, side)) for side in ("left", "right"))
+        return low if low < high else None
 
     def _indices(self, config: Config) -> tuple[int, ...] | None:
         """The value indices of a config; None when it is another family's or has a value left out here."""
@@ -300,7 +250,7 @@ class SearchSpace:
             indices.append(param.values.index(value))
         return tuple(indices)
 
-    def _listed(self, configs: Iterable[Config]) -> list[tuple[int, ...]]:
+    def _listed(self, configs: Iterable[Config]) -> Rows:
         """The rows of those configs that are of this family and break no rule."""
         rows = []
         for config in configs:
@@ -309,54 +259,19 @@ class SearchSpace:
                 with contextlib.suppress(Rejected):
                     self.bound.check(config)
                     rows.append(indices)
-        return sorted(rows)
+        return np.array(sorted(rows), dtype=np.int16).reshape(len(rows), len(self.params))
 
     def rejected(self, most: int) -> Iterator[Config]:
         """Configs of the full product that break a rule, for small spaces whose rejections are worth a record."""
         if self.product > most:
             return
+        feasible = set(map(tuple, self.rows.tolist()))
         for row in itertools.product(*(range(len(param.values)) for param in self.params)):
-            if row not in self._position:
+            if row not in feasible:
                 yield Config(
                     self.template,
                     tuple((param.name, param.values[at]) for param, at in zip(self.params, row, strict=True)),
                 )
-
-    def _walk(self, found: list[tuple[int, ...]], order: np.random.Generator | None, *, most: int, visits: int) -> int:
-        """Append feasible rows to `found`, lexicographic, or in random order with a generator.
-
-        Ends after `most` rows or `visits` partial configs; returns the visits that were left.
-        """
-        names: dict[str, Value] = {}
-        levels, params, last = self.bound.levels, self.params, len(self.params)
-        left = visits
-
-        def visit(depth: int, row: tuple[int, ...]) -> None:
-            nonlocal left
-            left -= 1
-            if levels[depth].broken(names) is not None:
-                return
-            if depth == last:
-                found.append(row)
-                return
-            param = params[depth]
-            indices = range(len(param.values)) if order is None else order.permutation(len(param.values)).tolist()
-            for index in indices:
-                if left <= 0 or len(found) >= most:
-                    return
-                names[param.name] = param.values[index]
-                visit(depth + 1, (*row, index))
-
-        visit(0, ())
-        return left
-
-    def _sample(self, rng: np.random.Generator, most: int) -> list[tuple[int, ...]]:
-        """Random feasible rows, each the first found down a random path, and the first of all."""
-        found: list[tuple[int, ...]] = []
-        left = self._walk(found, None, most=1, visits=MAX_VISITS)
-        while left > 0 and len(found) < most:
-            left = self._walk(found, rng, most=len(found) + 1, visits=left)
-        return sorted(set(found))
 
 
 def narrow(template: KernelTemplate, narrowed: Mapping[str, Sequence[Value]]) -> tuple[Param, ...]:

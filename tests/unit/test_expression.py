@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jinja2 import Environment
 
+from autotune.columns import Columns, column_of
 from autotune.errors import TemplateError
 from autotune.expression import FUNCTIONS, Expression, ceil_div, is_pow2, round_up
 from autotune.trial import Value
@@ -215,3 +216,32 @@ def test_a_truth_value_keeps_its_kind() -> None:
     bound = Expression("a > 1", "here").bind({})
     assert bound.value({"a": 2}) is True
     assert bound.integer({"a": 2}) == 1
+
+
+def bulk(text: str, rows: Sequence[Mapping[str, Value]], known: Mapping[str, Value]) -> object:
+    """The values of an expression for many configs at once; TemplateError where one raises."""
+    columns = Columns({name: column_of([row[name] for row in rows]) for name in rows[0]}, len(rows))
+    try:
+        return Expression(text, "here").bind(known).column(columns).tolist()
+    except TemplateError as error:
+        return str(error)
+
+
+@settings(max_examples=300)
+@given(text=expressions, rows=st.lists(values, min_size=1, max_size=5), known=st.frozensets(st.sampled_from(NAMES)))
+@example(text="a // b if b else 0", rows=[{"a": 3, "b": 0}, {"a": 3, "b": 2}], known=frozenset())
+@example(text="b and a // b", rows=[{"a": 3, "b": 0}, {"a": 3, "b": 2}], known=frozenset())
+@example(text="a // b", rows=[{"a": 3, "b": 2}, {"a": 3, "b": 0}], known=frozenset())
+@example(text="a * a * a", rows=[{"a": 2**40}, {"a": 3}], known=frozenset())
+@example(text="a == 'x' or a > 2", rows=[{"a": "x"}, {"a": 1}, {"a": 3}], known=frozenset())
+def test_many_configs_at_once_are_each_as_one(
+    text: str, rows: Sequence[Mapping[str, Value]], known: frozenset[str]
+) -> None:
+    same = {name: rows[0][name] for name in known & rows[0].keys()}
+    rest = [{name: value for name, value in row.items() if name not in same} for row in rows]
+    bound = Expression(text, "here").bind(same)
+    try:
+        expected: object = [bound.value(row) for row in rest]
+    except TemplateError as error:
+        expected = str(error)
+    assert bulk(text, rest, same) == expected

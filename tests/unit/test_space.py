@@ -316,10 +316,10 @@ def many(folder: Path, constraint: str) -> KernelTemplate:
 
 
 def test_a_hundred_thousand_configs_under_ten_constraints_are_soon_ready(tmp_path: Path) -> None:
-    """Half a second here, two are allowed; the bound is loose for slow machines. A filter of the product took 8 s."""
+    """0.05 s here, two are allowed; a walk config by config took 0.5 s, a filter of the product 8 s."""
     started = time.process_time()
     space = large_space(tmp_path)
-    assert time.process_time() - started < 4
+    assert time.process_time() - started < 2
     assert space.complete
     assert len(space.rows) == 102_996
     assert space.product == 1_492_992

@@ -1,0 +1,253 @@
+"""What expressions do to many configs at once: a column holds one value per config.
+
+A space has up to millions of partial configs; evaluated one by one they take seconds, as columns a tenth of that.
+Whatever a column cannot hold exactly, and whatever would raise for one of its rows, raises here: the caller then goes
+row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.trial import Value
+
+Column = npt.NDArray[np.generic]
+"""bools, 64-bit integers or words; of objects where one is a larger integer or the kinds are mixed"""
+Operand = Column | Value | tuple["Operand", ...]
+"""a column, or one value for all rows"""
+Mask = npt.NDArray[np.bool_]
+
+LARGEST = 2**53
+"""of a product, so that no sum of a thousand of them leaves 64 bits"""
+
+
+class Columns:
+    """Columns by name, all of one length."""
+
+    __slots__ = ("_own", "_parent", "_rows", "size")
+
+    def __init__(
+        self,
+        own: dict[str, Column],
+        size: int,
+        parent: Columns | None = None,
+        rows: npt.NDArray[np.intp] | None = None,
+    ) -> None:
+        self._own, self._parent, self._rows, self.size = own, parent, rows, size
+
+    def __getitem__(self, name: str) -> Column:
+        column = self._own.get(name)
+        if column is None:
+            if self._parent is None:
+                raise KeyError(name)
+            column = self._own[name] = self._parent[name][self._rows]
+        return column
+
+    def __setitem__(self, name: str, column: Column) -> None:
+        self._own[name] = column
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._own or (self._parent is not None and name in self._parent)
+
+    def take(self, rows: npt.NDArray[np.intp]) -> Columns:
+        """Some rows of all columns; each is only looked up when it is asked for."""
+        return Columns({}, len(rows), self, rows)
+
+    def where(self, mask: Mask) -> Columns:
+        """The rows for which a mask is true."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
+
+    def row(self, number: int, names: frozenset[str]) -> dict[str, Value]:
+        """The values of one row under those names that are columns."""
+        return {name: self[name][number : number + 1].tolist()[0] for name in names if name in self}
+
+
+def column_of(values: Sequence[Value]) -> Column:
+    """A column of values; of objects where they do not fit another one exactly."""
+    kinds = {type(value) for value in values}
+    exact = len(kinds) == 1 and not (kinds == {int} and max(map(abs, map(int, values))) > LARGEST)
+    return np.array(values, dtype=None if exact else object)
+
+
+def filled(value: Operand, size: int) -> Column:
+    """A column, where an operand may be one value for all rows."""
+    if isinstance(value, tuple):
+        raise TypeError("a list is no value")
+    return np.broadcast_to(np.asarray(value), (size,))
+
+
+def truth(value: Operand) -> Mask | bool:
+    """Which rows count as true."""
+    if not isinstance(value, np.ndarray) or value.ndim == 0:
+        return bool(value)
+    if value.dtype.kind not in "biU":
+        raise TypeError("objects go row by row")
+    return np.asarray(value != ("" if value.dtype.kind == "U" else 0))
+
+
+def of_rows(value: Operand, mask: Mask | bool) -> Operand:  # noqa: FBT001 - a mask of all rows
+    """The part of an operand that belongs to the rows for which a mask is true."""
+    return value[mask] if isinstance(value, np.ndarray) and isinstance(mask, np.ndarray) else value
+
+
+def chosen(
+    mask: Mask | bool,  # noqa: FBT001 - a mask of all rows
+    columns: Columns,
+    yes: Callable[[Columns], Operand],
+    no: Callable[[Columns], Operand],
+) -> Operand:
+    """What one function makes of the rows for which a mask is true and another of the rest; neither sees the others."""
+    if not isinstance(mask, np.ndarray):
+        return yes(columns) if mask else no(columns)
+    if mask.all():
+        return yes(columns)
+    if not mask.any():
+        return no(columns)
+    return _merged(mask, yes(columns.where(mask)), no(columns.where(~mask)))
+
+
+def _merged(mask: Mask, yes: Operand, no: Operand) -> Column:
+    """A column whose rows are one operand's where a mask is true, in order, and another's elsewhere."""
+    parts = filled(yes, int(mask.sum())), filled(no, int((~mask).sum()))
+    if (parts[0].dtype.kind == "U") != (parts[1].dtype.kind == "U"):
+        raise TypeError("words and numbers in one column")
+    column: Column = np.empty(len(mask), np.result_type(*parts))
+    column[mask], column[~mask] = parts
+    return column
+
+
+def _whole(value: Operand) -> npt.NDArray[np.int64] | int:
+    """An operand of arithmetic: true is 1."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "bi":
+            raise TypeError("arithmetic on words or objects")
+        return value.astype(np.int64, copy=False)
+    if not isinstance(value, int) or abs(value) > LARGEST:
+        raise TypeError("arithmetic on a word, or on a number that is too large")
+    return int(value)
+
+
+def _most(value: npt.NDArray[np.int64] | int) -> int:
+    return abs(value) if isinstance(value, int) else int(np.abs(value).max())
+
+
+def _plus(left: Operand, right: Operand) -> Operand:
+    return _whole(left) + _whole(right)
+
+
+def _minus(left: Operand, right: Operand) -> Operand:
+    return _whole(left) - _whole(right)
+
+
+def _times(left: Operand, right: Operand) -> Operand:
+    one, other = _whole(left), _whole(right)
+    if _most(one) * _most(other) > LARGEST:
+        raise OverflowError("a product that is too large")
+    return one * other
+
+
+def _power(left: Operand, right: Operand) -> Operand:
+    base, exponent = _whole(left), _whole(right)
+    if np.min(exponent) < 0 or _most(base) ** min(_most(exponent), 64) > LARGEST:
+        raise OverflowError("a power that is too large, or a fraction")
+    return np.power(base, exponent)
+
+
+def _divisor(value: Operand) -> npt.NDArray[np.int64] | int:
+    divisor = _whole(value)
+    if not np.all(divisor):
+        raise ZeroDivisionError("division by zero")
+    return divisor
+
+
+def _over(left: Operand, right: Operand) -> Operand:
+    return _whole(left) // _divisor(right)
+
+
+def _modulo(left: Operand, right: Operand) -> Operand:
+    return _whole(left) % _divisor(right)
+
+
+def _ceil_div(numerator: Operand, denominator: Operand) -> Operand:
+    return -(-_whole(numerator) // _divisor(denominator))
+
+
+def _round_up(value: Operand, multiple: Operand) -> Operand:
+    return _times(_ceil_div(value, multiple), multiple)
+
+
+def _is_pow2(value: Operand) -> Column:
+    number = np.asarray(_whole(value))
+    return np.asarray((number > 0) & ((number & (number - 1)) == 0))
+
+
+def _least(*values: Operand) -> Column:
+    return np.asarray(np.minimum.reduce(np.broadcast_arrays(*map(_whole, values))))
+
+
+def _greatest(*values: Operand) -> Column:
+    return np.asarray(np.maximum.reduce(np.broadcast_arrays(*map(_whole, values))))
+
+
+def _plain(value: Operand) -> Column:
+    """An operand as words or numbers. Raises TypeError for what goes row by row."""
+    column = np.asarray(None if isinstance(value, tuple) else value)
+    if column.dtype.kind not in "biU":
+        raise TypeError("lists and objects go row by row")
+    return column
+
+
+def _equal(left: Operand, right: Operand) -> Column:
+    one, other = _plain(left), _plain(right)
+    if (one.dtype.kind == "U") != (other.dtype.kind == "U"):
+        return np.zeros(np.broadcast_shapes(one.shape, other.shape), np.bool_)
+    return np.asarray(one == other)
+
+
+def _ordered(compare: np.ufunc) -> Callable[[Operand, Operand], Column]:
+    def ordered(left: Operand, right: Operand) -> Column:
+        one, other = _plain(left), _plain(right)
+        if (one.dtype.kind == "U") != (other.dtype.kind == "U"):
+            raise TypeError("words have no order among numbers")
+        return np.asarray(compare(one, other))
+
+    return ordered
+
+
+def _within(value: Operand, container: Operand) -> Column:
+    if not isinstance(container, tuple):
+        raise TypeError("membership in a word")
+    return np.asarray(np.logical_or.reduce(np.broadcast_arrays(*(_equal(value, item) for item in container))))
+
+
+def _not(value: Operand) -> Column:
+    return np.asarray(np.logical_not(truth(value)))
+
+
+OPERATIONS: Mapping[str, Callable[..., Operand]] = {
+    "+": _plus,
+    "-": _minus,
+    "*": _times,
+    "//": _over,
+    "%": _modulo,
+    "**": _power,
+    "neg": lambda value: -_whole(value),
+    "not": _not,
+    "eq": _equal,
+    "ne": lambda left, right: _not(_equal(left, right)),
+    "lt": _ordered(np.less),
+    "lteq": _ordered(np.less_equal),
+    "gt": _ordered(np.greater),
+    "gteq": _ordered(np.greater_equal),
+    "in": _within,
+    "notin": lambda value, container: _not(_within(value, container)),
+    "ceil_div": _ceil_div,
+    "round_up": _round_up,
+    "is_pow2": _is_pow2,
+    "min": _least,
+    "max": _greatest,
+}
+"""The operations of expressions on columns, by the names that `expression` gives them."""
