@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from autotune.compile import Program
 from autotune.problem import Conv2dProblem
@@ -51,9 +51,10 @@ class KernelSource:
     accuracy: str
     deterministic: bool
 
-    @property
-    def hash(self) -> str:
-        """Identity: SHA-256 of everything that decides what runs, but not of the template's name or comments."""
+    hash: str = field(init=False, compare=False, repr=False)
+    """identity: SHA-256 of everything that decides what runs, but not of the template's name or comments"""
+
+    def __post_init__(self) -> None:
         launches = {
             "prepare": [asdict(stage) for stage in self.prepare],
             "stages": [asdict(stage) for stage in self.stages],
@@ -64,4 +65,5 @@ class KernelSource:
             "problem": asdict(self.problem),
         }
         text = self.program.hash + json.dumps(launches, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        # asked for at every step of a trial, so computed once
+        object.__setattr__(self, "hash", hashlib.sha256(text.encode()).hexdigest())

@@ -59,6 +59,11 @@ class Database:
     """what is open: the path, or a copy of it with the newest schema"""
     closing: ExitStack = field(default_factory=ExitStack)
     """what else ends with it"""
+    reader: Engine = field(init=False, repr=False)
+    """the engine, for transactions that only read"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reader", self.engine.execution_options(reading=True))
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -70,7 +75,7 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state of the file."""
         try:
-            with in_words(self.path, self.timeout_s), self.engine.execution_options(reading=True).begin() as connection:
+            with in_words(self.path, self.timeout_s), self.reader.begin() as connection:
                 yield connection
         except (ValueError, zlib.error, StudyError) as error:  # of JSON, a date, an enum, a source, a problem
             shown = one_line(str(self.path))

@@ -5,7 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, case, exists, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Table,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    select,
+    update,
+)
 
 from autotune import __version__
 from autotune.device import DeviceInfo, Environment
@@ -45,6 +57,7 @@ from autotune.store.tables import (
     finals,
     layers,
     measurements,
+    metadata,
     profiles,
     retimes,
     runs,
@@ -59,10 +72,25 @@ from autotune.store.tables import (
 )
 from autotune.trial import Config, Outcome, SpanParts, Timing, Trial
 
+# The statements of every trial, made once: SQLAlchemy takes longer to build one than SQLite to run it.
+_INSERT = {table: table.insert() for table in metadata.sorted_tables}
+_SOURCE = select(sources).where(sources.c.hash == bindparam("hash"))
+_SCOPE = ("study_id", "subject_id", "device_id", "environment_id", "policy")
+_NUMBERED = select(trials.c.id, trials.c.outcome, trials.c.config, trials.c.attempts).where(
+    *(trials.c[name] == bindparam(name) for name in (*_SCOPE, "number"))
+)
+# A copy does not rank: the trial that it was copied from has the same shape, device and policy, and may be measured
+# again.
+_END = (
+    update(trials)
+    .where(trials.c.id == bindparam("trial_id"), trials.c.outcome == str(Outcome.RUNNING))
+    .values(ranked_us=case((trials.c.reused_trial_id.is_(None), bindparam("own_us"))))
+)
+
 
 def insert(connection: Connection, table: Table, values: Values) -> int:
     """Insert a row and return its id."""
-    return connection.execute(table.insert(), values).lastrowid
+    return connection.execute(_INSERT[table], values).lastrowid
 
 
 def next_id(connection: Connection, table: Table) -> int:
@@ -156,7 +184,7 @@ def source(connection: Connection, scope: Scope, record: KernelSource) -> int:
     Raises StoreError when another kernel has its hash.
     """
     values = source_values(record)
-    row = connection.execute(select(sources).where(sources.c.hash == values["hash"])).mappings().one_or_none()
+    row = connection.execute(_SOURCE, {"hash": record.hash}).mappings().one_or_none()
     if row is None:
         return insert(connection, sources, {**values, "layer_id": scope.layer_id})
     if not row[sources.c.text_bytes]:
@@ -195,17 +223,16 @@ def begin_trial(
         "started_at": now,
         "proposed_by": proposed_by,
     }
-    numbered = select(trials).where(within(scope), trials.c.number == number)
-    row = connection.execute(numbered).mappings().one_or_none()
+    identity: Values = {
+        "study_id": scope.study.id,
+        "subject_id": scope.subject_id,
+        "device_id": scope.device_id,
+        "environment_id": scope.environment_id,
+        "policy": scope.policy,
+        "number": number,
+    }
+    row = connection.execute(_NUMBERED, identity).mappings().one_or_none()
     if row is None:
-        identity: Values = {
-            "study_id": scope.study.id,
-            "subject_id": scope.subject_id,
-            "device_id": scope.device_id,
-            "environment_id": scope.environment_id,
-            "policy": scope.policy,
-            "number": number,
-        }
         running = outcome_values(Trial(number, config, Outcome.RUNNING))
         return insert(connection, trials, {**identity, **beginning, **running, "attempts": 1})
     if row[trials.c.outcome] != str(Outcome.RUNNING) or row[trials.c.config] != config.to_json():
@@ -228,12 +255,9 @@ def end_trial(connection: Connection, key: TrialKey, trial: Trial, now: str, par
         raise ValueError(f"trial {key.number} was begun with source {key.source_hash}, not {trial.source_hash}")
     what = f"trial {trial.number} ({one_line(str(trial.config))})"
     timing = None if trial.timing is None else timing_values(trial.timing, what)
-    running = and_(trials.c.id == key.id, trials.c.outcome == str(Outcome.RUNNING))
-    values = {**outcome_values(trial), "ended_at": now}
-    # A copy does not rank: the trial that it was copied from has the same shape, device and policy, and may be
-    # measured again.
-    ranked = case((trials.c.reused_trial_id.is_(None), values["ranked_us"]))
-    changed = connection.execute(update(trials).where(running).values({**values, "ranked_us": ranked}))
+    values = outcome_values(trial)
+    own_us = values.pop("ranked_us")
+    changed = connection.execute(_END, {**values, "trial_id": key.id, "own_us": own_us, "ended_at": now})
     if changed.rowcount != 1:
         raise StoreError(f"trial {key.number} has ended already; is another run tuning this study into the same file?")
     if timing is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from sqlalchemy import Connection, and_, delete, func, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, func, select, update
 
 from autotune.device import DeviceInfo, Environment
 from autotune.errors import StoreError
@@ -52,6 +52,24 @@ from autotune.store.tables import (
     trials,
 )
 from autotune.trial import Config, Outcome, Phases, SpanParts, Timing, Trial
+
+_LATEST_KNOWN = (
+    select(trials.c.id)
+    .join(sources)
+    .where(
+        sources.c.hash == bindparam("hash"),
+        trials.c.device_id == bindparam("device_id"),
+        trials.c.environment_id == bindparam("environment_id"),
+        trials.c.policy == bindparam("policy"),
+        trials.c.outcome != str(Outcome.RUNNING),
+        trials.c.reused_trial_id.is_(None),
+        trials.c.origin == "measured",
+        trials.c.started_at >= bindparam("since"),
+    )
+    .order_by(trials.c.ended_at.desc(), trials.c.id.desc())
+    .limit(1)
+)
+"""asked for every config that is rendered, so made once"""
 
 
 class Store(Questions):
@@ -149,21 +167,16 @@ class Store(Questions):
 
         The latest one counts, imported ones never. A study that was begun fresh sees only what was begun since.
         """
-        same = and_(
-            sources.c.hash == source_hash,
-            trials.c.device_id == scope.device_id,
-            trials.c.environment_id == scope.environment_id,
-            trials.c.policy == scope.policy,
-            trials.c.outcome != str(Outcome.RUNNING),
-            trials.c.reused_trial_id.is_(None),
-            trials.c.origin == "measured",
-        )
-        latest = select(trials.c.id).join(sources).where(same).order_by(trials.c.ended_at.desc(), trials.c.id.desc())
         since = scope.study.fresh_since
-        if since is not None:
-            latest = latest.where(trials.c.started_at >= date_text(since))
+        which = {
+            "hash": source_hash,
+            "device_id": scope.device_id,
+            "environment_id": scope.environment_id,
+            "policy": scope.policy,
+            "since": "" if since is None else date_text(since),
+        }
         with self._database.read() as connection:
-            trial_id = connection.execute(latest.limit(1)).scalar_one_or_none()
+            trial_id = connection.execute(_LATEST_KNOWN, which).scalar_one_or_none()
             if trial_id is None:
                 return None
             return answers.trials_by_id(connection, [trial_id])[trial_id]
