@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.compile import Binary, Program, Target, compile_cubin, ptxas_resources
+from autotune.compile import NVCC_FLAGS, Binary, Program, Target, compile_cubin, ptxas_resources
 from autotune.device import compile_program
 from autotune.errors import Rejected, ToolchainError
 from autotune.toolchain import compiler_version, find_cxx, find_nvcc
@@ -69,6 +69,14 @@ def test_resources_of_known_kernels(arch: int) -> None:
     counts = register_counts(compiled(1, arch).image)
     assert len(counts) == len(ENTRIES)
     assert resources.registers == max(counts) >= 60
+
+
+@pytest.mark.nvcc
+def test_headers_left_out_change_no_cubin(tmp_path: Path) -> None:
+    (tmp_path / "kernel.cu").write_text(KNOWN.replace("MIN_BLOCKS", "1"))
+    command = [str(find_nvcc()), *NVCC_FLAGS, "-arch=sm_90", "-cubin", "kernel.cu"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "kernel.cubin").read_bytes() == compiled(1, 90).image
 
 
 @pytest.mark.nvcc
