@@ -59,8 +59,8 @@ class Binary:
 NVCC_FLAGS = ("-std=c++17", "-O3", "-Xptxas=-v")
 """Flags of every kernel; a change of them is a change of environment."""
 UNUSED_HEADERS = ("-D_GLIBCXX_BITS_SPECFUN_H",)
-"""Include guard of libstdc++'s special functions, which `cuda_runtime.h` brings along from C++17 on: 75 of the 280 ms of
-CPU time that an empty kernel takes. Device code has none of them; a library without this name includes what it did."""
+"""Include guard of libstdc++'s special functions, which `cuda_runtime.h` brings along from C++17 on: 75 of the 280 ms
+of CPU time that an empty kernel takes. Device code has none of them; where the guard is another, nothing changes."""
 _PTXAS_SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _PTXAS_USED = re.compile(r"Used (\d+) registers")
 _PTXAS_SMEM = re.compile(r"(\d+) bytes smem")

@@ -283,8 +283,9 @@ class DeviceEvaluator:
 
     @property
     def ahead(self) -> int:
-        """One config for each compile slot and for each device."""
-        return self._jobs + self.slots
+        """One config for each compile slot; for each device one that runs, one at hand and two compiled ones, so that
+        neither devices nor compilers wait when the other is slow for once."""
+        return self._jobs + 4 * self.slots
 
     @property
     def slots(self) -> int:

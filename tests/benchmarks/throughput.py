@@ -14,7 +14,7 @@ import io
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -58,15 +58,15 @@ class Watch:
         return timed
 
 
-def ours(study_name: str, layer: Layer, configs: int, folder: Path) -> list[KernelSource]:
+def ours(study_name: str, layer: Layer, configs: int, devices: Sequence[str], folder: Path) -> list[KernelSource]:
     """Tune one layer from nothing and print what it took; the sources that were evaluated."""
     study = replace(load_study(find_study(study_name)), trials=configs, templates=("direct", "implicit_gemm"))
-    evaluator = DeviceEvaluator(["cuda:0"], len(os.sched_getaffinity(0)))
+    evaluator = DeviceEvaluator(devices, len(os.sched_getaffinity(0)))
     templates = load_templates()
     reached: list[tuple[float, float]] = []
     storing, asking = Watch(), Watch()
-    seat = evaluator._seats[0]
-    seat.evaluate = asking.over(seat.evaluate)  # type: ignore[method-assign]
+    for seat in evaluator._seats:
+        seat.evaluate = asking.over(seat.evaluate)  # type: ignore[method-assign]
 
     def observe(progress: Progress) -> None:
         if progress.best and progress.best.median_us:
@@ -94,8 +94,8 @@ def ours(study_name: str, layer: Layer, configs: int, folder: Path) -> list[Kern
     print(
         f"{layer.name}: autotune {60 * len(full) / end_s:.0f} kernels/min verified and timed with {LEAST_SAMPLES} "
         f"samples or more ({len(full)} in {end_s:.1f} s; {len(rows) - len(full)} more failed or stopped early as too "
-        f"slow), device busy {busy_s / end_s:.0%}, within 5 % of the best after {near_s:.1f} s, with finals "
-        f"{wall_s:.1f} s; {words}; store {1e3 * storing.seconds / len(rows):.1f} ms and transport "
+        f"slow), devices busy {busy_s / end_s / len(devices):.0%}, within 5 % of the best after {near_s:.1f} s, with "
+        f"finals {wall_s:.1f} s; {words}; store {1e3 * storing.seconds / len(rows):.1f} ms and transport "
         f"{1e3 * (asking.seconds - busy_s) / len(rows):.1f} ms per trial"
     )
     return [source for source in sources if source is not None]
@@ -157,12 +157,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study")
     parser.add_argument("--configs", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of Kernel Tuner, for each layer")
+    parser.add_argument("--device", default="cuda:0", help="one, or several with commas between them")
     arguments = parser.parse_args()
     for layer in load_study(find_study(arguments.study)).layers:
         with tempfile.TemporaryDirectory() as folder:
-            sources = ours(arguments.study, layer, arguments.configs, Path(folder))
-            kernel_tuner(layer, sources, arguments.seconds)
+            sources = ours(arguments.study, layer, arguments.configs, arguments.device.split(","), Path(folder))
+            if arguments.seconds:
+                kernel_tuner(layer, sources, arguments.seconds)
 
 
 if __name__ == "__main__":
