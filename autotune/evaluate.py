@@ -10,6 +10,7 @@ from typing import Protocol
 
 from autotune.cache import BinaryCache
 from autotune.calibrate import calibration_program
+from autotune.choices import Choices, ChoicesRequest
 from autotune.compile import Binary, Program, Target
 from autotune.compilers import CompilePool
 from autotune.device import Baseline, DeviceInfo, Environment, parse_device
@@ -346,6 +347,12 @@ class DeviceEvaluator:
         reply = self._seats[0].perform(request, 2 * self._deadlines.layer_s)
         assert isinstance(reply, Agreement)  # noqa: S101 - the type of this request's answer
         return reply
+
+    def choices(self, request: ChoicesRequest) -> tuple[int, ...]:
+        """Ask a compiled dispatcher on the first device which kernel serves each layer."""
+        reply = self._seats[0].perform(request, self._deadlines.evaluate_s)
+        assert isinstance(reply, Choices)  # noqa: S101 - the type of this request's answer
+        return reply.positions
 
     def refresh(self) -> None:
         """End the workers; fresh ones come with the next request."""

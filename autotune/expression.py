@@ -79,53 +79,53 @@ _OPERATIONS: Mapping[str, Callable[..., Evaluated]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class Known:
     """A subtree whose value no longer depends on anything."""
 
     value: Evaluated
 
 
 @dataclass(frozen=True, slots=True)
-class _Name:
+class Name:
     """A name that is looked up."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Apply:
+class Apply:
     """An operation on the values of subtrees."""
 
     operation: str
-    arguments: tuple[_Tree, ...]
+    arguments: tuple[Tree, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Logic:
+class Logic:
     """`or` (stops at true) or `and` (stops at false): the second value is only looked at where it decides."""
 
     stops_at: bool
-    left: _Tree
-    right: _Tree
+    left: Tree
+    right: Tree
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class Choice:
     """One subtree or another, the other never being looked at."""
 
-    test: _Tree
-    then: _Tree
-    otherwise: _Tree
+    test: Tree
+    then: Tree
+    otherwise: Tree
 
 
 @dataclass(frozen=True, slots=True)
-class _Items:
+class Items:
     """A tuple of values."""
 
-    items: tuple[_Tree, ...]
+    items: tuple[Tree, ...]
 
 
-_Tree = _Known | _Name | _Apply | _Logic | _Choice | _Items
+Tree = Known | Name | Apply | Logic | Choice | Items
 _Closure = Callable[[Names], Evaluated]
 _ColumnClosure = Callable[[Columns], Operand]
 
@@ -134,79 +134,80 @@ class _Unsupported(Exception):
     """A node that expressions do not have."""
 
 
-def _fold(node: nodes.Expr, known: Names) -> _Tree:
+def _fold(node: nodes.Expr, known: Names) -> Tree:
     """What is left of a parsed expression once all that `known` decides is decided."""
     match node:
         case nodes.Const():
-            return _Known(node.value)
+            return Known(node.value)
         case nodes.Tuple() | nodes.List():
             items = tuple(_fold(item, known) for item in node.items)
-            if all(isinstance(item, _Known) for item in items):
-                return _Known(tuple(item.value for item in items if isinstance(item, _Known)))  # type: ignore[misc]
-            return _Items(items)
+            if all(isinstance(item, Known) for item in items):
+                return Known(tuple(item.value for item in items if isinstance(item, Known)))  # type: ignore[misc]
+            return Items(items)
         case nodes.Name() | nodes.Getattr():
             name = _name(node)
-            return _Known(known[name]) if name in known else _Name(name)
+            return Known(known[name]) if name in known else Name(name)
         case nodes.BinExpr() if isinstance(node, (nodes.And, nodes.Or)):
             return _logic(isinstance(node, nodes.Or), _fold(node.left, known), _fold(node.right, known))
         case nodes.BinExpr() if type(node) in _BINARY:
-            return _apply(_BINARY[type(node)], _fold(node.left, known), _fold(node.right, known))
+            return apply(_BINARY[type(node)], _fold(node.left, known), _fold(node.right, known))
         case nodes.Not():
-            return _apply("not", _fold(node.node, known))
+            return apply("not", _fold(node.node, known))
         case nodes.Neg():
-            return _apply("neg", _fold(node.node, known))
+            return apply("neg", _fold(node.node, known))
         case nodes.Compare():
             return _fold_compare(node, known)
         case nodes.CondExpr() if node.expr2 is not None:
             test = _fold(node.test, known)
-            if isinstance(test, _Known):
+            if isinstance(test, Known):
                 return _fold(node.expr1 if test.value else node.expr2, known)
-            return _Choice(test, _fold(node.expr1, known), _fold(node.expr2, known))
+            return Choice(test, _fold(node.expr1, known), _fold(node.expr2, known))
         case nodes.Call() if isinstance(node.node, nodes.Name) and not (
             node.kwargs or node.dyn_args or node.dyn_kwargs
         ):
             if node.node.name not in FUNCTIONS:
                 raise _Unsupported(f"{node.node.name}() does not exist; there are {', '.join(sorted(FUNCTIONS))}")
-            return _apply(node.node.name, *(_fold(argument, known) for argument in node.args))
+            return apply(node.node.name, *(_fold(argument, known) for argument in node.args))
     if isinstance(node, nodes.Div):
         raise _Unsupported("/ yields a fraction; use // or ceil_div")
     raise _Unsupported(f"{type(node).__name__} is not part of expressions")
 
 
-def _apply(operation: str, *arguments: _Tree) -> _Tree:
-    if all(isinstance(argument, _Known) for argument in arguments):
-        values = [argument.value for argument in arguments if isinstance(argument, _Known)]
+def apply(operation: str, *arguments: Tree) -> Tree:
+    """An operation on subtrees, done where their values are known."""
+    if all(isinstance(argument, Known) for argument in arguments):
+        values = [argument.value for argument in arguments if isinstance(argument, Known)]
         try:
-            return _Known(_OPERATIONS[operation](*values))
+            return Known(_OPERATIONS[operation](*values))
         except (ArithmeticError, TypeError, ValueError):
             pass  # raise when evaluated, so that a branch never taken never fails
-    return _Apply(operation, arguments)
+    return Apply(operation, arguments)
 
 
-def _logic(stops_at: bool, left: _Tree, right: _Tree) -> _Tree:  # noqa: FBT001 - which of the two it is
-    if isinstance(left, _Known):
+def _logic(stops_at: bool, left: Tree, right: Tree) -> Tree:  # noqa: FBT001 - which of the two it is
+    if isinstance(left, Known):
         return left if bool(left.value) == stops_at else right
-    return _Logic(stops_at, left, right)
+    return Logic(stops_at, left, right)
 
 
-def _fold_compare(node: nodes.Compare, known: Names) -> _Tree:
+def _fold_compare(node: nodes.Compare, known: Names) -> Tree:
     """A chain `a < b < c` is `a < b and b < c`."""
     left, links = _fold(node.expr, known), []
     for operand in node.ops:
         right = _fold(operand.expr, known)
-        links.append(_apply(operand.op, left, right))
+        links.append(apply(operand.op, left, right))
         left = right
     return functools.reduce(partial(_logic, False), links)  # noqa: FBT003
 
 
-def _closure(tree: _Tree) -> _Closure:
+def _closure(tree: Tree) -> _Closure:
     """A function from one config's names to the value of a tree."""
     match tree:
-        case _Known(value):
+        case Known(value):
             return lambda _: value
-        case _Name(name):
+        case Name(name):
             return lambda names: names[name]
-        case _Apply(operation, arguments):
+        case Apply(operation, arguments):
             function, closures = _OPERATIONS[operation], [_closure(argument) for argument in arguments]
             if len(closures) == 2:
                 one, other = closures
@@ -215,33 +216,33 @@ def _closure(tree: _Tree) -> _Closure:
                 only = closures[0]
                 return lambda names: function(only(names))
             return lambda names: function(*(closure(names) for closure in closures))
-        case _Logic(stops_at, left, right):
+        case Logic(stops_at, left, right):
             first, second = _closure(left), _closure(right)
             if stops_at:
                 return lambda names: first(names) or second(names)
             return lambda names: first(names) and second(names)
-        case _Choice(test, then, otherwise):
+        case Choice(test, then, otherwise):
             decide, yes, no = _closure(test), _closure(then), _closure(otherwise)
             return lambda names: yes(names) if decide(names) else no(names)
-        case _Items(items):
+        case Items(items):
             parts = [_closure(item) for item in items]
             return lambda names: tuple(part(names) for part in parts)  # type: ignore[misc]
 
 
-def _column_closure(tree: _Tree) -> _ColumnClosure:
+def _column_closure(tree: Tree) -> _ColumnClosure:
     """A function from the columns of many configs to a tree's value for each; what guards a row there guards it here.
 
     It raises where a row would, and where a column cannot hold the values exactly.
     """
     match tree:
-        case _Known(value):
+        case Known(value):
             return lambda _: value
-        case _Name(name):
+        case Name(name):
             return lambda columns: columns[name]
-        case _Apply(operation, arguments):
+        case Apply(operation, arguments):
             function, closures = OPERATIONS[operation], [_column_closure(argument) for argument in arguments]
             return lambda columns: function(*(closure(columns) for closure in closures))
-        case _Logic(stops_at, left, right):
+        case Logic(stops_at, left, right):
             first, second = _column_closure(left), _column_closure(right)
 
             def logic(columns: Columns) -> Operand:
@@ -250,10 +251,10 @@ def _column_closure(tree: _Tree) -> _ColumnClosure:
                 return chosen(stops, columns, lambda _: of_rows(value, stops), second)
 
             return logic
-        case _Choice(test, then, otherwise):
+        case Choice(test, then, otherwise):
             decide, yes, no = (_column_closure(part) for part in (test, then, otherwise))
             return lambda columns: chosen(truth(decide(columns)), columns, yes, no)
-        case _Items(items):
+        case Items(items):
             parts = [_column_closure(item) for item in items]
             return lambda columns: tuple(part(columns) for part in parts)
 
@@ -282,10 +283,15 @@ class Bound:
 
     __slots__ = ("_closure", "_column_closure", "_expression")
 
-    def __init__(self, expression: Expression, tree: _Tree) -> None:
+    def __init__(self, expression: Expression, tree: Tree) -> None:
         self._expression = expression
         self._closure = _closure(tree)
         self._column_closure = _column_closure(tree)
+
+    @property
+    def expression(self) -> Expression:
+        """The expression, nothing folded."""
+        return self._expression
 
     @property
     def names(self) -> frozenset[str]:
@@ -352,9 +358,13 @@ class Expression:
         except RecursionError:
             raise self.error("is nested too deeply") from None
 
+    def folded(self, known: Names) -> Tree:
+        """What is left of the expression once all that `known` decides is decided."""
+        return _fold(self._node, known)
+
     def bind(self, known: Names) -> Bound:
         """The expression with `known` folded into it."""
-        return Bound(self, _fold(self._node, known))
+        return Bound(self, self.folded(known))
 
     def error(self, what: str) -> TemplateError:
         """A TemplateError that names this expression and where it stands."""

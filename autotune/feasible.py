@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.columns import Columns, column_of
-from autotune.expression import Bound
+from autotune.expression import Bound, Expression
 from autotune.template import Param
 from autotune.trial import Value
 
@@ -38,6 +38,12 @@ class Rule:
     holds: Bound
     limit: int | None = None
     """when set, the rule is: the value of `holds` is at most this"""
+
+    @property
+    def expression(self) -> Expression:
+        """The rule as one expression, nothing folded in."""
+        whole = self.holds.expression
+        return whole if self.limit is None else Expression(f"({whole.text}) <= {self.limit}", whole.where)
 
     def met(self, names: Mapping[str, Value]) -> bool:
         """Whether the rule holds."""

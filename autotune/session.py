@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 from autotune.benchmark import Clocks, Converged, Race, Samples, interleave, lost, measure
 from autotune.calibrate import calibrate
+from autotune.choices import ChoicesRequest, choices
 from autotune.compile import Binary
 from autotune.device import Device, compile_program, open_device
 from autotune.errors import AutotuneError, DeviceError
@@ -102,6 +103,8 @@ class Session:
                 return Rates(calibrate(self._opened(), binary))
             case SpanRequest():
                 return run_span(self._opened(), self._layer(), request, self._clock)
+            case ChoicesRequest():
+                return choices(self._opened(), request)
             case NetworkRequest(spec, references, kernels):
                 if self._network is None or self._network.spec != spec:
                     self._network = Network(self._opened(), spec, references)

@@ -74,6 +74,15 @@ class BoundTemplate:
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
+        """The header's constraints and the device's limits on every launch, but for limits that no config breaks."""
+        return tuple(
+            rule
+            for rule in self.all_rules
+            if rule.limit is None or rule.holds.names - self.known.keys() or rule.violated({})
+        )
+
+    @cached_property
+    def all_rules(self) -> tuple[Rule, ...]:
         """The header's constraints and the device's limits on every launch."""
         rules = [
             Rule(constraint.reason, "constraint", self._needs(constraint.holds), self.bind(constraint.holds))
@@ -105,9 +114,7 @@ class BoundTemplate:
             ]
         for reason, text, limit in limits:
             expression = Expression(text, f"{self.template.path}: {reason}")
-            rule = Rule(reason, "resource_limit", self._needs(expression), self.bind(expression), limit)
-            if expression.names - self.known.keys() or rule.violated({}):
-                rules.append(rule)
+            rules.append(Rule(reason, "resource_limit", self._needs(expression), self.bind(expression), limit))
         return tuple(rules)
 
     def _admitted(self) -> Rule:
@@ -123,11 +130,15 @@ class BoundTemplate:
     @cached_property
     def levels(self) -> tuple[Level, ...]:
         """What becomes known as the parameters get their values in the header's order; the first needs none."""
+        return self.levelled(self.rules)
+
+    def levelled(self, rules: Sequence[Rule]) -> tuple[Level, ...]:
+        """Derived values and these rules, each where everything that it needs is known."""
         depth = {param.name: index + 1 for index, param in enumerate(self.template.params)}
         levels = tuple(Level() for _ in range(len(depth) + 1))
         for name, bound in self.derived:
             levels[max((depth[need] for need in self.needs[name]), default=0)].derived.append((name, bound))
-        for rule in self.rules:
+        for rule in rules:
             level = levels[max((depth[need] for need in rule.needs), default=0)]
             waits = rule.holds.names & {name for name, _ in level.derived}
             (level.after if waits else level.before).append(rule)

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+from autotune.choices import Choices, ChoicesRequest
 from autotune.compile import MAX_MESSAGE, Binary, Program, Target
 from autotune.device import Baseline, DeviceInfo, Environment
 from autotune.errors import AutotuneError
@@ -110,8 +111,9 @@ Request = (
     | CalibrateRequest
     | SpanRequest
     | NetworkRequest
+    | ChoicesRequest
 )
-Reply = Binary | Opened | Measured | FinalsTimings | Rates | Spanned | Agreement | None
+Reply = Binary | Opened | Measured | FinalsTimings | Rates | Spanned | Agreement | Choices | None
 
 
 class WorkerLost(Exception):

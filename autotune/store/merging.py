@@ -21,6 +21,8 @@ from autotune.store.rows import DEVICE_COLUMNS, SqlValue, Values, unpacked
 from autotune.store.tables import (
     PROBLEM_COLUMNS,
     devices,
+    dispatched_layers,
+    dispatchers,
     environments,
     finals,
     layers,
@@ -99,6 +101,8 @@ class _Merge:
         self._bring(noise_floors, ("device_id", "environment_id", "policy", "measured_at"), imported)
         self._bring(rates, ("device_id", "environment_id", "name", "measured_at"), imported)
         self._spans()
+        self._bring(dispatchers, ("trial_id", "built_at"))
+        self._dispatched_layers()
         known = len(self._ids[trials]) - len(self._new[trials])
         return Merged(len(self._new[trials]), known, running, len(self._new[studies]))
 
@@ -319,6 +323,11 @@ class _Merge:
     def _spans(self) -> None:
         waiting = [self._referring(spans, row) for row in self._rows(spans) if row["trial_id"] in self._new[trials]]
         self._flush(spans, waiting)
+
+    def _dispatched_layers(self) -> None:
+        new = self._new[dispatchers]
+        rows = [row for row in self._rows(dispatched_layers) if row["dispatcher_id"] in new]
+        self._flush(dispatched_layers, [self._referring(dispatched_layers, row) for row in rows])
 
 
 def _text(source: Values) -> str:

@@ -19,6 +19,7 @@ from autotune.store.tables import (
     retimes,
     runs,
     studies,
+    subjects,
     trials,
     verdicts,
 )
@@ -62,8 +63,8 @@ class _Decision:
 
 def list_best_within(connection: Connection, places: Sequence[Place] | None, part: Slice) -> tuple[BestRow, ...]:
     """The best of a part, of these layers in their order (None: of every layer), as the view `best` finds it of all."""
-    subjects = None if places is None else {place.subject_id for place in places}
-    decided = {**_fastest(connection, subjects, part), **_finals_winners(connection, subjects, part)}
+    chosen = None if places is None else {place.subject_id for place in places}
+    decided = {**_fastest(connection, chosen, part), **_finals_winners(connection, chosen, part)}
     rows = trials_by_id(connection, sorted({decision.trial_id for decision in decided.values()}))
     timings = {key: _timing(connection, decision) for key, decision in decided.items()}
 
@@ -79,7 +80,7 @@ def list_best_within(connection: Connection, places: Sequence[Place] | None, par
     return tuple(row(key, place) for place in current_places(places) for key in keys if key[0] == place.subject_id)
 
 
-def _fastest(connection: Connection, subjects: set[int] | None, part: Slice) -> dict[_Key, _Decision]:
+def _fastest(connection: Connection, chosen: set[int] | None, part: Slice) -> dict[_Key, _Decision]:
     """The correct trial with the smallest time of each key; a trial that was measured again has its latest time."""
     original = func.coalesce(trials.c.reused_trial_id, trials.c.id)
     again = retimes.alias("again")
@@ -100,20 +101,21 @@ def _fastest(connection: Connection, subjects: set[int] | None, part: Slice) -> 
         .where(
             trials.c.outcome == str(Outcome.CORRECT),
             trials.c.policy != END_TO_END,
+            trials.c.subject_id.in_(select(subjects.c.id).where(subjects.c.layer_id.is_not(None))),
             time_us.is_not(None),
             part.holds(trials.c.study_id, trials.c.ended_at),
         )
         .group_by(*(trials.c[name] for name in _KEY))
     )
-    if subjects is not None:
-        statement = statement.where(trials.c.subject_id.in_(subjects))
+    if chosen is not None:
+        statement = statement.where(trials.c.subject_id.in_(chosen))
     return {
         _key(row): _Decision(row[trials.c.id], retime_id=row["retime_id"])
         for row in connection.execute(statement).mappings()
     }
 
 
-def _finals_winners(connection: Connection, subjects: set[int] | None, part: Slice) -> dict[_Key, _Decision]:
+def _finals_winners(connection: Connection, chosen: set[int] | None, part: Slice) -> dict[_Key, _Decision]:
     """The winner of the latest finals of each key."""
     in_doubt = and_(finals.c.superseded_at.is_not(None), part.ended(finals.c.superseded_at))
     statement = (
@@ -127,8 +129,8 @@ def _finals_winners(connection: Connection, subjects: set[int] | None, part: Sli
         )
         .order_by(finals.c.ended_at, finals.c.id)
     )
-    if subjects is not None:
-        statement = statement.where(finals.c.subject_id.in_(subjects))
+    if chosen is not None:
+        statement = statement.where(finals.c.subject_id.in_(chosen))
     return {
         _key(row): _Decision(row[finals.c.winner_trial_id], finals_id=row[finals.c.id])
         for row in connection.execute(statement).mappings()

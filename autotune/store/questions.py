@@ -10,10 +10,11 @@ from sqlalchemy import and_, select
 from autotune.device import DeviceInfo, Environment
 from autotune.problem import Conv2dProblem
 from autotune.source import KernelSource
-from autotune.store import answers, past, readonly, spaces
+from autotune.store import answers, dispatching, past, readonly, spaces
 from autotune.store.database import Database, one_line
 from autotune.store.records import (
     BestRow,
+    DispatcherRow,
     FinalsRow,
     LayerRow,
     ProfileRow,
@@ -145,6 +146,14 @@ class Questions:
         """Trials that were measured again, of the layers' shapes in whichever study, oldest first."""
         with self._database.read() as connection:
             return answers.list_retimes(connection, answers.find(connection, what, self._shown))
+
+    def dispatchers(self, study: str | None = None) -> tuple[DispatcherRow, ...]:
+        """The dispatchers that were built of a study's newest generation, the latest first.
+
+        Those that were built to be judged by layers held out are among them; `held_out` says which.
+        """
+        with self._database.read() as connection:
+            return dispatching.list_dispatchers(connection, answers.find(connection, study, self._shown))
 
     def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
         """The layers of the newest generation of each study, in its order."""

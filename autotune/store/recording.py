@@ -32,6 +32,7 @@ from autotune.store.records import (
     Scope,
     StudyKey,
     StudyRecord,
+    SubjectScope,
     TemplateRecord,
     TrialKey,
     TrialRow,
@@ -65,6 +66,7 @@ from autotune.store.tables import (
     spans,
     studies,
     study_layers,
+    subject_layers,
     subjects,
     templates,
     trials,
@@ -151,6 +153,23 @@ def subject(connection: Connection, layer: Layer) -> tuple[int, int]:
     return layer_id, identify(connection, subjects, {"kind": "layer", "layer_id": layer_id}, {})
 
 
+def layer_set(connection: Connection, members: Sequence[Layer]) -> int:
+    """Id of the subject that a set of layers is."""
+    ids = {subject(connection, layer)[0] for layer in members}
+    sets = (
+        select(subject_layers.c.subject_id)
+        .group_by(subject_layers.c.subject_id)
+        .having(func.count() == len(ids), func.sum(case((subject_layers.c.layer_id.in_(ids), 1), else_=0)) == len(ids))
+    )
+    found = connection.execute(sets).scalar_one_or_none()
+    if found is not None:
+        return int(found)
+    subject_id = insert(connection, subjects, {"kind": "layers"})
+    for layer_id in sorted(ids):
+        connection.execute(subject_layers.insert(), {"subject_id": subject_id, "layer_id": layer_id})
+    return subject_id
+
+
 def device(connection: Connection, info: DeviceInfo, now: str) -> int:
     """Id of a device; its limits become what is known now."""
     limits = device_limits(info)
@@ -198,7 +217,7 @@ def source(connection: Connection, scope: Scope, record: KernelSource) -> int:
 
 def begin_trial(
     connection: Connection,
-    scope: Scope,
+    scope: SubjectScope,
     number: int,
     config: Config,
     source_id: int | None,
@@ -367,7 +386,7 @@ def _correct_trial(connection: Connection, scope: Scope, number: int) -> int:
     return int(trial_id)
 
 
-def within(scope: Scope) -> ColumnElement[bool]:
+def within(scope: SubjectScope) -> ColumnElement[bool]:
     """The trials of a scope."""
     return and_(
         trials.c.study_id == scope.study.id,

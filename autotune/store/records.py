@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from autotune.device import DeviceInfo, Environment
+from autotune.dispatcher import Dispatcher
 from autotune.problem import Conv2dProblem, Layer
 from autotune.source import Stage
 from autotune.trial import Config, SpanParts, Timing, Trial
@@ -64,19 +65,30 @@ class StudyKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """Where a run's trials go: one layer of a study, on one device, in one environment, under one policy."""
+class SubjectScope:
+    """Where a run's trials go: one subject of a study, on one device, in one environment, under one policy."""
 
     study: StudyKey
-    layer: Layer
     policy: str
-    layer_id: int
     subject_id: int
     device_id: int
     environment_id: int
     run_id: int
     template_ids: tuple[tuple[str, int], ...]
     """family to the id of its template row"""
+
+    @property
+    def name(self) -> str:
+        """The study, as on the command line."""
+        return self.study.name
+
+
+@dataclass(frozen=True, slots=True)
+class Scope(SubjectScope):
+    """Where the trials of one layer go."""
+
+    layer: Layer
+    layer_id: int
 
     @property
     def name(self) -> str:
@@ -418,6 +430,52 @@ class Merged:
     """trials that were left out, since they had not ended"""
     studies: int
     """studies that were not here"""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchedLayer:
+    """What a dispatcher does with one layer, and what other ways to choose would, each made without the layer."""
+
+    layer: Layer
+    role: Literal["tuned", "held out"]
+    kernel: str | None
+    """the name of what serves it; None: nothing fits, it is to be tuned"""
+    unsure: bool
+    """the rule says nothing of it, so that the safe default came first"""
+    time_us: float | None
+    """of what serves it"""
+    best_us: float
+    """of its own best kernel"""
+    left_out_us: float | None
+    """of what a dispatcher made without it chooses"""
+    default_us: float | None
+    """of the safe default"""
+    single_us: float | None
+    """of the single kernel that is best over the other layers, the default where that does not fit"""
+    nearest_us: float | None
+    """of the best kernel of the layer most like it, of the next one's where that does not fit"""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherRow:
+    """A dispatcher that was built, with what it costs its layers."""
+
+    study: str
+    generation: int
+    device: DeviceInfo
+    policy: str
+    number: int
+    """of its trial among those of its set of layers"""
+    total_us: float
+    """of all its layers, each as often as the network runs it"""
+    dispatcher: Dispatcher
+    layers: tuple[DispatchedLayer, ...]
+    built_at: datetime
+
+    @property
+    def held_out(self) -> bool:
+        """Whether layers were kept from its making to judge it by."""
+        return any(layer.role == "held out" for layer in self.layers)
 
 
 @dataclass(frozen=True, slots=True)

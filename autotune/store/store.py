@@ -10,10 +10,11 @@ from types import TracebackType
 from sqlalchemy import Connection, and_, bindparam, delete, func, select, update
 
 from autotune.device import DeviceInfo, Environment
+from autotune.dispatcher import Dispatcher
 from autotune.errors import StoreError
 from autotune.problem import Layer
 from autotune.source import KernelSource
-from autotune.store import answers, readonly, recording
+from autotune.store import answers, dispatching, readonly, recording
 from autotune.store.database import (
     LOCK_TIMEOUT_S,
     Clock,
@@ -26,6 +27,7 @@ from autotune.store.leaders import list_leaders
 from autotune.store.opening import open_for_reading, open_for_writing
 from autotune.store.questions import Questions
 from autotune.store.records import (
+    DispatchedLayer,
     Finals,
     KernelProfile,
     Leader,
@@ -36,6 +38,7 @@ from autotune.store.records import (
     Scope,
     StudyKey,
     StudyRecord,
+    SubjectScope,
     Suspect,
     TemplateRecord,
     TrialKey,
@@ -127,7 +130,44 @@ class Store(Questions):
             device_id, environment_id, run_id = self._run(connection, device, environment, now)
             template_ids = tuple((record.family, recording.template(connection, record, now)) for record in templates)
         self._runs[device_id, environment_id] = run_id
-        return Scope(study, layer, policy, layer_id, subject_id, device_id, environment_id, run_id, template_ids)
+        return Scope(study, policy, subject_id, device_id, environment_id, run_id, template_ids, layer, layer_id)
+
+    def set_scope(
+        self,
+        study: StudyKey,
+        layers: Sequence[Layer],
+        device: DeviceInfo,
+        environment: Environment,
+        policy: str,
+        template: TemplateRecord,
+    ) -> SubjectScope:
+        """Where the trials of a set of layers go: those of dispatchers."""
+        now = self._now()
+        with self._database.write() as connection:
+            subject_id = recording.layer_set(connection, layers)
+            device_id, environment_id, run_id = self._run(connection, device, environment, now)
+            template_ids = ((template.family, recording.template(connection, template, now)),)
+        self._runs[device_id, environment_id] = run_id
+        return SubjectScope(study, policy, subject_id, device_id, environment_id, run_id, template_ids)
+
+    def dispatch_trials(self, scope: SubjectScope) -> Mapping[Config, Trial]:
+        """The finished trials of a set of layers by config: number, outcome, reason and message."""
+        with self._database.read() as connection:
+            return dispatching.list_trials(connection, scope)
+
+    def add_dispatch_trial(
+        self, scope: SubjectScope, trial: Trial, total_us: float | None, *, proposed_by: str = "search"
+    ) -> None:
+        """Store a trial of a set of layers with the time of all of them, each as often as the network runs it."""
+        with self._database.write() as connection:
+            dispatching.add_trial(connection, scope, trial, total_us, self._now(), proposed_by=proposed_by)
+
+    def add_dispatcher(
+        self, scope: SubjectScope, number: int, dispatcher: Dispatcher, layers: Sequence[DispatchedLayer]
+    ) -> None:
+        """Store the dispatcher of a trial with what it costs each layer; once, where nothing has changed."""
+        with self._database.write() as connection:
+            dispatching.add_dispatcher(connection, scope, number, dispatcher, layers, self._now())
 
     def history(self, scope: Scope) -> tuple[Trial, ...]:
         """The scope's finished trials, ordered by number; imported ones are left out."""
@@ -143,7 +183,7 @@ class Store(Questions):
         with self._database.read() as connection:
             return list_leaders(connection, scope, kinds, accuracies, scope.policy)
 
-    def next_number(self, scope: Scope) -> int:
+    def next_number(self, scope: SubjectScope) -> int:
         """The number after every trial of the scope, suspects included; 0 for the first."""
         statement = select(func.max(trials.c.number)).where(recording.within(scope))
         with self._database.read() as connection:

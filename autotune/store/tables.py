@@ -346,6 +346,30 @@ rates = Table(
     _text("origin"),
 )
 
+dispatchers = Table(
+    "dispatchers",
+    metadata,
+    _id(),
+    _reference("trial_id", "trials.id"),
+    _text("record"),
+    _text("built_at"),
+)
+
+dispatched_layers = Table(
+    "dispatched_layers",
+    metadata,
+    Column("dispatcher_id", ForeignKey("dispatchers.id"), primary_key=True),
+    Column("layer_id", ForeignKey("layers.id"), primary_key=True),
+    _text("name"),
+    _integer("count"),
+    _text("role"),
+    Column("kernel", Text),
+    _flag("unsure"),
+    Column("time_us", Float),
+    _real("best_us"),
+    *(Column(name, Float) for name in ("left_out_us", "default_us", "single_us", "nearest_us")),
+)
+
 best_trials = Table(
     "best_trials",
     views,

@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 from autotune.compile import Program
 from autotune.device import DeviceInfo, Environment
+from autotune.dispatcher import DEFAULT, FAMILY, Dispatcher, Leaf, PortfolioKernel, Property, Split
+from autotune.predicate import Predicate, Step
 from autotune.problem import Conv2dProblem, Layer
 from autotune.source import ConstantSymbol, KernelSource, Stage
-from autotune.store import KernelProfile, Scope, Store, StudyRecord, TemplateRecord, TrialKey
+from autotune.store import DispatchedLayer, KernelProfile, Scope, Store, StudyRecord, TemplateRecord, TrialKey
 from autotune.trial import END_TO_END, Config, ErrorStats, Outcome, Phases, Resources, SpanParts, Timing, Trial
 
 CONV1 = Layer("conv1", Conv2dProblem(n=100, c=1, h=70, w=70, k=12, r=5, s=5), count=2)
@@ -101,6 +103,39 @@ def failed(number: int, outcome: Outcome = Outcome.COMPILE, message: str = "ptxa
 def run_trial(store: Store, scope: Scope, trial: Trial, source: KernelSource | None = None) -> None:
     """Begin and end a trial as the tuner does."""
     store.end_trial(store.begin_trial(scope, trial.number, trial.config, source), trial)
+
+
+DISPATCH_FAMILY = TemplateRecord(FAMILY, "ef" * 32, 'summary = "Which kernel serves a layer"')
+
+
+def dispatcher_of(threshold: int = 17) -> Dispatcher:
+    """Few maps take the first kernel, others the default."""
+    serves = Predicate((Step("k % 4 == 0", reason="maps come in fours"),))
+    return Dispatcher(
+        properties=(Property("k", "k", 6, 48),),
+        kernels=(PortfolioKernel("direct_1", config_of(1), serves),),
+        default=PortfolioKernel(DEFAULT, config_of(0), Predicate(())),
+        rule=Split("k", threshold, Leaf("direct_1"), Leaf(DEFAULT)),
+    )
+
+
+def dispatched(layer: Layer, kernel: str | None = "direct_1", **changed: float | None) -> DispatchedLayer:
+    """A layer that a dispatcher serves in 12 us, whose best kernel takes 10."""
+    plain = DispatchedLayer(
+        layer, "tuned", kernel, kernel is None, 12.0 if kernel else None, 10.0, 12.5, 40.0, 15.0, None
+    )
+    return replace(plain, **changed)  # type: ignore[arg-type]  # a field and its value
+
+
+def add_dispatcher(store: Store, rows: Sequence[DispatchedLayer], number: int = 0) -> Dispatcher:
+    """Build a dispatcher of both layers."""
+    made = dispatcher_of()
+    key = store.begin_study(study_record())
+    scope = store.set_scope(key, [row.layer for row in rows], H200, DRIVER_580, "cold", DISPATCH_FAMILY)
+    if made.config() not in store.dispatch_trials(scope):
+        store.add_dispatch_trial(scope, Trial(number, made.config(), Outcome.CORRECT), 36.0)
+    store.add_dispatcher(scope, number, made, rows)
+    return made
 
 
 END_TO_END_FAMILY = TemplateRecord(END_TO_END, "", "")

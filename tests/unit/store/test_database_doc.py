@@ -20,9 +20,11 @@ from .builders import (
     H200,
     HOST,
     PROFILE,
+    add_dispatcher,
     add_span,
     config_of,
     correct,
+    dispatched,
     failed,
     open_scope,
     run_trial,
@@ -53,6 +55,7 @@ def filled(store: Store) -> Store:
             store.add_finals(scope, Finals(winner=2, timings=((2, timing_of(27.5)), (3, timing_of(27.6)))))
     run_trial(store, open_scope(store, environment=DRIVER_590), correct(0, 30.0))
     add_span(store, 0, 2500.0)
+    add_dispatcher(store, [dispatched(CONV1), dispatched(CONV2, None)])
     store.add_profiles(store.best("lenet", kind="cuda")[0].row, H200, DRIVER_590, [PROFILE])
     store.add_retime(store.trials("lenet.conv2", kind="cuda")[0], H200, DRIVER_590, "confirmed", timing_of(30.0))
     store.set_noise_floor(H200, DRIVER_580, "cold", 0.05, 0.002)

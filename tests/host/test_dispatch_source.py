@@ -1,0 +1,87 @@
+"""A dispatcher's C++ chooses what its record chooses, for whatever problem."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from autotune.choices import ChoicesRequest, choices
+from autotune.compile import Target
+from autotune.device import DeviceInfo
+from autotune.devices.host import HostDevice
+from autotune.devices.host_compile import compile_host
+from autotune.dispatch_source import DispatchTemplate, dispatch_program, load_dispatch_template, table_row
+from autotune.dispatcher import Dispatcher, Leaf, PortfolioKernel, Split
+from autotune.predicate import predicate
+from autotune.problem import Conv2dProblem
+from autotune.space import BoundTemplate, SearchSpace
+from autotune.template import load_templates
+from tests.problems import problems
+
+H200 = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=150_000_000_000)
+USUAL = Conv2dProblem(1000, 12, 33, 33, 24, 5, 5)
+TEMPLATE = load_dispatch_template()
+
+
+ASKED = list(problems(120))
+
+
+@pytest.fixture(scope="module")
+def dispatcher() -> Dispatcher:
+    """A kernel of every shipped family, those that serve few problems first, and thresholds on four properties."""
+    kernels = []
+    for name, template in load_templates().items():
+        bounds = (BoundTemplate(template, problem, H200) for problem in ASKED)
+        bound = next(bound for bound in bounds if bound.supported)
+        config = SearchSpace(bound, most_rows=0, sampled_rows=1).default
+        if config is not None:
+            kernels.append(PortfolioKernel(name, config, predicate(bound, config)))
+    kernels.sort(key=lambda kernel: sum(map(kernel.predicate.holds, ASKED)))
+    names = [kernel.name for kernel in kernels]
+    rule = Split(
+        "k",
+        13,
+        Split("taps", 9, Leaf(names[-1]), Split("k", 5, Leaf(names[1]), Leaf("default"))),
+        Split("intensity", 20, Leaf(names[2]), Split("pixels", 1000, Leaf(names[3]), Leaf(names[4]))),
+    )
+    return Dispatcher(
+        tuple(item.around([USUAL]) if item.name == "c" else item.plain for item in TEMPLATE.properties),
+        tuple(kernels),
+        dataclasses.replace(next(one for one in kernels if one.name == "implicit_gemm"), name="default"),
+        rule,
+    )
+
+
+def compiled_choices(
+    made: Dispatcher, asked: list[Conv2dProblem], cxx: str, template: DispatchTemplate
+) -> list[str | None]:
+    """What the compiled dispatcher says."""
+    binary = compile_host(dispatch_program(template, made), Target("host"), cxx=cxx)
+    device = HostDevice(cxx)
+    found = choices(device, ChoicesRequest(binary, tuple(table_row(problem) for problem in asked)))
+    device.close()
+    names = [kernel.name for kernel in made.all_kernels]
+    return [None if position < 0 else names[position] for position in found.positions]
+
+
+def recorded_choices(made: Dispatcher, asked: list[Conv2dProblem]) -> list[str | None]:
+    """What the record says."""
+    chosen = [made.choose(problem).kernel for problem in asked]
+    return [None if kernel is None else kernel.name for kernel in chosen]
+
+
+def test_the_compiled_dispatcher_chooses_as_its_record_does(dispatcher: Dispatcher, cxx: str) -> None:
+    expected = recorded_choices(dispatcher, ASKED)
+    assert len(set(expected)) >= 6, "the problems hardly tell the kernels apart"
+    assert compiled_choices(dispatcher, ASKED, cxx, TEMPLATE) == expected
+
+
+def test_a_threshold_that_is_off_by_one_is_seen(dispatcher: Dispatcher, cxx: str) -> None:
+    wrong = dataclasses.replace(TEMPLATE, text=TEMPLATE.text.replace("    ${line}", "    ${line | replace('<', '<=')}"))
+    assert wrong.text != TEMPLATE.text
+    rule = Split("k", 12, Leaf("direct"), Leaf("default"))
+    plain = dataclasses.replace(dispatcher, rule=rule, properties=tuple(item.plain for item in TEMPLATE.properties))
+    expected = recorded_choices(plain, ASKED)
+    assert compiled_choices(plain, ASKED, cxx, TEMPLATE) == expected
+    assert compiled_choices(plain, ASKED, cxx, wrong) != expected

@@ -1,0 +1,116 @@
+"""A dispatcher's record: what it chooses, what it refuses to be, and that it survives being written down."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from autotune.dispatcher import DEFAULT, Dispatcher, Leaf, PortfolioKernel, Property, Rule, Split, rule_of
+from autotune.errors import StudyError
+from autotune.predicate import Predicate, Step
+from autotune.problem import Conv2dProblem
+from autotune.trial import Config
+
+PROBLEM = Conv2dProblem(n=100, c=3, h=20, w=20, k=12, r=3, s=3)
+
+
+def kernel(name: str, *conditions: str) -> PortfolioKernel:
+    steps = tuple(Step(text, reason=f"{name} needs {text}") for text in conditions)
+    return PortfolioKernel(name, Config.of("direct", {"for": name}), Predicate(steps))
+
+
+def dispatcher(rule: Rule) -> Dispatcher:
+    """`fours` serves multiples of four maps, `few` at most 16, and the default all but a single map."""
+    return Dispatcher(
+        (Property("k", "k", 2, 128), Property("pixels", "h * w", 100, 4000)),
+        (kernel("fours", "k % 4 == 0"), kernel("few", "k <= 16")),
+        kernel(DEFAULT, "k > 1"),
+        rule,
+    )
+
+
+RULE = Split("k", 13, Leaf("few"), Split("pixels", 1000, Leaf("fours"), Leaf("few")))
+
+
+def chosen(
+    made: Dispatcher, k: int = PROBLEM.k, h: int = PROBLEM.h, w: int = PROBLEM.w
+) -> tuple[str | None, bool, tuple[str, ...]]:
+    choice = made.choose(dataclasses.replace(PROBLEM, k=k, h=h, w=w))
+    return (choice.kernel.name if choice.kernel else None, choice.unsure, choice.passed_over)
+
+
+def test_the_rule_names_the_kernel_and_what_does_not_fit_is_passed_over() -> None:
+    made = dispatcher(RULE)
+    assert chosen(made, k=12) == ("few", False, ())
+    assert chosen(made, k=14) == ("few", False, ("fours",))
+    assert chosen(made, k=20) == ("fours", False, ())
+    assert chosen(made, k=20, h=60, w=60) == ("fours", False, ("few",))
+    assert chosen(made, k=22) == (DEFAULT, False, ("fours", "few"))
+
+
+def test_what_is_unlike_the_measured_layers_gets_the_default() -> None:
+    made = dispatcher(RULE)
+    assert chosen(made, k=128) == ("fours", False, ())
+    assert chosen(made, k=132) == (DEFAULT, True, ())
+    assert chosen(made, h=90, w=90) == (DEFAULT, True, ())
+    assert chosen(made, k=1) == ("few", True, (DEFAULT, "fours"))
+
+
+def test_an_unsure_end_gets_the_default() -> None:
+    assert chosen(dispatcher(Split("k", 13, Leaf(DEFAULT), Leaf("few"))), k=12) == (DEFAULT, True, ())
+
+
+def test_nothing_fits() -> None:
+    made = dataclasses.replace(dispatcher(Leaf("fours")), kernels=(kernel("fours", "k % 4 == 0"),))
+    made = dataclasses.replace(made, properties=(Property("k", "k"),))
+    assert chosen(made, k=1) == (None, False, ("fours", DEFAULT))
+    assert [one.predicate.refusal(dataclasses.replace(PROBLEM, k=1)) for one in made.all_kernels] == [
+        "fours needs k % 4 == 0",
+        "default needs k > 1",
+    ]
+
+
+def test_it_survives_being_written_down() -> None:
+    made = dispatcher(RULE)
+    again = Dispatcher.from_json(made.to_json())
+    assert again == made
+    assert again.to_json() == made.to_json()
+    assert rule_of(made.config().values()) == made.rule
+    assert made.words() == (
+        "k < 13: few",
+        "k >= 13 and pixels < 1000: fours",
+        "k >= 13 and pixels >= 1000: few",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "complaint"),
+    [
+        (
+            Split("k", 13, Split("k", 13, Leaf("few"), Leaf("fours")), Leaf("few")),
+            "k < 13 is asked where k is below 13",
+        ),
+        (
+            Split("k", 13, Leaf("few"), Split("k", 8, Leaf("few"), Leaf("fours"))),
+            "k < 8 is asked where k is at least 13",
+        ),
+        (Leaf("many"), "names the kernel 'many', which it does not have"),
+        (Split("maps", 13, Leaf("few"), Leaf("fours")), "asks for 'maps'; there are k, pixels"),
+    ],
+)
+def test_thresholds_out_of_order_and_unknown_names_are_refused(rule: Rule, complaint: str) -> None:
+    with pytest.raises(StudyError) as caught:
+        dispatcher(rule)
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"properties": [], "kernels": [], "default": {}, "rule": {}}'])
+def test_a_record_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(StudyError, match="its record cannot be read"):
+        Dispatcher.from_json(text)
+
+
+def test_a_rule_without_an_end_is_refused() -> None:
+    with pytest.raises(StudyError, match="lacks above_kernel, or above_property and above_threshold"):
+        rule_of({"property": "k", "threshold": 13, "below_kernel": "few"})

@@ -1,0 +1,80 @@
+"""A config's predicate says of every problem what the family's own search space says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from autotune.device import DeviceInfo
+from autotune.errors import Rejected
+from autotune.expression import Expression
+from autotune.folding import fold
+from autotune.predicate import Predicate, predicate
+from autotune.space import BoundTemplate, SearchSpace
+from autotune.template import load_template, template_files
+from autotune.trial import Config
+from tests.problems import problems
+
+H200 = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=150_000_000_000)
+FAMILIES = template_files()
+
+
+def accepts(bound: BoundTemplate, config: Config) -> bool:
+    """What the tuner would say."""
+    try:
+        bound.check(config)
+    except Rejected:
+        return False
+    return bound.supported
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_predicate_agrees_with_the_search_space(name: str) -> None:
+    template = load_template(FAMILIES[name])
+    bounds = [BoundTemplate(template, problem, H200) for problem in problems(40)]
+    admitted = 0
+    for bound in [bound for bound in bounds if bound.supported][:3]:
+        for config in configs_of(SearchSpace(bound, most_rows=0, sampled_rows=1)):
+            made = predicate(bound, config)
+            for other in bounds:
+                expected = accepts(other, config)
+                admitted += expected
+                assert made.holds(other.problem) == expected, f"{config} on {other.problem}"
+    assert admitted > 3, "no config serves another problem than its own"
+
+
+def configs_of(space: SearchSpace) -> Iterator[Config]:
+    yield from (space.config(row) for row in range(len(space.rows)))
+
+
+@pytest.mark.parametrize(
+    ("text", "left", "cpp"),
+    [
+        ("k % thread_k == 0", "k % 4 == 0", "layer.k % 4 == 0"),
+        ("ceil_div(p, unroll) * c", "p * c", "layer.p() * layer.c"),
+        ("store == 'bulk' and k > 3", "false", "false"),
+        ("store == 'bulk' or k > 3", "k > 3", "layer.k > 3"),
+        ("(c - k) % 32", "(c - k) % 32", "floor_mod(layer.c - layer.k, 32)"),
+        ("(c + k) // 2 * r", "(c + k) // 2 * r", "(layer.c + layer.k) / 2 * layer.r"),
+        ("c - (k - r)", "c - (k - r)", "layer.c - (layer.k - layer.r)"),
+        ("dtype == 'f16'", "dtype == 'f16'", "layer.dtype == Dtype::f16"),
+        ("k in [1, 4]", "k in [1, 4]", "(layer.k == 1 || layer.k == 4)"),
+        ("1 < c <= 4", "1 < c and c <= 4", "1 < layer.c && layer.c <= 4"),
+        (
+            "r if c > 1 and k > 1 or r > 2 else s",
+            "r if c > 1 and k > 1 or r > 2 else s",
+            "((layer.c > 1 && layer.k > 1) || layer.r > 2) ? layer.r : layer.s",
+        ),
+        ("not (c > 1 and k > 1)", "not (c > 1 and k > 1)", "!(layer.c > 1 && layer.k > 1)"),
+        ("max(c, k, 3) - min(c, 1)", "max(c, k, 3) - min(c, 1)", "max(layer.c, max(layer.k, 3)) - min(layer.c, 1)"),
+        ("1 // (thread_k - 4)", "1 // 0", "1 / 0"),
+    ],
+)
+def test_what_is_known_is_folded_away(text: str, left: str, cpp: str) -> None:
+    found = fold(Expression(text, "here"), {"thread_k": 4, "unroll": 1, "store": "direct"})
+    assert (found.text, found.cpp) == (left, cpp)
+
+
+def test_a_predicate_without_steps_admits_everything() -> None:
+    assert Predicate(()).holds(next(problems(1)))
