@@ -148,12 +148,20 @@ extern "C" __global__ void hash_words(const unsigned* words, wide count, bits64*
     atomicAdd(sum, own);
 }
 
-// changed += words of a guard band that do not have its pattern any more.
-extern "C" __global__ void count_changed(const unsigned* words, wide count, unsigned pattern, bits64* changed) {
+// A guard band and the word that fills it.
+struct Band {
+    const unsigned* words;
+    wide count;
+    bits64 pattern;
+};
+
+// changed += words of the guard bands, one for each blockIdx.y, that do not have their pattern any more.
+extern "C" __global__ void count_changed(const Band* bands, bits64* changed) {
+    const Band band = bands[blockIdx.y];
     bits64 own = 0;
-    for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < count;
+    for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < band.count;
          i += static_cast<wide>(gridDim.x) * blockDim.x) {
-        own += words[i] != pattern;
+        own += band.words[i] != band.pattern;
     }
     if (own) atomicAdd(changed, own);
 }

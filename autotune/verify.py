@@ -31,6 +31,8 @@ _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so t
 _ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-9}  # unit roundoff of the stored output
 REPEATS = 2  # further runs whose bits must equal the first's
 _GRID, _BLOCK = 1024, 256  # most blocks and threads of the checking kernels, which stride over their elements
+_RESULTS = 8  # 64-bit words that the checking kernels answer in
+_BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pattern of each, 64 bits
 
 
 def error_factor(accuracy: str, reduction: int) -> float:
@@ -125,8 +127,9 @@ class Verifier:
         self.device = device
         self.problem = problem
         self._module = device.load(check)
-        self._result = device.allocate(5 * 8)
-        self._owned: list[int] = [self._result]
+        self._result = device.allocate(_RESULTS * 8)
+        self._bands = device.allocate(_BANDS * _BAND_BYTES)
+        self._owned: list[int] = [self._result, self._bands]
         self._arrays: list[GuardedArray] = []
         self._copies: list[Tensors] = []
         outputs = problem.y_elements // problem.n
@@ -137,7 +140,7 @@ class Verifier:
         self.y = self._array(problem.y_elements * problem.element_bytes, guard=OUTPUT_GUARD)
         self.integers = self._data_set(_period(problem.n, most, _PERIODS[1]), integers=True)
         self.normal = self._data_set(_period(problem.n, most, _PERIODS[0]), integers=False)
-        self._hashes = self._input_hashes()
+        self._inputs = self._input_hashes()
 
     def tensors(self, data: DataSet, packed_w: int = 0, workspace: int = 0) -> Tensors:
         """Addresses to run a kernel on one data set."""
@@ -162,10 +165,10 @@ class Verifier:
         if not repeat(runs[0].us):
             return Verified(error, tuple(runs))
         if source.deterministic:
-            first = self._hash(self.y)
+            first = self._hashes(self.y)
             for _ in range(REPEATS):
                 runs.append(self._run(kernel, self.normal, workspace, packed_w, prepare=False))
-                if self._hash(self.y) != first:
+                if self._hashes(self.y) != first:
                     message = "two runs on the same data gave different bits, but the template says deterministic"
                     raise Rejected(Outcome.CORRECTNESS, "nondeterministic", message)
         if exact_on_integers(source.accuracy, self.problem):
@@ -191,7 +194,7 @@ class Verifier:
         return self._compare(data, source, exact=data is self.integers)
 
     def _check_inputs(self) -> None:
-        if self._input_hashes() != self._hashes:
+        if self._input_hashes() != self._inputs:
             self._fill(self.integers, integers=True)
             self._fill(self.normal, integers=False)
             raise Rejected(Outcome.CORRECTNESS, "input_overwritten", "the kernel changed its input, filters or bias")
@@ -311,13 +314,16 @@ class Verifier:
 
     def _check_guards(self, arrays: list[GuardedArray]) -> None:
         self.device.fill(self._result, 0, 8)
-        for array in arrays:
-            for address, size_bytes in array.guards:
-                pattern = np.uint32(array.guard * 0x01010101)
-                words = size_bytes // 4
-                self._launch(
-                    "count_changed", words, np.uint64(address), np.int64(words), pattern, np.uint64(self._result)
-                )
+        bands = [
+            struct.pack("<QqQ", address, size_bytes // 4, array.guard * 0x01010101)
+            for array in arrays
+            for address, size_bytes in array.guards
+        ]
+        for start in range(0, len(bands), _BANDS):
+            some = bands[start : start + _BANDS]
+            self.device.write(self._bands, b"".join(some))
+            words = (np.uint64(self._bands), np.uint64(self._result))
+            self._launch("count_changed", GUARD_BYTES // 4, *words, rows=len(some))
         self.device.synchronize()
         (changed,) = struct.unpack("<Q", self.device.read(self._result, 8))
         changed += sum(array.tail_changed() for array in arrays)
@@ -329,20 +335,22 @@ class Verifier:
             )
             raise Rejected(Outcome.CORRECTNESS, "oob_write", message)
 
-    def _hash(self, array: GuardedArray) -> int:
-        self.device.fill(self._result, 0, 8)
-        words = -(-array.size_bytes // 4)  # the last may reach into the guard, which has been checked
-        self._launch("hash_words", words, np.uint64(array.address), np.int64(words), np.uint64(self._result))
+    def _hashes(self, *arrays: GuardedArray) -> tuple[int, ...]:
+        """A hash of each array, at most _RESULTS."""
+        self.device.fill(self._result, 0, 8 * len(arrays))
+        for place, array in enumerate(arrays):
+            words = -(-array.size_bytes // 4)  # the last may reach into the guard, which has been checked
+            result = np.uint64(self._result + 8 * place)
+            self._launch("hash_words", words, np.uint64(array.address), np.int64(words), result)
         self.device.synchronize()
-        value: int = struct.unpack("<Q", self.device.read(self._result, 8))[0]
-        return value
+        return struct.unpack(f"<{len(arrays)}Q", self.device.read(self._result, 8 * len(arrays)))
 
     def _input_hashes(self) -> tuple[int, ...]:
-        return tuple(self._hash(array) for array in self._arrays if array is not self.y)
+        return self._hashes(*(array for array in self._arrays if array is not self.y))
 
-    def _launch(self, entry: str, elements: int, *args: np.generic) -> None:
+    def _launch(self, entry: str, elements: int, *args: np.generic, rows: int = 1) -> None:
         blocks = min(_GRID, max(1, -(-elements // _BLOCK)))
-        self._module.launch(Launch(entry, (blocks, 1, 1), (_BLOCK, 1, 1), 0, args))
+        self._module.launch(Launch(entry, (blocks, rows, 1), (_BLOCK, 1, 1), 0, args))
 
 
 def _period(n: int, most: int, prime: int) -> int:
