@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -19,6 +20,9 @@ from autotune.space import BoundTemplate
 from autotune.store import Scope, Store, TrialKey
 from autotune.study import Study
 from autotune.trial import Config, Measured, Outcome, Phases, Trial
+
+SWITCH_S = 0.0005
+"""How long a device's answer waits for the interpreter while the search computes; Python's own 5 ms are a kernel's."""
 
 
 @dataclass(slots=True)
@@ -77,12 +81,14 @@ class Pipeline:
         self._measuring: dict[Future[Measured], _Launched] = {}
         self._queue = min(2 * evaluator.slots, evaluator.ahead)
         """kernels given to the devices at most: each has its next at hand while the search proposes"""
+        self._switch_s = sys.getswitchinterval()
         self._ready: Future[None] | None = None
         """done when the devices have the layer's data"""
         self.evaluated = 0
         """kernels compiled or tried to, by this pipeline"""
 
     def __enter__(self) -> Pipeline:
+        sys.setswitchinterval(SWITCH_S)
         return self
 
     def __exit__(
@@ -93,6 +99,7 @@ class Pipeline:
             for future in self._measuring:
                 future.cancel()
         self._threads.shutdown()
+        sys.setswitchinterval(self._switch_s)
 
     @property
     def has_room(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 
 from autotune.compile import Program
 from autotune.problem import Conv2dProblem
@@ -56,14 +56,19 @@ class KernelSource:
 
     def __post_init__(self) -> None:
         launches = {
-            "prepare": [asdict(stage) for stage in self.prepare],
-            "stages": [asdict(stage) for stage in self.stages],
+            "prepare": [fields_of(stage) for stage in self.prepare],
+            "stages": [fields_of(stage) for stage in self.stages],
             "loop": self.loop_count,
-            "constants": [asdict(symbol) for symbol in self.constants],
+            "constants": [fields_of(symbol) for symbol in self.constants],
             "bytes": [self.packed_w_bytes, self.workspace_bytes],
             "accuracy": [self.accuracy, self.deterministic],
-            "problem": asdict(self.problem),
+            "problem": fields_of(self.problem),
         }
         text = self.program.hash + json.dumps(launches, sort_keys=True)
         # asked for at every step of a trial, so computed once
         object.__setattr__(self, "hash", hashlib.sha256(text.encode()).hexdigest())
+
+
+def fields_of(record: Stage | ConstantSymbol | Conv2dProblem) -> dict[str, object]:
+    """A record's fields for JSON. (`dataclasses.asdict` copies deeply, which takes as long as storing them.)"""
+    return {each.name: getattr(record, each.name) for each in fields(record)}

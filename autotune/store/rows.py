@@ -16,7 +16,7 @@ from autotune.compile import Program
 from autotune.device import DeviceInfo, Environment
 from autotune.errors import StoreError
 from autotune.problem import Conv2dProblem, Layer
-from autotune.source import ConstantSymbol, KernelSource, Stage
+from autotune.source import ConstantSymbol, KernelSource, Stage, fields_of
 from autotune.store.records import KernelProfile, TrialRow
 from autotune.store.tables import (
     COUNTERS,
@@ -130,10 +130,10 @@ def source_values(source: KernelSource) -> Values:
     text = source.program.text.encode("utf-8", "backslashreplace")
     packed = zlib.compress(text)
     launches = {
-        "prepare": [asdict(stage) for stage in source.prepare],
-        "stages": [asdict(stage) for stage in source.stages],
+        "prepare": [fields_of(stage) for stage in source.prepare],
+        "stages": [fields_of(stage) for stage in source.stages],
         "loop_count": source.loop_count,
-        "constants": [asdict(symbol) for symbol in source.constants],
+        "constants": [fields_of(symbol) for symbol in source.constants],
         "packed_w_bytes": source.packed_w_bytes,
         "workspace_bytes": source.workspace_bytes,
     }
