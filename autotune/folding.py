@@ -1,12 +1,13 @@
 """What is left of a header's expression once parameters and device are known, written out: for people, and as C++.
 
-In C++ a problem's size is a member of `layer`, every number is a `long long`, and a header's function is a function.
+In C++ a problem's size is a member of `layer`, a header's function is a function, and a number is a `Whole`, whatever
+the text around it takes for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.expression import Apply, Choice, Evaluated, Expression, Items, Known, Logic, Name, Tree, apply
 from autotune.problem import DTYPES, EPILOGUES, LAYOUTS, SIZE_NAMES
@@ -35,6 +36,8 @@ class Folded:
     binds: int = _ATOM
     natural: bool = False
     """never below zero, so that C++ divides it as Python does"""
+    plain: bool = False
+    """an int or a bool in C++ and no Whole, so that it would be computed with in 32 bits"""
 
 
 def fold(expression: Expression, known: Mapping[str, Value], natural: frozenset[str] = frozenset()) -> Folded:
@@ -48,9 +51,9 @@ def fold(expression: Expression, known: Mapping[str, Value], natural: frozenset[
 
 def _constant(value: Evaluated) -> Folded:
     if isinstance(value, bool):
-        return Folded(str(value).lower(), str(value).lower(), value, natural=True)
+        return Folded(str(value).lower(), str(value).lower(), value, natural=True, plain=True)
     if isinstance(value, int):
-        return Folded(str(value), str(value), value, _ATOM if value >= 0 else _SIGN, natural=value >= 0)
+        return Folded(str(value), str(value), value, _ATOM if value >= 0 else _SIGN, natural=value >= 0, plain=True)
     if isinstance(value, str):
         return Folded(repr(value), _WORDS.get(value, repr(value)), value)
     inside = ", ".join(_constant(item).text for item in value)
@@ -85,7 +88,7 @@ class _Writer:
             case Apply("not", (inner,)):
                 return _negated(self.write(inner))
             case Apply("neg", (inner,)):
-                part = self.write(inner)
+                part = _whole(self.write(inner))
                 return Folded(f"-{_held(part.text, part, _ATOM)}", f"-{_held(part.cpp, part, _ATOM)}", None, _SIGN)
             case Apply("in" | "notin" as operation, (left, right)):
                 return self.membership(self.write(left), self.write(right), inside=operation == "in")
@@ -104,7 +107,7 @@ class _Writer:
         sign, join = ("==", " || ") if inside else ("!=", " && ")
         cpp = join.join(f"{_held(left.cpp, left, _SUM)} {sign} {_constant(item).cpp}" for item in right.value)
         text = f"{_held(left.text, left, _SUM)} {'in' if inside else 'not in'} {right.text}"
-        return Folded(text, f"({cpp})", None, _COMPARED, natural=True)
+        return Folded(text, f"({cpp})", None, _COMPARED, natural=True, plain=True)
 
 
 def _logic(left: Folded, right: Folded, *, stops_at: bool) -> Folded:
@@ -117,14 +120,14 @@ def _logic(left: Folded, right: Folded, *, stops_at: bool) -> Folded:
     text = f"{_held(left.text, left, binds)} {word} {_held(right.text, right, binds)}"
     # Compilers warn of && beside || without parentheses.
     sides = [f"({side.cpp})" if side.binds < _NOT and side.binds != binds else side.cpp for side in (left, right)]
-    return Folded(text, f"{sides[0]} {sign} {sides[1]}", None, binds, natural=True)
+    return Folded(text, f"{sides[0]} {sign} {sides[1]}", None, binds, natural=True, plain=True)
 
 
 def _negated(inner: Folded) -> Folded:
     if inner.value is not None:
         return _constant(not inner.value)
     text, cpp = _held(inner.text, inner, _NOT), _held(inner.cpp, inner, _SIGN)
-    return Folded(f"not {text}", f"!{cpp}", None, _NOT, natural=True)
+    return Folded(f"not {text}", f"!{cpp}", None, _NOT, natural=True, plain=True)
 
 
 def _choice(test: Folded, then: Folded, otherwise: Folded) -> Folded:
@@ -138,14 +141,20 @@ def _choice(test: Folded, then: Folded, otherwise: Folded) -> Folded:
         return _logic(_negated(test) if otherwise.value else test, then, stops_at=otherwise.value)
     text = f"{_held(then.text, then, _OR)} if {_held(test.text, test, _OR)} else {otherwise.text}"
     cpp = f"{_held(test.cpp, test, _COMPARED)} ? {_held(then.cpp, then, _OR)} : {otherwise.cpp}"
-    return Folded(text, cpp, None, _CONDITIONAL, natural=then.natural and otherwise.natural)
+    natural, plain = then.natural and otherwise.natural, then.plain and otherwise.plain
+    return Folded(text, cpp, None, _CONDITIONAL, natural, plain)
 
 
 def _between(sign: str, left: Folded, right: Folded) -> Folded:
     """A comparison."""
     text = sign.join(_held(side.text, side, _SUM) for side in (left, right))
     cpp = sign.join(_held(side.cpp, side, _SUM) for side in (left, right))
-    return Folded(text, cpp, None, _COMPARED, natural=True)
+    return Folded(text, cpp, None, _COMPARED, natural=True, plain=True)
+
+
+def _whole(part: Folded) -> Folded:
+    """The same as a Whole."""
+    return replace(part, cpp=f"Whole({part.cpp})", binds=_ATOM, plain=False) if part.plain else part
 
 
 def _arithmetic(sign: str, left: Folded, right: Folded) -> Folded:
@@ -155,6 +164,8 @@ def _arithmetic(sign: str, left: Folded, right: Folded) -> Folded:
         return right
     if (sign == "*" and 0 in (left.value, right.value)) or (sign == "%" and right.value == 1):
         return _constant(0)
+    if right.plain:
+        left = _whole(left)
     binds = _SUM if sign in "+-" else _PRODUCT
     natural = left.natural and right.natural and sign != "-"
     text = f"{_held(left.text, left, binds)} {sign} {_held(right.text, right, binds + 1)}"
