@@ -77,15 +77,24 @@ def host_identity(cxx: str) -> str:
 
 def compile_runtime(cxx: str, *flags: str) -> bytes:
     """The library that runs the kernels. `-DAUTOTUNE_UCONTEXT` gives the slower switch of CPUs other than x86-64."""
-    source = (INCLUDE / "autotune_host_runtime.cpp").read_text()
-    arguments = [*COMMON, "-O2", *flags, f"-Wl,-soname,{RUNTIME_NAME}", "-x", "c++", "-", "-lpthread", "-ldl"]
+    return _compile_own(cxx, RUNTIME_NAME, "autotune_host_runtime.cpp", *flags)
+
+
+def compile_driver(cxx: str) -> bytes:
+    """The functions of the CUDA driver that an exported library calls, over the runtime: a libcuda.so.1."""
+    return _compile_own(cxx, DRIVER_NAME, "autotune_host_driver.cpp")
+
+
+def _compile_own(cxx: str, name: str, source: str, *flags: str) -> bytes:
+    own = (f"-I{INCLUDE}", f"-Wl,-soname,{name}", "-x", "c++", "-", "-lpthread", "-ldl")
     try:
-        return _compile(cxx, arguments, source)[0]
+        return _compile(cxx, [*COMMON, "-O2", *flags, *own], (INCLUDE / source).read_text())[0]
     except Rejected as error:
-        raise ToolchainError(f"{cxx} cannot compile the host device's runtime: {error.message}") from error
+        raise ToolchainError(f"{cxx} cannot compile {name} of the host device: {error.message}") from error
 
 
 RUNTIME_NAME = "libautotune_host.so"
+DRIVER_NAME = "libcuda.so.1"
 
 
 def check_environment(cxx: str) -> dict[str, str]:

@@ -22,9 +22,8 @@
 #define AUTOTUNE_UCONTEXT
 #endif
 
-struct Index {
-    unsigned x, y, z;
-};
+#include "autotune_host_launch.h"
+
 extern "C" {
 #define CONTEXT __thread Index __attribute__((tls_model("initial-exec")))
 CONTEXT autotune_thread_idx;
@@ -644,16 +643,7 @@ extern "C" void autotune_stop(const char* reason, const char* what, const char* 
 
 extern "C" long autotune_clock() { return now_ns(); }
 
-// ---- called by devices/host.py ----
-
-struct AutotuneLaunch {  // as HostLaunch in devices/host.py
-    void (*kernel)(void* const*);
-    void* const* arguments;
-    void* (*smem)();
-    uint64_t smem_bytes, tls_module, tls_bytes, order_seed, limit_ns;
-    Index grid, block;
-    unsigned cores;
-};
+// ---- called by devices/host.py and autotune_host_driver.cpp ----
 
 // 0, or 1 with a reason (32 bytes) and a message when the kernel failed.
 extern "C" int autotune_launch(const AutotuneLaunch* request, char* reason, char* message, size_t message_bytes) {

@@ -1,0 +1,267 @@
+// The CUDA driver on the CPU, as far as an exported library calls it: compiled as libcuda.so.1, over the runtime of
+// autotune_host_runtime.cpp. One device of compute capability 9.0; a module is a shared library of devices/host_compile.py,
+// loaded anew for every cuModuleLoadData, so that each has constant memory of its own. Streams run at once and in order.
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "autotune_host_launch.h"
+
+namespace {
+
+enum {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    INVALID_IMAGE = 200,
+    NOT_FOUND = 500,
+    LAUNCH_FAILED = 719,
+};
+constexpr unsigned SMEM_WITHOUT_OPT_IN = 48 << 10, SMEM_BYTES = 232448, MOST_THREADS = 1024;
+constexpr unsigned GRID_LIMITS[3] = {2147483647, 65535, 65535}, BLOCK_LIMITS[3] = {1024, 1024, 64};
+constexpr uint64_t LAUNCH_LIMIT_NS = 60ull * 1000 * 1000 * 1000;
+
+struct Module {
+    void* library;
+    int fd;
+    void* (*smem)();
+    uint64_t tls_module, tls_bytes;
+};
+
+struct Function {
+    Module* module;
+    void (*call)(void* const*);
+    unsigned smem_bytes;  // of dynamic shared memory that it may have
+};
+
+int the_context, failed;  // the address of the one, and whether a kernel has failed, which ruins the context
+thread_local void* current;
+
+unsigned setting(const char* name, unsigned otherwise) {
+    const char* const value = getenv(name);
+    return value ? static_cast<unsigned>(atoi(value)) : otherwise;
+}
+
+// The runtime, whose functions the kernels' libraries find by being global; a process has one.
+int (*runtime_launch)(const AutotuneLaunch*, char* reason, char* message, size_t message_bytes);
+void (*runtime_tls)(void* library, uint64_t* module, uint64_t* size_bytes);
+
+bool find_runtime() {
+    void* const runtime = dlopen("libautotune_host.so", RTLD_NOW | RTLD_GLOBAL);
+    if (!runtime) return false;
+    runtime_launch = reinterpret_cast<decltype(runtime_launch)>(dlsym(runtime, "autotune_launch"));
+    runtime_tls = reinterpret_cast<decltype(runtime_tls)>(dlsym(runtime, "autotune_tls"));
+    return runtime_launch && runtime_tls;
+}
+
+int64_t now_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * int64_t{1000000000} + now.tv_nsec;
+}
+
+size_t image_bytes(const void* image) {  // of an ELF file whose section table comes last; 0: it is none
+    const ElfW(Ehdr)* const header = static_cast<const ElfW(Ehdr)*>(image);
+    if (memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) return 0;
+    return header->e_shoff + size_t{header->e_shentsize} * header->e_shnum;
+}
+
+void* symbol(const Module* module, const char* prefix, const char* name) {
+    char full[512];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    return dlsym(module->library, full);
+}
+
+}  // namespace
+
+extern "C" {
+
+int cuInit(unsigned) {
+    return find_runtime() ? SUCCESS : NOT_FOUND;
+}
+
+int cuGetErrorName(int error, const char** name) {
+    *name = error == INVALID_VALUE   ? "CUDA_ERROR_INVALID_VALUE"
+            : error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : error == INVALID_IMAGE ? "CUDA_ERROR_INVALID_IMAGE"
+            : error == NOT_FOUND     ? "CUDA_ERROR_NOT_FOUND"
+            : error == LAUNCH_FAILED ? "CUDA_ERROR_LAUNCH_FAILED"
+                                     : "CUDA_ERROR_UNKNOWN";
+    return SUCCESS;
+}
+
+int cuDeviceGet(int* device, int ordinal) {
+    *device = 0;
+    return ordinal == 0 ? SUCCESS : INVALID_VALUE;
+}
+
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    const unsigned arch = setting("AUTOTUNE_HOST_ARCH", 90);
+    switch (attribute) {  // CU_DEVICE_ATTRIBUTE_...
+        case 1: *value = MOST_THREADS; break;
+        case 2: case 3: case 4: *value = BLOCK_LIMITS[attribute - 2]; break;
+        case 5: case 6: case 7: *value = GRID_LIMITS[attribute - 5]; break;
+        case 16: *value = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)); break;
+        case 38: *value = 1 << 20; break;
+        case 75: *value = arch / 10; break;
+        case 76: *value = arch % 10; break;
+        case 97: *value = setting("AUTOTUNE_HOST_SMEM_BYTES", SMEM_BYTES); break;
+        default: return INVALID_VALUE;
+    }
+    return SUCCESS;
+}
+
+int cuDeviceGetName(char* name, int bytes, int) {
+    snprintf(name, static_cast<size_t>(bytes), "the CPU");
+    return SUCCESS;
+}
+
+int cuDevicePrimaryCtxRetain(void** context, int) { return *context = &the_context, SUCCESS; }
+int cuCtxGetCurrent(void** context) { return *context = current, SUCCESS; }
+int cuCtxSetCurrent(void* context) { return current = context, SUCCESS; }
+int cuCtxGetDevice(int* device) { return *device = 0, current ? SUCCESS : INVALID_VALUE; }
+int cuCtxSynchronize() { return failed; }
+
+int cuModuleLoadData(void** module, const void* image) {
+    const size_t bytes = image_bytes(image);
+    if (!bytes) return INVALID_IMAGE;
+    const int fd = memfd_create("autotune-kernel", 0);
+    if (fd < 0) return OUT_OF_MEMORY;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    void* const library =
+        write(fd, image, bytes) == static_cast<ssize_t>(bytes) ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+    if (!library) {
+        const char* const why = dlerror();
+        fprintf(stderr, "cannot load a kernel: %s\n", why ? why : "no memory");
+        close(fd);
+        return INVALID_IMAGE;
+    }
+    Module* const made = static_cast<Module*>(calloc(1, sizeof(Module)));
+    made->library = library;
+    made->fd = fd;
+    made->smem = reinterpret_cast<void* (*)()>(dlsym(library, "autotune_smem_address"));
+    runtime_tls(library, &made->tls_module, &made->tls_bytes);
+    *module = made;
+    return SUCCESS;
+}
+
+int cuModuleUnload(void* module) {
+    Module* const own = static_cast<Module*>(module);
+    dlclose(own->library);
+    close(own->fd);  // not earlier: the loader knows a library by its path, and the number would be used again
+    free(own);
+    return SUCCESS;
+}
+
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+    Module* const own = static_cast<Module*>(module);
+    void* const call = symbol(own, "autotune_call_", name);
+    if (!call) return NOT_FOUND;
+    Function* const made = static_cast<Function*>(calloc(1, sizeof(Function)));  // as small as to be kept to the end
+    made->module = own;
+    made->call = reinterpret_cast<void (*)(void* const*)>(call);
+    made->smem_bytes = SMEM_WITHOUT_OPT_IN;
+    *function = made;
+    return SUCCESS;
+}
+
+int cuModuleGetGlobal_v2(unsigned long long* address, size_t* bytes, void* module, const char* name) {
+    void* const found = symbol(static_cast<Module*>(module), "", name);
+    Dl_info info;
+    void* entry = nullptr;
+    if (!found || !dladdr1(found, &info, &entry, RTLD_DL_SYMENT) || !entry) return NOT_FOUND;
+    *address = reinterpret_cast<uintptr_t>(found);
+    *bytes = static_cast<const ElfW(Sym)*>(entry)->st_size;
+    return SUCCESS;
+}
+
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+    if (attribute != 8 || value < 0 || static_cast<unsigned>(value) > SMEM_BYTES) return INVALID_VALUE;
+    static_cast<Function*>(function)->smem_bytes = static_cast<unsigned>(value);
+    return SUCCESS;
+}
+
+int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                   unsigned block_z, unsigned smem_bytes, void*, void** arguments, void**) {
+    const Function* const own = static_cast<const Function*>(function);
+    const Index grid = {grid_x, grid_y, grid_z}, block = {block_x, block_y, block_z};
+    const unsigned grids[3] = {grid_x, grid_y, grid_z}, blocks[3] = {block_x, block_y, block_z};
+    for (int axis = 0; axis < 3; ++axis)
+        if (!grids[axis] || grids[axis] > GRID_LIMITS[axis] || !blocks[axis] || blocks[axis] > BLOCK_LIMITS[axis])
+            return INVALID_VALUE;
+    if (uint64_t{block_x} * block_y * block_z > MOST_THREADS || smem_bytes > own->smem_bytes) return INVALID_VALUE;
+    if (failed) return failed;
+    AutotuneLaunch launch = {};
+    launch.kernel = own->call;
+    launch.arguments = arguments;
+    launch.smem = own->module->smem;
+    launch.smem_bytes = smem_bytes;
+    launch.tls_module = own->module->tls_module;
+    launch.tls_bytes = own->module->tls_bytes;
+    launch.limit_ns = LAUNCH_LIMIT_NS;
+    launch.grid = grid;
+    launch.block = block;
+    launch.cores = static_cast<unsigned>(sysconf(_SC_NPROCESSORS_ONLN));
+    char reason[32] = "", message[512] = "";
+    if (runtime_launch(&launch, reason, message, sizeof message)) {
+        fprintf(stderr, "a kernel failed: %s: %s\n", reason, message);
+        failed = LAUNCH_FAILED;
+    }
+    return SUCCESS;
+}
+
+int cuMemAlloc_v2(unsigned long long* address, size_t bytes) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 256, bytes ? bytes : 1) != 0) return OUT_OF_MEMORY;
+    *address = reinterpret_cast<uintptr_t>(memory);
+    return SUCCESS;
+}
+
+int cuMemFree_v2(unsigned long long address) {
+    free(reinterpret_cast<void*>(static_cast<uintptr_t>(address)));
+    return SUCCESS;
+}
+
+int cuMemcpyHtoD_v2(unsigned long long to, const void* from, size_t bytes) {
+    memcpy(reinterpret_cast<void*>(static_cast<uintptr_t>(to)), from, bytes);
+    return failed;
+}
+
+int cuMemcpyDtoH_v2(void* to, unsigned long long from, size_t bytes) {
+    memcpy(to, reinterpret_cast<void*>(static_cast<uintptr_t>(from)), bytes);
+    return failed;
+}
+
+int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t bytes, void*) {
+    memmove(reinterpret_cast<void*>(static_cast<uintptr_t>(to)), reinterpret_cast<void*>(static_cast<uintptr_t>(from)),
+            bytes);
+    return failed;
+}
+
+int cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, void*) {
+    memset(reinterpret_cast<void*>(static_cast<uintptr_t>(to)), value, bytes);
+    return failed;
+}
+
+int cuStreamCreate(void** stream, unsigned) { return *stream = malloc(1), SUCCESS; }
+int cuStreamSynchronize(void*) { return failed; }
+int cuStreamDestroy_v2(void* stream) { return free(stream), SUCCESS; }
+int cuStreamWaitEvent(void*, void*, unsigned) { return SUCCESS; }
+
+int cuEventCreate(void** event, unsigned) { return *event = calloc(1, sizeof(int64_t)), SUCCESS; }
+int cuEventRecord(void* event, void*) { return *static_cast<int64_t*>(event) = now_ns(), failed; }
+int cuEventSynchronize(void*) { return failed; }
+int cuEventElapsedTime(float* milliseconds, void* start, void* end) {
+    *milliseconds = static_cast<float>(*static_cast<int64_t*>(end) - *static_cast<int64_t*>(start)) / 1e6f;
+    return SUCCESS;
+}
+int cuEventDestroy_v2(void* event) { return free(event), SUCCESS; }
+
+}  // extern "C"
