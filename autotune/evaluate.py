@@ -6,6 +6,7 @@ import queue
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from autotune.cache import BinaryCache
@@ -331,6 +332,18 @@ class DeviceEvaluator:
     ) -> tuple[Timing, ...]:
         """Time contenders in turns on the first device."""
         return self._seats[0].finals(FinalsRequest(tuple(kernels), tuple(baselines), cache, budget_s, seed))
+
+    def beside(
+        self, library: Path, source: KernelSource, binary: Binary, *, cache: str, budget_s: float
+    ) -> tuple[Timing, Timing, Timing]:
+        """Verify an exported library on the current layer and time it in turns with the kernel that it was made of.
+
+        The kernel's timings come first, twice, for the noise floor. Raises Rejected when the library is wrong.
+        """
+        kernels = ((source, binary), (source, binary))
+        request = FinalsRequest(kernels, (), cache, budget_s, 0, libraries=((str(library), source),))
+        first, second, own = self._seats[0].finals(request)
+        return first, second, own
 
     def build(self, program: Program) -> Future[Binary]:
         """Start compiling a program that is no config's."""

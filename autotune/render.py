@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from jinja2 import TemplateError as JinjaError
 
@@ -10,7 +11,7 @@ from autotune.compile import Program
 from autotune.errors import TemplateError
 from autotune.source import ConstantSymbol, KernelSource, Stage
 from autotune.space import BoundTemplate
-from autotune.template import PROBLEM_NAMES, StageTemplate, inline
+from autotune.template import PROBLEM_NAMES, StageTemplate, environment, inline
 from autotune.trial import ACCURACY_CLASSES, Config, Value
 
 
@@ -63,6 +64,14 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
     except (ArithmeticError, TypeError, ValueError) as error:
         raise TemplateError(f"{template.path}: body raises {type(error).__name__}: {error}") from None
     return inline(text.lstrip("\n"), template.includes)
+
+
+def render_file(path: Path, values: Mapping[str, object]) -> str:
+    """The text of a template that is no kernel family. Raises TemplateError naming the file."""
+    try:
+        return environment().from_string(path.read_text(encoding="utf-8")).render(values)
+    except JinjaError as error:
+        raise TemplateError(f"{path}: {error.message or type(error).__name__}") from None
 
 
 def launches(bound: BoundTemplate, stages: Sequence[StageTemplate], names: dict[str, Value]) -> tuple[Stage, ...]:

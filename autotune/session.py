@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TypeAlias
 
 from autotune.benchmark import Clocks, Converged, Race, Samples, interleave, lost, measure
@@ -24,6 +25,7 @@ from autotune.choices import ChoicesRequest, choices
 from autotune.compile import Binary
 from autotune.device import Device, compile_program, open_device
 from autotune.errors import AutotuneError, DeviceError
+from autotune.exported import ExportedLibrary, Handle
 from autotune.forward import LoadedKernel
 from autotune.network import Network, NetworkRequest
 from autotune.source import KernelSource
@@ -166,11 +168,12 @@ class Session:
                 tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
                 loaded.kernel.prepare(tensors)
 
+            libraries = [held.enter_context(self._exported(*library)) for library in request.libraries]
+
             def contenders(count: int) -> list[Passes]:
                 passes: list[Passes] = [self._passes(loaded, count, cold=cold) for loaded in kernels]
-                return passes + [
-                    device.baseline(baseline, verifier.problem, copies=count) for baseline in request.baselines
-                ]
+                passes += [device.baseline(baseline, verifier.problem, copies=count) for baseline in request.baselines]
+                return passes + [self._exported_passes(*library, count, cold=cold) for library in libraries]
 
             count, entered = 1, contenders(1)
             if min(device.time(passes, cold=cold).us for passes in entered) < device.short_us:
@@ -188,6 +191,29 @@ class Session:
                 clock=self._clock,
             )
         return FinalsTimings(tuple(samples.timing(request.cache, device.health(), count) for samples in all_samples))
+
+    @contextmanager
+    def _exported(self, path: str, source: KernelSource) -> Iterator[tuple[Handle, GuardedArray]]:
+        """An exported library's handle on the layer's filters, once its output was right, and its workspace."""
+        device, verifier = self._opened(), self._layer()
+        filters = verifier.tensors(verifier.normal)
+        with ExportedLibrary(Path(path)).prepare(verifier.problem, filters.w, filters.bias) as handle:
+            workspace = GuardedArray(device, handle.workspace_bytes)
+            try:
+                workspace.poison()
+                verifier.y.poison()
+                handle.run(verifier.tensors(verifier.normal, workspace=workspace.address))
+                device.synchronize()
+                verifier.judge(verifier.normal, source, (workspace,))
+                yield handle, workspace
+            finally:
+                workspace.free()
+
+    def _exported_passes(self, handle: Handle, workspace: GuardedArray, count: int, *, cold: bool) -> Passes:
+        """Passes of an exported library; when several must be cold, each on arrays of its own."""
+        verifier = self._layer()
+        own = verifier.copies(count) if count > 1 and cold else [verifier.tensors(verifier.normal)] * count
+        return [partial(handle.run, replace(tensors, workspace=workspace.address)) for tensors in own]
 
     def _evaluate(self, request: EvaluateRequest) -> Measured:
         started = self._clock()

@@ -173,18 +173,30 @@ def load_template(path: Path) -> KernelTemplate:
     match = _HEADER.match(text)
     if match is None:
         raise TemplateError(f"{path}: line 1: expected the header, a comment that starts with /*# kernel")
+    reader = _Header(path, _toml(path, match.group(1), text[: match.start(1)].count("\n")))
+    template = reader.build(text)
+    reader.check_params_used(template, _check_body(template))
+    return template
+
+
+def template_of_header(name: str, header: str) -> KernelTemplate:
+    """A family as a results database keeps it: its header, for its expressions, without a body to render.
+
+    Raises TemplateError as `load_template` does.
+    """
+    path = Path(f"{name}{SUFFIX}")
+    return _Header(path, _toml(path, header, 0)).build(f"/*# kernel\n{header}\n#*/\n")
+
+
+def _toml(path: Path, header: str, first: int) -> Mapping[str, object]:
+    """A header's tables; `first` is the number of lines above it in its file."""
     try:
-        header: dict[str, object] = tomllib.loads(match.group(1))
+        return tomllib.loads(header)
     except tomllib.TOMLDecodeError as error:
-        first = text[: match.start(1)].count("\n")
         message = re.sub(r"at line (\d+)", lambda found: f"at line {int(found.group(1)) + first}", str(error))
         raise TemplateError(f"{path}: header is not TOML: {message}") from None
     except RecursionError:
         raise TemplateError(f"{path}: header is nested too deeply") from None
-    reader = _Header(path, header)
-    template = reader.build(text)
-    reader.check_params_used(template, _check_body(template))
-    return template
 
 
 def _read(path: Path) -> str:
@@ -199,7 +211,7 @@ def _read(path: Path) -> str:
 class _Header:
     """Reads a header's tables with errors that name the dotted key."""
 
-    def __init__(self, path: Path, header: dict[str, object]) -> None:
+    def __init__(self, path: Path, header: Mapping[str, object]) -> None:
         self.path = path
         self.header = header
         self.device_only = DEVICE_NAMES

@@ -28,7 +28,7 @@ GUARD_BYTES = 1 << 16  # before and behind every array
 REFERENCE_BYTES = 256 << 20  # the most that one reference may take
 _REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
-_ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-9}  # unit roundoff of the stored output
+ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-9}  # unit roundoff of the stored output
 REPEATS = 2  # further runs whose bits must equal the first's
 _GRID, _BLOCK = 1024, 256  # most blocks and threads of the checking kernels, which stride over their elements
 _RESULTS = 8  # 64-bit words that the checking kernels answer in
@@ -281,7 +281,7 @@ class Verifier:
             np.int64(problem.y_elements),
             np.int64(period_outputs),
             np.float64(factor),
-            np.float64(_ROUNDING[problem.dtype]),
+            np.float64(ROUNDING[problem.dtype]),
             np.uint64(self._result),
         )
         self.device.synchronize()

@@ -79,11 +79,13 @@ class FinalsRequest:
     cache: str
     budget_s: float
     seed: int
+    libraries: tuple[tuple[str, KernelSource], ...] = ()
+    """paths of exported libraries, each with the kernel that it must do as well as; they are verified first"""
 
 
 @dataclass(frozen=True, slots=True)
 class FinalsTimings:
-    """A timing for each kernel, then each baseline; sample i of each was taken in round i."""
+    """A timing for each kernel, then each baseline and library; sample i of each was taken in round i."""
 
     timings: tuple[Timing, ...]
 

@@ -46,15 +46,20 @@ def open_evaluator(name: str | None, jobs: int) -> Evaluator:
         _say(asked.info, name, "asked for")
         return asked
     try:
-        if not _has_libcuda():
-            raise DeviceError("this machine has no NVIDIA driver (libcuda.so.1)")
-        evaluator = DeviceEvaluator(["cuda:0"], jobs, cache=binary_cache())
+        evaluator = first_gpu(jobs)
     except DeviceError as error:
         evaluator = DeviceEvaluator(["host"], jobs, cache=binary_cache())
         _say(evaluator.info, "host", f"no CUDA device can be used: {error}")
     else:
         _say(evaluator.info, "cuda:0", "the first CUDA device")
     return evaluator
+
+
+def first_gpu(jobs: int) -> DeviceEvaluator:
+    """The evaluator of the first CUDA device. Raises DeviceError when there is none."""
+    if not _has_libcuda():
+        raise DeviceError("this machine has no NVIDIA driver (libcuda.so.1)")
+    return DeviceEvaluator(["cuda:0"], jobs, cache=binary_cache())
 
 
 def binary_cache() -> BinaryCache:

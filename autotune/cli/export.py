@@ -1,13 +1,34 @@
-"""`export`: write the best kernels' sources."""
+"""`export`: write the best kernels as a library, and have it prove itself."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from autotune.cli.answers import DATABASE, asked, undominated, with_floor
-from autotune.errors import StoreError
+from autotune.cli.devices import first_gpu, jobs_default
+from autotune.device import devices_named
+from autotune.errors import DeviceError, StoreError
+
+if TYPE_CHECKING:
+    from autotune.export import Chosen, Exported
+    from autotune.store import BestRow, Store
+
+
+class _Archs(click.ParamType[tuple[int, ...]]):
+    """Compute capabilities times ten, such as `80,90` or `sm_90`."""
+
+    name = "arch"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The numbers of a list of them."""
+        words = [word.strip().removeprefix("sm_") for word in str(value).split(",")]
+        if not all(word.isdecimal() and 50 <= int(word) <= 200 for word in words):
+            self.fail(f"{value!r}: expected compute capabilities times ten, such as 90 or 80,90", param, ctx)
+        return tuple(dict.fromkeys(int(word) for word in words))
 
 
 @click.command()
@@ -15,23 +36,98 @@ from autotune.errors import StoreError
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write into; made when missing.")
 @DATABASE
 @click.option("--device", "kind", type=click.Choice(["cuda", "host", "null", "replay"]), help="Tuned there only.")
+@click.option("--gpu", help="Tuned on this GPU only: its name or a part of it, where the database has several.")
 @click.option("--accuracy", help="Only this accuracy class.")
-def export(what: str, out: Path, db: str, kind: str | None, accuracy: str | None) -> None:
-    """Write the best kernel of each layer as a `.cu` file that says where it comes from.
+@click.option(
+    "--arch", "archs", type=_Archs(), default=None, help="Compute capabilities, such as 80,90; default: its own."
+)
+@click.option("--cubin", is_flag=True, help="Write each kernel's machine code too.")
+@click.option("--ptx", is_flag=True, help="Write each kernel's PTX too.")
+@click.option("--proof/--no-proof", default=True, show_default=True, help="Build, test and time what was written.")
+def export(
+    what: str,
+    out: Path,
+    db: str,
+    kind: str | None,
+    gpu: str | None,
+    accuracy: str | None,
+    archs: tuple[int, ...] | None,
+    cubin: bool,
+    ptx: bool,
+    proof: bool,
+) -> None:
+    """Write the best kernel of each layer as a `.cu` file that says where it comes from, and a library of them.
 
-    Kernels tuned on a GPU come first; where a layer has none, one tuned on the host is written and marked.
+    Kernels tuned on a GPU come first; where a layer has none, one tuned on the host is written and marked. Then the
+    folder is built and its self-test run, and on a CUDA device it is timed beside the tuner's own kernels. A library
+    that is wrong or slower ends the command with status 1; proof.txt in the folder says so.
     """
-    from autotune.export import export_kernel
+    from autotune.export import export_library
+    from autotune.export.build import write_images
     from autotune.store import Store
+    from autotune.toolchain import find_nvcc
 
     with Store(db, create=False) as store:
-        rows = store.best(asked(what), kind=kind, accuracy=accuracy)
-        on_gpu = {row.name for row in rows if row.row.device.kind == "cuda"}
-        rows = tuple(row for row in rows if row.row.device.kind == "cuda" or row.name not in on_gpu)
+        rows = _best(store, asked(what), kind=kind, gpu=gpu, accuracy=accuracy)
         if not rows:
             raise StoreError(f"{db}: no correct trial of {what} to export; run autotune tune first")
-        for row in undominated(rows):
-            source = store.source(row.row.trial.source_hash or "")
-            if source is None:
-                raise StoreError(f"{db}: the source of {row.name} is not in the database; tune it again")
-            click.echo(export_kernel(row, source, out, floor_us=with_floor(store, row).floor_us))
+        exported = export_library([_chosen(store, row, db) for row in rows], out, archs or ())
+        noise = {
+            row.row.policy: floor.noise_fraction
+            for row in rows
+            if (floor := store.noise_floor(row.row.device, row.row.policy))
+        }
+    if cubin or ptx:
+        write_images(exported, nvcc=find_nvcc(), cubin=cubin, ptx=ptx)
+    for path in exported.sources:
+        click.echo(path)
+    if proof:
+        _prove(exported, noise)
+
+
+def _best(
+    store: Store, what: str | None, *, kind: str | None, gpu: str | None, accuracy: str | None
+) -> Sequence[BestRow]:
+    """The best kernels of one GPU, and of what runs none for layers that no GPU has; each file's first."""
+    from autotune.export.kernel import stem
+
+    rows = store.best(what, kind=kind, accuracy=accuracy)
+    gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.kind == "cuda"))
+    if gpu is not None:
+        gpus = devices_named(gpu, gpus)
+    if len(gpus) > 1 or (gpu is not None and not gpus):
+        names = ", ".join(dict.fromkeys(row.row.device.name for row in rows if row.row.device.kind == "cuda")) or "none"
+        raise StoreError(f"{what}: expected kernels of one GPU; the database has {names}: name it with --gpu")
+    on_gpu = {row.name for row in rows if row.row.device in gpus}
+    rows = tuple(row for row in rows if row.row.device in gpus or (not gpu and row.name not in on_gpu))
+    return list({stem(row): row for row in reversed(undominated(rows))}.values())[::-1]
+
+
+def _chosen(store: Store, row: BestRow, db: str) -> Chosen:
+    """A recorded kernel with everything that its export needs."""
+    from autotune.export import Chosen
+
+    source = store.source(row.row.trial.source_hash or "")
+    if source is None:
+        raise StoreError(f"{db}: the source of {row.name} is not in the database; tune it again")
+    header = store.header(source.config.template, row.row.template_hash)
+    if not header:
+        raise StoreError(f"{db}: the header of {source.config.template} is not in the database; tune {row.name} again")
+    return Chosen(row, source, header, with_floor(store, row).floor_us)
+
+
+def _prove(exported: Exported, noise: Mapping[str, float]) -> None:
+    """Prove a folder on the first CUDA device, where there is one that it is for, else on the CPU; say what is seen."""
+    from autotune.export.proof import prove, runs_on
+
+    try:
+        evaluator = first_gpu(jobs_default())
+    except DeviceError:
+        evaluator = None
+    try:
+        device = evaluator if evaluator is not None and runs_on(exported, evaluator.info) else None
+        for line in prove(exported, device, lambda kernel: noise.get(kernel.row.row.policy, 0.0)):
+            click.echo(line, err=True)
+    finally:
+        if evaluator is not None:
+            evaluator.close()

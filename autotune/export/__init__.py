@@ -1,6 +1,6 @@
-"""store -> export: a tuned kernel's source as a file that stands on its own."""
+"""store -> export: tuned kernels as a library that stands on its own."""
 
-from autotune.export.kernel import export_kernel
+from autotune.export.library import Chosen, Exported, export_library
 from autotune.export.t4 import export_t4
 
-__all__ = ["export_kernel", "export_t4"]
+__all__ = ["Chosen", "Exported", "export_library", "export_t4"]

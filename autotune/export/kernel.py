@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from autotune import __version__
-from autotune.errors import StoreError
 from autotune.source import KernelSource, Stage
 from autotune.store import BestRow
 
 
-def export_kernel(row: BestRow, source: KernelSource, folder: Path, *, floor_us: float | None) -> Path:
-    """Write `FOLDER/study.layer.cu` (the name also says when the class is not fp32, and so on) and return its path.
-
-    Raises StoreError when the folder cannot be written.
-    """
+def stem(row: BestRow) -> str:
+    """`study.layer`; the name also says when the class is not fp32, when it is not deterministic or not of a GPU."""
     accuracy = row.row.trial.accuracy
     suffix = "" if accuracy == "fp32" else f".{accuracy}"
     if not row.row.trial.deterministic:
         suffix += ".nondeterministic"
     if row.row.device.kind != "cuda":
         suffix += f".{row.row.device.kind}"
-    path = folder / f"{row.name}{suffix}.cu"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{provenance(row, source, floor_us)}\n{source.program.text.strip()}\n", encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}; give another --out") from None
-    return path
+    return f"{row.name}{suffix}"
+
+
+def kernel_text(row: BestRow, source: KernelSource, floor_us: float | None) -> str:
+    """The rendered source below its provenance."""
+    return f"{provenance(row, source, floor_us)}\n{source.program.text.strip()}\n"
 
 
 def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> str:

@@ -1,7 +1,8 @@
 /* Tuned conv2d forward kernels behind a C interface: y = epilogue(conv2d(x, w)).
  *
- * Letters are cuDNN's: input x [N, C, H, W], filters w [K, C/groups, R, S], output y [N, K, P, Q], bias [K]. Layout NHWC
- * stores x [N, H, W, C], w [K, R, S, C/groups], y [N, P, Q, K]. All are dense device memory of the problem's dtype.
+ * Letters are cuDNN's: input x [N, C, H, W], filters w [K, C/groups, R, S], output y [N, K, P, Q], bias [K]. Layout
+ * NHWC stores x [N, H, W, C], w [K, R, S, C/groups], y [N, P, Q, K]. All are dense device memory of the problem's
+ * dtype.
  *
  * The usual sequence, once the calling thread has a CUDA context (after cudaSetDevice, or any runtime call):
  *
@@ -11,9 +12,9 @@
  *     conv2d_run(handle, n, x, y, workspace, bytes, stream);      as often as wanted, for any n
  *     conv2d_release(handle);
  *
- * Every function returns a status; none prints, exits or throws. All may be called from several threads at once. Work is
- * enqueued on the stream that is given (NULL: the default stream), so that an error of a kernel itself shows, as with any
- * kernel, when the stream is synchronized.
+ * Every function returns a status; none prints, exits or throws. All may be called from several threads at once. Work
+ * is enqueued on the stream that is given (NULL: the default stream), so that an error of a kernel itself shows, as
+ * with any kernel, when the stream is synchronized.
  */
 #ifndef AUTOTUNE_CONV2D_H
 #define AUTOTUNE_CONV2D_H
@@ -43,7 +44,7 @@ typedef enum conv2d_status {
     CONV2D_MISALIGNED = 3,      /* a device pointer is not a multiple of CONV2D_ALIGNMENT */
     CONV2D_SHORT_WORKSPACE = 4, /* fewer bytes of workspace than the size query says */
     CONV2D_UNSUPPORTED = 5,     /* the library has no kernel for this problem, or none for an n this large */
-    CONV2D_WRONG_DEVICE = 6,    /* it has one, but not for this device: another architecture, too little shared memory */
+    CONV2D_WRONG_DEVICE = 6,    /* it has one, but not for this device: its architecture, its shared memory */
     CONV2D_NO_CONTEXT = 7,      /* no NVIDIA driver, or the calling thread has no CUDA context */
     CONV2D_OUT_OF_MEMORY = 8,   /* of the host or the device */
     CONV2D_CUDA_ERROR = 9       /* the driver refused something; conv2d_last_error says what */
@@ -69,9 +70,9 @@ typedef struct conv2d_problem {
     int32_t epilogue;   /* conv2d_epilogue */
 } conv2d_problem;
 
-/* Filters made ready for one problem's shape on one device. It has a copy of the filters and the bias, and the kernel's
- * code with its constant memory for itself, so any number of handles may run at once, on any streams. One handle may run
- * on several streams at once, each with a workspace of its own. */
+/* Filters made ready for one problem's shape on one device. It has a copy of the filters and the bias, and the
+ * kernel's code with its constant memory for itself, so any number of handles may run at once, on any streams. One
+ * handle may run on several streams at once, each with a workspace of its own. */
 typedef struct conv2d_handle conv2d_handle;
 
 /* Bytes of workspace that conv2d_forward needs for a problem; 0 is common. */
@@ -86,8 +87,9 @@ CONV2D_API conv2d_status conv2d_prepare(const conv2d_problem *problem, const voi
 /* Bytes of workspace that conv2d_run needs for n images. */
 CONV2D_API conv2d_status conv2d_handle_workspace_size(const conv2d_handle *handle, int32_t n, uint64_t *bytes);
 
-/* Enqueue one forward pass of n images, which may be any number. `workspace` may be NULL where none is needed. Nothing is
- * allocated and nothing waits, so a pass may be captured into a graph. The handle's context need not be current. */
+/* Enqueue one forward pass of n images, which may be any number. `workspace` may be NULL where none is needed.
+ * Nothing is allocated and nothing waits, so a pass may be captured into a graph. The handle's context need not be
+ * current. */
 CONV2D_API conv2d_status conv2d_run(const conv2d_handle *handle, int32_t n, const void *x, void *y, void *workspace,
                                     uint64_t workspace_bytes, conv2d_stream stream);
 
@@ -97,13 +99,14 @@ CONV2D_API const char *conv2d_handle_kernel_name(const conv2d_handle *handle);
 /* Wait for the handle's device to be done with it and free it. NULL is fine. */
 CONV2D_API conv2d_status conv2d_release(conv2d_handle *handle);
 
-/* One forward pass with filters that are used once: prepare and run. The kernel's code stays loaded in the context, until
- * conv2d_unload. Passes of one kernel whose filters must be prepared (in constant memory, or packed) wait for each other. */
+/* One forward pass with filters that are used once: prepare and run. The kernel's code stays loaded in the context,
+ * until conv2d_unload. Passes of one kernel whose filters must be prepared (in constant memory, or packed) wait for
+ * each other. */
 CONV2D_API conv2d_status conv2d_forward(const conv2d_problem *problem, const void *x, const void *w, const void *bias,
                                         void *y, void *workspace, uint64_t workspace_bytes, conv2d_stream stream);
 
-/* Free what conv2d_forward keeps loaded, in every context; to be called before a context that it was used in is destroyed
- * (cudaDeviceReset). */
+/* Free what conv2d_forward keeps loaded, in every context; to be called before a context that it was used in is
+ * destroyed (cudaDeviceReset). */
 CONV2D_API conv2d_status conv2d_unload(void);
 
 /* The name of the kernel that serves a problem: study.layer as it was tuned. NULL where the library has none for it. It

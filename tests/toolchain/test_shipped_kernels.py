@@ -95,7 +95,7 @@ def exported(folder: Path, space: SearchSpace, row: int) -> Path:
     run = CliRunner()
     for command in (
         ["tune", str(folder / "study.toml"), "--device", "null", "--db", database],
-        ["export", "exported", "--db", database, "--out", str(folder)],
+        ["export", "exported", "--db", database, "--out", str(folder), "--no-proof"],
     ):
         done = run.invoke(cli, command, catch_exceptions=False)
         assert done.exit_code == 0, done.output

@@ -360,7 +360,7 @@ def test_a_study_with_nothing_to_export(folder: Path, autotune: Command) -> None
 
 def test_a_folder_that_cannot_be_written(folder: Path, autotune: Command, filled: Path) -> None:
     complaint = autotune("export", "small", "--out", "small.toml").complaint
-    assert complaint.startswith("small.toml/small.one.null.cu: cannot be written: ")
+    assert complaint.startswith("small.toml: cannot be written: ")
     assert complaint.endswith("; give another --out")
 
 

@@ -247,7 +247,7 @@ def test_what_sql_can_yield_is_still_json(filled: Path, autotune: Command) -> No
 
 def test_export_writes_each_layers_kernel_with_its_provenance(folder: Path, filled: Path, autotune: Command) -> None:
     (best,) = rows(autotune("best", "--json"))
-    finished = autotune("export", "small", "--out", "out/deep")
+    finished = autotune("export", "small", "--out", "out/deep", "--no-proof")
     assert (finished.code, finished.out) == (0, "out/deep/small.one.null.cu\n")
     text = (folder / finished.out.strip()).read_text()
     for word in (
@@ -261,9 +261,36 @@ def test_export_writes_each_layers_kernel_with_its_provenance(folder: Path, fill
         'extern "C" __global__ void conv2d_tiny(',
     ):
         assert word in text
-    again = autotune("export", "one", "--out", "out/deep")
+    again = autotune("export", "one", "--out", "out/deep", "--no-proof")
     assert again.code == 0
     assert (folder / again.out.strip()).read_text() == text
+
+
+@pytest.mark.cxx
+def test_exported_folder_proves_itself(folder: Path, filled: Path, autotune: Command) -> None:
+    finished = autotune("export", "small", "--out", "out", "--arch", "sm_80,90")
+    assert (finished.code, finished.out) == (0, "out/small.one.null.cu\n")
+    proof = (folder / "out" / "proof.txt").read_text().splitlines()
+    assert proof[0] == "NOT TIMED"
+    assert "self-test passed" in proof
+    assert "small.one: right at n = 3 and 1" in finished.err
+    assert 'set(CONV2D_DEFAULT_ARCHS "80;90")' in (folder / "out" / "kernels.cmake").read_text()
+    assert autotune("export", "small", "--out", "out", "--no-proof").code == 0
+    assert not (folder / "out" / "proof.txt").exists(), "what was proven is no longer what lies there"
+
+
+@pytest.mark.parametrize("archs", ["hopper", "90,x", "9", "", "-90"])
+def test_architectures_that_are_none(archs: str, folder: Path, filled: Path, autotune: Command) -> None:
+    finished = autotune("export", "small", "--out", "out", "--arch", archs)
+    assert finished.code == 2
+    assert "expected compute capabilities times ten, such as 90 or 80,90" in finished.err
+    assert not (folder / "out").exists()
+
+
+def test_export_of_a_gpu_that_has_no_kernels(folder: Path, filled: Path, autotune: Command) -> None:
+    complaint = autotune("export", "small", "--out", "out", "--gpu", "H200").complaint
+    assert complaint == "small: expected kernels of one GPU; the database has none: name it with --gpu"
+    assert not (folder / "out").exists()
 
 
 def test_templates_are_listed_and_described(autotune: Command, folder: Path) -> None:
@@ -327,7 +354,7 @@ def test_a_strangers_family_goes_the_whole_line(tune: Command, autotune: Command
     assert "A stranger's own" in autotune("templates", "stranger", "--templates", "families").out
     (best,) = rows(tune("--template", "stranger", "--json"))
     assert best["template"] == "stranger"
-    assert autotune("export", "small", "--out", "out").code == 0
+    assert autotune("export", "small", "--out", "out", "--no-proof").code == 0
     assert "from template stranger" in (folder / "out" / "small.one.null.cu").read_text()
 
 
@@ -458,7 +485,7 @@ def test_what_is_asked_is_only_read(folder: Path, filled: Path, autotune: Comman
         ("best",),
         ("trials",),
         ("query", "SELECT 1"),
-        ("export", "small", "--out", "out"),
+        ("export", "small", "--out", "out", "--no-proof"),
         ("quarantine",),
     ):
         assert autotune(*command).code == 0

@@ -1,0 +1,114 @@
+"""An exported folder built elsewhere, from its files alone: by nvcc, or for the CPU over the host device's driver."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.compile import NVCC_FLAGS, Target, first_errors, killed
+from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, compile_driver, compile_host, compile_runtime
+from autotune.errors import AutotuneError
+from autotune.export.library import Exported, gencode
+
+LIBRARY = "libconv2d.so"
+SELF_TEST = "selftest"
+_SELF_TEST_S = 600.0  # a large layer's reference on a busy CPU
+_CXX = ("-std=c++17", "-O1")
+_NVCC_FLAGS = tuple(flag for flag in NVCC_FLAGS if flag != "-Xptxas=-v")  # which only makes it talk
+
+
+class BuildError(AutotuneError):
+    """An exported folder does not build."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What was made of a folder, elsewhere."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    """variables that its programs are started with"""
+
+    @property
+    def library(self) -> Path:
+        """The shared library."""
+        return self.folder / LIBRARY
+
+
+def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> Built:
+    """Compile the kernels with nvcc and the rest with a C++ compiler. Raises BuildError with the first errors."""
+    for kernel in exported.served:
+        image, source = into / f"{kernel.stem}.fatbin", exported.folder.resolve() / f"{kernel.stem}.cu"
+        _run([str(nvcc), *_NVCC_FLAGS, *gencode(exported.archs), "-fatbin", "-o", str(image), str(source)], into)
+    _link(exported.folder, into, cxx)
+    return Built(into, _clean())
+
+
+def write_images(exported: Exported, *, nvcc: Path, cubin: bool, ptx: bool) -> None:
+    """Compile the kernels into the exported folder, as `KERNEL.sm_90.cubin`, `KERNEL.compute_90.ptx` or both."""
+    wanted = [("cubin", "sm")] * cubin + [("ptx", "compute")] * ptx
+    for kernel in exported.served:
+        for arch in exported.archs:
+            for kind, prefix in wanted:
+                name = f"{kernel.stem}.{prefix}_{arch}.{kind}"
+                options = [*_NVCC_FLAGS, f"-arch={prefix}_{arch}", f"-{kind}", "-o", name, f"{kernel.stem}.cu"]
+                _run([str(nvcc), *options], exported.folder)
+
+
+def build_for_host(exported: Exported, into: Path, *, cxx: Path) -> Built:
+    """The same library over the host device: each kernel as C++, and a libcuda.so.1 that runs it on the CPU.
+
+    Raises Rejected('compile', ...) where a kernel has something that the host device does not know.
+    """
+    for kernel in exported.served:
+        text = (exported.folder / f"{kernel.stem}.cu").read_text(encoding="utf-8")
+        program = replace(kernel.source.program, text=text)
+        (into / f"{kernel.stem}.fatbin").write_bytes(compile_host(program, Target("host"), cxx=str(cxx)).image)
+    (into / RUNTIME_NAME).write_bytes(compile_runtime(str(cxx)))
+    (into / DRIVER_NAME).write_bytes(compile_driver(str(cxx)))
+    _link(exported.folder, into, cxx)
+    return Built(into, {**_clean(), "LD_LIBRARY_PATH": str(into)})
+
+
+def self_test(built: Built, *arguments: str) -> tuple[bool, str]:
+    """Run the self-test in a process of its own: whether it passed, and its words."""
+    command = [str(built.folder / SELF_TEST), *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=built.folder,
+            env=built.environment,
+            timeout=_SELF_TEST_S,
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"the self-test did not end within {_SELF_TEST_S:.0f} s"
+    words = f"{done.stdout}{done.stderr}".strip()
+    return done.returncode == 0, words or killed(done.returncode) or f"ended with status {done.returncode}"
+
+
+def _link(exported: Path, into: Path, cxx: Path) -> None:
+    """The library and its self-test."""
+    exported = exported.resolve()
+    own = ("-fPIC", "-shared", "-fvisibility=hidden", f"-Wa,-I,{into}")
+    sources = [str(exported / name) for name in ("conv2d.cpp", "kernels.cpp")]
+    _run([str(cxx), *_CXX, *own, "-o", str(into / LIBRARY), *sources, "-ldl"], into)
+    libraries = (f"-L{into}", "-lconv2d", f"-Wl,-rpath,{into}", "-ldl", "-lpthread")
+    _run([str(cxx), *_CXX, "-O2", "-o", str(into / SELF_TEST), str(exported / "selftest.cpp"), *libraries], into)
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=_clean())
+    if done.returncode:
+        words = killed(done.returncode) or first_errors(done.stdout + done.stderr, str(folder))
+        raise BuildError(f"{Path(command[0]).name}: {words}")
+
+
+def _clean() -> dict[str, str]:
+    """The environment without anything that belongs to this process's own Python or settings."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ} | {"LC_ALL": "C"}

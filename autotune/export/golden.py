@@ -1,0 +1,110 @@
+"""The self-test's golden values: some outputs of a layer in double precision, on data that any machine makes alike.
+
+The data are those of `templates/export/selftest.cpp`, which computes every output itself and checks that against these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.problem import Conv2dProblem
+
+SAMPLES = 256  # outputs of each data set
+MOST_PRODUCTS = 200_000_000  # of the self-test's own reference, about a second
+_IMAGES = 3  # the first number of images that no power of two divides
+
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """Outputs of one layer: flat indices into y, and their values on both data sets."""
+
+    n: int
+    indices: tuple[int, ...]
+    integers: tuple[float, ...]
+    normal: tuple[float, ...]
+
+
+def golden(problem: Conv2dProblem) -> Golden:
+    """The golden values of a layer's shape, for a few images whatever its n."""
+    products = problem.y_elements // problem.n * problem.reduction
+    small = problem.with_n(max(1, min(_IMAGES, MOST_PRODUCTS // products)))
+    indices = _indices(small.y_elements)
+    values = [_outputs(small, indices, *data_of(small, integers=integers)) for integers in (True, False)]
+    return Golden(small.n, tuple(indices.tolist()), tuple(values[0].tolist()), tuple(values[1].tolist()))
+
+
+def data_of(problem: Conv2dProblem, *, integers: bool) -> tuple[Doubles, Doubles, Doubles]:
+    """x, w and bias, flat and as stored: small integers, or close to normal and rounded to the problem's dtype."""
+    counts = (problem.x_elements, problem.w_elements, problem.k)
+    if integers:
+        x, w, bias = (
+            least + ((_mixed(seed, count) >> np.uint64(33)) % np.uint64(span)).astype(np.float64)
+            for seed, (count, least, span) in enumerate(zip(counts, (-2, -1, -2), (5, 3, 5), strict=True))
+        )
+    else:
+        x, w, bias = (_stored(_normal(seed, count), problem.dtype) for seed, count in enumerate(counts))
+    return x, w, bias
+
+
+def _mixed(seed: int, count: int) -> npt.NDArray[np.uint64]:
+    """splitmix64 of seed << 40 and what follows."""
+    value = np.arange(count, dtype=np.uint64) + np.uint64((seed << 40) + 0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+def _normal(seed: int, count: int) -> Doubles:
+    """Sums of twelve uniform 16-bit numbers, of mean 0 and variance 1."""
+    random = _mixed(seed, 3 * count)
+    parts = [(random >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in range(0, 64, 16)]
+    sums = np.sum(parts, axis=0).astype(np.int64).reshape(count, 3).sum(axis=1)
+    values: Doubles = (sums - 12 * 65535 // 2) / 65536.0
+    return values
+
+
+def _stored(values: Doubles, dtype: str) -> Doubles:
+    """Rounded to nearest, ties to even."""
+    if dtype == "f16":
+        return values.astype(np.float16).astype(np.float64)
+    single = values.astype(np.float32)
+    if dtype == "bf16":
+        bits = single.view(np.uint32)
+        bits = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        single = (bits & np.uint32(0xFFFF0000)).view(np.float32)
+    return single.astype(np.float64)
+
+
+def _indices(elements: int) -> npt.NDArray[np.int64]:
+    """The first and last outputs and others between them, evenly strewn."""
+    if elements <= SAMPLES:
+        return np.arange(elements)
+    return np.unique(np.linspace(0, elements - 1, SAMPLES).astype(np.int64))
+
+
+def _outputs(problem: Conv2dProblem, indices: npt.NDArray[np.int64], x: Doubles, w: Doubles, bias: Doubles) -> Doubles:
+    """These outputs of the convolution, in double precision."""
+    p = problem
+    nhwc = p.layout == "nhwc"
+    if nhwc:
+        n, row, column, k = np.unravel_index(indices, (p.n, p.p, p.q, p.k))
+        images = x.reshape(p.n, p.h, p.w, p.c).transpose(0, 3, 1, 2)
+        filters = w.reshape(p.k, p.r, p.s, p.c // p.groups).transpose(0, 3, 1, 2)
+    else:
+        n, k, row, column = np.unravel_index(indices, (p.n, p.k, p.p, p.q))
+        images = x.reshape(p.n, p.c, p.h, p.w)
+        filters = w.reshape(p.k, p.c // p.groups, p.r, p.s)
+    padded = np.pad(images, ((0, 0), (0, 0), (p.pad_h, p.pad_h), (p.pad_w, p.pad_w)))
+    first = k // (p.k // p.groups) * (p.c // p.groups)
+    sums = bias[k].copy() if p.epilogue != "none" else np.zeros(len(indices))
+    for c in range(p.c // p.groups):
+        for r in range(p.r):
+            for s in range(p.s):
+                at = (n, first + c, row * p.stride_h + r * p.dilation_h, column * p.stride_w + s * p.dilation_w)
+                sums += padded[at] * filters[k, c, r, s]
+    return np.maximum(sums, 0.0) if p.epilogue == "bias_relu" else sums

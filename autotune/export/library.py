@@ -1,0 +1,342 @@
+"""The exported folder: kernels, a C interface over them, a self-test, a benchmark, and where everything comes from.
+
+Its text is a function of the recorded trials alone, so the same kernels give the same bytes. What depends on no kernel
+lies in `templates/export` as it is written out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune import __version__
+from autotune.device import DeviceInfo
+from autotune.errors import StoreError
+from autotune.export.golden import Golden, golden
+from autotune.export.kernel import kernel_text, stem
+from autotune.export.plan import Need, Plan, arch_refusal, check_recorded, plan_of
+from autotune.exported import problem_numbers
+from autotune.problem import Conv2dProblem
+from autotune.render import render_file
+from autotune.shipped import shipped
+from autotune.source import KernelSource
+from autotune.space import BoundTemplate
+from autotune.store import BestRow
+from autotune.template import template_of_header
+from autotune.trial import ACCURACY_CLASSES, END_TO_END
+from autotune.verify import ROUNDING, error_factor, exact_on_integers
+
+COPIED = (
+    *("CMakeLists.txt", "autotune_conv2d.h", "conv2d.cpp", "kernel.h", "expression.h", "driver.h"),
+    *("selftest.cpp", "benchmark.cpp", "device.h"),
+)
+"""Files that are the same in every export."""
+RENDERED = ("kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
+PROOF = "proof.txt"
+"""What building and testing the folder came to; no part of what is exported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A recorded kernel to be exported."""
+
+    row: BestRow
+    source: KernelSource
+    header: str
+    """its family's, as it was when the kernel was tuned"""
+    floor_us: float | None
+
+    @property
+    def stem(self) -> str:
+        """Name of its file without `.cu`."""
+        return stem(self.row)
+
+    @property
+    def problem(self) -> Conv2dProblem:
+        """What it was tuned on."""
+        return self.row.layer.problem
+
+    @property
+    def bound(self) -> BoundTemplate:
+        """The recorded header with problem and device filled in."""
+        return BoundTemplate(
+            template_of_header(self.source.config.template, self.header), self.problem, self.row.row.device
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A folder that was written."""
+
+    folder: Path
+    sources: tuple[Path, ...]
+    """the kernels' files, served by the library or not"""
+    served: tuple[Chosen, ...]
+    """the kernels of the library"""
+    archs: tuple[int, ...]
+
+
+def export_library(chosen: Sequence[Chosen], folder: Path, archs: Sequence[int]) -> Exported:
+    """Write the kernels of one device as a library that is built without autotune; `archs` empty: the device's own.
+
+    Raises StoreError when a kernel is not for one of the architectures, when a header does not give the recorded
+    launches, or when the folder cannot be written.
+    """
+    served = serving(chosen)
+    archs = tuple(archs) or (served[0].row.row.device.arch,)
+    for kernel in served:
+        check_recorded(kernel.bound, kernel.source, kernel.row.name)
+        for arch in archs:
+            if why := arch_refusal(kernel.bound, kernel.source, arch):
+                raise StoreError(f"{kernel.row.name}: cannot be exported for sm_{arch}: {why}")
+    texts = {f"{kernel.stem}.cu": kernel_text(kernel.row, kernel.source, kernel.floor_us) for kernel in chosen}
+    sources = tuple(folder / name for name in texts)
+    texts |= library_texts(served, archs)
+    texts["provenance.json"] = _provenance(served, archs, texts)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / PROOF).unlink(missing_ok=True)  # of what lay here before
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{error.filename}: cannot be written: {error.strerror}; give another --out") from None
+    return Exported(folder, sources, served, archs)
+
+
+def serving(chosen: Iterable[Chosen]) -> tuple[Chosen, ...]:
+    """One kernel for each problem: of the strictest accuracy class, deterministic before not, in the order given."""
+    best: dict[Conv2dProblem, Chosen] = {}
+    for kernel in chosen:
+        if kernel.problem not in best or _strictness(kernel) < _strictness(best[kernel.problem]):
+            best[kernel.problem] = kernel
+    return tuple(best.values())
+
+
+def _strictness(kernel: Chosen) -> tuple[bool, int, bool]:
+    trial = kernel.row.row.trial
+    return (kernel.row.row.policy == END_TO_END, ACCURACY_CLASSES.index(trial.accuracy), not trial.deterministic)
+
+
+def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, str]:
+    """Name to content of every file of the library but the kernels and `provenance.json`."""
+    templates = shipped("templates") / "export"
+    texts = {name: (templates / name).read_text(encoding="utf-8") for name in COPIED}
+    identifiers = _identifiers([kernel.row.name for kernel in served])
+    views = [_view(kernel, identifier) for kernel, identifier in zip(served, identifiers, strict=True)]
+    values = {
+        "version": __version__,
+        "kernels": views,
+        "kernel_list": ", ".join(f"&{view.identifier}" for view in views),
+        "shapes": _shapes(views),
+        "goldens": [_golden_view(kernel, view) for kernel, view in zip(served, views, strict=True)],
+        "archs": ";".join(map(str, archs)),
+        "codes": "".join(f" {code}" for code in gencode(archs)),
+    }
+    return texts | {name: render_file(templates / f"{name}.j2", values) for name in RENDERED}
+
+
+def gencode(archs: Iterable[int]) -> list[str]:
+    """nvcc's options for machine code of these architectures."""
+    return [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A kernel as the templates print it."""
+
+    identifier: str
+    name: str
+    """a string of C++"""
+    stem: str
+    label: str
+    """the name as it is"""
+    problem: Conv2dProblem
+    config: str
+    problem_numbers: str
+    accuracy: str
+    deterministic: bool
+    device: str
+    device_name: str
+    device_numbers: str
+    median_us: str
+    entry_names: tuple[str, ...]
+    entries: str
+    entry_count: int
+    constants: str
+    constant_count: int
+    plan: Plan
+
+
+def _view(kernel: Chosen, identifier: str) -> _View:
+    trial, device, source = kernel.row.row.trial, kernel.row.row.device, kernel.source
+    return _View(
+        identifier=identifier,
+        name=c_string(kernel.row.name),
+        stem=kernel.stem,
+        label=kernel.row.name,
+        problem=kernel.problem,
+        config=" ".join(str(source.config).split()),
+        problem_numbers=", ".join(map(str, problem_numbers(kernel.problem))),
+        accuracy=trial.accuracy,
+        deterministic=trial.deterministic,
+        device=_device(device),
+        device_name=c_string(_device(device)),
+        device_numbers=_device_numbers(device),
+        median_us=f"{kernel.row.timing.median_us:.3f}",
+        entry_names=source.program.entries,
+        entries=", ".join(f'"{entry}"' for entry in source.program.entries),
+        entry_count=len(source.program.entries),
+        constants=", ".join(f'{{"{symbol.name}", A::{symbol.origin}}}' for symbol in source.constants),
+        constant_count=len(source.constants),
+        plan=_printed(plan_of(kernel.bound, source)),
+    )
+
+
+def _printed(plan: Plan) -> Plan:
+    """The plan with its reasons as strings of C++."""
+    of_device, of_n = (
+        tuple(Need(need.holds, c_string(need.reason)) for need in needs) for needs in (plan.device_needs, plan.n_needs)
+    )
+    return dataclasses.replace(plan, device_needs=of_device, n_needs=of_n)
+
+
+def _device(device: DeviceInfo) -> str:
+    return device.name if device.kind == "cuda" else f"{device.kind} {device.name}, not a GPU"
+
+
+def _device_numbers(device: DeviceInfo) -> str:
+    """The fields of the C interface's Device."""
+    numbers = (device.arch, device.sm_count, device.smem_per_block_bytes, device.l2_bytes, device.max_threads_per_block)
+    limits = (", ".join(map(str, limits)) for limits in (device.grid_limits, device.block_limits))
+    return ", ".join((*map(str, numbers), *(f"{{{limit}}}" for limit in limits)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of the kernels of a shape, in the order of the n that they were tuned at."""
+
+    kernel: _View
+    threshold: str
+    """name of the constant"""
+    most_n: int
+    """images up to which it serves; 0: any number"""
+    next: _View | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What is dispatched for one shape of layer."""
+
+    sides: tuple[_Side, ...]
+    others: str
+    """what is asked where the threshold's kernel does not serve: the kernels of the most images first"""
+
+
+def _shapes(views: Sequence[_View]) -> list[_Shape]:
+    by_shape: dict[Conv2dProblem, list[_View]] = {}
+    for view in views:
+        by_shape.setdefault(view.problem.with_n(1), []).append(view)
+    shapes = []
+    for group in by_shape.values():
+        group.sort(key=lambda view: view.problem.n)
+        sides = tuple(
+            _Side(
+                view, f"{view.identifier}_most_n", math.isqrt(view.problem.n * after.problem.n) if after else 0, after
+            )
+            for view, after in zip(group, (*group[1:], None), strict=True)
+        )
+        shapes.append(_Shape(sides, ", ".join(f"&{view.identifier}" for view in reversed(group))))
+    return shapes
+
+
+@dataclass(frozen=True, slots=True)
+class _GoldenView:
+    """A kernel's golden values as the template prints them."""
+
+    identifier: str
+    name: str
+    n: int
+    factor: str
+    rounding: str
+    exact_on_integers: bool
+    integers: tuple[str, ...]
+    normal: tuple[str, ...]
+    samples: int
+
+
+def _golden_view(kernel: Chosen, view: _View) -> _GoldenView:
+    values: Golden = golden(kernel.problem)
+    return _GoldenView(
+        identifier=view.identifier,
+        name=view.name,
+        n=values.n,
+        factor=error_factor(kernel.source.accuracy, kernel.problem.reduction).hex(),
+        rounding=ROUNDING[kernel.problem.dtype].hex(),
+        exact_on_integers=exact_on_integers(kernel.source.accuracy, kernel.problem),
+        integers=_samples(values.indices, values.integers),
+        normal=_samples(values.indices, values.normal),
+        samples=len(values.indices),
+    )
+
+
+def _samples(indices: Sequence[int], values: Sequence[float]) -> tuple[str, ...]:
+    """Initialisers, four to a line."""
+    words = [f"{{{index}, {value.hex()}}}," for index, value in zip(indices, values, strict=True)]
+    return tuple(" ".join(words[at : at + 4]) for at in range(0, len(words), 4))
+
+
+def _identifiers(names: Sequence[str]) -> list[str]:
+    """Names of C++ for these names, each its own."""
+    found: list[str] = []
+    for name in names:
+        base = re.sub(r"\W", "_", name, flags=re.ASCII)
+        base = f"kernel_{base}" if not base[0].isalpha() else base
+        identifier, number = base, 2
+        while identifier in found:
+            identifier, number = f"{base}_{number}", number + 1
+        found.append(identifier)
+    return found
+
+
+def c_string(text: str) -> str:
+    """A string literal of C++ with these characters, in UTF-8."""
+    plain = (string.ascii_letters + string.digits + " !#$%&'()*+,-./:;<=>@[]^_`{|}~").encode()
+    return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
+
+
+def _provenance(served: Sequence[Chosen], archs: Sequence[int], texts: Mapping[str, str]) -> str:
+    kernels = []
+    for kernel in served:
+        trial, row = kernel.row.row.trial, kernel.row.row
+        kernels.append(
+            {
+                "name": kernel.row.name,
+                "file": f"{kernel.stem}.cu",
+                "problem": kernel.problem.names(),
+                "template": trial.config.template,
+                "config": trial.config.values(),
+                "accuracy": trial.accuracy,
+                "deterministic": trial.deterministic,
+                "entries": kernel.source.program.entries,
+                "device": {"kind": row.device.kind, "name": row.device.name, "arch": row.device.arch},
+                "driver": row.environment.driver,
+                "compiler": row.environment.toolkit,
+                "flags": row.environment.flags,
+                "median_us": kernel.row.timing.median_us,
+                "cache": kernel.row.timing.cache,
+                "trial": trial.number,
+                "measured_at": None if row.ended_at is None else f"{row.ended_at:%Y-%m-%dT%H:%M:%SZ}",
+                "source_hash": kernel.source.hash,
+                "template_hash": row.template_hash,
+            }
+        )
+    files = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(texts.items())}
+    content = {"autotune": __version__, "archs": list(archs), "kernels": kernels, "sha256": files}
+    return json.dumps(content, indent=2) + "\n"

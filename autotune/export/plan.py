@@ -1,0 +1,197 @@
+"""A kernel's launches for any n: its family's header with everything but n and the device folded into the expressions.
+
+They are the expressions that `render` evaluates for one n, so that an exported library launches what was tuned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from autotune.errors import Rejected, StoreError
+from autotune.expression import Expression
+from autotune.folding import Folded, fold
+from autotune.render import launches
+from autotune.source import KernelSource
+from autotune.space import BoundTemplate, device_names
+from autotune.template import StageTemplate
+from autotune.trial import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A condition under which a kernel may be launched."""
+
+    holds: str
+    """C++"""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStage:
+    """A stage's launch; all but the arguments is C++."""
+
+    entry: int
+    """index into the program's entries"""
+    args: tuple[str, ...]
+    when: str
+    """empty: always"""
+    grid: tuple[str, ...]
+    block: tuple[str, ...]
+    smem_bytes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The launches of a kernel as C++ expressions of n and the device."""
+
+    locals: tuple[tuple[str, str], ...]
+    """derived values that depend on n or the device, in an order in which each uses only what stands before it"""
+    device_needs: tuple[Need, ...]
+    n_needs: tuple[Need, ...]
+    """matter for more images than were tuned only: a header's rules keep the search from overflows for many images and
+    from wasteful configs for few, but a kernel takes any number (docs/templates.md)"""
+    prepare: tuple[PlanStage, ...]
+    stages: tuple[PlanStage, ...]
+    packed_w_bytes: str
+    workspace_bytes: str
+    loop_count: str
+
+
+def check_recorded(bound: BoundTemplate, source: KernelSource, name: str) -> None:
+    """Raises StoreError unless the header gives, for the n that was tuned, the launches that were recorded."""
+    template = bound.template
+    try:
+        names = bound.check(source.config)
+    except Rejected as rejected:
+        raise StoreError(f"{name}: the recorded header refuses the recorded config: {rejected.message}") from None
+    evaluated = (
+        launches(bound, template.prepare, names),
+        launches(bound, template.stages, names),
+        *(
+            bound.bind(expression).integer(names)
+            for expression in (template.packed_w_bytes, template.workspace_bytes, template.loop_count)
+        ),
+    )
+    recorded = (source.prepare, source.stages, source.packed_w_bytes, source.workspace_bytes, source.loop_count)
+    if evaluated != recorded:
+        raise StoreError(f"{name}: the recorded header of {template.name} gives other launches than were recorded")
+
+
+def arch_refusal(bound: BoundTemplate, source: KernelSource, arch: int) -> str:
+    """Why a kernel's family does not admit an architecture; empty where it does."""
+    other = BoundTemplate(bound.template, bound.problem, replace(bound.device, arch=arch))
+    if not other.supported:
+        return f"{bound.template.name} is for {bound.template.arch.text}"
+    try:
+        other.check(source.config)
+    except Rejected as rejected:
+        return f"{bound.template.name}: {rejected.message}"
+    return ""
+
+
+def plan_of(bound: BoundTemplate, source: KernelSource) -> Plan:
+    """The launches of a recorded kernel for any n and device.
+
+    Raises TemplateError where something depends on n that must not: packed filters, or which constants there are.
+    """
+    return _Planner(bound, source).plan()
+
+
+class _Planner:
+    def __init__(self, bound: BoundTemplate, source: KernelSource) -> None:
+        self._template, self._source = bound.template, source
+        self._tuned = bound.check(source.config)
+        self._known: dict[str, Value] = {name: value for name, value in bound.problem.names().items() if name != "n"}
+        self._known.update(source.config.values())
+        self._natural = frozenset(device_names(bound.device))
+        self._depends = {name: frozenset({name}) for name in ("n", *self._natural)}
+        self._open: dict[str, Folded] = {}
+        """derived values that depend on n or the device"""
+        self._used: set[str] = set()
+        for name, expression in self._template.derived:
+            folded = self._fold(expression)
+            if isinstance(folded.value, (int, str)):
+                self._known[name] = folded.value
+            else:
+                self._open[name] = folded
+                self._depends[name] = self._follows_from(folded)
+                self._natural |= {name} if folded.natural else set()
+
+    def plan(self) -> Plan:
+        """Everything printed; derived values last, since only now it is known which are used."""
+        template = self._template
+        for expression in (template.packed_w_bytes, *(part for stage in template.prepare for part in _parts(stage))):
+            if "n" in self._follows_from(self._fold(expression)):
+                raise expression.error("depends on n, but filters are prepared once for any number of images")
+        for constant in template.constants:
+            if self._follows_from(self._fold(constant.when)):
+                raise constant.when.error("depends on n or the device, but the kernel's text has the constant or not")
+        device_needs, n_needs = self._needs()
+        prepare, stages = self._stages(template.prepare), self._stages(template.stages)
+        sizes = [self._cpp(part) for part in (template.packed_w_bytes, template.workspace_bytes, template.loop_count)]
+        return Plan(self._locals(), device_needs, n_needs, prepare, stages, *sizes)
+
+    def _fold(self, expression: Expression) -> Folded:
+        return fold(expression, self._known, self._natural)
+
+    def _follows_from(self, folded: Folded) -> frozenset[str]:
+        """Which of n and the device's names a value depends on, also through derived values."""
+        return frozenset().union(*(self._depends[name] for name in _names(folded)))
+
+    def _cpp(self, expression: Expression) -> str:
+        folded = self._fold(expression)
+        self._used |= _names(folded)
+        return folded.cpp
+
+    def _needs(self) -> tuple[tuple[Need, ...], tuple[Need, ...]]:
+        """The header's conditions that do not hold already for every n and device: of the device alone, and of n."""
+        template = self._template
+        of_device: list[Need] = []
+        of_n: list[Need] = []
+        for reason, condition in (
+            (f"{template.name} is for {template.arch.text}", template.arch),
+            (f"{template.name} is for {template.supports.text}", template.supports),
+            *((constraint.reason, constraint.holds) for constraint in template.constraints),
+        ):
+            follows = self._follows_from(self._fold(condition))
+            if follows:
+                (of_n if "n" in follows else of_device).append(Need(self._cpp(condition), reason))
+        for name in self._open:
+            if "n" not in self._depends[name]:  # the kernel's text may have it as a constant
+                self._used.add(name)
+                value = int(self._tuned[name])
+                of_device.append(Need(f"{name} == {value}", f"its code is for a device with {name} = {value}"))
+        return tuple(of_device), tuple(of_n)
+
+    def _stages(self, stages: Sequence[StageTemplate]) -> tuple[PlanStage, ...]:
+        entries = self._source.program.entries
+        return tuple(
+            PlanStage(
+                entry=entries.index(stage.entry),
+                args=stage.args,
+                when=self._cpp(stage.when) if self._fold(stage.when).value is None else "",
+                grid=tuple(self._cpp(extent) for extent in stage.grid),
+                block=tuple(self._cpp(extent) for extent in stage.block),
+                smem_bytes=self._cpp(stage.smem_bytes),
+            )
+            for stage in stages
+            if self._fold(stage.when).value in (None, True)
+        )
+
+    def _locals(self) -> tuple[tuple[str, str], ...]:
+        found: list[tuple[str, str]] = []
+        for name, folded in reversed(self._open.items()):
+            if name in self._used:
+                self._used |= _names(folded)
+                found.append((name, folded.cpp))
+        return tuple(reversed(found))
+
+
+def _names(folded: Folded) -> frozenset[str]:
+    """The names that are left in it."""
+    return frozenset() if folded.value is not None else Expression(folded.text, "folded").names
+
+
+def _parts(stage: StageTemplate) -> tuple[Expression, ...]:
+    return (*stage.block, *stage.grid, stage.smem_bytes, stage.when)

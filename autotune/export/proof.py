@@ -1,0 +1,141 @@
+"""An exported folder proves itself: built from its files in fresh processes, its self-test run, and on a CUDA device
+timed in turns with the tuner's own kernels. What was seen lands in the folder's `proof.txt`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.benchmark import paired_ratio
+from autotune.device import DeviceInfo
+from autotune.errors import AutotuneError, Rejected, StoreError, ToolchainError
+from autotune.evaluate import DeviceEvaluator
+from autotune.export.build import BuildError, Built, build_for_cuda, build_for_host, self_test
+from autotune.export.library import PROOF, Chosen, Exported
+from autotune.finals import noise_floor
+from autotune.toolchain import compiler_version, find_cxx, find_nvcc
+from autotune.trial import Timing
+
+ALLOWED = 0.02  # by which an exported kernel may be slower, where the noise floor is finer
+TIMED_S = 2.0  # of each kernel's turns, wall clock
+
+
+class NotProven(AutotuneError):
+    """An exported folder is wrong, or slower than what was tuned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A kernel in the library, timed in turns with the same kernel in the tuner."""
+
+    name: str
+    kernel_us: float
+    library_us: float
+    ratio: float
+    """median over rounds of the library's time over the kernel's"""
+    allowed: float
+    """fraction by which it may be slower: ALLOWED, or the noise floor where that is coarser"""
+
+    @property
+    def too_slow(self) -> bool:
+        """Whether the library lost what was tuned."""
+        return self.ratio > 1 + self.allowed
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.library_us:.2f} us, the tuner's own kernel {self.kernel_us:.2f} us: "
+            f"{100 * (self.ratio - 1):+.2f} % ({100 * self.allowed:.1f} % allowed)"
+        )
+
+
+def beside(name: str, timings: tuple[Timing, Timing, Timing], known_noise: float) -> Beside:
+    """What the timings of the kernel, of the kernel again, and of the library say."""
+    first, second, library = timings
+    _, ratio, _ = paired_ratio(library.samples_us, first.samples_us)
+    allowed = max(ALLOWED, known_noise, noise_floor(first, second))
+    return Beside(name, first.median_us, library.median_us, ratio, allowed)
+
+
+def prove(
+    exported: Exported,
+    evaluator: DeviceEvaluator | None,
+    known_noise: Callable[[Chosen], float] = lambda _: 0.0,
+) -> Iterator[str]:
+    """Prove a folder on a CUDA device, or without one (None) on the host; yields what was seen, line by line.
+
+    Raises NotProven, after it was written to the folder, when the library does not build, is wrong or too slow;
+    ToolchainError without a compiler.
+    """
+    lines: list[str] = []
+    try:
+        for line in _on_host(exported) if evaluator is None else _on_cuda(exported, evaluator, known_noise):
+            lines.append(line)
+            yield line
+    except (BuildError, NotProven) as error:
+        message = " ".join(str(error).split())
+        _mark(exported, ["FAILED: do not use this library", message, *lines])
+        raise NotProven(f"{exported.folder}: failed its proof, see {PROOF}: {message}") from None
+    _mark(exported, ["NOT TIMED" if evaluator is None else "PROVEN", *lines])
+
+
+def runs_on(exported: Exported, info: DeviceInfo) -> bool:
+    """Whether a device runs machine code of one of the architectures: of its own generation, not newer than itself."""
+    return any(arch // 10 == info.arch // 10 and arch <= info.arch for arch in exported.archs)
+
+
+def _mark(exported: Exported, lines: list[str]) -> None:
+    try:
+        (exported.folder / PROOF).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{exported.folder / PROOF}: cannot be written: {error.strerror}") from None
+
+
+def _on_host(exported: Exported) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="autotune-export-") as folder:
+        try:
+            built = build_for_host(exported, Path(folder), cxx=find_cxx())
+        except Rejected as rejected:  # of the host device, which knows less than nvcc
+            yield f"not tested: the host device cannot compile a kernel: {rejected.message}"
+        else:
+            yield from _tested(built, "on the CPU")
+    try:
+        nvcc = find_nvcc()
+    except ToolchainError:
+        yield "not built for a GPU: there is no nvcc"
+    else:
+        with tempfile.TemporaryDirectory(prefix="autotune-export-") as folder:
+            build_for_cuda(exported, Path(folder), nvcc=nvcc, cxx=find_cxx())
+        yield f"builds with {compiler_version(nvcc)} for {', '.join(f'sm_{arch}' for arch in exported.archs)}"
+    yield "not timed: there is no CUDA device that it is for"
+
+
+def _on_cuda(exported: Exported, evaluator: DeviceEvaluator, known_noise: Callable[[Chosen], float]) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="autotune-export-") as folder:
+        built = build_for_cuda(exported, Path(folder), nvcc=find_nvcc(), cxx=find_cxx())
+        yield from _tested(built, f"on {evaluator.info.name}")
+        slow = []
+        for kernel in exported.served:
+            compiled = evaluator.compile(kernel.source)
+            evaluator.begin_layer(kernel.problem)
+            try:
+                timings = evaluator.beside(
+                    built.library, kernel.source, compiled.result(), cache=kernel.row.timing.cache, budget_s=TIMED_S
+                )
+            except Rejected as rejected:
+                raise NotProven(f"{kernel.row.name}: {rejected.message}") from None
+            compared = beside(kernel.row.name, timings, known_noise(kernel))
+            yield str(compared)
+            if compared.too_slow:
+                slow.append(compared)
+        if slow:
+            raise NotProven(f"slower than the tuner's own kernel: {'; '.join(map(str, slow))}")
+
+
+def _tested(built: Built, where: str) -> Iterator[str]:
+    passed, words = self_test(built)
+    if not passed:
+        raise NotProven(f"the self-test failed {where}: {words.splitlines()[-1]}")
+    yield from words.splitlines()

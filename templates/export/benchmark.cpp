@@ -1,0 +1,83 @@
+// Times the library's kernels on a device with events: median and quartiles in microseconds, of single passes from a
+// cold L2 cache (overwritten before each) and of passes in a row, which find what the one before left there.
+//
+//     benchmark [N [DEVICE]]        N images instead of the number that each kernel was tuned at
+#include <algorithm>
+
+#include "device.h"
+
+using namespace autotune_conv2d;
+
+namespace {
+
+constexpr int SAMPLES = 30;
+constexpr int ROW = 10;  // passes in a row
+
+double median_of(std::vector<float> times, const char *what) {
+    std::sort(times.begin(), times.end());
+    const double median = times[times.size() / 2];
+    std::printf("  %s: median %.2f us, quartiles %.2f to %.2f\n", what, median, times[times.size() / 4],
+                times[times.size() * 3 / 4]);
+    return median;
+}
+
+void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
+    conv2d_problem problem = kernel.problem;
+    if (n > 0) problem.n = n;
+    const Sizes sizes(problem);
+    const auto bytes_of = [&](int64_t elements) { return static_cast<size_t>(elements * sizes.element_bytes); };
+    Array x(bytes_of(sizes.x)), w(bytes_of(sizes.w)), bias(bytes_of(problem.k)), y(bytes_of(sizes.y));
+    for (const Array *array : {&x, &w, &bias})  // zeros: NaN would be slower on some units
+        expect(driver().cuMemsetD8Async(array->address(), 0, array->bytes(), nullptr), "cuMemsetD8Async");
+    int l2_bytes = 0;
+    expect(driver().cuDeviceGetAttribute(&l2_bytes, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device), "cuDeviceGetAttribute");
+    const Array flush(static_cast<size_t>(2) * std::max(l2_bytes, 32 << 20));
+    conv2d_handle *handle = nullptr;
+    expect(conv2d_prepare(&problem, w.pointer(), bias.pointer(), nullptr, &handle), "conv2d_prepare");
+    uint64_t workspace_bytes = 0;
+    expect(conv2d_handle_workspace_size(handle, problem.n, &workspace_bytes), "conv2d_handle_workspace_size");
+    const Array workspace(workspace_bytes);
+    CUevent start = nullptr, end = nullptr;
+    expect(driver().cuEventCreate(&start, CU_EVENT_DEFAULT), "cuEventCreate");
+    expect(driver().cuEventCreate(&end, CU_EVENT_DEFAULT), "cuEventCreate");
+    const auto times = [&](bool cold) {
+        std::vector<float> found;
+        const int passes = cold ? 1 : ROW;
+        for (int sample = -3; sample < SAMPLES; ++sample) {  // the first three warm up
+            if (cold) expect(driver().cuMemsetD8Async(flush.address(), 1, flush.bytes(), nullptr), "cuMemsetD8Async");
+            expect(driver().cuEventRecord(start, nullptr), "cuEventRecord");
+            for (int pass = 0; pass < passes; ++pass)
+                expect(conv2d_run(handle, problem.n, x.pointer(), y.pointer(), workspace.pointer(), workspace_bytes,
+                                  nullptr),
+                       "conv2d_run");
+            expect(driver().cuEventRecord(end, nullptr), "cuEventRecord");
+            expect(driver().cuEventSynchronize(end), "a kernel");
+            float milliseconds = 0.0f;
+            expect(driver().cuEventElapsedTime(&milliseconds, start, end), "cuEventElapsedTime");
+            if (sample >= 0) found.push_back(1000.0f * milliseconds / static_cast<float>(passes));
+        }
+        return found;
+    };
+    std::printf("%s at n = %d (tuned at n = %d on %s: %.2f us)\n", kernel.name, problem.n, kernel.problem.n, kernel.device,
+                kernel.median_us);
+    const double us = median_of(times(true), "cold");
+    median_of(times(false), "in a row");
+    const double flop = 2.0 * static_cast<double>(sizes.y) * (problem.c / problem.groups) * problem.r * problem.s;
+    std::printf("  cold: %.1f GFLOP/s\n", flop / us / 1000.0);
+    expect(driver().cuEventDestroy(start), "cuEventDestroy");
+    expect(driver().cuEventDestroy(end), "cuEventDestroy");
+    expect(conv2d_release(handle), "conv2d_release");
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    const int ordinal = argc > 2 ? std::atoi(argv[2]) : 0;
+    open_device(ordinal);
+    CUdevice device = 0;
+    expect(driver().cuDeviceGet(&device, ordinal), "cuDeviceGet");
+    conv2d_kernel kernel;
+    for (int i = 0; conv2d_kernel_at(i, &kernel) == CONV2D_OK; ++i)
+        time_kernel(kernel, argc > 1 ? std::atoi(argv[1]) : 0, device);
+    return 0;
+}

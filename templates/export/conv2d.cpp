@@ -1,0 +1,499 @@
+// The C interface over the kernels of kernels.cpp: checks, loading, launches. Nothing here depends on a kernel.
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "autotune_conv2d.h"
+#include "dispatch.h"
+#include "driver.h"
+#include "kernel.h"
+
+namespace autotune_conv2d {
+namespace {
+
+thread_local std::string last_error;
+
+// What ends a call early; it never leaves the library.
+struct Failure {
+    conv2d_status status;
+};
+
+[[noreturn]] void fail(conv2d_status status, const std::string &what = "") {
+    last_error = what;
+    throw Failure{status};
+}
+
+// Throw unless a call of the driver succeeded.
+void check(CUresult result, const char *what) {
+    if (result == CUDA_SUCCESS) return;
+    const char *name = nullptr;
+    driver().cuGetErrorName(result, &name);
+    const std::string words = std::string(what) + ": " + (name ? name : "error") + " (" + std::to_string(result) + ")";
+    if (result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_INVALID_IMAGE) fail(CONV2D_WRONG_DEVICE, words);
+    fail(result == CUDA_ERROR_OUT_OF_MEMORY ? CONV2D_OUT_OF_MEMORY : CONV2D_CUDA_ERROR, words);
+}
+
+// Run `body` and turn whatever it throws into a status.
+template <class Body>
+conv2d_status guarded(Body body) noexcept {
+    try {
+        body();
+        return CONV2D_OK;
+    } catch (const Failure &failure) {
+        return failure.status;
+    } catch (const std::bad_alloc &) {
+        return CONV2D_OUT_OF_MEMORY;
+    } catch (...) {
+        return CONV2D_CUDA_ERROR;
+    }
+}
+
+// Makes a context the calling thread's for a while.
+class Current {
+public:
+    explicit Current(CUcontext context) {
+        check(driver().cuCtxGetCurrent(&before_), "cuCtxGetCurrent");
+        if (before_ != context) check(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent"), changed_ = true;
+    }
+    ~Current() {
+        if (changed_) driver().cuCtxSetCurrent(before_);
+    }
+    Current(const Current &) = delete;
+
+private:
+    CUcontext before_ = nullptr;
+    bool changed_ = false;
+};
+
+// The calling thread's context; null where there is none, or no driver.
+CUcontext current_context() {
+    CUcontext context = nullptr;
+    if (driver().found) driver().cuCtxGetCurrent(&context);
+    return context;
+}
+
+int attribute(int which, CUdevice device) {
+    int value = 0;
+    check(driver().cuDeviceGetAttribute(&value, which, device), "cuDeviceGetAttribute");
+    return value;
+}
+
+Device current_device() {
+    CUdevice device = 0;
+    check(driver().cuCtxGetDevice(&device), "cuCtxGetDevice");
+    Device found = {
+        10 * attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) +
+            attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device),
+        attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
+        attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device),
+        attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device),
+    };
+    found.most_threads = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device);
+    for (int axis = 0; axis < 3; ++axis) {
+        found.grid_limits[axis] = attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + axis, device);
+        found.block_limits[axis] = attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + axis, device);
+    }
+    return found;
+}
+
+bool out_of_range(const conv2d_problem &p) {
+    for (const int32_t size : {p.n, p.c, p.h, p.w, p.k, p.r, p.s, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w,
+                               p.groups})
+        if (size < 1) return true;
+    if (p.pad_h < 0 || p.pad_w < 0 || p.c % p.groups || p.k % p.groups) return true;
+    if (p.dtype < CONV2D_F32 || p.dtype > CONV2D_BF16 || p.layout < CONV2D_NCHW || p.layout > CONV2D_NHWC ||
+        p.epilogue < CONV2D_NONE || p.epilogue > CONV2D_BIAS_RELU)
+        return true;
+    const auto reaches = [](int64_t size, int64_t taps, int64_t pad, int64_t dilation) {
+        return (taps - 1) * dilation + 1 > size + 2 * pad;
+    };
+    return reaches(p.h, p.r, p.pad_h, p.dilation_h) || reaches(p.w, p.s, p.pad_w, p.dilation_w);
+}
+
+void check_problem(const conv2d_problem *problem) {
+    if (!problem) fail(CONV2D_NULL_POINTER);
+    if (out_of_range(*problem)) fail(CONV2D_BAD_PROBLEM);
+}
+
+void check_pointer(const void *pointer) {
+    if (!pointer) fail(CONV2D_NULL_POINTER);
+    if (reinterpret_cast<uintptr_t>(pointer) % CONV2D_ALIGNMENT) fail(CONV2D_MISALIGNED);
+}
+
+void check_workspace(const Plan &plan, const void *workspace, uint64_t bytes) {
+    if (plan.workspace_bytes == 0) return;
+    if (bytes < static_cast<uint64_t>(plan.workspace_bytes.value())) fail(CONV2D_SHORT_WORKSPACE);
+    check_pointer(workspace);
+}
+
+// The kernel that serves a problem on a device (null: on those that kernels were tuned on).
+const Kernel &choose(const conv2d_problem &problem, const Device *device) {
+    conv2d_status status = CONV2D_UNSUPPORTED;
+    std::string reason = "the library has no kernel for this shape";
+    const Kernel *const found = dispatch(problem, [&](const Kernel &kernel) {
+        const Plan plan(kernel, problem.n, device ? *device : kernel.tuned_on);
+        if (plan.status != CONV2D_OK) status = plan.status, reason = std::string(kernel.info.name) + ": " + plan.reason;
+        return plan.status == CONV2D_OK;
+    });
+    if (!found) fail(status, reason);
+    return *found;
+}
+
+// Device memory of its own.
+class Memory {
+public:
+    Memory() = default;
+    explicit Memory(uint64_t bytes) {
+        if (bytes) check(driver().cuMemAlloc(&address_, bytes), "cuMemAlloc");
+    }
+    Memory(Memory &&other) noexcept : address_(std::exchange(other.address_, 0)) {}
+    Memory &operator=(Memory &&other) noexcept {
+        std::swap(address_, other.address_);
+        return *this;
+    }
+    ~Memory() {
+        if (address_) driver().cuMemFree(address_);
+    }
+    CUdeviceptr address() const { return address_; }
+
+private:
+    CUdeviceptr address_ = 0;
+};
+
+// Device addresses of one pass.
+struct Tensors {
+    CUdeviceptr x, w, bias, y, packed_w, workspace;
+};
+
+CUdeviceptr address_of(const void *pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+
+bool takes(const Plan &plan, Argument wanted) {
+    for (int i = 0; i < plan.stage_count; ++i)
+        for (int j = 0; j < plan.stage_at(i).argument_count; ++j)
+            if (plan.stage_at(i).arguments[j] == wanted) return true;
+    return false;
+}
+
+// A kernel's code in one context, with the constant memory that goes with it.
+class Loaded {
+public:
+    Loaded(const Kernel &kernel, CUcontext context, const Device &device)
+        : kernel(kernel), context(context), device(device) {
+        check(driver().cuModuleLoadData(&module_, kernel.image), "cuModuleLoadData");
+        try {
+            for (int i = 0; i < kernel.entry_count; ++i)
+                check(driver().cuModuleGetFunction(&functions_[i], module_, kernel.entries[i]), "cuModuleGetFunction");
+        } catch (...) {
+            driver().cuModuleUnload(module_);
+            throw;
+        }
+    }
+    ~Loaded() { driver().cuModuleUnload(module_); }
+    Loaded(const Loaded &) = delete;
+
+    // Enqueue what depends on the filters alone.
+    void prepare(const Plan &plan, const Tensors &tensors, CUstream stream) const {
+        for (int i = 0; i < plan.prepare_count; ++i) launch(plan.prepare_at(i), tensors, 0, 0, stream);
+        const conv2d_problem &p = kernel.info.problem;
+        const size_t element = p.dtype == CONV2D_F32 ? 4 : 2;
+        for (int i = 0; i < kernel.constant_count; ++i) {
+            const Constant &constant = kernel.constants[i];
+            CUdeviceptr to = 0;
+            size_t bytes = 0;
+            check(driver().cuModuleGetGlobal(&to, &bytes, module_, constant.name), "cuModuleGetGlobal");
+            CUdeviceptr from = tensors.packed_w;
+            size_t available = static_cast<size_t>(plan.packed_w_bytes.value());
+            if (constant.origin == Argument::w) {
+                from = tensors.w;
+                available = element * p.k * (p.c / p.groups) * p.r * p.s;
+            } else if (constant.origin == Argument::bias) {
+                from = tensors.bias;
+                available = element * p.k;
+            }
+            bytes = bytes < available ? bytes : available;
+            if (from) check(driver().cuMemcpyDtoDAsync(to, from, bytes, stream), "cuMemcpyDtoDAsync");
+        }
+    }
+
+    // Enqueue a forward pass.
+    void forward(const Plan &plan, int32_t n, const Tensors &tensors, CUstream stream) const {
+        const int64_t count = plan.loop_count.value();
+        for (int64_t i = 0; i < count; ++i)
+            for (int at = 0; at < plan.stage_count; ++at)
+                launch(plan.stage_at(at), tensors, n, static_cast<int32_t>(i), stream);
+    }
+
+    const Kernel &kernel;
+    const CUcontext context;
+    const Device device;
+
+private:
+    void launch(const Launch &launch, const Tensors &tensors, int32_t n, int32_t i, CUstream stream) const {
+        Tensors addresses = tensors;
+        void *arguments[MOST_ARGUMENTS];
+        for (int at = 0; at < launch.argument_count; ++at) {
+            switch (launch.arguments[at]) {
+                case Argument::x: arguments[at] = &addresses.x; break;
+                case Argument::w: arguments[at] = &addresses.w; break;
+                case Argument::bias: arguments[at] = &addresses.bias; break;
+                case Argument::y: arguments[at] = &addresses.y; break;
+                case Argument::packed_w: arguments[at] = &addresses.packed_w; break;
+                case Argument::workspace: arguments[at] = &addresses.workspace; break;
+                case Argument::n: arguments[at] = &n; break;
+                case Argument::i: arguments[at] = &i; break;
+            }
+        }
+        const CUfunction function = functions_[launch.entry];
+        const int smem_bytes = static_cast<int>(launch.smem_bytes.value());
+        if (smem_bytes > admitted_[launch.entry]) {  // above 48 KB a function must be allowed to have it
+            check(driver().cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes),
+                  "cuFuncSetAttribute");
+            admitted_[launch.entry] = smem_bytes;
+        }
+        const auto size = [](Int extent) { return static_cast<unsigned>(extent.value()); };
+        check(driver().cuLaunchKernel(function, size(launch.grid.x), size(launch.grid.y), size(launch.grid.z),
+                                      size(launch.block.x), size(launch.block.y), size(launch.block.z), smem_bytes,
+                                      stream, arguments, nullptr),
+              kernel.entries[launch.entry]);
+    }
+
+    CUmodule module_ = nullptr;
+    CUfunction functions_[MOST_STAGES] = {};
+    mutable std::atomic<int> admitted_[MOST_STAGES] = {};  // bytes of dynamic shared memory
+};
+
+CUcontext needed_context() {
+    const CUcontext context = current_context();
+    if (!context) fail(CONV2D_NO_CONTEXT);
+    return context;
+}
+
+void check_filters(const conv2d_problem &problem, const void *w, const void *bias) {
+    check_pointer(w);
+    if (problem.epilogue != CONV2D_NONE) check_pointer(bias);
+}
+
+}  // namespace
+}  // namespace autotune_conv2d
+
+using namespace autotune_conv2d;
+
+struct conv2d_handle {
+    conv2d_handle(const Kernel &kernel, CUcontext context, const Device &device) : loaded(kernel, context, device) {}
+
+    Loaded loaded;
+    Memory w, bias, packed_w;
+};
+
+namespace {
+
+// A kernel that conv2d_forward keeps loaded.
+struct Kept {
+    Kept(const Kernel &kernel, CUcontext context, const Device &device) : loaded(kernel, context, device) {
+        check(driver().cuEventCreate(&used, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    }
+    ~Kept() { driver().cuEventDestroy(used); }
+
+    std::mutex filters;  // held by whoever prepares filters and enqueues the pass that reads them
+    Loaded loaded;
+    Memory packed_w;
+    CUevent used = nullptr;  // the latest pass that reads prepared filters
+};
+
+struct Keeper {
+    std::mutex mutex;
+    std::map<std::pair<CUcontext, const Kernel *>, std::unique_ptr<Kept>> kept;
+};
+
+Keeper &keeper() {
+    static Keeper *const only = new Keeper;  // never freed: at the process's end the driver may be gone already
+    return *only;
+}
+
+Kept &keep(const Kernel &kernel, CUcontext context, const Device &device) {
+    const std::lock_guard<std::mutex> lock(keeper().mutex);
+    std::unique_ptr<Kept> &found = keeper().kept[{context, &kernel}];
+    if (!found) found = std::make_unique<Kept>(kernel, context, device);
+    return *found;
+}
+
+}  // namespace
+
+extern "C" {
+
+conv2d_status conv2d_workspace_size(const conv2d_problem *problem, uint64_t *bytes) {
+    return guarded([&] {
+        check_problem(problem);
+        if (!bytes) fail(CONV2D_NULL_POINTER);
+        if (current_context()) {
+            const Device device = current_device();
+            *bytes = Plan(choose(*problem, &device), problem->n, device).workspace_bytes.value();
+        } else {
+            const Kernel &kernel = choose(*problem, nullptr);
+            *bytes = Plan(kernel, problem->n, kernel.tuned_on).workspace_bytes.value();
+        }
+    });
+}
+
+conv2d_status conv2d_prepare(const conv2d_problem *problem, const void *w, const void *bias, conv2d_stream stream,
+                             conv2d_handle **handle) {
+    return guarded([&] {
+        check_problem(problem);
+        if (!handle) fail(CONV2D_NULL_POINTER);
+        check_filters(*problem, w, bias);
+        const CUcontext context = needed_context();
+        const Device device = current_device();
+        const Kernel &kernel = choose(*problem, &device);
+        const Plan plan(kernel, problem->n, device);
+        auto made = std::make_unique<conv2d_handle>(kernel, context, device);
+        const uint64_t element = problem->dtype == CONV2D_F32 ? 4 : 2;
+        const auto copy = [&](const void *from, uint64_t elements) {
+            Memory to(element * elements);
+            check(driver().cuMemcpyDtoDAsync(to.address(), address_of(from), element * elements, stream),
+                  "cuMemcpyDtoDAsync");
+            return to;
+        };
+        if (takes(plan, Argument::w))
+            made->w = copy(w, uint64_t{1} * problem->k * (problem->c / problem->groups) * problem->r * problem->s);
+        if (takes(plan, Argument::bias) && problem->epilogue != CONV2D_NONE) made->bias = copy(bias, problem->k);
+        made->packed_w = Memory(plan.packed_w_bytes.value());
+        const CUdeviceptr given_bias = problem->epilogue == CONV2D_NONE ? 0 : address_of(bias);
+        made->loaded.prepare(plan, {0, address_of(w), given_bias, 0, made->packed_w.address(), 0}, stream);
+        *handle = made.release();
+    });
+}
+
+conv2d_status conv2d_handle_workspace_size(const conv2d_handle *handle, int32_t n, uint64_t *bytes) {
+    return guarded([&] {
+        if (!handle || !bytes) fail(CONV2D_NULL_POINTER);
+        if (n < 1) fail(CONV2D_BAD_PROBLEM);
+        const Plan plan(handle->loaded.kernel, n, handle->loaded.device);
+        if (plan.status != CONV2D_OK) fail(plan.status, plan.reason);
+        *bytes = plan.workspace_bytes.value();
+    });
+}
+
+conv2d_status conv2d_run(const conv2d_handle *handle, int32_t n, const void *x, void *y, void *workspace,
+                         uint64_t workspace_bytes, conv2d_stream stream) {
+    return guarded([&] {
+        if (!handle) fail(CONV2D_NULL_POINTER);
+        if (n < 1) fail(CONV2D_BAD_PROBLEM);
+        check_pointer(x);
+        check_pointer(y);
+        const Plan plan(handle->loaded.kernel, n, handle->loaded.device);
+        if (plan.status != CONV2D_OK) fail(plan.status, plan.reason);
+        check_workspace(plan, workspace, workspace_bytes);
+        const Current current(handle->loaded.context);
+        handle->loaded.forward(plan, n,
+                               {address_of(x), handle->w.address(), handle->bias.address(), address_of(y),
+                                handle->packed_w.address(), address_of(workspace)},
+                               stream);
+    });
+}
+
+const char *conv2d_handle_kernel_name(const conv2d_handle *handle) {
+    return handle ? handle->loaded.kernel.info.name : nullptr;
+}
+
+conv2d_status conv2d_release(conv2d_handle *handle) {
+    return guarded([&] {
+        if (!handle) return;
+        const Current current(handle->loaded.context);
+        const std::unique_ptr<conv2d_handle> owned(handle);  // freed before the context is left
+        check(driver().cuCtxSynchronize(), "cuCtxSynchronize");
+    });
+}
+
+conv2d_status conv2d_forward(const conv2d_problem *problem, const void *x, const void *w, const void *bias, void *y,
+                             void *workspace, uint64_t workspace_bytes, conv2d_stream stream) {
+    return guarded([&] {
+        check_problem(problem);
+        check_pointer(x);
+        check_filters(*problem, w, bias);
+        check_pointer(y);
+        const CUcontext context = needed_context();
+        const Device device = current_device();
+        const Kernel &kernel = choose(*problem, &device);
+        const Plan plan(kernel, problem->n, device);
+        check_workspace(plan, workspace, workspace_bytes);
+        Kept &own = keep(kernel, context, device);
+        Tensors tensors = {address_of(x), address_of(w),        problem->epilogue == CONV2D_NONE ? 0 : address_of(bias),
+                           address_of(y), own.packed_w.address(), address_of(workspace)};
+        if (plan.prepare_count == 0 && kernel.constant_count == 0) {
+            own.loaded.forward(plan, problem->n, tensors, stream);
+            return;
+        }
+        const std::lock_guard<std::mutex> lock(own.filters);
+        if (plan.packed_w_bytes > 0 && !own.packed_w.address()) own.packed_w = Memory(plan.packed_w_bytes.value());
+        tensors.packed_w = own.packed_w.address();
+        check(driver().cuStreamWaitEvent(stream, own.used, 0), "cuStreamWaitEvent");
+        own.loaded.prepare(plan, tensors, stream);
+        own.loaded.forward(plan, problem->n, tensors, stream);
+        check(driver().cuEventRecord(own.used, stream), "cuEventRecord");
+    });
+}
+
+conv2d_status conv2d_unload(void) {
+    return guarded([&] {
+        const std::lock_guard<std::mutex> lock(keeper().mutex);
+        for (auto &entry : keeper().kept) {
+            const Current current(entry.first.first);
+            check(driver().cuCtxSynchronize(), "cuCtxSynchronize");
+            entry.second.reset();
+        }
+        keeper().kept.clear();
+    });
+}
+
+const char *conv2d_kernel_name(const conv2d_problem *problem) {
+    const char *name = nullptr;
+    guarded([&] {
+        check_problem(problem);
+        if (current_context()) {
+            const Device device = current_device();
+            name = choose(*problem, &device).info.name;
+        } else {
+            name = choose(*problem, nullptr).info.name;
+        }
+    });
+    return name;
+}
+
+const char *conv2d_status_text(conv2d_status status) {
+    switch (status) {
+        case CONV2D_OK: return "ok";
+        case CONV2D_BAD_PROBLEM: return "no convolution: a size is out of range, or the filter exceeds the padded input";
+        case CONV2D_NULL_POINTER: return "an argument that must point to something is NULL";
+        case CONV2D_MISALIGNED: return "a device pointer is not a multiple of 16 bytes";
+        case CONV2D_SHORT_WORKSPACE: return "the workspace is smaller than the size query says";
+        case CONV2D_UNSUPPORTED: return "the library has no kernel for this problem, or none for an n this large";
+        case CONV2D_WRONG_DEVICE: return "the kernel for this problem does not run on this device";
+        case CONV2D_NO_CONTEXT: return "no NVIDIA driver, or the calling thread has no CUDA context";
+        case CONV2D_OUT_OF_MEMORY: return "out of memory";
+        case CONV2D_CUDA_ERROR: return "the CUDA driver refused a call; conv2d_last_error says which";
+    }
+    return "unknown status";
+}
+
+const char *conv2d_last_error(void) { return last_error.c_str(); }
+
+int32_t conv2d_abi_version(void) { return CONV2D_ABI_VERSION; }
+
+const char *conv2d_library_version(void) { return library_version; }
+
+int32_t conv2d_kernel_count(void) { return kernel_count; }
+
+conv2d_status conv2d_kernel_at(int32_t index, conv2d_kernel *kernel) {
+    return guarded([&] {
+        if (!kernel) fail(CONV2D_NULL_POINTER);
+        if (index < 0 || index >= kernel_count) fail(CONV2D_UNSUPPORTED, "no kernel has this number");
+        *kernel = kernels[index]->info;
+    });
+}
+
+}  // extern "C"

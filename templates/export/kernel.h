@@ -1,0 +1,150 @@
+// What the library knows of a kernel: what it was tuned for, its code, and its launches for any n (the plan).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+#include "autotune_conv2d.h"
+#include "expression.h"
+
+namespace autotune_conv2d {
+
+constexpr int MOST_STAGES = 16;     // of a plan, and as many entries and constants of a kernel
+constexpr int MOST_ARGUMENTS = 16;  // of a stage
+
+// What the expressions of a plan see of a device, and the limits of every launch there.
+struct Device {
+    Int arch;  // compute capability times ten
+    Int sm_count;
+    Int smem_per_block_bytes;  // that a block may have after opt-in
+    Int l2_bytes;
+    int64_t most_threads = 1024;
+    int64_t grid_limits[3] = {2147483647, 65535, 65535};
+    int64_t block_limits[3] = {1024, 1024, 64};
+};
+
+// What they see of the layer: its other sizes are filled in.
+struct Layer {
+    Int n;
+};
+
+enum class Argument : uint8_t { x, w, bias, y, packed_w, workspace, n, i };
+
+struct Extents {
+    Int x, y, z;
+};
+
+struct Launch {
+    int entry;  // index into the kernel's entries
+    int argument_count;
+    Argument arguments[MOST_ARGUMENTS];
+    Extents grid, block;
+    Int smem_bytes;
+};
+
+class Plan;
+
+struct Constant {
+    const char *name;  // of a __constant__ array, filled before the first pass
+    Argument origin;   // with w, bias or packed_w
+};
+
+struct Kernel {
+    conv2d_kernel info;
+    Device tuned_on;
+    const unsigned char *image;
+    int entry_count;
+    const char *entries[MOST_STAGES];
+    int constant_count;
+    Constant constants[MOST_STAGES];
+    void (*plan)(const Layer &layer, const Device &device, Plan &plan);
+};
+
+// The launches of a kernel for some n on some device, or why it does not serve them.
+class Plan {
+public:
+    Plan(const Kernel &kernel, int64_t n, const Device &device) {
+        try {
+            kernel.plan({n}, device, *this);
+        } catch (const Unevaluable &) {
+            refuse(CONV2D_UNSUPPORTED, "a number of its launches does not fit 64 bits");
+        }
+        check_limits(device);
+    }
+
+    conv2d_status status = CONV2D_OK;
+    const char *reason = "";
+    Int workspace_bytes = 0, packed_w_bytes = 0, loop_count = 1;
+    int prepare_count = 0, stage_count = 0;
+
+    const Launch &prepare_at(int index) const { return prepares_[index]; }
+    const Launch &stage_at(int index) const { return stages_[index]; }
+
+    // What a kernel's plan calls.
+    void needs_device(bool holds, const char *what) {
+        if (!holds) refuse(CONV2D_WRONG_DEVICE, what);
+    }
+    void needs_n(bool holds, const char *what) {
+        if (!holds) refuse(CONV2D_UNSUPPORTED, what);
+    }
+    void prepare(int entry, std::initializer_list<Argument> arguments, Extents grid, Extents block, Int smem_bytes) {
+        prepares_[prepare_count++] = launch(entry, arguments, grid, block, smem_bytes);
+    }
+    void stage(int entry, std::initializer_list<Argument> arguments, Extents grid, Extents block, Int smem_bytes) {
+        stages_[stage_count++] = launch(entry, arguments, grid, block, smem_bytes);
+    }
+
+private:
+    void refuse(conv2d_status why, const char *what) {
+        if (status == CONV2D_OK) status = why, reason = what;
+    }
+
+    static Launch launch(int entry, std::initializer_list<Argument> arguments, Extents grid, Extents block, Int smem) {
+        Launch made = {entry, 0, {}, grid, block, smem};
+        for (const Argument argument : arguments) made.arguments[made.argument_count++] = argument;
+        return made;
+    }
+
+    void check_limits(const Device &device) {
+        if (workspace_bytes < 0 || loop_count < 1 || loop_count > 2147483647)
+            refuse(CONV2D_UNSUPPORTED, "its passes are out of range");
+        for (int i = 0; i < prepare_count; ++i) check_limits(prepares_[i], device);
+        for (int i = 0; i < stage_count; ++i) check_limits(stages_[i], device);
+    }
+
+    void check_limits(const Launch &launch, const Device &device) {
+        const Int grid[3] = {launch.grid.x, launch.grid.y, launch.grid.z};
+        const Int block[3] = {launch.block.x, launch.block.y, launch.block.z};
+        Int threads = 1;
+        for (int axis = 0; axis < 3; ++axis) {
+            if (grid[axis] < 1 || grid[axis] > device.grid_limits[axis])
+                refuse(CONV2D_UNSUPPORTED, "a grid exceeds the device's limits");
+            if (block[axis] < 1 || block[axis] > device.block_limits[axis]) {
+                refuse(CONV2D_WRONG_DEVICE, "a block exceeds the device's limits");
+                return;
+            }
+            threads = threads * block[axis];
+        }
+        if (threads > device.most_threads) refuse(CONV2D_WRONG_DEVICE, "a block has more threads than the device runs");
+        if (launch.smem_bytes < 0 || launch.smem_bytes > device.smem_per_block_bytes)
+            refuse(CONV2D_WRONG_DEVICE, "a block needs more shared memory than the device has");
+    }
+
+    Launch prepares_[MOST_STAGES], stages_[MOST_STAGES];
+};
+
+// In the order of conv2d_kernel_at; kernels.cpp has them.
+extern const Kernel *const kernels[];
+extern const int kernel_count;
+extern const char *const library_version;
+
+// Whether a problem is the one that a kernel was tuned on, but for n.
+inline bool same_shape(const conv2d_problem &a, const conv2d_problem &b) {
+    return a.c == b.c && a.h == b.h && a.w == b.w && a.k == b.k && a.r == b.r && a.s == b.s &&
+           a.stride_h == b.stride_h && a.stride_w == b.stride_w && a.pad_h == b.pad_h && a.pad_w == b.pad_w &&
+           a.dilation_h == b.dilation_h && a.dilation_w == b.dilation_w && a.groups == b.groups &&
+           a.dtype == b.dtype && a.layout == b.layout && a.epilogue == b.epilogue;
+}
+
+}  // namespace autotune_conv2d

@@ -1,0 +1,335 @@
+// Tests the library on a device: every kernel on integers and on normal data, through all ways to call it, against a
+// reference in double precision that is itself checked against golden values; and that wrong calls are refused.
+//
+//     selftest [DEVICE]        exit status 0 when everything is right
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "device.h"
+#include "golden.h"
+
+using namespace autotune_conv2d;
+
+namespace {
+
+constexpr int PASSES = 4;  // of each of two handles that run at once
+
+// ---- numbers as they are stored ----
+
+double rounded(double value, int bits, int least_exponent) {  // to nearest, ties to even
+    int exponent = 0;
+    std::frexp(value, &exponent);
+    const double unit = std::ldexp(1.0, std::max(exponent, least_exponent) - bits);
+    return std::nearbyint(value / unit) * unit;
+}
+
+double as_stored(double value, int32_t dtype) {
+    if (dtype == CONV2D_F32) return static_cast<double>(static_cast<float>(value));
+    return dtype == CONV2D_F16 ? rounded(value, 11, -13) : rounded(value, 8, -125);
+}
+
+uint16_t half_bits(double value) {  // of a value that a half holds
+    const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+    const double size = std::fabs(value);
+    if (size < std::ldexp(1.0, -14)) return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::ldexp(size, 24)));
+    int exponent = 0;
+    const double fraction = std::frexp(size, &exponent);
+    return static_cast<uint16_t>(sign | (exponent + 14) << 10 | static_cast<uint16_t>((2.0 * fraction - 1.0) * 1024.0));
+}
+
+double half_value(uint16_t bits) {
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    const double size = exponent == 0    ? std::ldexp(fraction, -24)
+                        : exponent == 31 ? (fraction ? NAN : INFINITY)
+                                         : std::ldexp(1024 + fraction, exponent - 25);
+    return bits & 0x8000 ? -size : size;
+}
+
+std::vector<unsigned char> encode(const std::vector<double> &values, int32_t dtype) {
+    const size_t size = dtype == CONV2D_F32 ? 4 : 2;
+    std::vector<unsigned char> bytes(size * values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+        const float value = static_cast<float>(values[i]);
+        uint32_t image = 0;
+        std::memcpy(&image, &value, sizeof image);
+        const uint16_t narrow = dtype == CONV2D_F16 ? half_bits(values[i]) : static_cast<uint16_t>(image >> 16);
+        std::memcpy(&bytes[size * i], dtype == CONV2D_F32 ? static_cast<void const *>(&image) : &narrow, size);
+    }
+    return bytes;
+}
+
+std::vector<double> decode(const std::vector<unsigned char> &bytes, int32_t dtype) {
+    const size_t size = dtype == CONV2D_F32 ? 4 : 2;
+    std::vector<double> values(bytes.size() / size);
+    for (size_t i = 0; i < values.size(); ++i) {
+        uint32_t image = 0;
+        uint16_t narrow = 0;
+        float value = 0.0f;
+        if (dtype == CONV2D_F32) {
+            std::memcpy(&value, &bytes[4 * i], 4);
+        } else {
+            std::memcpy(&narrow, &bytes[2 * i], 2);
+            image = uint32_t{narrow} << 16;
+            std::memcpy(&value, &image, 4);
+        }
+        values[i] = dtype == CONV2D_F16 ? half_value(narrow) : static_cast<double>(value);
+    }
+    return values;
+}
+
+// ---- data ----
+
+uint64_t mixed(uint64_t value) {  // splitmix64
+    value += 0x9E3779B97F4A7C15u;
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
+    return value ^ (value >> 31);
+}
+
+std::vector<double> integers(int64_t count, uint64_t seed, int least, int span) {
+    std::vector<double> values(static_cast<size_t>(count));
+    for (size_t i = 0; i < values.size(); ++i)
+        values[i] = least + static_cast<int>((mixed((seed << 40) + i) >> 33) % static_cast<uint64_t>(span));
+    return values;
+}
+
+// Sums of twelve uniform numbers: close to normal, and the same on every machine.
+std::vector<double> normal(int64_t count, uint64_t seed, int32_t dtype) {
+    std::vector<double> values(static_cast<size_t>(count));
+    for (size_t i = 0; i < values.size(); ++i) {
+        int64_t sum = 0;
+        for (uint64_t part = 0; part < 3; ++part) {
+            const uint64_t random = mixed((seed << 40) + 3 * i + part);
+            for (int shift = 0; shift < 64; shift += 16) sum += static_cast<int64_t>(random >> shift & 0xFFFF);
+        }
+        values[i] = as_stored(static_cast<double>(sum - 12 * 65535 / 2) / 65536.0, dtype);
+    }
+    return values;
+}
+
+struct Data {
+    std::vector<double> x, w, bias;
+};
+
+Data data_of(const conv2d_problem &p, bool whole) {
+    const Sizes sizes(p);
+    if (whole) return {integers(sizes.x, 0, -2, 5), integers(sizes.w, 1, -1, 3), integers(p.k, 2, -2, 5)};
+    return {normal(sizes.x, 0, p.dtype), normal(sizes.w, 1, p.dtype), normal(p.k, 2, p.dtype)};
+}
+
+// Outputs in double precision, and the sums of their products' magnitudes.
+struct Reference {
+    std::vector<double> value, magnitude;
+};
+
+Reference reference(const conv2d_problem &p, const Data &data) {
+    const Sizes sizes(p);
+    const bool nhwc = p.layout == CONV2D_NHWC;
+    const int c_group = p.c / p.groups, k_group = p.k / p.groups;
+    Reference found = {std::vector<double>(static_cast<size_t>(sizes.y)), std::vector<double>(static_cast<size_t>(sizes.y))};
+    for (int64_t n = 0; n < p.n; ++n)
+        for (int64_t k = 0; k < p.k; ++k)
+            for (int64_t row = 0; row < sizes.p; ++row)
+                for (int64_t column = 0; column < sizes.q; ++column) {
+                    const double bias = p.epilogue == CONV2D_NONE ? 0.0 : data.bias[static_cast<size_t>(k)];
+                    double sum = 0.0, magnitude = std::fabs(bias);
+                    for (int64_t c = 0; c < c_group; ++c)
+                        for (int64_t r = 0; r < p.r; ++r)
+                            for (int64_t s = 0; s < p.s; ++s) {
+                                const int64_t channel = k / k_group * c_group + c;
+                                const int64_t h = row * p.stride_h - p.pad_h + r * p.dilation_h;
+                                const int64_t w = column * p.stride_w - p.pad_w + s * p.dilation_w;
+                                if (h < 0 || h >= p.h || w < 0 || w >= p.w) continue;
+                                const int64_t at_x = nhwc ? ((n * p.h + h) * p.w + w) * p.c + channel
+                                                          : ((n * p.c + channel) * p.h + h) * p.w + w;
+                                const int64_t at_w = nhwc ? ((k * p.r + r) * p.s + s) * c_group + c
+                                                          : ((k * c_group + c) * p.r + r) * p.s + s;
+                                const double product =
+                                    data.x[static_cast<size_t>(at_x)] * data.w[static_cast<size_t>(at_w)];
+                                sum += product;
+                                magnitude += std::fabs(product);
+                            }
+                    sum += bias;
+                    if (p.epilogue == CONV2D_BIAS_RELU) sum = std::max(sum, 0.0);
+                    const int64_t at = nhwc ? ((n * sizes.p + row) * sizes.q + column) * p.k + k
+                                            : ((n * p.k + k) * sizes.p + row) * sizes.q + column;
+                    found.value[static_cast<size_t>(at)] = sum;
+                    found.magnitude[static_cast<size_t>(at)] = magnitude;
+                }
+    return found;
+}
+
+// ---- a kernel's test ----
+
+// One data set of a kernel on the device, with what must come out.
+struct Case {
+    Case(const conv2d_problem &problem, const Golden &golden, bool whole)
+        : problem(problem),
+          golden(golden),
+          whole(whole),
+          data(data_of(problem, whole)),
+          expected(reference(problem, data)),
+          x(encode(data.x, problem.dtype)),
+          w(encode(data.w, problem.dtype)),
+          bias(encode(data.bias, problem.dtype)) {
+        for (int i = 0; i < golden.samples; ++i) {
+            const Sample &sample = (whole ? golden.integers : golden.normal)[i];
+            const size_t at = static_cast<size_t>(sample.index);
+            if (!(std::fabs(expected.value[at] - sample.value) <= 1e-12 * expected.magnitude[at]))
+                stop(std::string(golden.kernel) + ": this machine's reference differs from the golden values");
+        }
+    }
+
+    const conv2d_problem problem;
+    const Golden &golden;
+    const bool whole;
+    const Data data;
+    const Reference expected;
+    const Array x, w, bias;
+
+    // Stop unless the first images of an output are right; the largest error as a fraction of the bound.
+    double judge(const Array &y, const char *how) const {
+        const std::vector<double> found = decode(y.read(), problem.dtype);
+        double worst = 0.0;
+        for (size_t i = 0; i < found.size(); ++i) {
+            const double exact = expected.value[i];
+            const bool equal = whole && golden.exact_on_integers;
+            const double wanted = equal ? as_stored(exact, problem.dtype) : exact;
+            const double bound =
+                equal ? 0.0 : golden.factor * expected.magnitude[i] + golden.rounding * std::fabs(exact);
+            const double error = std::fabs(found[i] - wanted);
+            if (!(error <= bound))
+                stop(std::string(golden.kernel) + ": WRONG on " + (whole ? "integers" : "normal data") + ", " + how +
+                     ": output " + std::to_string(i) + " is " + std::to_string(found[i]) + ", not " +
+                     std::to_string(wanted));
+            if (bound > 0.0) worst = std::max(worst, error / bound);
+        }
+        return worst;
+    }
+};
+
+class Handle {
+public:
+    explicit Handle(const Case &with) {
+        expect(conv2d_prepare(&with.problem, with.w.pointer(), with.bias.pointer(), nullptr, &handle_),
+               "conv2d_prepare");
+        expect(driver().cuCtxSynchronize(), "cuCtxSynchronize");
+    }
+    ~Handle() { expect(conv2d_release(handle_), "conv2d_release"); }
+    Handle(const Handle &) = delete;
+
+    // Bytes of workspace of a pass over n images.
+    uint64_t workspace_bytes(int32_t n) const {
+        uint64_t bytes = 0;
+        expect(conv2d_handle_workspace_size(handle_, n, &bytes), "conv2d_handle_workspace_size");
+        return bytes;
+    }
+
+    // Enqueue a pass over the first n images.
+    void run(const Case &on, int32_t n, const Array &y, const Array &workspace, conv2d_stream stream) const {
+        expect(conv2d_run(handle_, n, on.x.pointer(), y.pointer(), workspace.pointer(), workspace.bytes(), stream),
+               "conv2d_run");
+    }
+
+private:
+    conv2d_handle *handle_ = nullptr;
+};
+
+size_t output_bytes(const conv2d_problem &p, int32_t n) {
+    const Sizes sizes(p);
+    return static_cast<size_t>(sizes.y / p.n * n * sizes.element_bytes);
+}
+
+void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext context) {
+    conv2d_problem problem = kernel.problem;
+    problem.n = golden.n;
+    const Case cases[2] = {{problem, golden, true}, {problem, golden, false}};
+    double worst = 0.0;
+    for (const Case &each : cases) {
+        const Handle handle(each);
+        for (const int32_t n : {golden.n, 1}) {
+            const Array y(output_bytes(problem, n)), workspace(handle.workspace_bytes(n));
+            handle.run(each, n, y, workspace, nullptr);
+            workspace.read();  // stops when something was written behind it
+            worst = std::max(worst, each.judge(y, n == 1 ? "one image" : "with a handle"));
+        }
+        uint64_t bytes = 0;
+        expect(conv2d_workspace_size(&problem, &bytes), "conv2d_workspace_size");
+        const Array y(output_bytes(problem, golden.n)), workspace(bytes);
+        expect(conv2d_forward(&problem, each.x.pointer(), each.w.pointer(), each.bias.pointer(), y.pointer(),
+                              workspace.pointer(), bytes, nullptr),
+               "conv2d_forward");
+        each.judge(y, "in one call");
+    }
+    // Two handles at once, with filters of their own, each on a thread and a stream of its own.
+    const Handle handles[2] = {Handle(cases[0]), Handle(cases[1])};
+    const Array ys[2] = {Array(output_bytes(problem, golden.n)), Array(output_bytes(problem, golden.n))};
+    std::thread threads[2];
+    for (int i = 0; i < 2; ++i)
+        threads[i] = std::thread([&, i] {
+            expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+            CUstream stream = nullptr;
+            expect(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+            const Array workspace(handles[i].workspace_bytes(golden.n));
+            for (int pass = 0; pass < PASSES; ++pass) handles[i].run(cases[i], golden.n, ys[i], workspace, stream);
+            expect(driver().cuStreamSynchronize(stream), "a kernel");
+            expect(driver().cuStreamDestroy(stream), "cuStreamDestroy");
+        });
+    for (std::thread &thread : threads) thread.join();
+    for (int i = 0; i < 2; ++i) cases[i].judge(ys[i], "two handles at once");
+    std::printf("%s: right at n = %d and 1; largest error %.3f of the bound%s\n", golden.kernel, golden.n, worst,
+                golden.exact_on_integers ? ", integers exact" : "");
+}
+
+void test_refusal(conv2d_status found, conv2d_status wanted, const char *what) {
+    if (found != wanted)
+        stop(std::string("refusals: ") + what + ": status " + std::to_string(found) + " (" + conv2d_status_text(found) +
+             "), not " + std::to_string(wanted));
+}
+
+void test_refusals(const Golden &golden, const conv2d_kernel &kernel) {
+    conv2d_problem problem = kernel.problem;
+    problem.n = golden.n;
+    const Case good(problem, golden, true);
+    const Array y(output_bytes(problem, golden.n));
+    uint64_t bytes = 0;
+    expect(conv2d_workspace_size(&problem, &bytes), "conv2d_workspace_size");
+    const Array workspace(bytes);
+    const auto forward = [&](const conv2d_problem *asked, const void *x, uint64_t given) {
+        return conv2d_forward(asked, x, good.w.pointer(), good.bias.pointer(), y.pointer(), workspace.pointer(), given,
+                              nullptr);
+    };
+    test_refusal(forward(nullptr, good.x.pointer(), bytes), CONV2D_NULL_POINTER, "no problem");
+    test_refusal(forward(&problem, nullptr, bytes), CONV2D_NULL_POINTER, "no x");
+    test_refusal(forward(&problem, static_cast<char *>(good.x.pointer()) + 2, bytes), CONV2D_MISALIGNED, "x off by 2");
+    if (bytes) test_refusal(forward(&problem, good.x.pointer(), bytes - 1), CONV2D_SHORT_WORKSPACE, "short workspace");
+    conv2d_problem wrong = problem;
+    wrong.n = 0;
+    test_refusal(forward(&wrong, good.x.pointer(), bytes), CONV2D_BAD_PROBLEM, "n = 0");
+    wrong = problem;
+    wrong.r = problem.h + 2 * problem.pad_h + 1;
+    test_refusal(forward(&wrong, good.x.pointer(), bytes), CONV2D_BAD_PROBLEM, "filter larger than the input");
+    wrong = problem;
+    wrong.h += 1000003;
+    test_refusal(forward(&wrong, good.x.pointer(), bytes), CONV2D_UNSUPPORTED, "a shape without a kernel");
+    if (conv2d_kernel_name(&wrong)) stop("refusals: a shape without a kernel has a kernel's name");
+    test_refusal(conv2d_run(nullptr, 1, good.x.pointer(), y.pointer(), nullptr, 0, nullptr), CONV2D_NULL_POINTER,
+                 "no handle");
+    test_refusal(conv2d_prepare(&problem, good.w.pointer(), good.bias.pointer(), nullptr, nullptr), CONV2D_NULL_POINTER,
+                 "nowhere to put the handle");
+    std::printf("refusals: right\n");
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    const CUcontext context = open_device(argc > 1 ? std::atoi(argv[1]) : 0);
+    conv2d_kernel kernel;
+    for (int i = 0; conv2d_kernel_at(i, &kernel) == CONV2D_OK; ++i) test_kernel(GOLDEN[i], kernel, context);
+    expect(conv2d_kernel_at(0, &kernel), "conv2d_kernel_at");
+    test_refusals(GOLDEN[0], kernel);
+    expect(conv2d_unload(), "conv2d_unload");
+    std::printf("self-test passed\n");
+    return 0;
+}

@@ -1,0 +1,57 @@
+"""Kernels to export that nothing was tuned for: rendered here, with a trial written by hand around them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from autotune.device import DeviceInfo, Environment
+from autotune.export import Chosen
+from autotune.problem import Conv2dProblem, Layer
+from autotune.render import render
+from autotune.space import BoundTemplate
+from autotune.store import BestRow, TrialRow
+from autotune.template import KernelTemplate
+from autotune.trial import Config, ErrorStats, Outcome, Timing, Trial
+
+H200 = DeviceInfo("cuda", "NVIDIA H200", arch=90, sm_count=132, memory_bytes=150_109_880_320, l2_bytes=62_914_560)
+TIMING = Timing((10.0, 11.0, 12.0), 11.0, 10.5, 11.5, "cold")
+DATE = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def chosen(
+    template: KernelTemplate, problem: Conv2dProblem, config: Config, layer: str, device: DeviceInfo = H200
+) -> Chosen:
+    """A config as it comes out of a results database, the winner of layer `tested.LAYER`."""
+    source = render(BoundTemplate(template, problem, device), config)
+    trial = Trial(
+        number=0,
+        config=config,
+        outcome=Outcome.CORRECT,
+        source_hash=source.hash,
+        accuracy=source.accuracy,
+        deterministic=source.deterministic,
+        timing=TIMING,
+        error=ErrorStats(0.5, 1e-6),
+    )
+    row = TrialRow(
+        id=1,
+        study="tested",
+        generation=1,
+        layer=Layer(layer, problem),
+        device=device,
+        environment=Environment("580.0", "nvcc 13.0.88", "-std=c++17 -O3"),
+        policy="cold",
+        template_hash=template.hash,
+        trial=trial,
+        started_at=DATE,
+        ended_at=DATE,
+        reused=False,
+        attempts=1,
+    )
+    return Chosen(BestRow("tested", row.layer, TIMING, "finals", row), source, template.header, None)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -1,0 +1,158 @@
+"""An exported library on the CPU: built from its files, right, and refused once something in it is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import StoreError, TemplateError
+from autotune.export import Chosen, Exported, export_library
+from autotune.export.build import Built, build_for_host, self_test
+from autotune.export.proof import NotProven, beside, prove
+from autotune.problem import Conv2dProblem
+from autotune.space import BoundTemplate, SearchSpace
+from autotune.trial import Timing, Value
+from tests.exports import H200, TIMING, chosen, contents
+from tests.templates.shipped_families import family
+
+pytestmark = pytest.mark.cxx
+
+
+def kernel(name: str, layer: str, problem: Conv2dProblem, **pinned: Value) -> Chosen:
+    """The first config of a family with these values."""
+    bound = BoundTemplate(family(name), problem, H200)
+    space = SearchSpace(bound, {param: [value] for param, value in pinned.items()}, most_rows=0, sampled_rows=1)
+    assert space.default is not None
+    return chosen(family(name), problem, space.default, layer)
+
+
+CONSTANT = kernel("direct", "constant", Conv2dProblem(40, 2, 9, 11, 4, 3, 3, epilogue="bias_relu"), filters="constant")
+PACKED = kernel("mma_strip", "packed", Conv2dProblem(8, 3, 12, 13, 8, 3, 3, dtype="f16"), precision="stored")
+CHUNKED = kernel(
+    "im2col_gemm", "chunked", Conv2dProblem(30, 2, 8, 9, 4, 3, 3, pad_h=1), chunk="10", fusion="two_kernels"
+)
+"""One with its filters in constant memory, one that packs them, one with a workspace and several rounds."""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    return export_library([CONSTANT, PACKED, CHUNKED], tmp_path_factory.mktemp("exported"), ())
+
+
+@pytest.fixture(scope="module")
+def built(exported: Exported, cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build_for_host(exported, tmp_path_factory.mktemp("built"), cxx=Path(cxx))
+
+
+def test_library_is_right_and_refuses_wrong_calls(built: Built) -> None:
+    passed, words = self_test(built)
+    assert passed, words
+    lines = words.splitlines()
+    for line, name in zip(lines[1:], ("constant", "packed", "chunked"), strict=False):
+        assert line.startswith(f"tested.{name}: right at n = 3 and 1; largest error 0.")
+        assert line.endswith("of the bound, integers exact")
+    assert lines[-2:] == ["refusals: right", "self-test passed"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("AUTOTUNE_HOST_ARCH", "70", "tested.constant: direct is for device.arch >= 75"),
+        ("AUTOTUNE_HOST_SMEM_BYTES", "16", "min_blocks blocks fit shared memory"),
+    ],
+)
+def test_wrong_device_is_refused(variable: str, value: str, words: str, built: Built) -> None:
+    other = dataclasses.replace(built, environment={**built.environment, variable: value})
+    passed, said = self_test(other)
+    assert not passed
+    assert "the kernel for this problem does not run on this device" in said
+    assert words in said
+
+
+def test_no_driver_is_a_status(built: Built, tmp_path: Path) -> None:
+    passed, said = self_test(dataclasses.replace(built, environment={"PATH": ""}))
+    assert (passed, said) == (False, "no NVIDIA driver on this machine")
+
+
+def test_same_kernels_give_the_same_bytes(exported: Exported, tmp_path: Path) -> None:
+    again = export_library([CONSTANT, PACKED, CHUNKED], tmp_path / "elsewhere", ())
+    assert contents(again.folder) == contents(exported.folder)
+    for name, content in contents(exported.folder).items():
+        assert str(exported.folder).encode() not in content, name
+
+
+def test_provenance_says_where_each_kernel_comes_from(exported: Exported) -> None:
+    provenance = json.loads((exported.folder / "provenance.json").read_text())
+    assert provenance["archs"] == [90]
+    first = provenance["kernels"][0]
+    assert (first["name"], first["file"], first["template"]) == ("tested.constant", "tested.constant.cu", "direct")
+    assert first["problem"] == CONSTANT.problem.names()
+    assert first["config"] == CONSTANT.source.config.values()
+    assert first["source_hash"] == CONSTANT.source.hash
+    assert set(provenance["sha256"]) == set(contents(exported.folder)) - {"provenance.json"}
+
+
+def test_shape_tuned_at_several_n_is_dispatched_by_thresholds(tmp_path: Path) -> None:
+    shape = CONSTANT.problem
+    few, many = (kernel("direct", f"n{n}", shape.with_n(n), filters="global") for n in (10, 1000))
+    export_library([many, few], tmp_path, ())
+    text = (tmp_path / "dispatch.h").read_text()
+    assert "constexpr int32_t tested_n10_most_n = 100;" in text
+    assert "if (problem.n <= tested_n10_most_n && serves(tested_n10)) return &tested_n10;" in text
+    assert text.index("return &tested_n10;") < text.index("if (serves(tested_n1000)) return &tested_n1000;")
+
+
+def test_strictest_class_of_a_problem_is_served(tmp_path: Path) -> None:
+    problem = Conv2dProblem(8, 3, 12, 13, 8, 3, 3)
+    rough = kernel("mma_strip", "one", problem, precision="tf32")
+    strict = kernel("direct", "one", problem)
+    exported = export_library([rough, strict], tmp_path, ())
+    assert [path.name for path in exported.sources] == ["tested.one.tf32.cu", "tested.one.cu"]
+    assert [served.stem for served in exported.served] == ["tested.one"]
+
+
+def test_architecture_that_a_kernel_is_not_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot be exported for sm_75: mma_strip is for device.arch >= 80"):
+        export_library([PACKED], tmp_path / "out", (90, 75))
+    assert not (tmp_path / "out").exists()
+
+
+def test_header_that_gives_other_launches_is_refused(tmp_path: Path) -> None:
+    header = CHUNKED.header.replace('count = "ceil_div(n, chunk_images)"', 'count = "1"')
+    with pytest.raises(StoreError, match="gives other launches than were recorded"):
+        export_library([dataclasses.replace(CHUNKED, header=header)], tmp_path, ())
+
+
+def test_packed_filters_that_depend_on_n_are_refused(tmp_path: Path) -> None:
+    header = PACKED.header.replace("4 * map_blocks * filter_words", "4 * map_blocks * filter_words + 4 * min(n, 0)")
+    with pytest.raises(TemplateError, match="depends on n, but filters are prepared once"):
+        export_library([dataclasses.replace(PACKED, header=header)], tmp_path, ())
+
+
+def test_wrong_kernel_fails_the_proof(tmp_path: Path) -> None:
+    exported = export_library([CONSTANT], tmp_path, ())
+    source = tmp_path / "tested.constant.cu"
+    text = source.read_text()
+    assert text.count("WITH_RELU = true") == 1
+    source.write_text(text.replace("WITH_RELU = true", "WITH_RELU = false"))
+    with pytest.raises(NotProven, match=r"failed its proof, see proof.txt: the self-test failed on the CPU: .*WRONG"):
+        list(prove(exported, None))
+    assert (tmp_path / "proof.txt").read_text().startswith("FAILED: do not use this library\n")
+
+
+@pytest.mark.parametrize(
+    ("library_us", "noise", "too_slow"),
+    [(101.5, 0.0, False), (102.5, 0.0, True), (102.5, 0.03, False), (103.5, 0.03, True), (90.0, 0.0, False)],
+)
+def test_slower_than_the_tuners_own_kernel(library_us: float, noise: float, too_slow: bool) -> None:
+    def timing(us: float) -> Timing:
+        return dataclasses.replace(TIMING, samples_us=(us,) * 11, median_us=us)
+
+    compared = beside("a.b", (timing(100.0), timing(100.0), timing(library_us)), noise)
+    assert compared.too_slow == too_slow
+    assert str(compared).startswith(
+        f"a.b: {library_us:.2f} us, the tuner's own kernel 100.00 us: {library_us - 100:+.2f} %"
+    )

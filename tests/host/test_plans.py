@@ -1,0 +1,157 @@
+"""A library's launches are the tuner's: its compiled plans against `launches`, for every family and many n."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import TypedDict
+
+import pytest
+
+from autotune.device import DeviceInfo
+from autotune.errors import Rejected
+from autotune.export import Chosen, export_library
+from autotune.problem import Conv2dProblem
+from autotune.render import launches
+from autotune.space import BoundTemplate, SearchSpace
+from autotune.trial import Value
+from tests.exports import H200, chosen
+from tests.templates.shipped_families import FAMILIES, family, supported
+
+pytestmark = pytest.mark.cxx
+
+IMAGES = (1, 3, 10, 101, 4097, 1_000_003, 2**31 - 1)
+CONFIGS = 2  # of each family, on as many problems
+A100 = DeviceInfo("cuda", "A100", 80, 108, 40_000_000_000, smem_per_block_bytes=166_912, l2_bytes=41_943_040)
+DEVICES = (H200, A100)  # tuned on the first
+SHOW = r"""
+#include <cstdio>
+
+#include "kernel.h"
+using namespace autotune_conv2d;
+
+void show(Int number) { std::printf(", %lld", static_cast<long long>(number.value())); }
+
+void show(const Kernel &kernel, const Launch &launch, bool first) {
+    std::printf("%s[\"%s\"", first ? "" : ", ", kernel.entries[launch.entry]);
+    for (const Extents extents : {launch.grid, launch.block}) show(extents.x), show(extents.y), show(extents.z);
+    show(launch.smem_bytes);
+    std::printf("]");
+}
+
+int main() {
+    for (int at = 0; at < kernel_count; ++at) {
+        for (const Device &device : {kernels[at]->tuned_on, Device{DEVICE}})
+        for (const int64_t n : {IMAGES}) {
+            const Plan plan(*kernels[at], n, device);
+            std::printf("{\"reason\": \"%s\", \"numbers\": [%d", plan.reason, plan.status);
+            show(plan.packed_w_bytes), show(plan.workspace_bytes), show(plan.loop_count);
+            std::printf("], \"launches\": [");
+            for (int i = 0; i < plan.prepare_count; ++i) show(*kernels[at], plan.prepare_at(i), i == 0);
+            for (int i = 0; i < plan.stage_count; ++i)
+                show(*kernels[at], plan.stage_at(i), plan.prepare_count + i == 0);
+            std::printf("]}\n");
+        }
+    }
+}
+"""
+
+
+class Shown(TypedDict):
+    """A line of what SHOW prints."""
+
+    reason: str
+    numbers: list[int]
+    """status, bytes of packed filters and workspace, loop count"""
+    launches: list[list[object]]
+
+
+def sampled() -> Iterator[Chosen]:
+    """A few configs of every family, each on a problem of its own, tuned at an n that is no small one."""
+    for at, name in enumerate(FAMILIES):
+        for seed, (label, problem) in enumerate(list(supported(name, H200).items())[:CONFIGS]):
+            bound = BoundTemplate(family(name), problem.with_n(200 + at), H200)  # a library has one kernel a problem
+            space = SearchSpace(bound, seed=seed, most_rows=0, sampled_rows=6)
+            if len(space.rows):
+                config = space.config((3 * seed + 1) % len(space.rows))
+                yield chosen(family(name), bound.problem, config, f"{name}-{label}")
+    bound = BoundTemplate(family("im2col_gemm"), Conv2dProblem(150, 3, 20, 20, 4, 3, 3), H200)
+    whole = SearchSpace(bound, {"chunk": ["all"]}, most_rows=0, sampled_rows=1).default
+    assert whole is not None
+    yield chosen(bound.template, bound.problem, whole, "whole")
+
+
+@pytest.fixture(scope="module")
+def kernels() -> tuple[Chosen, ...]:
+    return tuple(sampled())
+
+
+@pytest.fixture(scope="module")
+def plans(kernels: tuple[Chosen, ...], cxx: str, tmp_path_factory: pytest.TempPathFactory) -> list[Shown]:
+    """What the compiled plans say, kernel by kernel and n by n."""
+    folder = tmp_path_factory.mktemp("plans")
+    for kernel in export_library(kernels, folder, ()).served:
+        (folder / f"{kernel.stem}.fatbin").touch()
+    numbers = (A100.arch, A100.sm_count, A100.smem_per_block_bytes, A100.l2_bytes)
+    program = SHOW.replace("IMAGES", ", ".join(map(str, IMAGES))).replace("DEVICE", ", ".join(map(str, numbers)))
+    (folder / "show.cpp").write_text(program)
+    command = [cxx, "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-Wa,-I,{folder}", "-o", "show"]
+    done = subprocess.run(
+        [*command, "show.cpp", "kernels.cpp"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    shown = subprocess.run([str(folder / "show")], capture_output=True, text=True, check=True).stdout
+    return [json.loads(line) for line in shown.splitlines()]
+
+
+def admitted(kernel: Chosen, n: int, device: DeviceInfo) -> bool:
+    """Whether the tuner would take a kernel for n images on a device."""
+    bound = BoundTemplate(family(kernel.source.config.template), kernel.problem.with_n(n), device)
+    try:
+        bound.check(kernel.source.config)
+    except Rejected:
+        return False
+    return bound.supported
+
+
+def launched(kernel: Chosen, n: int, device: DeviceInfo) -> tuple[list[int], list[list[object]]]:
+    """What the tuner would launch: bytes of packed filters and workspace, rounds; the launches of a round."""
+    bound = BoundTemplate(family(kernel.source.config.template), kernel.problem.with_n(n), device)
+    template = bound.template
+    names: dict[str, Value] = dict(kernel.source.config.values())
+    for name, derived in bound.derived:
+        names[name] = derived.value(names)
+    sizes = [
+        bound.bind(expression).integer(names)
+        for expression in (template.packed_w_bytes, template.workspace_bytes, template.loop_count)
+    ]
+    stages = (*launches(bound, template.prepare, names), *launches(bound, template.stages, names))
+    return sizes, [[stage.entry, *stage.grid, *stage.block, stage.smem_bytes] for stage in stages]
+
+
+def test_every_family_is_there(kernels: tuple[Chosen, ...]) -> None:
+    assert {kernel.source.config.template for kernel in kernels} == set(FAMILIES)
+    assert {kernel.source.loop_count > 1 for kernel in kernels} == {True, False}
+    assert any(kernel.source.prepare for kernel in kernels)
+
+
+def test_library_launches_what_the_tuner_would(kernels: tuple[Chosen, ...], plans: list[Shown]) -> None:
+    refused = set()
+    cases = itertools.product(kernels, DEVICES, IMAGES)
+    for (kernel, device, n), plan in zip(cases, plans, strict=True):
+        status, *sizes = plan["numbers"]
+        what = f"{kernel.source.config} tuned at {kernel.problem}, n = {n} on {device.name}: {plan['reason']}"
+        # Fewer images than were tuned for are always served: any kernel takes them, however little it suits them.
+        assert (status == 0) == admitted(kernel, max(n, kernel.problem.n), device), what
+        if status == 0:
+            assert (sizes, plan["launches"]) == launched(kernel, n, device), what
+        else:
+            refused.add(plan["reason"])
+    for reason in (
+        "a chunk's columns are counted in 32 bits",
+        "min_blocks blocks fit shared memory",
+        "a grid exceeds the device's limits",
+    ):
+        assert reason in refused
