@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
 from typing import TextIO
@@ -30,8 +31,10 @@ from autotune.errors import AutotuneError, StoreWarning
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="autotune")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Tune generated CUDA kernels for convolution layers, keep every trial, export the best."""
+    context.call_on_close(sys.stdout.flush)  # a reader that went away is noticed here, not when Python itself ends
 
 
 for command in (
@@ -68,7 +71,8 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line: exit 0, 1 for an AutotuneError (one line), 2 for wrong usage."""
+    """Run the command line: exit 0, 1 for an AutotuneError (one line), 2 for wrong usage, 141 for a closed pipe."""
+    stdout = sys.stdout
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", StoreWarning)
@@ -77,9 +81,10 @@ def main() -> None:
     except AutotuneError as error:
         click.echo(f"autotune: {' '.join(str(error).splitlines())}", err=True)
         sys.exit(1)
-    except BrokenPipeError:  # the reader of our output closed it: `autotune trials | head`
-        sys.stderr.close()
-        sys.exit(0)
+    except SystemExit:
+        if sys.stdout is not stdout:  # `autotune trials | head`: click silences it and exits with 1
+            sys.exit(128 + signal.SIGPIPE)  # as a shell says it of a program that the signal ended
+        raise
 
 
 def _note(
