@@ -6,6 +6,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from .builders import (
     open_scope,
     run_trial,
     source_of,
+    ticking,
     timing_of,
 )
 
@@ -39,9 +41,26 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(), 
 DIAGRAM = re.search(r"```mermaid\nerDiagram\n(.*?)```", DOC, re.DOTALL)
 
 
+@pytest.fixture(scope="module")
+def answers(blank: bytes, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a database with something for every question."""
+    path = tmp_path_factory.mktemp("answers") / "autotune.db"
+    path.write_bytes(blank)
+    with Store(path, clock=ticking()) as store:
+        fill(store)
+    return path.read_bytes()
+
+
 @pytest.fixture
-def filled(store: Store) -> Store:
-    """A store with something for every question."""
+def filled(path: Path, answers: bytes) -> Iterator[Store]:
+    """An open store with something for every question."""
+    path.write_bytes(answers)
+    with Store(path) as store:
+        yield store
+
+
+def fill(store: Store) -> None:
+    """Store something for every question."""
     for layer in (CONV1, CONV2):
         for device in (H200, HOST):
             scope = open_scope(store, layer=layer, device=device)
@@ -68,7 +87,6 @@ def filled(store: Store) -> Store:
         run_trial(other, open_scope(other, study="theirs"), correct(0, 25.0))
     merge(elsewhere, store.path)
     store.set_rates(H200, DRIVER_580, {"copy": 4.2e12, "fp32": 6.5e13})
-    return store
 
 
 def test_there_are_twenty_queries_and_more() -> None:
