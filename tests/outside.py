@@ -10,7 +10,6 @@ from pathlib import Path
 
 MARK = "AUTOTUNE_TEST_MARK"
 _LOOK_S = 0.4  # for which a process is watched before it counts as busy
-_SPINNING_S = 3.0  # longer than any good kernel's verification keeps a worker busy
 
 
 def marked(mark: str) -> dict[int, str]:
@@ -31,8 +30,11 @@ def none_left(mark: str, patience_s: float) -> bool:
     return not left
 
 
-def kill_device_worker(mark: str, patience_s: float) -> None:
-    """SIGKILL, as from the kernel's out-of-memory killer, to the worker in which a kernel does not end."""
+def kill_device_worker(mark: str, patience_s: float, spinning_s: float = 3.0) -> None:
+    """SIGKILL, as from the kernel's out-of-memory killer, to the worker in which a kernel does not end.
+
+    That is the one that was busy for `spinning_s`, longer than any good kernel's verification keeps it.
+    """
     until = time.monotonic() + patience_s
     busy: dict[int, int] = {}
     while time.monotonic() < until:
@@ -45,7 +47,7 @@ def kill_device_worker(mark: str, patience_s: float) -> None:
         ]
         busy = {number: busy.get(number, 0) + 1 for number in working}
         for number, looks in busy.items():
-            if looks * _LOOK_S > _SPINNING_S:
+            if looks * _LOOK_S > spinning_s:
                 os.kill(number, signal.SIGKILL)
                 return
     raise TimeoutError("no worker is busy")

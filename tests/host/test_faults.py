@@ -36,8 +36,8 @@ pytestmark = pytest.mark.cxx
 
 HOST_FAULTS = {name: fault for name, fault in FAULTS.items() if fault.host}
 FAMILY = GOOD.name.removesuffix(".cu.j2")
-DEADLINE_S = 10.0  # of one evaluation; a good one takes well under a second, a busy machine is slow to kill
-COMPILE_DEADLINE_S = 20.0  # a good program takes a few seconds on a busy machine
+DEADLINE_S = 6.0  # of one evaluation; a good one takes well under a second, a busy machine is slow to kill
+COMPILE_DEADLINE_S = 15.0  # a good program takes a few seconds on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def kill_the_planted_worker(database: Path, mark: str) -> None:
             running = connection.execute(f"{query} ORDER BY trials.id LIMIT 1").fetchone()  # the next waits behind it
             connection.close()
             if running == ("worker_is_killed",):
-                kill_device_worker(mark, 2 * DEADLINE_S)
+                kill_device_worker(mark, 2 * DEADLINE_S, 1.5)
                 return
 
 
