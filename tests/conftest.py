@@ -1,15 +1,16 @@
-"""What a test needs of the machine: the markers `gpu`, `nvcc` and `cxx`, resolved here and nowhere else."""
+"""What a test needs of the machine: the markers `gpu`, `nvcc` and `cxx`, resolved here and nowhere else; processes."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from autotune.errors import ToolchainError
 from autotune.toolchain import find_cxx, find_nvcc
+from tests.nursery import Nursery
 
 
 def _no_gpu() -> str:
@@ -52,3 +53,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if marked and (reason := why_not()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Where runs of `autotune` as processes of their own come from."""
+    opened = Nursery()
+    yield opened
+    opened.close()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
 import pytest
 
+from tests.nursery import Nursery
 from tests.planted import GOOD
 
 pytestmark = pytest.mark.cxx
@@ -41,32 +40,24 @@ epilogue = "bias_relu"
 """
 
 
-def autotune(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a folder."""
-    command = [sys.executable, "-m", "autotune", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
-def accuracy(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`autotune accuracy` of the study on the host."""
-    return autotune(folder, "accuracy", "chain.toml", "--device", "host", "--jobs", "1", *words)
+WORDS = ("accuracy", "chain.toml", "--device", "host", "--jobs", "1")
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tuned(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the study and its results."""
     folder = tmp_path_factory.mktemp("chain")
     (folder / "chain.toml").write_text(STUDY)
     words = ("tune", "chain.toml", "--device", "host", "--templates", str(GOOD.parent), "--jobs", "1")
-    done = autotune(folder, *words)
-    assert done.returncode == 0, done.stderr
+    done = nursery.run(folder, *words)
+    assert done.code == 0, done.err
     return folder
 
 
-def test_tuned_kernels_change_no_class(tuned: Path) -> None:
-    done = accuracy(tuned, "--images", "300", "--json")
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)
+def test_tuned_kernels_change_no_class(tuned: Path, nursery: Nursery) -> None:
+    done = nursery.run(tuned, *WORDS, "--images", "300", "--json")
+    assert done.code == 0, done.err
+    (row,) = json.loads(done.out)
     assert (row["accuracy"], row["images"], row["agreeing"], row["agreeing_fraction"]) == ("fp32", 300, 300, 1.0)
     assert row["passed"] is True
     assert 0 < row["largest_logit_difference"] < 1e-4
@@ -75,7 +66,7 @@ def test_tuned_kernels_change_no_class(tuned: Path) -> None:
     assert row["second_config"] == "tile=16 images=2"
 
 
-def test_a_wrong_tap_in_the_stored_kernel_fails_the_command(tuned: Path, tmp_path: Path) -> None:
+def test_a_wrong_tap_in_the_stored_kernel_fails_the_command(tuned: Path, tmp_path: Path, nursery: Nursery) -> None:
     (tmp_path / "chain.toml").write_text(STUDY)
     raw = sqlite3.connect(tmp_path / "wrong.db")
     with sqlite3.connect(tuned / "autotune.db") as whole:
@@ -90,12 +81,12 @@ def test_a_wrong_tap_in_the_stored_kernel_fails_the_command(tuned: Path, tmp_pat
             raw.execute("UPDATE sources SET text_zlib = ?, text_bytes = ? WHERE id = ?", (edited, len(edited), row_id))
     raw.commit()
     raw.close()
-    done = accuracy(tmp_path, "--images", "300", "--db", "wrong.db", "--json")
-    assert done.returncode == 1
-    (row,) = json.loads(done.stdout)
+    done = nursery.run(tmp_path, *WORDS, "--images", "300", "--db", "wrong.db", "--json")
+    assert done.code == 1
+    (row,) = json.loads(done.out)
     assert row["agreeing_fraction"] < 0.9
     assert row["passed"] is False
-    assert done.stderr.splitlines()[-1] == (
+    assert done.err.splitlines()[-1] == (
         "autotune: chain: fp32: the network predicts other classes than in float64 on more than 0.1% of the images"
     )
 
@@ -114,25 +105,27 @@ def test_a_wrong_tap_in_the_stored_kernel_fails_the_command(tuned: Path, tmp_pat
     ],
     ids=["height", "channels", "dtype", "too small", "one layer"],
 )
-def test_layers_that_do_not_follow_each_other(tuned: Path, edit: tuple[str, str], complaint: str) -> None:
+def test_layers_that_do_not_follow_each_other(
+    tuned: Path, edit: tuple[str, str], complaint: str, nursery: Nursery
+) -> None:
     assert STUDY.count(edit[0]) == 1
     (tuned / "other.toml").write_text(STUDY.replace(*edit))
-    done = autotune(tuned, "accuracy", "other.toml", "--device", "host")
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr.startswith("autotune: other.toml: ")
-    assert complaint in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    done = nursery.run(tuned, "accuracy", "other.toml", "--device", "host")
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.startswith("autotune: other.toml: ")
+    assert complaint in done.err
+    assert len(done.err.splitlines()) == 1
 
 
-def test_a_study_without_results(tuned: Path) -> None:
+def test_a_study_without_results(tuned: Path, nursery: Nursery) -> None:
     (tuned / "new.toml").write_text(STUDY.replace('"chain"', '"new"'))
-    done = autotune(tuned, "accuracy", "new.toml", "--device", "host", "--jobs", "1")
-    assert done.returncode == 1
-    assert "no correct kernel of new on" in done.stderr.splitlines()[-1]
+    done = nursery.run(tuned, "accuracy", "new.toml", "--device", "host", "--jobs", "1")
+    assert done.code == 1
+    assert "no correct kernel of new on" in done.err.splitlines()[-1]
 
 
-def test_null_runs_no_network(tuned: Path) -> None:
-    done = autotune(tuned, "accuracy", "chain.toml", "--device", "null")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "autotune: the null device runs no network; take cuda:N or host"
+def test_null_runs_no_network(tuned: Path, nursery: Nursery) -> None:
+    done = nursery.run(tuned, "accuracy", "chain.toml", "--device", "null")
+    assert done.code == 1
+    assert done.err.splitlines()[-1] == "autotune: the null device runs no network; take cuda:N or host"

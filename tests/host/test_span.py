@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +23,9 @@ from autotune.span import Segment, Spanned, SpanPlan, SpanRequest, cut, run_span
 from autotune.template import KernelTemplate, load_template
 from autotune.trial import Config
 from autotune.verify import Verifier
+from tests.nursery import Nursery
 from tests.planted import GOOD
+from tests.unit.tiny import Command, Finished
 
 pytestmark = pytest.mark.cxx
 
@@ -140,6 +140,7 @@ STUDY = """name = "whole"
 trials = 2
 span = "end_to_end"
 templates = ["shared_tile"]
+measure.cache = "hot"
 [space.end_to_end]
 streams = [1, 3]
 segments = [1, 4, 6, 50]
@@ -155,18 +156,22 @@ s = 3
 """
 
 
-def autotune(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a folder, which must succeed."""
-    command = [sys.executable, "-m", "autotune", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-def test_a_study_is_timed_end_to_end_once(tmp_path: Path) -> None:
+@pytest.fixture
+def autotune(tmp_path: Path, nursery: Nursery) -> Command:
+    """The command line in a folder with the study; it must succeed."""
     (tmp_path / "whole.toml").write_text(STUDY)
+
+    def run(*words: object) -> Finished:
+        done = nursery.run(tmp_path, *words)
+        assert done.code == 0, done.err
+        return done
+
+    return run
+
+
+def test_a_study_is_timed_end_to_end_once(autotune: Command) -> None:
     words = ("tune", "whole.toml", "--device", "host", "--templates", str(GOOD.parent), "--jobs", "1")
-    rows = json.loads(autotune(tmp_path, *words, "--json").stdout)
+    rows = json.loads(autotune(*words, "--json").out)
     plans = {(row["streams"], row["segments"], row["pinned"]) for row in rows}
     # 6 segments of 13 images are cut as 5 are, 50 as 13; 3 streams have nothing to do with 1 segment
     assert plans == {(s, n, p) for s, n in ((1, 1), (1, 4), (3, 4)) for p in ("no", "yes")}
@@ -177,18 +182,17 @@ def test_a_study_is_timed_end_to_end_once(tmp_path: Path) -> None:
         assert row["with_allocation_us"] == pytest.approx(row["median_us"] + row["allocate_us"])
         assert row["hidden_fraction"] is None or row["hidden_fraction"] < 0.5, "the host copies while nothing else runs"
 
-    again = autotune(tmp_path, *words)
-    assert "6 known" in again.stderr
-    table = [line.split() for line in again.stdout.splitlines() if line.split()[:1] == ["whole.one"]]
+    again = autotune(*words)
+    assert "6 known" in again.err
+    table = [line.split() for line in again.out.splitlines() if line.split()[:1] == ["whole.one"]]
     assert {line[1] for line in table} >= {"no", "yes"}
-    trials = json.loads(autotune(tmp_path, "trials", "--json").stdout)
+    trials = json.loads(autotune("trials", "--json").out)
     assert sum(trial["template"] == "end_to_end" for trial in trials) == 6
-    best = json.loads(autotune(tmp_path, "best", "--json").stdout)
+    best = json.loads(autotune("best", "--json").out)
     assert [row["template"] for row in best] == ["shared_tile"], "copies do not compete with kernels"
 
 
-def test_null_copies_nothing(tmp_path: Path) -> None:
-    (tmp_path / "whole.toml").write_text(STUDY)
-    done = autotune(tmp_path, "tune", "whole.toml", "--device", "null", "--templates", str(GOOD.parent), "--json")
-    assert "whole: the null device copies nothing: kernels only" in done.stderr
-    assert [row["template"] for row in json.loads(done.stdout)] == ["shared_tile"]
+def test_null_copies_nothing(autotune: Command) -> None:
+    done = autotune("tune", "whole.toml", "--device", "null", "--templates", str(GOOD.parent), "--json")
+    assert "whole: the null device copies nothing: kernels only" in done.err
+    assert [row["template"] for row in json.loads(done.out)] == ["shared_tile"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from autotune.toolchain import find_nvcc
+from tests.nursery import Nursery
+from tests.unit.tiny import Finished
 
 pytestmark = pytest.mark.cxx
 
@@ -42,41 +43,40 @@ class Stranger:
     """A folder with a study and one family of the user's own; results go into it."""
 
     folder: Path
+    nursery: Nursery
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str) -> Finished:
         """The command line in that folder."""
-        return subprocess.run(
-            [sys.executable, "-m", "autotune", *words], cwd=self.folder, capture_output=True, text=True, check=False
-        )
+        return self.nursery.run(self.folder, *words)
 
     def rows(self, *words: str) -> list[dict[str, str | int | float | bool | None]]:
         """What a command prints as JSON."""
         done = self.run(*words, "--json")
-        assert done.returncode == 0, done.stderr
-        rows: list[dict[str, str | int | float | bool | None]] = json.loads(done.stdout)
+        assert done.code == 0, done.err
+        rows: list[dict[str, str | int | float | bool | None]] = json.loads(done.out)
         return rows
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Stranger:
+def stranger(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
     """The folder after tuning: one family of its own against the shipped ones."""
     folder = tmp_path_factory.mktemp("stranger")
     (folder / "kernels").mkdir()
     shutil.copy(FILE, folder / "kernels")
     (folder / "mine.toml").write_text(STUDY)
-    stranger = Stranger(folder)
+    stranger = Stranger(folder, nursery)
     tuned = stranger.run(
         *("tune", "mine.toml", "--templates", "kernels", "--template", "pointwise"),
         *("--device", "host", "--jobs", "2"),
     )
-    assert tuned.returncode == 0, tuned.stderr
+    assert tuned.code == 0, tuned.err
     return stranger
 
 
 def test_family_is_listed_beside_the_shipped_ones(stranger: Stranger) -> None:
     names = [row["name"] for row in stranger.rows("templates", "--templates", "kernels")]
     assert {"pointwise", "direct", "implicit_gemm"} <= set(names)
-    assert "output maps a thread" in stranger.run("templates", "pointwise", "--templates", "kernels").stdout
+    assert "output maps a thread" in stranger.run("templates", "pointwise", "--templates", "kernels").out
 
 
 def test_family_is_checked(stranger: Stranger) -> None:
@@ -104,7 +104,7 @@ def test_family_competes_with_the_shipped_ones(stranger: Stranger) -> None:
         *("tune", "mine.toml", "--templates", "kernels", "--template", "pointwise", "--template", "direct"),
         *("--device", "null", "--db", "rehearsal.db", "--trials", "8"),
     )
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     templates = {row["template"] for row in stranger.rows("trials", "mine", "--db", "rehearsal.db")}
     assert templates == {"pointwise", "direct"}
 
@@ -127,5 +127,5 @@ def test_exported_kernel_compiles_with_nvcc_alone(stranger: Stranger) -> None:
 def exported(stranger: Stranger) -> Path:
     """The exported file of the layer."""
     done = stranger.run("export", "mine.squeeze", "--out", "out", "--no-proof")
-    assert done.returncode == 0, done.stderr
-    return stranger.folder / done.stdout.strip()
+    assert done.code == 0, done.err
+    return stranger.folder / done.out.strip()

@@ -9,8 +9,9 @@ import pytest
 
 from autotune.cli import main
 from autotune.store import compact
+from tests.nursery import Nursery
 
-from .tiny import STUDY, Command, Finished, changed, run_module, write_family
+from .tiny import STUDY, Command, Finished, changed, write_family
 
 
 @pytest.fixture
@@ -57,10 +58,10 @@ def tune(autotune: Command) -> Command:
 
 
 @pytest.fixture(scope="session")
-def database(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def database(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a database that the small study was tuned into."""
     folder = make_folder(tmp_path_factory.mktemp("filled"))
-    done = run_module(folder, "tune", "small.toml", "--templates", "families", "--device", "null:wrong=0.2")
+    done = nursery.run(folder, "tune", "small.toml", "--templates", "families", "--device", "null:wrong=0.2")
     assert done.code == 0, done.err
     compact(folder / "autotune.db", folder / "one.db")
     return (folder / "one.db").read_bytes()

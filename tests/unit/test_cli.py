@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 from autotune import __version__
 from autotune.store import Store
 from autotune.template import load_template, template_files
+from tests.nursery import ForkedRun, Nursery
 
 from .tiny import SMALL, Command, Finished, changed, run_module, write_family
 
@@ -368,11 +370,15 @@ def test_devices_lists_the_host(autotune: Command) -> None:
     assert host["copy_gb_per_s"] is None
 
 
-def test_a_reader_that_goes_away_is_no_error(folder: Path, filled: Path) -> None:
-    command = f"{sys.executable} -m autotune trials --csv | head -n 1"
-    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("layer,number,")
-    assert done.stderr == ""
+@pytest.mark.parametrize("words", [("best", "--json"), ("--help",)])
+def test_a_reader_that_went_away_is_no_complaint(words: tuple[str, ...], folder: Path, filled: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", *words], cwd=folder, stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b""), "as `head` leaves other programs"
 
 
 def test_the_module_and_the_script_are_the_same(folder: Path, filled: Path) -> None:
@@ -382,8 +388,8 @@ def test_the_module_and_the_script_are_the_same(folder: Path, filled: Path) -> N
 
 
 @pytest.mark.cxx
-def test_without_a_device_the_one_taken_is_named_with_the_reason(folder: Path) -> None:
-    finished = run_module(folder, "check", "families/tiny.cu.j2", "--configs", "1", env={"CUDA_VISIBLE_DEVICES": ""})
+def test_without_a_device_the_one_taken_is_named_with_the_reason(folder: Path, nursery: Nursery) -> None:
+    finished = nursery.run(folder, "check", "families/tiny.cu.j2", "--configs", "1", env={"CUDA_VISIBLE_DEVICES": ""})
     assert finished.code == 0, finished.err
     first = finished.err.splitlines()[0]
     assert first.startswith("device host: ")
@@ -391,37 +397,29 @@ def test_without_a_device_the_one_taken_is_named_with_the_reason(folder: Path) -
     assert first.endswith("; a CPU's ranking of kernels says nothing about a GPU's")
 
 
-def test_without_a_compiler_it_says_how_to_get_one(folder: Path) -> None:
+def test_without_a_compiler_it_says_how_to_get_one(folder: Path, nursery: Nursery) -> None:
     environ = {"PATH": "/nowhere", "CXX": ""}
-    complaint = run_module(folder, "check", "direct", "--device", "host", env=environ).complaint
+    complaint = nursery.run(folder, "check", "direct", "--device", "host", env=environ).complaint
     assert complaint == "no C++ compiler found; install one (Debian: apt-get install g++) or set CXX to one"
 
 
 SLOW = ("--templates", "families", "--device", "null:delay_ms=100", "--trials", "40")
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
+@pytest.fixture
+def slow(folder: Path, nursery: Nursery) -> ForkedRun:
     """A run that lasts some seconds, past its start."""
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "autotune", "tune", "small.toml", *SLOW],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("small.one: 1/40"):
-            return process
-    raise AssertionError("the run ended early")
+    run = nursery.start(folder, "tune", "small.toml", *SLOW)
+    run.wait_for("small.one: 1/40")
+    assert not run.ended
+    return run
 
 
-def test_one_interrupt_ends_the_run_in_order(folder: Path, autotune: Command) -> None:
-    process = start(folder)
+def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command) -> None:
     time.sleep(0.35)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0
+    slow.send_signal(signal.SIGINT)
+    code, out, err = dataclasses.astuple(slow.finish())
+    assert code == 0
     assert "finishing the trial at hand; Ctrl-C again stops at once" in err
     assert "stopped: interrupted" in err
     assert "small.one" in out, "the best so far is shown"
@@ -430,24 +428,22 @@ def test_one_interrupt_ends_the_run_in_order(folder: Path, autotune: Command) ->
     assert 2 <= outcomes.count("correct") < 40
 
 
-def test_a_second_interrupt_ends_it_at_once(folder: Path, autotune: Command) -> None:
-    (folder / "small.toml").write_text(changed((folder / "small.toml").read_text(), ("trials = 10", "trials = 40")))
-    process = start(folder)
-    process.send_signal(signal.SIGINT)
+def test_a_second_interrupt_ends_it_at_once(folder: Path, slow: ForkedRun, autotune: Command) -> None:
+    slow.send_signal(signal.SIGINT)
     time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "Traceback" not in err
+    slow.send_signal(signal.SIGINT)
+    ended = slow.finish()
+    assert ended.code == 1
+    assert "Traceback" not in ended.err
+    (folder / "small.toml").write_text(changed((folder / "small.toml").read_text(), ("trials = 10", "trials = 40")))
     finished = autotune("tune", "small.toml", "--templates", "families", "--device", "null")
     assert "small.one: 40 evaluated" in finished.err, "and what it left behind is resumed"
 
 
-def test_a_terminal_gets_a_progress_bar(folder: Path) -> None:
+def test_a_terminal_gets_a_progress_bar(folder: Path, nursery: Nursery) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "autotune", "tune", "small.toml", *SLOW[:-1], "12"]
-    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=theirs, env=environ)
+    environ = {"TERM": "xterm", "COLUMNS": "120"}
+    run = nursery.start(folder, "tune", "small.toml", *SLOW[:-1], "12", env=environ, err=theirs)
     os.close(theirs)
     shown = b""
     while True:
@@ -459,7 +455,7 @@ def test_a_terminal_gets_a_progress_bar(folder: Path) -> None:
             break
         shown += part
     os.close(ours)
-    assert process.wait() == 0
+    assert run.finish().code == 0
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert "small.one" in text
     assert "12/12" in text

@@ -16,9 +16,9 @@ from autotune.problem import Conv2dProblem
 from autotune.source import Stage
 from autotune.store import Store
 from autotune.trial import Resources
+from tests.nursery import Nursery
 
 from .store.builders import DRIVER_580, H200, HOST, add_span, config_of, correct, open_scope, run_trial, source_of
-from .tiny import run_module
 
 TITAN_V = DeviceInfo("cuda", "TITAN V", 70, 80, 12_000_000_000, smem_per_sm_bytes=98304)
 CONV1 = Conv2dProblem(10000, 1, 70, 70, 12, 5, 5)
@@ -89,7 +89,7 @@ def test_nothing_is_claimed_without_a_calibration_a_gpu_or_a_time() -> None:
 
 
 @pytest.fixture
-def printed(tmp_path: Path) -> Mapping[str, Mapping[str, object]]:
+def printed(tmp_path: Path, nursery: Nursery) -> Mapping[str, Mapping[str, object]]:
     """`best` and `trials` as JSON: a kernel on a GPU and on the host, and an end-to-end trial."""
     with Store(tmp_path / "autotune.db") as store:
         for device in (H200, HOST):
@@ -100,8 +100,8 @@ def printed(tmp_path: Path) -> Mapping[str, Mapping[str, object]]:
             run_trial(store, open_scope(store, device=device), trial, source)
         add_span(store, 0, 2500.0)
         store.set_rates(H200, DRIVER_580, RATES)
-    best = json.loads(run_module(tmp_path, "best", "--json").out)
-    trials = json.loads(run_module(tmp_path, "trials", "--json").out)
+    best = json.loads(nursery.run(tmp_path, "best", "--json").out)
+    trials = json.loads(nursery.run(tmp_path, "trials", "--json").out)
     (span,) = (row for row in trials if row["template"] == "end_to_end")
     return {
         "best cuda": next(row for row in best if row["device"] == H200.name),

@@ -2,64 +2,48 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from autotune.store import Store, TrialRow
+from tests.nursery import ForkedRun, Nursery
 from tests.outside import MARK, marked, none_left
 
 from .tiny import changed, write_family
 
+Start = Callable[..., tuple[ForkedRun, str]]
+"""Starts a run with the given further words; the run and its mark."""
 KILLS = 20
 NULL = ("--device", "null:delay_ms=15,compile=0.1,wrong=0.1,hang=0.05", "--trials", "40")
 
 
-class Run:
-    """`python -m autotune tune small.toml`, with a mark by which its processes are found again."""
+@pytest.fixture
+def start(folder: Path, nursery: Nursery) -> Start:
+    """Start runs of the small study in the folder, each with a mark by which what it started is found again."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
-        self.mark = uuid.uuid4().hex
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "autotune", "tune", "small.toml", "--templates", "families", *words],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "XDG_CACHE_HOME": str(folder / ".cache"), MARK: self.mark},
-            text=True,
-        )
+    def run(*words: str) -> tuple[ForkedRun, str]:
+        mark = uuid.uuid4().hex
+        return nursery.start(folder, "tune", "small.toml", "--templates", "families", *words, env={MARK: mark}), mark
 
-    def wait_for(self, words: str) -> None:
-        """Wait until it says something on standard error, or ends."""
-        assert self.process.stderr is not None
-        while (line := self.process.stderr.readline()) and not line.startswith(words):
-            pass
+    return run
 
-    def kill(self) -> None:
-        """End it as the kernel's out-of-memory killer would."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        if self.process.stderr is not None:
-            self.process.stderr.close()
 
-    def finish(self) -> str:
-        """Let it end by itself."""
-        _, err = self.process.communicate(timeout=200)
-        assert self.process.returncode == 0, err
-        return err
+def left_behind(mark: str) -> list[str]:
+    """Command lines of what a run has started and that still lives after a moment."""
+    none_left(mark, 10.0)
+    return list(marked(mark).values())
 
-    def left_behind(self) -> list[str]:
-        """Command lines of its processes that still live after a moment."""
-        none_left(self.mark, 10.0)
-        return list(marked(self.mark).values())
+
+def finish(run: ForkedRun) -> str:
+    """Let a run end by itself; what it said."""
+    finished = run.finish()
+    assert finished.code == 0, finished.err
+    return finished.err
 
 
 def stored(path: Path) -> tuple[TrialRow, ...]:
@@ -96,57 +80,59 @@ def finished(rows: tuple[TrialRow, ...]) -> dict[int, tuple[object, ...]]:
     return {row.trial.number: entry for row, entry in zip(rows, told(rows), strict=True) if row.ended_at is not None}
 
 
-def test_killed_twenty_times_a_study_comes_to_the_same(folder: Path) -> None:
-    Run(folder, *NULL, "--db", "whole.db").finish()
+def test_killed_twenty_times_a_study_comes_to_the_same(folder: Path, start: Start) -> None:
+    whole, _ = start(*NULL, "--db", "whole.db")
+    finish(whole)
     rng = random.Random(20)
     path = folder / "killed.db"
     done: dict[int, tuple[object, ...]] = {}
     progress = []
     for kill in range(KILLS):
-        run = Run(folder, *NULL, "--db", "killed.db")
+        run, mark = start(*NULL, "--db", "killed.db")
         if kill % 4 == 3:
-            time.sleep(rng.uniform(0.0, 0.8))  # while it starts
+            time.sleep(rng.uniform(0.0, 0.2))  # while it starts
         else:
             run.wait_for("device null" if kill % 4 == 0 else "small.one: ")
             time.sleep(rng.uniform(0.0, 0.15))
         run.kill()
-        assert run.left_behind() == []
+        assert left_behind(mark) == []
         now = finished(stored(path))
         assert done.items() <= now.items(), "what had ended is as it was"
         done = now
         progress.append(len(done))
     assert progress[0] < progress[-1], "the kills fell while it worked"
     assert len(set(progress)) > 4
-    Run(folder, *NULL, "--db", "killed.db").finish()
+    last, _ = start(*NULL, "--db", "killed.db")
+    finish(last)
     assert told(stored(path)) == told(stored(folder / "whole.db"))
     assert best(path) == best(folder / "whole.db")
 
 
 @pytest.mark.cxx
-def test_killed_on_a_real_device_nothing_is_lost_and_nothing_runs_twice(folder: Path) -> None:
+def test_killed_on_a_real_device_nothing_is_lost_and_nothing_runs_twice(folder: Path, start: Start) -> None:
     text = (folder / "small.toml").read_text()
-    (folder / "small.toml").write_text(changed(text, ("trials = 10", "trials = 5")))
+    (folder / "small.toml").write_text(changed(text, ("trials = 10", "trials = 5\nmeasure.cache = 'hot'")))
     words = ("--device", "host", "--jobs", "1", "--db", "killed.db")
     path = folder / "killed.db"
     rng = random.Random(3)
     done: dict[int, tuple[object, ...]] = {}
     attempts: dict[int, int] = {}
     for kill in range(3):
-        run = Run(folder, *words)
+        run, mark = start(*words)
         run.wait_for("device host")
-        while kill and run.process.poll() is None and len(finished(stored(path))) == len(done):
+        while kill and not run.ended and len(finished(stored(path))) == len(done):
             time.sleep(0.2)  # but for the first, kill it only after it has come further
         time.sleep(rng.uniform(0.0, 1.0))
         run.kill()
-        assert run.left_behind() == []
+        assert left_behind(mark) == []
         now = finished(stored(path))
         assert done.items() <= now.items(), "what had ended is as it was"
         done = now
         for row in stored(path):
             if row.trial.number in done:
                 attempts.setdefault(row.trial.number, row.attempts)
-    last = Run(folder, *words)
-    assert "small.one: 5 evaluated" in last.finish()
+    last, mark = start(*words)
+    assert "small.one: 5 evaluated" in finish(last)
     rows = stored(path)
     assert done.items() <= finished(rows).items()
     assert len(finished(rows)) == len(rows), "nothing is left running"
@@ -155,22 +141,22 @@ def test_killed_on_a_real_device_nothing_is_lost_and_nothing_runs_twice(folder: 
     assert len({row.trial.config for row in evaluated}) == len({row.trial.number for row in evaluated}) == 5
     again = {row.trial.number: row.attempts for row in rows if row.trial.number in done}
     assert again == attempts, "nothing that had ended ran again"
-    assert last.left_behind() == []
+    assert left_behind(mark) == []
 
 
 @pytest.mark.cxx
-def test_killed_in_an_endless_kernel_nothing_is_left_spinning(folder: Path) -> None:
+def test_killed_in_an_endless_kernel_nothing_is_left_spinning(folder: Path, start: Start) -> None:
     write_family(
         folder / "families",
         ("float sum = 0.0f;", "float sum = 0.0f;\n        volatile int on = 1;\n        while (on) {}"),
     )
-    run = Run(folder, "--device", "host", "--jobs", "1", "--db", "killed.db")
+    run, mark = start("--device", "host", "--jobs", "1", "--db", "killed.db")
     run.wait_for("device host")
     while not any(row.trial.outcome == "running" for row in stored(folder / "killed.db")):
-        assert run.process.poll() is None
+        assert not run.ended
         time.sleep(0.2)
     time.sleep(0.3)
     run.kill()
-    assert run.left_behind() == []
+    assert left_behind(mark) == []
     suspects = [row for row in stored(folder / "killed.db") if row.trial.outcome == "running"]
     assert [row.attempts for row in suspects] in ([1], [1, 1]), "the one that ran, and the one next in line"

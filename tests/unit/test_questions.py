@@ -351,8 +351,10 @@ def test_retime_does_not_launch_what_is_quarantined(filled: Path, autotune: Comm
 
 @pytest.mark.cxx
 def test_retime_runs_kernels(folder: Path, autotune: Command) -> None:
+    small = folder / "small.toml"
+    small.write_text(changed(small.read_text(), ("trials = 10", "trials = 3\nmeasure.cache = 'hot'")))
     words = ("--templates", "families", "--device", "host")
-    assert autotune("tune", "small.toml", *words, "--trials", "3").code == 0
+    assert autotune("tune", "small.toml", *words).code == 0
     found = rows(autotune("retime", "small.one", *words, "--best", "2", "--json"))
     assert len(found) == 2
     assert {row["label"] for row in found} <= {"confirmed", "moved", "regressed"}

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from autotune.store import Store
+from tests.nursery import ForkedRun, Nursery
 
 from .tiny import changed
+
+Tune = Callable[[str], ForkedRun]
 
 PROCESSES = 8
 TRIALS = 8
 NULL = ("--templates", "families", "--device", "null:delay_ms=20,compile=0.1,wrong=0.1")
 
 
-def tune(folder: Path, study: str, db: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "autotune", "tune", f"{study}.toml", *NULL, "--db", db, "--trials", str(TRIALS)],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "XDG_CACHE_HOME": str(folder / ".cache")},
-        text=True,
-    )
+@pytest.fixture
+def tune(folder: Path, nursery: Nursery) -> Tune:
+    """Start tuning studies of the folder into one database."""
+
+    def start(study: str) -> ForkedRun:
+        words = (f"{study}.toml", *NULL, "--db", "together.db", "--trials", TRIALS)
+        return nursery.start(folder, "tune", *words)
+
+    return start
 
 
-def test_the_same_study_is_tuned_by_one_process_after_another(folder: Path) -> None:
-    running = [tune(folder, "small", "together.db") for _ in range(3)]
-    said = []
-    for process in running:
-        _, err = process.communicate(timeout=200)
-        assert process.returncode == 0, err
-        said.append(err)
-    assert sum("another process is tuning it" in err for err in said) >= 1
+def test_the_same_study_is_tuned_by_one_process_after_another(folder: Path, tune: Tune) -> None:
+    running = [tune("small") for _ in range(3)]
+    ended = [run.finish() for run in running]
+    assert [run.code for run in ended] == [0, 0, 0], ended
+    assert sum("another process is tuning it" in run.err for run in ended) >= 1
     with Store(folder / "together.db", create=False) as store:
         rows = store.trials("small")
     assert {row.attempts for row in rows} == {1}, "nobody took another's running trial for one that was cut off"
@@ -45,17 +44,17 @@ def test_the_same_study_is_tuned_by_one_process_after_another(folder: Path) -> N
     assert all(row.ended_at is not None for row in rows)
 
 
-def test_eight_processes_tune_into_one_file(folder: Path) -> None:
+def test_eight_processes_tune_into_one_file(folder: Path, tune: Tune) -> None:
     text = (folder / "small.toml").read_text()
     studies = [f"study{number}" for number in range(PROCESSES)]
     for number, study in enumerate(studies):
         seeded = changed(text, ('name = "small"', f'name = "{study}"\nseed = {number}'))
         (folder / f"{study}.toml").write_text(seeded)
-    running = [tune(folder, study, "together.db") for study in studies]
-    for process in running:
-        _, err = process.communicate(timeout=200)
-        assert process.returncode == 0, err
-        assert "Traceback" not in err
+    running = [tune(study) for study in studies]
+    for run in running:
+        finished = run.finish()
+        assert finished.code == 0, finished.err
+        assert "Traceback" not in finished.err
     raw = sqlite3.connect(folder / "together.db")
     assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert raw.execute("PRAGMA foreign_key_check").fetchall() == []

@@ -1,0 +1,163 @@
+"""Runs of `autotune` as processes of their own that start at once: forked from one that has imported the program.
+
+A run is a process like any other, with its own folder, environment, streams and end; only the second of importing is
+saved. What it starts itself it starts as ever.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from tests.unit.tiny import Finished
+
+ROOT = Path(__file__).parents[1]
+_MESSAGE_BYTES = 1 << 17
+
+
+class ForkedRun:
+    """`autotune WORDS...` under way."""
+
+    def __init__(self, nursery: Nursery, number: int, out: IO[str], err: IO[str]) -> None:
+        self.number = number
+        self.err = err
+        """its standard error, to be read line by line"""
+        self._nursery = nursery
+        self._out = out
+        self._code: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, by itself or by a signal."""
+        return Path(f"/proc/{self.number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+    def wait_for(self, words: str) -> None:
+        """Wait until a line of its standard error begins with these words, or it ends."""
+        while (line := self.err.readline()) and not line.startswith(words):
+            pass
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.number, number)
+
+    def kill(self) -> None:
+        """End it as the kernel's out-of-memory killer would."""
+        self.send_signal(signal.SIGKILL)
+        self.finish()
+
+    def finish(self) -> Finished:
+        """Let it end by itself; a signal that ended it is a negative code."""
+        err = self.err.read()
+        self.err.close()
+        code = self._nursery.ask({"wait": self.number})
+        self._out.seek(0)
+        out = self._out.read()
+        self._out.close()
+        return Finished(code, out, err)
+
+
+class Nursery:
+    """The process that forks the runs."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+
+    def start(
+        self,
+        folder: Path,
+        *words: object,
+        env: Mapping[str, str] | None = None,
+        err: int | None = None,
+        file_bytes: int | None = None,
+    ) -> ForkedRun:
+        """Start a run; `err` is a descriptor for its standard error, `file_bytes` the most that a file may grow to."""
+        out = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the run
+        reader, writer = os.pipe()
+        request = {
+            "folder": str(folder),
+            "words": [str(word) for word in words],
+            "environ": {**os.environ, **(env or {})},
+            "file_bytes": file_bytes,
+        }
+        number = self.ask(request, [out.fileno(), writer if err is None else err])
+        os.close(writer)
+        return ForkedRun(self, number, out, os.fdopen(reader))
+
+    def run(self, folder: Path, *words: object, env: Mapping[str, str] | None = None) -> Finished:
+        """A run from its start to its end."""
+        return self.start(folder, *words, env=env).finish()
+
+    def ask(self, request: Mapping[str, object], streams: Sequence[int] = ()) -> int:
+        """The number of a process that was started, or the code that one ended with."""
+        socket.send_fds(self._socket, [json.dumps(request).encode()], streams)
+        return int(self._socket.recv(_MESSAGE_BYTES))
+
+    def close(self) -> None:
+        """End it; its runs have ended."""
+        self._socket.close()
+        self._process.wait()
+
+
+def serve(requests: socket.socket) -> None:
+    """Fork a run for each request, and answer how it ended."""
+    while True:
+        message, streams, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 2)
+        if not message:
+            return
+        request = json.loads(message)
+        if "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                requests.close()
+                os._exit(_run(request["folder"], request["words"], request["environ"], request["file_bytes"], streams))
+            for stream in streams:
+                os.close(stream)
+        requests.send(str(answer).encode())
+
+
+def _run(folder: str, words: list[str], environ: dict[str, str], file_bytes: int | None, streams: Sequence[int]) -> int:
+    """The code that the command line ends with, in this process."""
+    from autotune.cli import main
+
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environ)
+    for number, stream in enumerate(streams, 1):
+        os.dup2(stream, number)
+        os.close(stream)
+    if file_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    sys.argv = ["autotune", *words]
+    code = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - as Python itself would end
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+if __name__ == "__main__":
+    import autotune.cli
+    import autotune.tune  # noqa: F401 - so that no run has to
+
+    serve(socket.socket(fileno=int(sys.argv[1])))
