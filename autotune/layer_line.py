@@ -158,6 +158,7 @@ class LayerLine:
 
     def _record_rejections(self) -> None:
         """Keep a trial for each config that breaks a rule, in spaces small enough to list them."""
+        found = []
         for space in self.spaces.values():
             for config in space.rejected(RECORDED_REJECTIONS):
                 known = self.outside.get(config)
@@ -168,9 +169,10 @@ class LayerLine:
                     space.bound.check(config)
                 except Rejected as rejected:
                     trial = rejected_trial(Trial(self.next_number, config, Outcome.RUNNING), rejected)
-                    self.store.add_trial(self.scope, trial)
+                    found.append(trial)
                     self.next_number += 1
                     self.history.count_failure(trial)
+        self.store.add_rejected(self.scope, found)
 
     def _suspects(self) -> list[tuple[int, Config]]:
         """Trials that a killed run left running, to be tried once more; with a second strike, quarantined instead."""

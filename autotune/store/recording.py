@@ -215,6 +215,50 @@ def source(connection: Connection, scope: Scope, record: KernelSource) -> int:
     return int(row[sources.c.id])
 
 
+def identity_of(scope: SubjectScope, number: int) -> Values:
+    """What makes a trial the only one of its number."""
+    return {
+        "study_id": scope.study.id,
+        "subject_id": scope.subject_id,
+        "device_id": scope.device_id,
+        "environment_id": scope.environment_id,
+        "policy": scope.policy,
+        "number": number,
+    }
+
+
+def begun(scope: SubjectScope, config: Config, now: str, proposed_by: str) -> Values:
+    """What is known of a trial as it begins."""
+    template_id = dict(scope.template_ids).get(config.template)
+    if template_id is None:
+        raise ValueError(f"family {config.template} was not given to Store.scope")
+    return {
+        "run_id": scope.run_id,
+        "template_id": template_id,
+        "config": config.to_json(),
+        "started_at": now,
+        "proposed_by": proposed_by,
+    }
+
+
+def add_rejected(
+    connection: Connection, scope: SubjectScope, rejected: Sequence[Trial], now: str, proposed_by: str
+) -> None:
+    """Insert trials that ended before they had a source."""
+    rows = [
+        {
+            **identity_of(scope, trial.number),
+            **begun(scope, trial.config, now, proposed_by),
+            **outcome_values(trial),
+            "attempts": 1,
+            "ended_at": now,
+        }
+        for trial in rejected
+    ]
+    if rows:
+        connection.execute(trials.insert(), rows)
+
+
 def begin_trial(
     connection: Connection,
     scope: SubjectScope,
@@ -230,26 +274,12 @@ def begin_trial(
 
     Raises StoreError when the scope has that number already otherwise.
     """
-    template_id = dict(scope.template_ids).get(config.template)
-    if template_id is None:
-        raise ValueError(f"family {config.template} was not given to Store.scope")
     beginning: Values = {
-        "run_id": scope.run_id,
-        "template_id": template_id,
-        "config": config.to_json(),
+        **begun(scope, config, now, proposed_by),
         "source_id": source_id,
         "reused_trial_id": reused_trial_id,
-        "started_at": now,
-        "proposed_by": proposed_by,
     }
-    identity: Values = {
-        "study_id": scope.study.id,
-        "subject_id": scope.subject_id,
-        "device_id": scope.device_id,
-        "environment_id": scope.environment_id,
-        "policy": scope.policy,
-        "number": number,
-    }
+    identity = identity_of(scope, number)
     row = connection.execute(_NUMBERED, identity).mappings().one_or_none()
     if row is None:
         running = outcome_values(Trial(number, config, Outcome.RUNNING))

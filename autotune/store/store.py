@@ -274,6 +274,11 @@ class Store(Questions):
             recording.end_trial(connection, key, trial, now)
         return key
 
+    def add_rejected(self, scope: Scope, rejected: Sequence[Trial], *, proposed_by: str = "search") -> None:
+        """Store trials whose configs broke a rule before there was a source, all in one commit."""
+        with self._database.write() as connection:
+            recording.add_rejected(connection, scope, rejected, self._now(), proposed_by)
+
     def add_finals(self, scope: Scope, finals: Finals) -> None:
         """Store finals: every finalist measured again, in turn, and who won."""
         with self._database.write() as connection:
