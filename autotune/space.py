@@ -63,7 +63,7 @@ class BoundTemplate:
     @cached_property
     def body(self) -> Body:
         """What renders the family's text."""
-        return compile_body(self.template)
+        return compile_body(self.template.text)
 
     @cached_property
     def supported(self) -> bool:

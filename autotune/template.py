@@ -11,7 +11,8 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from jinja2 import StrictUndefined, Template, TemplateSyntaxError, Undefined, meta, nodes
@@ -33,6 +34,7 @@ _HEADER_KEYS = {
     *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
     *("stage", "prepare", "packed_w", "workspace", "loop"),
 }
+_FAMILIES = 64  # whose parsed text a process keeps
 _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
 _HEADER = re.compile(r"\s*/\*#\s*kernel\b(.*?)#\*/", re.DOTALL)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
@@ -170,6 +172,12 @@ def load_templates(directories: Sequence[Path] = ()) -> Mapping[str, KernelTempl
 def load_template(path: Path) -> KernelTemplate:
     """One family. Raises TemplateError naming the line (syntax, body) or the dotted key (header)."""
     text = _read(path)
+    return replace(_family(path, text), includes=_includes(path, text))
+
+
+@lru_cache(maxsize=_FAMILIES)
+def _family(path: Path, text: str) -> KernelTemplate:
+    """A family without the files that it includes. Costs some 15 ms, so a text that was loaded before is not parsed."""
     match = _HEADER.match(text)
     if match is None:
         raise TemplateError(f"{path}: line 1: expected the header, a comment that starts with /*# kernel")
@@ -262,7 +270,7 @@ class _Header:
             workspace_bytes=self.single("workspace", "bytes", "0"),
             loop_count=self.single("loop", "count", "1"),
             text=text,
-            includes=_includes(self.path, text),
+            includes=(),
         )
         self.check_arguments(template)
         return template
@@ -412,9 +420,10 @@ class _Header:
                 raise self.error(f"params.{param.name}", "declared and not used by the body or the launch")
 
 
-def compile_body(template: KernelTemplate) -> Body:
-    """The file as Jinja's own code. Costs some 10 ms, so whoever renders more than once keeps it."""
-    return environment().from_string(template.text)
+@lru_cache(maxsize=_FAMILIES)
+def compile_body(text: str) -> Body:
+    """A family's file as Jinja's own code. Costs some 10 ms, so it is kept."""
+    return environment().from_string(text)
 
 
 def _parse(path: Path, text: str) -> nodes.Template:

@@ -45,22 +45,20 @@ class LeftOut:
 
 def leave_out(db: Path, evaluator: Evaluator, studies: Sequence[str], evaluations: int) -> Iterator[LeftOut]:
     """Tune each layer of the studies with few evaluations from a copy of the database that knows nothing of it."""
-    for name in studies:
-        study = replace(load_study(find_study(name)), trials=evaluations)
-        for layer in study.layers:
-            full_us = best_us(db, study, layer, evaluator)
-            with tempfile.TemporaryDirectory() as folder:
-                copies = [Path(folder) / "warm.db", Path(folder) / "cold.db"]
-                for copy in copies:
-                    shutil.copy(db, copy)
-                    with warnings.catch_warnings(action="ignore", category=StoreWarning):
-                        Store(copy).close()  # brought to the newest schema
+    with tempfile.TemporaryDirectory() as folder:
+        whole, copy = Path(folder) / "whole.db", Path(folder) / "copy.db"
+        shutil.copy(db, whole)
+        with warnings.catch_warnings(action="ignore", category=StoreWarning):
+            Store(whole).close()  # brought to the newest schema
+        for name in studies:
+            study = replace(load_study(find_study(name)), trials=evaluations)
+            for layer in study.layers:
+                found_us = []
+                for warm in (True, False):
+                    shutil.copy(whole, copy)
                     forget(copy, layer.problem)
-                warm_us, cold_us = (
-                    tuned_us(replace(study, warm_start=warm), layer, evaluator, copy)
-                    for warm, copy in zip((True, False), copies, strict=True)
-                )
-            yield LeftOut(f"{name}.{layer.name}", full_us, warm_us, cold_us)
+                    found_us.append(tuned_us(replace(study, warm_start=warm), layer, evaluator, copy))
+                yield LeftOut(f"{name}.{layer.name}", best_us(whole, study, layer, evaluator), *found_us)
 
 
 def best_us(db: Path, study: Study, layer: Layer, evaluator: Evaluator) -> float:
