@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -35,6 +35,14 @@ LONG = Conv2dProblem(1, 3, 10, 40, 9, 2, 11)
 """More filter columns than tensor cores add up before 3xTF32 is promoted."""
 
 
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceEvaluator]:
+    """The host device with sanitizers; the configs share the verification programs through a cache."""
+    evaluator = DeviceEvaluator(["host:check"], 1, cache=BinaryCache(tmp_path_factory.mktemp("binaries")))
+    yield evaluator
+    evaluator.close()
+
+
 @pytest.mark.cxx
 @pytest.mark.parametrize(
     ("problem", "values"),
@@ -46,12 +54,8 @@ LONG = Conv2dProblem(1, 3, 10, 40, 9, 2, 11)
         (LONG, {"precision": "3xtf32", "images": 1, "cuts": 1, "filters": "global", "store": "direct"}),
     ],
 )
-def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], tmp_path: Path) -> None:
-    evaluator = DeviceEvaluator(["host:check"], 1, cache=BinaryCache(tmp_path))
-    try:
-        bound = BoundTemplate(family("mma_strip"), problem, evaluator.info)
-        source = render(bound, Config.of("mma_strip", {**BASE, **values}))
-        evaluator.begin_layer(problem)
-        evaluator.evaluate(source, evaluator.compile(source).result(), cache="hot", best_us=None)
-    finally:
-        evaluator.close()
+def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
+    bound = BoundTemplate(family("mma_strip"), problem, checked.info)
+    source = render(bound, Config.of("mma_strip", {**BASE, **values}))
+    checked.begin_layer(problem)
+    checked.evaluate(source, checked.compile(source).result(), cache="hot", best_us=None)
