@@ -212,8 +212,20 @@ def parse_device(name: str) -> tuple[str, str]:
     return kind, rest
 
 
-def open_device(name: str) -> Device:
-    """Open `cuda:N` or `host`. Raises DeviceError when it does not exist or has no driver."""
+def runtime_program(kind: str) -> Program | None:
+    """What a kind of device needs in its process before any kernel, compiled for Target(kind); None where nothing."""
+    if kind != "host":
+        return None
+    from autotune.devices.host_compile import runtime_program as host_runtime
+
+    return host_runtime()
+
+
+def open_device(name: str, runtime: Binary | None = None) -> Device:
+    """Open `cuda:N` or `host`, with its compiled `runtime_program`, which is compiled here where none is given.
+
+    Raises DeviceError when it does not exist or has no driver.
+    """
     kind, rest = parse_device(name)
     if kind == "cuda":
         from autotune.devices.cuda import CudaDevice
@@ -224,7 +236,7 @@ def open_device(name: str) -> Device:
         from autotune.toolchain import find_cxx
 
         order_seed = CHECK_ORDER_SEED if rest == "check" else 0
-        return HostDevice(str(find_cxx()), HostOptions(cores=usable_cores(), order_seed=order_seed))
+        return HostDevice(str(find_cxx()), HostOptions(cores=usable_cores(), order_seed=order_seed), runtime)
     raise DeviceError(f"{name}: runs no kernels")
 
 

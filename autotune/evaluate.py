@@ -14,8 +14,8 @@ from autotune.calibrate import calibration_program
 from autotune.choices import Choices, ChoicesRequest
 from autotune.compile import Binary, Program, Target
 from autotune.compilers import CompilePool
-from autotune.device import Baseline, DeviceInfo, Environment, parse_device
-from autotune.errors import DeviceError, DeviceLost, Rejected
+from autotune.device import Baseline, DeviceInfo, Environment, parse_device, runtime_program
+from autotune.errors import DeviceError, DeviceLost, Rejected, ToolchainError
 from autotune.network import Agreement, NetworkRequest
 from autotune.problem import Conv2dProblem
 from autotune.reference import check_program
@@ -104,10 +104,11 @@ class Evaluator(Protocol):
 class _Seat:
     """One device and the worker that holds it, replaced whenever a kernel ruins it."""
 
-    def __init__(self, name: str, deadlines: Deadlines) -> None:
+    def __init__(self, name: str, deadlines: Deadlines, runtime: Binary | None) -> None:
         self.name = name
         self.layer: LayerRequest | None = None
         self._deadlines = deadlines
+        self._opening = OpenRequest(name, runtime)
         self._environ = _environ(name)
         self._worker: Worker | None = None
         self._answered = 0
@@ -115,7 +116,7 @@ class _Seat:
         self._doubtful = False
         """the last kernel failed: the known-good one must pass before the next"""
         try:
-            opened = self._ask(OpenRequest(name), deadlines.open_s)
+            opened = self._ask(self._opening, deadlines.open_s)
         except WorkerLost as error:
             raise DeviceError(f"{name}: its worker ends while opening it: {error.message}") from None
         except BaseException:
@@ -222,7 +223,7 @@ class _Seat:
         words = ""
         for _ in range(_RESPAWNS):
             try:
-                self._ask(OpenRequest(self.name), self._deadlines.open_s)
+                self._ask(self._opening, self._deadlines.open_s)
                 if self.layer is not None:
                     self._ask(self.layer, self._deadlines.layer_s)
             except (WorkerLost, Rejected) as error:
@@ -258,8 +259,9 @@ class DeviceEvaluator:
         self._pool = CompilePool(jobs, cache, deadline_s=deadlines.compile_s)
         self._seats: list[_Seat] = []
         try:
+            runtime = self._runtime(parse_device(devices[0])[0])
             for name in devices:
-                self._seats.append(_Seat(name, deadlines))
+                self._seats.append(_Seat(name, deadlines, runtime))
             for seat in self._seats[1:]:
                 if seat.opened.info.identity != self.info.identity:
                     raise DeviceError(
@@ -272,6 +274,16 @@ class DeviceEvaluator:
         self._idle: queue.SimpleQueue[_Seat] = queue.SimpleQueue()
         for seat in self._seats:
             self._idle.put(seat)
+
+    def _runtime(self, kind: str) -> Binary | None:
+        """What every worker on this kind of device loads first."""
+        program = runtime_program(kind)
+        if program is None:
+            return None
+        try:
+            return self._pool.submit(program, Target(kind)).result()
+        except Rejected as error:
+            raise ToolchainError(f"{kind}: its runtime cannot be compiled: {error.message}") from error
 
     @property
     def info(self) -> DeviceInfo:

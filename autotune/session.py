@@ -70,7 +70,9 @@ class _Loaded:
 class Session:
     """What a worker holds between requests."""
 
-    def __init__(self, clock: Callable[[], float], opening: Callable[[str], Device] = open_device) -> None:
+    def __init__(
+        self, clock: Callable[[], float], opening: Callable[[str, Binary | None], Device] = open_device
+    ) -> None:
         self._clock = clock
         self._opening = opening
         self._device: Device | None = None
@@ -87,8 +89,8 @@ class Session:
                     self._compiles = True
                     os.nice(_COMPILER_NICE)
                 return compile_program(program, target)
-            case OpenRequest(name):
-                self._device = self._opening(name)
+            case OpenRequest(name, runtime):
+                self._device = self._opening(name, runtime)
                 return Opened(self._device.info, self._device.environment)
             case LayerRequest(problem, check):
                 if self._verifier is not None:

@@ -41,6 +41,8 @@ class OpenRequest:
     """Open a device. Answer: Opened."""
 
     device: str
+    runtime: Binary | None = None
+    """what its kind of device needs in its process before any kernel, so that no worker compiles it again"""
 
 
 @dataclass(frozen=True, slots=True)

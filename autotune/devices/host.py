@@ -146,11 +146,11 @@ class HostModule:
 
 
 class HostDevice:
-    """This machine's CPU. `cxx` is the C++ compiler, which also compiles the runtime (0.3 s, once per process)."""
+    """This machine's CPU. `cxx` is the C++ compiler, which also compiles the runtime (0.3 s) where none is given."""
 
-    def __init__(self, cxx: str, options: HostOptions | None = None) -> None:
+    def __init__(self, cxx: str, options: HostOptions | None = None, runtime: Binary | None = None) -> None:
         self.options = options or HostOptions(cores=usable_cores())
-        self.runtime = _load_runtime(cxx)
+        self.runtime = _load_runtime(cxx, runtime)
         self._libc = ctypes.CDLL(None)
         self._info = DeviceInfo(
             kind="host",
@@ -339,15 +339,15 @@ def _address(library: ctypes.CDLL, name: str) -> int:
         return 0
 
 
-def _load_runtime(cxx: str) -> ctypes.CDLL:
-    """The runtime of this process, compiled when the process has none yet. It stays loaded."""
+def _load_runtime(cxx: str, runtime: Binary | None) -> ctypes.CDLL:
+    """The runtime of this process, loaded when the process has none yet. It stays loaded."""
     try:
         return ctypes.CDLL(RUNTIME_NAME, mode=ctypes.RTLD_GLOBAL | _RTLD_NOLOAD)
     except OSError:
         pass
     fd = os.memfd_create("autotune-runtime")
     with open(fd, "wb", closefd=False) as file:
-        file.write(compile_runtime(cxx))
+        file.write(runtime.image if runtime else compile_runtime(cxx))
     return ctypes.CDLL(f"/proc/self/fd/{fd}", mode=ctypes.RTLD_GLOBAL | os.RTLD_NOW)
 
 

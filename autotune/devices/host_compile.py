@@ -40,10 +40,13 @@ _DYNAMIC_SMEM = "autotune_smem_address"
 
 
 def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
-    """Compile a program for this machine's CPU.
+    """Compile a program for this machine's CPU: kernels, or without entries plain C++.
 
     Raises Rejected('compile', ...) when the compiler refuses it, ToolchainError when the compiler does not start.
     """
+    if not program.entries:
+        image, log = _compile(cxx, [*COMMON, "-x", "c++", "-", *program.flags], program.text)
+        return Binary(target, image, Resources(), log, ())
     flags = CHECK_FLAGS if target.check else FLAGS
     names = dict.fromkeys(_EXTERN_SHARED.findall(program.text))
     tail = [f"AUTOTUNE_ENTRY({entry})" for entry in program.entries]
@@ -75,22 +78,31 @@ def host_identity(cxx: str) -> str:
     return f"{compiler_version(Path(cxx))} {flags} {features} {headers.hexdigest()}"
 
 
-def compile_runtime(cxx: str, *flags: str) -> bytes:
+def runtime_program(*flags: str) -> Program:
     """The library that runs the kernels. `-DAUTOTUNE_UCONTEXT` gives the slower switch of CPUs other than x86-64."""
-    return _compile_own(cxx, RUNTIME_NAME, "autotune_host_runtime.cpp", *flags)
+    return _own_program(RUNTIME_NAME, "autotune_host_runtime.cpp", *flags)
+
+
+def compile_runtime(cxx: str, *flags: str) -> bytes:
+    """The image of `runtime_program`."""
+    return _compile_own(cxx, runtime_program(*flags))
 
 
 def compile_driver(cxx: str) -> bytes:
     """The functions of the CUDA driver that an exported library calls, over the runtime: a libcuda.so.1."""
-    return _compile_own(cxx, DRIVER_NAME, "autotune_host_driver.cpp")
+    return _compile_own(cxx, _own_program(DRIVER_NAME, "autotune_host_driver.cpp"))
 
 
-def _compile_own(cxx: str, name: str, source: str, *flags: str) -> bytes:
-    own = (f"-I{INCLUDE}", f"-Wl,-soname,{name}", "-x", "c++", "-", "-lpthread", "-ldl")
+def _own_program(name: str, source: str, *flags: str) -> Program:
+    own = (f"-I{INCLUDE}", f"-Wl,-soname,{name}", "-lpthread", "-ldl")
+    return Program((INCLUDE / source).read_text(), (), ("-O2", *flags, *own))
+
+
+def _compile_own(cxx: str, program: Program) -> bytes:
     try:
-        return _compile(cxx, [*COMMON, "-O2", *flags, *own], (INCLUDE / source).read_text())[0]
+        return compile_host(program, Target("host"), cxx=cxx).image
     except Rejected as error:
-        raise ToolchainError(f"{cxx} cannot compile {name} of the host device: {error.message}") from error
+        raise ToolchainError(f"{cxx} cannot compile a library of the host device: {error.message}") from error
 
 
 RUNTIME_NAME = "libautotune_host.so"

@@ -58,7 +58,7 @@ class Watched(HostDevice):
 
 def opened(cxx: str, *, short_us: float) -> tuple[Watched, Session]:
     device = Watched(cxx, short_us=short_us)
-    session = Session(time.perf_counter, lambda _: device)
+    session = Session(time.perf_counter, lambda _name, _runtime: device)
     session.answer(OpenRequest("host"))
     session.answer(LayerRequest(PROBLEM, compile_host(check_program(PROBLEM), TARGET, cxx=cxx)))
     return device, session

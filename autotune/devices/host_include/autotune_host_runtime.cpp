@@ -1,6 +1,6 @@
 // Runs CUDA kernels compiled for the CPU: one fiber per CUDA thread, blocks spread over OS threads.
 //
-// Compiled once per process by devices/host.py and loaded with global symbols; the kernels' libraries call
+// Loaded once per process by devices/host.py, with global symbols; the kernels' libraries call
 // autotune_barrier, autotune_warp and autotune_stop and read the thread_local indices below.
 //
 // A fiber runs CUDA threads one after the other as long as none of them waits, so a kernel without a barrier is a
