@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from autotune.errors import ToolchainError
+from autotune.search import single_threaded
 from autotune.toolchain import find_cxx, find_nvcc
 from tests.nursery import Nursery
 
@@ -53,6 +54,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if marked and (reason := why_not()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Linear algebra keeps to one thread, as in a run: on two, each process's threads spin on the other's core."""
+    with single_threaded():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from autotune.recorded import read_recording
 from autotune.replay import replay_once
 from autotune.search import single_threaded
 
 SPACE = Path(__file__).parents[2] / "data" / "recorded-spaces" / "convolution-RTX_3090.json.gz"
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """Linear algebra has two threads before."""
+    with threadpool_limits(2, user_api="blas"):
+        yield
 
 
 def test_linear_algebra_has_one_thread_meanwhile() -> None:
@@ -22,6 +30,7 @@ def test_linear_algebra_has_one_thread_meanwhile() -> None:
     before = threads()
     if not before:
         pytest.skip("numpy's linear algebra is none that threadpoolctl knows")
+    assert set(before) == {2}
     with single_threaded():
         assert set(threads()) == {1}
     assert threads() == before
