@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.compile import NVCC_FLAGS, Target, first_errors, killed
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, compile_driver, compile_host, compile_runtime
 from autotune.errors import AutotuneError
-from autotune.export.library import Exported, gencode
+from autotune.export.library import Chosen, Exported, gencode
 
 LIBRARY = "libconv2d.so"
 SELF_TEST = "selftest"
@@ -40,9 +41,12 @@ class Built:
 
 def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> Built:
     """Compile the kernels with nvcc and the rest with a C++ compiler. Raises BuildError with the first errors."""
-    for kernel in exported.served:
+
+    def compiled(kernel: Chosen) -> None:
         image, source = into / f"{kernel.stem}.fatbin", exported.folder.resolve() / f"{kernel.stem}.cu"
         _run([str(nvcc), *_NVCC_FLAGS, *gencode(exported.archs), "-fatbin", "-o", str(image), str(source)], into)
+
+    _each(compiled, exported)
     _link(exported.folder, into, cxx)
     return Built(into, _clean())
 
@@ -63,14 +67,23 @@ def build_for_host(exported: Exported, into: Path, *, cxx: Path) -> Built:
 
     Raises Rejected('compile', ...) where a kernel has something that the host device does not know.
     """
-    for kernel in exported.served:
+
+    def compiled(kernel: Chosen) -> None:
         text = (exported.folder / f"{kernel.stem}.cu").read_text(encoding="utf-8")
         program = replace(kernel.source.program, text=text)
         (into / f"{kernel.stem}.fatbin").write_bytes(compile_host(program, Target("host"), cxx=str(cxx)).image)
+
+    _each(compiled, exported)
     (into / RUNTIME_NAME).write_bytes(compile_runtime(str(cxx)))
     (into / DRIVER_NAME).write_bytes(compile_driver(str(cxx)))
     _link(exported.folder, into, cxx)
     return Built(into, {**_clean(), "LD_LIBRARY_PATH": str(into)})
+
+
+def _each(compiled: Callable[[Chosen], None], exported: Exported) -> None:
+    """Compile the kernels, as many at once as there are cores. Raises what the first to fail raises."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        list(threads.map(compiled, exported.served))
 
 
 def self_test(built: Built, *arguments: str) -> tuple[bool, str]:
