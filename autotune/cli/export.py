@@ -11,7 +11,7 @@ import click
 from autotune.cli.answers import DATABASE, asked, undominated, with_floor
 from autotune.cli.devices import first_gpu, jobs_default
 from autotune.device import devices_named
-from autotune.errors import DeviceError, StoreError
+from autotune.errors import DeviceError, StoreError, ToolchainError
 
 if TYPE_CHECKING:
     from autotune.export import Chosen, Exported
@@ -128,6 +128,8 @@ def _prove(exported: Exported, noise: Mapping[str, float]) -> None:
         device = evaluator if evaluator is not None and runs_on(exported, evaluator.info) else None
         for line in prove(exported, device, lambda kernel: noise.get(kernel.row.row.policy, 0.0)):
             click.echo(line, err=True)
+    except (ToolchainError, DeviceError) as error:
+        raise type(error)(f"{error}; or leave the proof out with --no-proof") from None
     finally:
         if evaluator is not None:
             evaluator.close()

@@ -30,15 +30,17 @@ from autotune.source import KernelSource
 from autotune.space import BoundTemplate
 from autotune.store import BestRow
 from autotune.template import template_of_header
-from autotune.trial import ACCURACY_CLASSES, END_TO_END
+from autotune.trial import ACCURACY_CLASSES
 from autotune.verify import ROUNDING, error_factor, exact_on_integers
 
 COPIED = (
-    *("CMakeLists.txt", "autotune_conv2d.h", "conv2d.cpp", "kernel.h", "expression.h", "driver.h"),
+    *("CMakeLists.txt", "autotune_conv2d.h", "conv2d.cpp", "loaded.h", "kernel.h", "expression.h", "driver.h"),
     *("selftest.cpp", "benchmark.cpp", "device.h"),
 )
 """Files that are the same in every export."""
 RENDERED = ("kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
+ARCHS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
+"""Compute capabilities times ten that nvcc 12 or 13 compiles for."""
 PROOF = "proof.txt"
 """What building and testing the folder came to; no part of what is exported."""
 
@@ -119,9 +121,9 @@ def serving(chosen: Iterable[Chosen]) -> tuple[Chosen, ...]:
     return tuple(best.values())
 
 
-def _strictness(kernel: Chosen) -> tuple[bool, int, bool]:
+def _strictness(kernel: Chosen) -> tuple[int, bool]:
     trial = kernel.row.row.trial
-    return (kernel.row.row.policy == END_TO_END, ACCURACY_CLASSES.index(trial.accuracy), not trial.deterministic)
+    return (ACCURACY_CLASSES.index(trial.accuracy), not trial.deterministic)
 
 
 def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, str]:
@@ -172,6 +174,7 @@ class _View:
     constants: str
     constant_count: int
     plan: Plan
+    least_arch: int
 
 
 def _view(kernel: Chosen, identifier: str) -> _View:
@@ -196,7 +199,14 @@ def _view(kernel: Chosen, identifier: str) -> _View:
         constants=", ".join(f'{{"{symbol.name}", A::{symbol.origin}}}' for symbol in source.constants),
         constant_count=len(source.constants),
         plan=_printed(plan_of(kernel.bound, source)),
+        least_arch=_least_arch(kernel),
     )
+
+
+def _least_arch(kernel: Chosen) -> int:
+    """The oldest architecture that the kernel's family admits."""
+    admitted = (arch for arch in ARCHS if not arch_refusal(kernel.bound, kernel.source, arch))
+    return next(admitted, kernel.row.row.device.arch)
 
 
 def _printed(plan: Plan) -> Plan:

@@ -1,6 +1,4 @@
 // The C interface over the kernels of kernels.cpp: checks, loading, launches. Nothing here depends on a kernel.
-#include <atomic>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,31 +10,10 @@
 #include "dispatch.h"
 #include "driver.h"
 #include "kernel.h"
+#include "loaded.h"
 
 namespace autotune_conv2d {
 namespace {
-
-thread_local std::string last_error;
-
-// What ends a call early; it never leaves the library.
-struct Failure {
-    conv2d_status status;
-};
-
-[[noreturn]] void fail(conv2d_status status, const std::string &what = "") {
-    last_error = what;
-    throw Failure{status};
-}
-
-// Throw unless a call of the driver succeeded.
-void check(CUresult result, const char *what) {
-    if (result == CUDA_SUCCESS) return;
-    const char *name = nullptr;
-    driver().cuGetErrorName(result, &name);
-    const std::string words = std::string(what) + ": " + (name ? name : "error") + " (" + std::to_string(result) + ")";
-    if (result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_INVALID_IMAGE) fail(CONV2D_WRONG_DEVICE, words);
-    fail(result == CUDA_ERROR_OUT_OF_MEMORY ? CONV2D_OUT_OF_MEMORY : CONV2D_CUDA_ERROR, words);
-}
 
 // Run `body` and turn whatever it throws into a status.
 template <class Body>
@@ -52,23 +29,6 @@ conv2d_status guarded(Body body) noexcept {
         return CONV2D_CUDA_ERROR;
     }
 }
-
-// Makes a context the calling thread's for a while.
-class Current {
-public:
-    explicit Current(CUcontext context) {
-        check(driver().cuCtxGetCurrent(&before_), "cuCtxGetCurrent");
-        if (before_ != context) check(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent"), changed_ = true;
-    }
-    ~Current() {
-        if (changed_) driver().cuCtxSetCurrent(before_);
-    }
-    Current(const Current &) = delete;
-
-private:
-    CUcontext before_ = nullptr;
-    bool changed_ = false;
-};
 
 // The calling thread's context; null where there is none, or no driver.
 CUcontext current_context() {
@@ -144,32 +104,6 @@ const Kernel &choose(const conv2d_problem &problem, const Device *device) {
     return *found;
 }
 
-// Device memory of its own.
-class Memory {
-public:
-    Memory() = default;
-    explicit Memory(uint64_t bytes) {
-        if (bytes) check(driver().cuMemAlloc(&address_, bytes), "cuMemAlloc");
-    }
-    Memory(Memory &&other) noexcept : address_(std::exchange(other.address_, 0)) {}
-    Memory &operator=(Memory &&other) noexcept {
-        std::swap(address_, other.address_);
-        return *this;
-    }
-    ~Memory() {
-        if (address_) driver().cuMemFree(address_);
-    }
-    CUdeviceptr address() const { return address_; }
-
-private:
-    CUdeviceptr address_ = 0;
-};
-
-// Device addresses of one pass.
-struct Tensors {
-    CUdeviceptr x, w, bias, y, packed_w, workspace;
-};
-
 CUdeviceptr address_of(const void *pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
 bool takes(const Plan &plan, Argument wanted) {
@@ -178,94 +112,6 @@ bool takes(const Plan &plan, Argument wanted) {
             if (plan.stage_at(i).arguments[j] == wanted) return true;
     return false;
 }
-
-// A kernel's code in one context, with the constant memory that goes with it.
-class Loaded {
-public:
-    Loaded(const Kernel &kernel, CUcontext context, const Device &device)
-        : kernel(kernel), context(context), device(device) {
-        check(driver().cuModuleLoadData(&module_, kernel.image), "cuModuleLoadData");
-        try {
-            for (int i = 0; i < kernel.entry_count; ++i)
-                check(driver().cuModuleGetFunction(&functions_[i], module_, kernel.entries[i]), "cuModuleGetFunction");
-        } catch (...) {
-            driver().cuModuleUnload(module_);
-            throw;
-        }
-    }
-    ~Loaded() { driver().cuModuleUnload(module_); }
-    Loaded(const Loaded &) = delete;
-
-    // Enqueue what depends on the filters alone.
-    void prepare(const Plan &plan, const Tensors &tensors, CUstream stream) const {
-        for (int i = 0; i < plan.prepare_count; ++i) launch(plan.prepare_at(i), tensors, 0, 0, stream);
-        const conv2d_problem &p = kernel.info.problem;
-        const size_t element = p.dtype == CONV2D_F32 ? 4 : 2;
-        for (int i = 0; i < kernel.constant_count; ++i) {
-            const Constant &constant = kernel.constants[i];
-            CUdeviceptr to = 0;
-            size_t bytes = 0;
-            check(driver().cuModuleGetGlobal(&to, &bytes, module_, constant.name), "cuModuleGetGlobal");
-            CUdeviceptr from = tensors.packed_w;
-            size_t available = static_cast<size_t>(plan.packed_w_bytes.value());
-            if (constant.origin == Argument::w) {
-                from = tensors.w;
-                available = element * p.k * (p.c / p.groups) * p.r * p.s;
-            } else if (constant.origin == Argument::bias) {
-                from = tensors.bias;
-                available = element * p.k;
-            }
-            bytes = bytes < available ? bytes : available;
-            if (from) check(driver().cuMemcpyDtoDAsync(to, from, bytes, stream), "cuMemcpyDtoDAsync");
-        }
-    }
-
-    // Enqueue a forward pass.
-    void forward(const Plan &plan, int32_t n, const Tensors &tensors, CUstream stream) const {
-        const int64_t count = plan.loop_count.value();
-        for (int64_t i = 0; i < count; ++i)
-            for (int at = 0; at < plan.stage_count; ++at)
-                launch(plan.stage_at(at), tensors, n, static_cast<int32_t>(i), stream);
-    }
-
-    const Kernel &kernel;
-    const CUcontext context;
-    const Device device;
-
-private:
-    void launch(const Launch &launch, const Tensors &tensors, int32_t n, int32_t i, CUstream stream) const {
-        Tensors addresses = tensors;
-        void *arguments[MOST_ARGUMENTS];
-        for (int at = 0; at < launch.argument_count; ++at) {
-            switch (launch.arguments[at]) {
-                case Argument::x: arguments[at] = &addresses.x; break;
-                case Argument::w: arguments[at] = &addresses.w; break;
-                case Argument::bias: arguments[at] = &addresses.bias; break;
-                case Argument::y: arguments[at] = &addresses.y; break;
-                case Argument::packed_w: arguments[at] = &addresses.packed_w; break;
-                case Argument::workspace: arguments[at] = &addresses.workspace; break;
-                case Argument::n: arguments[at] = &n; break;
-                case Argument::i: arguments[at] = &i; break;
-            }
-        }
-        const CUfunction function = functions_[launch.entry];
-        const int smem_bytes = static_cast<int>(launch.smem_bytes.value());
-        if (smem_bytes > admitted_[launch.entry]) {  // above 48 KB a function must be allowed to have it
-            check(driver().cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes),
-                  "cuFuncSetAttribute");
-            admitted_[launch.entry] = smem_bytes;
-        }
-        const auto size = [](Int extent) { return static_cast<unsigned>(extent.value()); };
-        check(driver().cuLaunchKernel(function, size(launch.grid.x), size(launch.grid.y), size(launch.grid.z),
-                                      size(launch.block.x), size(launch.block.y), size(launch.block.z), smem_bytes,
-                                      stream, arguments, nullptr),
-              kernel.entries[launch.entry]);
-    }
-
-    CUmodule module_ = nullptr;
-    CUfunction functions_[MOST_STAGES] = {};
-    mutable std::atomic<int> admitted_[MOST_STAGES] = {};  // bytes of dynamic shared memory
-};
 
 CUcontext needed_context() {
     const CUcontext context = current_context();

@@ -23,6 +23,7 @@ from autotune.store import Store
 from autotune.template import load_template, template_files
 from tests.nursery import ForkedRun, Nursery
 
+from .store.builders import H200, config_of, correct, open_scope, run_trial, source_of
 from .tiny import SMALL, Command, Finished, changed, run_module, write_family
 
 JsonRow = dict[str, str | int | float | bool | None]
@@ -293,6 +294,30 @@ def test_export_of_a_gpu_that_has_no_kernels(folder: Path, filled: Path, autotun
     complaint = autotune("export", "small", "--out", "out", "--gpu", "H200").complaint
     assert complaint == "small: expected kernels of one GPU; the database has none: name it with --gpu"
     assert not (folder / "out").exists()
+
+
+def test_kernels_of_several_gpus_are_not_mixed(folder: Path, autotune: Command) -> None:
+    source = source_of(config_of(1))
+    with Store("gpus.db") as store:
+        for device in (H200, dataclasses.replace(H200, name="NVIDIA A100", arch=80)):
+            run_trial(store, open_scope(store, device=device), correct(1, 5.0, source=source), source)
+    complaint = autotune("export", "lenet", "--db", "gpus.db", "--out", "out").complaint
+    assert complaint == (
+        "lenet: expected kernels of one GPU; the database has NVIDIA A100, NVIDIA H200: name it with --gpu"
+    )
+    one = autotune("export", "lenet", "--db", "gpus.db", "--out", "out", "--gpu", "h200").complaint
+    assert "one GPU" not in one, "the builders' header is none, but the GPU was found"
+
+
+def test_proof_without_a_compiler(
+    folder: Path, filled: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    finished = autotune("export", "small", "--out", "out")
+    assert (finished.code, finished.out) == (1, "out/small.one.null.cu\n")
+    assert finished.err.startswith("autotune: no C++ compiler found; ")
+    assert finished.err.endswith("; or leave the proof out with --no-proof\n")
 
 
 def test_templates_are_listed_and_described(autotune: Command, folder: Path) -> None:

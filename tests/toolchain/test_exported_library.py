@@ -1,0 +1,53 @@
+"""An exported library is built by its own CMakeLists.txt, as a user builds it, without a warning."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from autotune.export import export_library
+from autotune.problem import Conv2dProblem
+from autotune.space import BoundTemplate, SearchSpace
+from autotune.toolchain import find_nvcc
+from tests.exports import H200, chosen
+from tests.templates.shipped_families import family
+
+pytestmark = pytest.mark.nvcc
+
+LAYERS = {"direct": Conv2dProblem(40, 2, 9, 11, 4, 3, 3), "direct_strip": Conv2dProblem(40, 2, 40, 44, 4, 3, 3)}
+"""A family that is for sm_75 and newer, and one that is not."""
+
+
+def cmake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run CMake in a folder."""
+    command = [shutil.which("cmake") or "cmake", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+def test_cmake_builds_it_for_several_architectures(tmp_path: Path) -> None:
+    kernels = []
+    for name, problem in LAYERS.items():
+        config = SearchSpace(BoundTemplate(family(name), problem, H200), most_rows=0, sampled_rows=1).default
+        assert config is not None
+        kernels.append(chosen(family(name), problem, config, name))
+    export_library(kernels, tmp_path, ())
+    configured = cmake(
+        *(tmp_path, "-B", "build", f"-DCONV2D_NVCC={find_nvcc()}", "-DCONV2D_ARCHS=75;90"),
+        "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Werror",
+    )
+    assert configured.returncode == 0, configured.stderr
+    assert "tested.direct_strip is not for compute capability 75" in configured.stdout
+    assert "tested.direct is not for" not in configured.stdout
+    built = cmake(tmp_path, "--build", "build")
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert "warning" not in (built.stdout + built.stderr).lower()
+    for name in ("libconv2d.so", "selftest", "benchmark"):
+        assert (tmp_path / "build" / name).is_file()
+    refused = cmake(tmp_path, "-B", "older", f"-DCONV2D_NVCC={find_nvcc()}", "-DCONV2D_ARCHS=75")
+    assert refused.returncode != 0
+    words = " ".join(refused.stderr.split())
+    assert "tested.direct_strip needs a compute capability of at least 80 in CONV2D_ARCHS" in words
