@@ -9,10 +9,11 @@ from autotune.device import DeviceInfo, Environment
 from autotune.export import Chosen
 from autotune.problem import Conv2dProblem, Layer
 from autotune.render import render
-from autotune.space import BoundTemplate
+from autotune.space import BoundTemplate, SearchSpace
 from autotune.store import BestRow, TrialRow
 from autotune.template import KernelTemplate
-from autotune.trial import Config, ErrorStats, Outcome, Timing, Trial
+from autotune.trial import Config, ErrorStats, Outcome, Timing, Trial, Value
+from tests.templates.shipped_families import family
 
 H200 = DeviceInfo("cuda", "NVIDIA H200", arch=90, sm_count=132, memory_bytes=150_109_880_320, l2_bytes=62_914_560)
 TIMING = Timing((10.0, 11.0, 12.0), 11.0, 10.5, 11.5, "cold")
@@ -52,6 +53,23 @@ def chosen(
     return Chosen(BestRow("tested", row.layer, TIMING, "finals", row), source, template.header, None)
 
 
+def kernel(name: str, layer: str, problem: Conv2dProblem, device: DeviceInfo = H200, **pinned: Value) -> Chosen:
+    """The first config of a family with these values."""
+    bound = BoundTemplate(family(name), problem, device)
+    space = SearchSpace(bound, {param: [value] for param, value in pinned.items()}, most_rows=0, sampled_rows=1)
+    assert space.default is not None
+    return chosen(family(name), problem, space.default, layer, device)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """Every file of a folder, by its path there."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+CONSTANT = kernel("direct", "constant", Conv2dProblem(40, 2, 9, 11, 4, 3, 3, epilogue="bias_relu"), filters="constant")
+PACKED = kernel("mma_strip", "packed", Conv2dProblem(8, 3, 12, 13, 8, 3, 3, dtype="f16"), precision="stored")
+CHUNKED = kernel(
+    "im2col_gemm", "chunked", Conv2dProblem(30, 2, 8, 9, 4, 3, 3, pad_h=1), chunk="10", fusion="two_kernels"
+)
+"""One with its filters in constant memory, one that packs them, one with a workspace and several rounds."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune import __version__
+from autotune import __version__, autotune_conv2d
 from autotune.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.export.golden import Golden, golden
@@ -106,6 +106,7 @@ def export_library(chosen: Sequence[Chosen], folder: Path, archs: Sequence[int])
         folder.mkdir(parents=True, exist_ok=True)
         (folder / PROOF).unlink(missing_ok=True)  # of what lay here before
         for name, text in texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"{error.filename}: cannot be written: {error.strerror}; give another --out") from None
@@ -129,7 +130,10 @@ def _strictness(kernel: Chosen) -> tuple[int, bool]:
 def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, str]:
     """Name to content of every file of the library but the kernels and `provenance.json`."""
     templates = shipped("templates") / "export"
-    texts = {name: (templates / name).read_text(encoding="utf-8") for name in COPIED}
+    files = {name: templates / name for name in COPIED}
+    package = Path(autotune_conv2d.__file__).parent
+    files |= {f"python/{package.name}/{path.name}": path for path in sorted(package.glob("*.py"))}
+    texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
     identifiers = _identifiers([kernel.row.name for kernel in served])
     views = [_view(kernel, identifier) for kernel, identifier in zip(served, identifiers, strict=True)]
     values = {

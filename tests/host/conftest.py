@@ -1,14 +1,18 @@
-"""One host device for all tests of this folder."""
+"""One host device, and one exported library built for it, for all tests of this folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from autotune.devices.host import HostDevice
 from autotune.errors import ToolchainError
+from autotune.export import Exported, export_library
+from autotune.export.build import Built, build_for_host
 from autotune.toolchain import find_cxx
+from tests.exports import CHUNKED, CONSTANT, PACKED
 
 from .kernels import Bench
 
@@ -28,3 +32,15 @@ def bench(cxx: str) -> Iterator[Bench]:
     device = HostDevice(cxx)
     yield Bench(device, cxx)
     device.close()
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """A library of three kernels; not to be written to."""
+    return export_library([CONSTANT, PACKED, CHUNKED], tmp_path_factory.mktemp("exported"), ())
+
+
+@pytest.fixture(scope="session")
+def built(exported: Exported, cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """It, on the CPU."""
+    return build_for_host(exported, tmp_path_factory.mktemp("built"), cxx=Path(cxx))

@@ -9,42 +9,14 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StoreError, TemplateError
-from autotune.export import Chosen, Exported, export_library
-from autotune.export.build import Built, build_for_host, self_test
+from autotune.export import Exported, export_library
+from autotune.export.build import Built, self_test
 from autotune.export.proof import NotProven, beside, prove
 from autotune.problem import Conv2dProblem
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.trial import Timing, Value
-from tests.exports import H200, TIMING, chosen, contents
-from tests.templates.shipped_families import family
+from autotune.trial import Timing
+from tests.exports import CHUNKED, CONSTANT, PACKED, TIMING, contents, kernel
 
 pytestmark = pytest.mark.cxx
-
-
-def kernel(name: str, layer: str, problem: Conv2dProblem, **pinned: Value) -> Chosen:
-    """The first config of a family with these values."""
-    bound = BoundTemplate(family(name), problem, H200)
-    space = SearchSpace(bound, {param: [value] for param, value in pinned.items()}, most_rows=0, sampled_rows=1)
-    assert space.default is not None
-    return chosen(family(name), problem, space.default, layer)
-
-
-CONSTANT = kernel("direct", "constant", Conv2dProblem(40, 2, 9, 11, 4, 3, 3, epilogue="bias_relu"), filters="constant")
-PACKED = kernel("mma_strip", "packed", Conv2dProblem(8, 3, 12, 13, 8, 3, 3, dtype="f16"), precision="stored")
-CHUNKED = kernel(
-    "im2col_gemm", "chunked", Conv2dProblem(30, 2, 8, 9, 4, 3, 3, pad_h=1), chunk="10", fusion="two_kernels"
-)
-"""One with its filters in constant memory, one that packs them, one with a workspace and several rounds."""
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    return export_library([CONSTANT, PACKED, CHUNKED], tmp_path_factory.mktemp("exported"), ())
-
-
-@pytest.fixture(scope="module")
-def built(exported: Exported, cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build_for_host(exported, tmp_path_factory.mktemp("built"), cxx=Path(cxx))
 
 
 def test_library_is_right_and_refuses_wrong_calls(built: Built) -> None:

@@ -1,0 +1,122 @@
+"""Arrays of PyCUDA, CuPy, PyTorch and whatever else has `__cuda_array_interface__`: where they lie, streams, memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_TYPESTRS = {"f32": ("<f4",), "f16": ("<f2",), "bf16": ("<V2", "|V2", "<f2")}
+"""How arrays call a storage type; NumPy has no name of its own for bf16."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Where a dense array lies."""
+
+    address: int
+    shape: tuple[int, ...]
+    element_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all elements."""
+        return math.prod(self.shape) * self.element_bytes
+
+
+def view(array: object, what: str, dtype: str | None = None) -> View:
+    """Read an array's description. Raises TypeError or ValueError when it is no dense device array (of this dtype)."""
+    interface: Mapping[str, Any] | None = getattr(array, "__cuda_array_interface__", None)
+    if interface is None:
+        raise TypeError(f"{what}: a {type(array).__name__} is no array on a GPU: it has no __cuda_array_interface__")
+    shape = tuple(int(extent) for extent in interface["shape"])
+    typestr, strides = str(interface["typestr"]), interface.get("strides")
+    if dtype is not None and typestr not in _TYPESTRS[dtype]:
+        raise ValueError(f"{what}: its elements are {typestr}, the problem's {_TYPESTRS[dtype][0]} ({dtype})")
+    element_bytes = int(typestr[2:])
+    if strides is not None and not _dense(shape, strides, element_bytes):
+        raise ValueError(f"{what}: is not contiguous (C order); copy it first")
+    return View(int(interface["data"][0]), shape, element_bytes)
+
+
+def _dense(shape: Sequence[int], strides: Sequence[int], element_bytes: int) -> bool:
+    expected = element_bytes
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def stream_address(stream: object, array: object) -> int:
+    """cudaStream_t of a stream of PyCUDA, CuPy, PyTorch or cuda.core, or a number; None: the one current for the array.
+
+    What has no notion of a current stream, as PyCUDA, gets the default stream.
+    """
+    if stream is None:
+        library = _library_of(array)
+        if library == "cupy":
+            import cupy
+
+            return int(cupy.cuda.get_current_stream().ptr)
+        if library == "torch":
+            import torch
+
+            return int(torch.cuda.current_stream(array.device).cuda_stream)  # type: ignore[attr-defined]
+        return 0
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    for name in ("ptr", "handle", "cuda_stream"):  # of CuPy, PyCUDA, PyTorch
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    return int(stream)  # type: ignore[call-overload]
+
+
+def empty_like(array: object, shape: Sequence[int], stream: int) -> object:
+    """A new array of this shape with the device, kind and dtype of another, to be used on a stream.
+
+    Raises TypeError for an array of none of the libraries that are known here.
+    """
+    library = _library_of(array)
+    if library not in _EMPTY:
+        raise TypeError(
+            f"cannot make an array like a {type(array).__name__}; give `out`, and `workspace` where one is needed"
+        )
+    return _EMPTY[library](array, tuple(shape), stream)
+
+
+def workspace_like(array: object, size_bytes: int, stream: int) -> object:
+    """At least this many bytes of memory where another array lies, to be used on a stream."""
+    return empty_like(array, (math.ceil(size_bytes / view(array, "x").element_bytes),), stream)
+
+
+def _library_of(array: object) -> str:
+    return type(array).__module__.partition(".")[0]
+
+
+def _cupy(array: Any, shape: tuple[int, ...], stream: int) -> object:
+    import cupy
+
+    on = cupy.cuda.ExternalStream(stream) if stream else cupy.cuda.Stream.null
+    with array.device, on:  # its pool gives memory back to the stream that it was taken on
+        return cupy.empty(shape, array.dtype)
+
+
+def _pycuda(array: Any, shape: tuple[int, ...], _: int) -> object:
+    return type(array)(shape, array.dtype)  # freeing it waits for the device
+
+
+def _torch(array: Any, shape: tuple[int, ...], stream: int) -> object:
+    import torch
+
+    default = torch.cuda.default_stream(array.device)
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=array.device) if stream else default):
+        return torch.empty(shape, dtype=array.dtype, device=array.device)
+
+
+_EMPTY: Mapping[str, Callable[[Any, tuple[int, ...], int], object]] = {
+    "cupy": _cupy,
+    "pycuda": _pycuda,
+    "torch": _torch,
+}

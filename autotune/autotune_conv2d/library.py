@@ -1,0 +1,300 @@
+"""The C interface `autotune_conv2d.h` in Python, by ctypes. Arrays are plain device addresses here."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import enum
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ABI_VERSION = 1
+DTYPES = ("f32", "f16", "bf16")
+LAYOUTS = ("nchw", "nhwc")
+EPILOGUES = ("none", "bias", "bias_relu")
+NAMES = ("libconv2d.so", "conv2d.dll")
+
+
+class Status(enum.IntEnum):
+    """conv2d_status: what a call of the library came to."""
+
+    OK = 0
+    BAD_PROBLEM = 1
+    NULL_POINTER = 2
+    MISALIGNED = 3
+    SHORT_WORKSPACE = 4
+    UNSUPPORTED = 5
+    WRONG_DEVICE = 6
+    NO_CONTEXT = 7
+    OUT_OF_MEMORY = 8
+    CUDA_ERROR = 9
+
+
+class Conv2dError(RuntimeError):
+    """The library refused a call; the message is its own words."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+    def __reduce__(self) -> tuple[type[Conv2dError], tuple[Status, str]]:
+        return (Conv2dError, (self.status, str(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One conv2d forward pass: y [N, K, P, Q] = epilogue(conv2d(x [N, C, H, W], w [K, C/groups, R, S])).
+
+    Layout nhwc stores x [N, H, W, C], w [K, R, S, C/groups], y [N, P, Q, K]. Raises ValueError for a dtype, layout or
+    epilogue that there is not; whether the sizes make a convolution is for the library to say.
+    """
+
+    n: int
+    c: int
+    h: int
+    w: int
+    k: int
+    r: int
+    s: int
+    stride_h: int = 1
+    stride_w: int = 1
+    pad_h: int = 0
+    pad_w: int = 0
+    dilation_h: int = 1
+    dilation_w: int = 1
+    groups: int = 1
+    dtype: str = "f32"
+    layout: str = "nchw"
+    epilogue: str = "none"
+
+    def __post_init__(self) -> None:
+        for name, allowed in _WORDS:
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} = {getattr(self, name)!r}: expected one of {', '.join(allowed)}")
+
+    @classmethod
+    def of(cls, sizes: Iterable[int], dtype: str, layout: str, epilogue: str) -> Problem:
+        """The problem with these numbers, in the order of the fields."""
+        return cls(**dict(zip(_SIZES, sizes, strict=True)), dtype=dtype, layout=layout, epilogue=epilogue)
+
+    @property
+    def p(self) -> int:
+        """Output height."""
+        return (self.h + 2 * self.pad_h - (self.r - 1) * self.dilation_h - 1) // self.stride_h + 1
+
+    @property
+    def q(self) -> int:
+        """Output width."""
+        return (self.w + 2 * self.pad_w - (self.s - 1) * self.dilation_w - 1) // self.stride_w + 1
+
+    def x_shape(self, n: int) -> tuple[int, ...]:
+        """Shape of n images as they are stored."""
+        return (n, self.c, self.h, self.w) if self.layout == "nchw" else (n, self.h, self.w, self.c)
+
+    def y_shape(self, n: int) -> tuple[int, ...]:
+        """Shape of n outputs as they are stored."""
+        return (n, self.k, self.p, self.q) if self.layout == "nchw" else (n, self.p, self.q, self.k)
+
+    @property
+    def w_shape(self) -> tuple[int, ...]:
+        """Shape of the filters as they are stored."""
+        c = self.c // self.groups
+        return (self.k, c, self.r, self.s) if self.layout == "nchw" else (self.k, self.r, self.s, c)
+
+    def with_n(self, n: int) -> Problem:
+        """The same shape for another number of images."""
+        return dataclasses.replace(self, n=n)
+
+
+_SIZES = tuple(field.name for field in dataclasses.fields(Problem) if field.type == "int")
+_WORDS = (("dtype", DTYPES), ("layout", LAYOUTS), ("epilogue", EPILOGUES))
+
+
+class _Problem(ctypes.Structure):
+    """conv2d_problem."""
+
+    _fields_ = tuple((name, ctypes.c_int32) for name in (*_SIZES, *(name for name, _ in _WORDS)))
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Problem:
+        numbers = {name: getattr(problem, name) for name in _SIZES}
+        for name, allowed in _WORDS:
+            numbers[name] = allowed.index(getattr(problem, name))
+        return cls(**numbers)
+
+    def problem(self) -> Problem:
+        words = (allowed[getattr(self, name)] for name, allowed in _WORDS)
+        return Problem.of((getattr(self, name) for name in _SIZES), *words)
+
+
+class _Kernel(ctypes.Structure):
+    """conv2d_kernel."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("problem", _Problem),
+        ("accuracy", ctypes.c_char_p),
+        ("deterministic", ctypes.c_int32),
+        ("device", ctypes.c_char_p),
+        ("median_us", ctypes.c_double),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel of the library and what it was tuned for."""
+
+    name: str
+    """study.layer"""
+    problem: Problem
+    """what it was tuned on; it serves other n too"""
+    accuracy: str
+    """fp32, fp32-3xtf32, tf32, fp16, fp16-acc16 or bf16"""
+    deterministic: bool
+    device: str
+    """name of the device it was tuned on"""
+    median_us: float
+    """time of a pass there"""
+
+
+def find_library() -> Path:
+    """The shared library beside this package, in the folder it was exported with or in that folder's `build`.
+
+    Raises FileNotFoundError with the places where it was looked for.
+    """
+    package = Path(__file__).resolve().parent
+    folders = (package, package.parent, package.parent.parent, package.parent.parent / "build")
+    for folder in folders:
+        for name in NAMES:
+            if (folder / name).is_file():
+                return folder / name
+    places = ", ".join(map(str, folders))
+    raise FileNotFoundError(f"no {NAMES[0]} in {places}; build it (see README.md there), or give its path")
+
+
+class Library:
+    """The shared library, loaded."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        """Load a library; `path` None: the one that `find_library` finds.
+
+        Raises OSError when it cannot be loaded, ImportError when it has another interface than this loader.
+        """
+        self.path = find_library() if path is None else Path(path).resolve()
+        self._c = ctypes.CDLL(str(self.path))
+        try:
+            version = int(self._c.conv2d_abi_version())
+        except AttributeError:
+            raise ImportError(f"{self.path} is not a library that autotune exported") from None
+        if version != ABI_VERSION:
+            raise ImportError(
+                f"{self.path} has version {version} of the interface and this loader version {ABI_VERSION}; "
+                "take the python folder that was exported with it"
+            )
+        _declare(self._c)
+
+    @property
+    def version(self) -> str:
+        """What wrote the library, such as `autotune 0.1.0`."""
+        return bytes(self._c.conv2d_library_version()).decode()
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of the library."""
+        return tuple(self._kernel(index) for index in range(self._c.conv2d_kernel_count()))
+
+    def _kernel(self, index: int) -> Kernel:
+        found = _Kernel()
+        self.call("conv2d_kernel_at", index, ctypes.byref(found))
+        words = (found.name.decode(), found.problem.problem(), found.accuracy.decode())
+        return Kernel(*words, bool(found.deterministic), found.device.decode(), found.median_us)
+
+    def kernel_name(self, problem: Problem) -> str | None:
+        """The kernel that serves a problem on the current context's device; None where there is none."""
+        name = self._c.conv2d_kernel_name(ctypes.byref(_Problem.of(problem)))
+        return None if name is None else bytes(name).decode()
+
+    def workspace_bytes(self, problem: Problem) -> int:
+        """Bytes of workspace of a pass on the current context's device. Raises Conv2dError without a kernel for it."""
+        size = ctypes.c_uint64()
+        self.call("conv2d_workspace_size", ctypes.byref(_Problem.of(problem)), ctypes.byref(size))
+        return size.value
+
+    def prepare(self, problem: Problem, w: int, bias: int = 0, stream: int = 0) -> Handle:
+        """Choose the kernel for a problem on the current context's device and copy filters and bias into a handle.
+
+        `w` and `bias` are device addresses; once the stream has reached this point they may be changed or freed, and
+        the handle may be run on other streams. Raises Conv2dError.
+        """
+        address = ctypes.c_void_p()
+        self.call("conv2d_prepare", ctypes.byref(_Problem.of(problem)), w, bias, stream, ctypes.byref(address))
+        return Handle(self, address)
+
+    def call(self, function: str, *arguments: object) -> None:
+        """Call a function that returns a status. Raises Conv2dError when it is not OK."""
+        status = getattr(self._c, function)(*arguments)
+        if status != Status.OK:
+            message = bytes(self._c.conv2d_status_text(status)).decode()
+            more = bytes(self._c.conv2d_last_error()).decode()
+            raise Conv2dError(Status(status), f"{message} ({more})" if more else message)
+
+
+def _declare(c: ctypes.CDLL) -> None:
+    """Types of what is called: an address must not be cut to an int."""
+    pointer, size = ctypes.c_void_p, ctypes.c_uint64
+    arguments: dict[str, tuple[type, ...]] = {
+        "conv2d_workspace_size": (pointer, pointer),
+        "conv2d_prepare": (pointer, pointer, pointer, pointer, pointer),
+        "conv2d_handle_workspace_size": (pointer, ctypes.c_int32, pointer),
+        "conv2d_run": (pointer, ctypes.c_int32, pointer, pointer, pointer, size, pointer),
+        "conv2d_handle_kernel_name": (pointer,),
+        "conv2d_release": (pointer,),
+        "conv2d_kernel_name": (pointer,),
+        "conv2d_status_text": (ctypes.c_int,),
+        "conv2d_last_error": (),
+        "conv2d_library_version": (),
+        "conv2d_kernel_at": (ctypes.c_int32, pointer),
+    }
+    texts = ("handle_kernel_name", "kernel_name", "status_text", "last_error", "library_version")
+    for name, types in arguments.items():
+        getattr(c, name).argtypes = types
+    for name in texts:
+        getattr(c, f"conv2d_{name}").restype = ctypes.c_char_p
+
+
+class Handle:
+    """Filters made ready for one problem's shape on one device; freed by `release` or when nothing refers to it.
+
+    It may run on several streams at once, each with a workspace of its own.
+    """
+
+    def __init__(self, library: Library, address: ctypes.c_void_p) -> None:
+        self._library = library
+        self._address = address.value
+        # Freeing waits for the device to be done with it. Not at exit: the driver may be gone by then.
+        self._free = weakref.finalize(self, library._c.conv2d_release, self._address)
+        self._free.atexit = False
+
+    @property
+    def kernel_name(self) -> str:
+        """study.layer of its kernel."""
+        return bytes(self._library._c.conv2d_handle_kernel_name(self._address)).decode()
+
+    def workspace_bytes(self, n: int) -> int:
+        """Bytes of workspace of a pass over n images. Raises Conv2dError where the kernel does not serve so many."""
+        size = ctypes.c_uint64()
+        self._library.call("conv2d_handle_workspace_size", self._address, n, ctypes.byref(size))
+        return size.value
+
+    def run(self, n: int, x: int, y: int, workspace: int = 0, workspace_bytes: int = 0, stream: int = 0) -> None:
+        """Enqueue a pass over n images; all are device addresses. Raises Conv2dError.
+
+        Nothing is allocated and nothing waits, so that it may be captured into a CUDA graph.
+        """
+        self._library.call("conv2d_run", self._address, n, x, y, workspace, workspace_bytes, stream)
+
+    def release(self) -> None:
+        """Wait for the device to be done with the handle and free it; it must not be run again."""
+        self._free()
+        self._address = None

@@ -1,0 +1,76 @@
+"""A process whose CUDA driver is the host device's: there an exported library runs on the CPU, called from Python."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from autotune.devices.host_compile import DRIVER_NAME
+from autotune.export.build import Built
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+Array = npt.NDArray[np.float32]
+
+
+class OnHostDriver:
+    """Runs functions of a module in the process, each with the library's path as its first argument."""
+
+    def __init__(self, pool: ProcessPoolExecutor, library: str) -> None:
+        self._pool = pool
+        self._library = library
+
+    def __call__(
+        self, function: Callable[Concatenate[str, Given], Answer], *args: Given.args, **kwargs: Given.kwargs
+    ) -> Answer:
+        """What the function returns or raises."""
+        return self._pool.submit(function, self._library, *args, **kwargs).result(timeout=120)
+
+
+@contextmanager
+def host_driver(built: Built) -> Iterator[OnHostDriver]:
+    """The process for a library that was built for the host."""
+    pool = ProcessPoolExecutor(1, get_context("spawn"), make_context_current)
+    with pool:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in built.environment.items():
+                patch.setenv(name, value)
+            pool.submit(int).result(timeout=120)  # starts it, with the environment of now
+        yield OnHostDriver(pool, str(built.library))
+
+
+def make_context_current() -> None:
+    """Give the calling thread the host device's context, as the CUDA runtime does for its callers."""
+    driver, context = ctypes.CDLL(DRIVER_NAME), ctypes.c_void_p()
+    assert not driver.cuInit(0)
+    assert not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    assert not driver.cuCtxSetCurrent(context)
+
+
+class DeviceArray:
+    """A NumPy array as an array on a GPU."""
+
+    def __init__(self, array: npt.NDArray[np.generic]) -> None:
+        self.array = array
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        held = self.array.__array_interface__
+        return {**held, "version": 3, "strides": None if self.array.flags.c_contiguous else self.array.strides}
+
+
+def device_array(array: npt.NDArray[np.generic]) -> DeviceArray:
+    """A copy at an address that the library takes."""
+    room = np.empty(array.nbytes + 64, np.uint8)
+    begin = -room.ctypes.data % 64
+    placed = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    placed[...] = array
+    return DeviceArray(placed)

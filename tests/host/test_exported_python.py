@@ -1,0 +1,228 @@
+"""The Python loader of an exported folder, its library on the CPU: right for any n, and clear about what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from autotune.autotune_conv2d import Conv2d, Conv2dError, Kernel, Library, Problem, Status
+from autotune.autotune_conv2d.arrays import stream_address
+from autotune.autotune_conv2d.library import ABI_VERSION
+from autotune.export import Exported
+from autotune.export.build import Built
+from autotune.shipped import shipped
+from tests import exports
+from tests.host.host_driver import Array, DeviceArray, OnHostDriver, device_array, host_driver
+
+pytestmark = pytest.mark.cxx
+
+RELU, CHUNKED = (Problem(**asdict(tested.problem)) for tested in (exports.CONSTANT, exports.CHUNKED))
+"""A kernel with its filters in constant memory, and one with a workspace."""
+
+
+@pytest.fixture(scope="module")
+def on_cpu(built: Built) -> Iterator[OnHostDriver]:
+    with host_driver(built) as run:
+        yield run
+
+
+def normal(*shape: int) -> Array:
+    """Values of a normal distribution, the same for the same shape."""
+    return np.random.default_rng(7).standard_normal(shape, np.float32)
+
+
+def expected(problem: Problem, x: Array, w: Array, bias: Array) -> Array:
+    """The convolution by its definition, for these two problems."""
+    padded = np.pad(x, ((0, 0), (0, 0), (problem.pad_h,) * 2, (problem.pad_w,) * 2))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], axis=(2, 3))
+    y: Array = np.einsum("ncpqrs,kcrs->nkpq", windows, w)
+    return np.maximum(y + bias[:, None, None], 0) if problem.epilogue == "bias_relu" else y
+
+
+def made(library: str, problem: Problem, w: Array, bias: Array) -> Conv2d:
+    """A convolution whose filters were overwritten once they were prepared."""
+    w_there, bias_there = device_array(w), device_array(bias) if problem.epilogue != "none" else None
+    conv = Conv2d(problem, w_there, bias_there, library=Library(library))
+    w_there.array[...] = np.nan
+    return conv
+
+
+def outputs(library: str, problem: Problem, w: Array, bias: Array, images: list[Array]) -> list[Array]:
+    conv = made(library, problem, w, bias)
+    answers = []
+    for x in images:
+        out = device_array(np.full(problem.y_shape(len(x)), np.nan, np.float32))
+        workspace = device_array(np.empty(max(1, conv.workspace_bytes(len(x))), np.uint8))
+        assert conv(device_array(x), out, workspace=workspace) is out
+        answers.append(np.array(out.array, np.float32))
+    conv.handle.release()
+    return answers
+
+
+@pytest.mark.parametrize("problem", [RELU, CHUNKED], ids=["constant memory", "workspace"])
+def test_is_right_for_any_n(problem: Problem, on_cpu: OnHostDriver) -> None:
+    w, bias = normal(*problem.w_shape), normal(problem.k)
+    images = [normal(*problem.x_shape(n)) for n in (1, 7, problem.n)]
+    for x, y in zip(images, on_cpu(outputs, problem, w, bias, images), strict=True):
+        np.testing.assert_allclose(y, expected(problem, x, w, bias), rtol=1e-4, atol=1e-4)
+
+
+def kernels(library: str) -> tuple[str, tuple[Kernel, ...]]:
+    return Library(library).version, Library(library).kernels()
+
+
+def test_kernels_are_those_of_the_provenance(exported: Exported, on_cpu: OnHostDriver) -> None:
+    version, found = on_cpu(kernels)
+    provenance = json.loads((exported.folder / "provenance.json").read_text())
+    assert version == f"autotune {provenance['autotune']}"
+    assert [one.name for one in found] == [one["name"] for one in provenance["kernels"]]
+    assert [asdict(one.problem) for one in found] == [asdict(one.problem) for one in exported.served]
+    assert [one.accuracy for one in found] == ["fp32", "fp16", "fp32"]
+    assert [one.deterministic for one in found] == [one["deterministic"] for one in provenance["kernels"]]
+
+
+def names(library: str, problems: list[Problem]) -> list[str | None]:
+    return [Library(library).kernel_name(problem) for problem in problems]
+
+
+def test_kernel_of_a_problem_has_a_name(on_cpu: OnHostDriver) -> None:
+    assert on_cpu(names, [RELU, RELU.with_n(3), replace(RELU, epilogue="none")]) == ["tested.constant"] * 2 + [None]
+
+
+def refused(library: str, what: str) -> None:
+    """Do something that is refused."""
+    w, bias = normal(*RELU.w_shape), normal(RELU.k)
+    images = normal(*RELU.x_shape(3))
+    x, out = device_array(images), device_array(normal(*RELU.y_shape(3)))
+    conv, chunked = made(library, RELU, w, bias), made(library, CHUNKED, w, bias)
+    misaligned = device_array(np.zeros(images.size + 1, np.float32)).array[1:].reshape(images.shape)
+    calls: dict[str, Callable[[], object]] = {
+        "no kernel": lambda: made(library, replace(RELU, epilogue="none"), w, bias),
+        "no convolution": lambda: made(library, replace(RELU, h=2), w, bias),
+        "no bias": lambda: Conv2d(RELU, device_array(w), library=Library(library)),
+        "a bias too many": lambda: Conv2d(CHUNKED, device_array(w), device_array(bias), library=Library(library)),
+        "filters": lambda: made(library, RELU, normal(4, 2, 3, 4), bias),
+        "images": lambda: conv(device_array(normal(3, 2, 9, 12)), out),
+        "halves": lambda: conv(device_array(images.astype(np.float16)), out),
+        "strides": lambda: conv(DeviceArray(np.swapaxes(normal(3, 2, 11, 9), 2, 3)), out),
+        "out": lambda: conv(x, device_array(normal(*RELU.y_shape(2)))),
+        "no out": lambda: conv(x),
+        "not on a GPU": lambda: conv(images, out),
+        "address": lambda: conv(DeviceArray(misaligned), out),
+        "workspace": lambda: chunked(
+            device_array(normal(*CHUNKED.x_shape(3))),
+            device_array(normal(*CHUNKED.y_shape(3))),
+            workspace=device_array(np.empty(8, np.uint8)),
+        ),
+    }
+    calls[what]()
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "words"),
+    [
+        ("no kernel", Conv2dError, "the library has no kernel for this problem"),
+        ("no convolution", Conv2dError, "no convolution"),
+        ("no bias", TypeError, "bias: a NoneType is no array on a GPU"),
+        ("a bias too many", ValueError, "bias: the problem has none; give epilogue='bias' or 'bias_relu'"),
+        ("filters", ValueError, "w: has shape (4, 2, 3, 4), expected (4, 2, 3, 3)"),
+        ("images", ValueError, "x: has shape (3, 2, 9, 12), expected (3, 2, 9, 11)"),
+        ("halves", ValueError, "x: its elements are <f2, the problem's <f4 (f32)"),
+        ("strides", ValueError, "x: is not contiguous (C order); copy it first"),
+        ("out", ValueError, "out: has shape (2, 4, 7, 9), expected (3, 4, 7, 9)"),
+        ("no out", TypeError, "cannot make an array like a DeviceArray; give `out`"),
+        ("not on a GPU", TypeError, "x: a ndarray is no array on a GPU: it has no __cuda_array_interface__"),
+        ("address", Conv2dError, "a device pointer is not a multiple of 16 bytes"),
+        ("workspace", Conv2dError, "the workspace is smaller than the size query says"),
+    ],
+)
+def test_what_is_wrong_is_said(what: str, error: type[Exception], words: str, on_cpu: OnHostDriver) -> None:
+    with pytest.raises(error, match=re.escape(words)):
+        on_cpu(refused, what)
+
+
+def status_of_a_thread_without_a_context(library: str) -> Status | None:
+    found = []
+
+    def prepare() -> None:
+        try:
+            made(library, RELU, normal(*RELU.w_shape), normal(RELU.k))
+        except Conv2dError as error:
+            found.append(error.status)
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    thread.join()
+    return found[0] if found else None
+
+
+def test_thread_without_a_context_is_told(on_cpu: OnHostDriver) -> None:
+    assert on_cpu(status_of_a_thread_without_a_context) == Status.NO_CONTEXT
+
+
+def test_exported_package_finds_the_library_beside_it(exported: Exported, built: Built, tmp_path: Path) -> None:
+    python, program = tmp_path / "python", "import autotune_conv2d as a; print(a.Library().path)"
+    shutil.copytree(exported.folder / "python", python)
+    missing = alone(python, program)
+    places = (python / "autotune_conv2d", python, tmp_path, tmp_path / "build")
+    assert f"FileNotFoundError: no libconv2d.so in {', '.join(map(str, places))}; build it" in missing
+    for place in reversed(places):
+        place.mkdir(exist_ok=True)
+        shutil.copy(built.library, place)
+        assert alone(python, program).strip() == str(place / "libconv2d.so")
+
+
+def alone(python: Path, program: str) -> str:
+    """What a program prints that has nothing but an exported python folder and the standard library."""
+    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(python)!r})\n{program}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def test_other_libraries_are_refused(cxx: str, tmp_path: Path) -> None:
+    for name, text in (("newer", 'extern "C" int conv2d_abi_version() { return 99; }'), ("foreign", "int nothing;")):
+        (tmp_path / f"{name}.cpp").write_text(text)
+        command = [cxx, "-shared", "-fPIC", "-o", str(tmp_path / f"{name}.so"), str(tmp_path / f"{name}.cpp")]
+        subprocess.run(command, check=True)
+    with pytest.raises(ImportError, match=f"has version 99 of the interface and this loader version {ABI_VERSION}"):
+        Library(tmp_path / "newer.so")
+    with pytest.raises(ImportError, match="is not a library that autotune exported"):
+        Library(tmp_path / "foreign.so")
+    with pytest.raises(OSError, match=r"nothing\.so"):
+        Library(tmp_path / "nothing.so")
+
+
+def test_words_that_a_problem_cannot_have_are_refused() -> None:
+    with pytest.raises(ValueError, match="layout = 'chwn': expected one of nchw, nhwc"):
+        replace(RELU, layout="chwn")
+
+
+def test_loader_and_header_say_the_same() -> None:
+    header = (shipped("templates") / "export" / "autotune_conv2d.h").read_text()
+    assert f"#define CONV2D_ABI_VERSION {ABI_VERSION}\n" in header
+    statuses = re.findall(r"CONV2D_(\w+) = (\d+)", header[: header.index("} conv2d_status;")])
+    assert {name: int(number) for name, number in statuses} == {status.name: status.value for status in Status}
+
+
+def test_streams_of_every_library_are_understood() -> None:
+    array = object()
+    kinds = (
+        SimpleNamespace(ptr=5),  # CuPy
+        SimpleNamespace(handle=5),  # PyCUDA
+        SimpleNamespace(cuda_stream=5),  # PyTorch
+        SimpleNamespace(__cuda_stream__=lambda: (0, 5)),  # cuda.core
+        5,
+    )
+    assert [stream_address(stream, array) for stream in kinds] == [5] * 5
+    assert stream_address(None, array) == 0
