@@ -1,4 +1,4 @@
-"""PyTorch's convolution (cuDNN) as a contender on a CUDA device. The only importer of torch.
+"""PyTorch's convolution (cuDNN) as a contender on a CUDA device.
 
 PyTorch lives in the device's primary context, as `devices.cuda` does, and both use the default stream, so that the
 same events time them.

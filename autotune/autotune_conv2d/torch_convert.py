@@ -1,0 +1,279 @@
+"""Tuned kernels in the place of a PyTorch network's convolutions, wherever they are faster."""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, fx, nn
+
+from .library import Conv2dError, Library, Problem, find_library
+from .torch_layers import ConvLayer, TrainingMode, read_network, with_relu
+from .torch_operator import OPERATOR, Runtime, load, runtime_of
+
+ROUNDS = 21  # of a race; its result is their median
+SAMPLE_MS = 1.0  # that the passes of one sample take together
+MOST_PASSES = 100  # in a sample
+MARGIN = 0.02  # fraction by which a kernel must be faster to win; otherwise PyTorch's convolution stays
+WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
+
+
+class TunedConv2d(nn.Conv2d):
+    """A convolution that runs a library's kernel on images of the shape it was made for, any number of them.
+
+    It has the parameters of the `nn.Conv2d` that it replaces, under the same names. Images of another shape or on
+    another type of device go through PyTorch's convolution. A change of the parameters in place, or by
+    `load_state_dict`, is noticed; one through `.data` is not.
+    """
+
+    def __init__(self, conv: nn.Conv2d, problem: Problem, library: str) -> None:
+        """Take over a convolution's parameters; `problem` says shapes, layout, and whether a ReLU is part of it."""
+        sizes = (conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation)
+        super().__init__(*sizes, conv.groups, bias=conv.bias is not None, device="meta")
+        self.weight, self.bias = conv.weight, conv.bias
+        self.problem = problem
+        self._x_sizes = (problem.c, problem.h, problem.w)
+        self._relu = problem.epilogue == "bias_relu"
+        self._arguments = (
+            *(conv.stride, (problem.pad_h, problem.pad_w), conv.dilation, conv.groups),
+            *(self._relu, problem.layout == "nhwc", library),
+        )
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """y [N, K, P, Q] of x [N, C, H, W]."""
+        if x.shape[1:] == self._x_sizes and runtime_of(x.device) is not None:
+            tuned: Tensor = OPERATOR(x, self.weight, self.bias, *self._arguments)
+            return tuned
+        y = super().forward(x)
+        return torch.relu(y) if self._relu else y
+
+    def train(self, mode: bool = True) -> TunedConv2d:  # noqa: FBT001, FBT002 - as nn.Module has it
+        """Raises TrainingMode unless `mode` is False."""
+        if mode:
+            raise TrainingMode("a TunedConv2d is for inference alone: train the network that it was converted from")
+        return super().train(mode)
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        return f"{super().extra_repr()}, tuned for {self.problem.layout} images of {self.problem.h} x {self.problem.w}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of a convolution."""
+
+    layer: str
+    """its path in the network"""
+    problem: Problem | None
+    """what was looked for in the library, with the ReLU where one follows"""
+    kernel: str
+    """study.layer; empty where there is none"""
+    tuned_us: float | None
+    """a pass of the kernel; None where it was not timed"""
+    torch_us: float | None
+    """a pass of PyTorch's convolution, and ReLU where the kernel has one, in turns with the kernel's"""
+    swapped: bool
+    why: str
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Its line of the table."""
+        p = self.problem
+        sizes = ("", "") if p is None else (f"{p.n}x{p.c}x{p.h}x{p.w}", f"{p.k}x{p.c // p.groups}x{p.r}x{p.s}")
+        times = ("" if time_us is None else f"{time_us:.1f}" for time_us in (self.tuned_us, self.torch_us))
+        return (self.layer, *sizes, self.kernel, *times, "win" if self.swapped else "left", self.why)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A row for each convolution; printed, it is a table."""
+
+    rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        head = ("layer", "x", "filters", "kernel", "tuned us", "PyTorch us", "", "why")
+        table = [head, *(row.words for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip() for line in table
+        ]
+        wins = sum(row.swapped for row in self.rows)
+        return "\n".join([*lines, f"{wins} of {len(self.rows)} convolutions run tuned kernels"])
+
+
+def convert(
+    module: nn.Module,
+    example: object,
+    *,
+    library: str | Path | None = None,
+    margin: float = MARGIN,
+    graphs: bool = False,
+) -> tuple[nn.Module, Report]:
+    """A copy of a network in which tuned kernels run the convolutions that they are faster at, and what became of each.
+
+    `example` is a tensor on the GPU, a tuple of arguments, or the sizes of one tensor: kernels are chosen and timed for
+    its shapes, with cudnn.benchmark on. Biases are part of the kernels, and so is a ReLU that alone reads a
+    convolution's output, if the library has that kernel; where that ReLU is no module in an nn.Sequential, the copy is
+    a `torch.fx.GraphModule`. No parameter of the copy requires gradients.
+
+    `library` None: the one that `find_library` finds. `margin`: fraction by which a kernel must be faster. `graphs`:
+    time passes that are replayed from CUDA graphs, as `torch.compile(mode="reduce-overhead")` runs them, and not calls
+    from Python, which for small layers take longer than the kernels.
+
+    Raises TrainingMode for a network in training mode, Conv2dError when the library fails.
+    """
+    network = copy.deepcopy(module).requires_grad_(requires_grad=False)
+    read = read_network(network, example)
+    path = str(find_library() if library is None else Path(library).resolve())
+    judge = _Judge(path, margin, _Race(path, graphs=graphs))
+    rows, fused = [], []
+    parts: dict[str, TunedConv2d] = {}
+    with torch.no_grad(), _cudnn_benchmark():
+        for layer in read.layers:
+            row = judge.row(layer)
+            rows.append(row)
+            if row.swapped and row.problem is not None:
+                parts[layer.name] = TunedConv2d(layer.conv, row.problem, path)
+                if row.problem.epilogue == "bias_relu" and layer.relu is not None:
+                    fused.append(layer.relu)
+    if read.graph is not None and fused:
+        network = read.graph
+    for relu in fused:
+        _remove(network, relu)
+    for name, part in parts.items():
+        network = _replaced(network, name, part)
+    if isinstance(network, fx.GraphModule):
+        network.recompile()
+    return network, Report(tuple(rows))
+
+
+def _remove(network: nn.Module, relu: fx.Node | str) -> None:
+    if isinstance(relu, str):
+        network.set_submodule(relu, nn.Identity())
+    else:
+        relu.replace_all_uses_with(relu.all_input_nodes[0])
+        relu.graph.erase_node(relu)
+
+
+def _replaced(network: nn.Module, name: str, part: nn.Module) -> nn.Module:
+    """The network with another part of this name; the part itself where it is all there is."""
+    if not name:
+        return part
+    network.set_submodule(name, part)
+    return network
+
+
+@contextmanager
+def _cudnn_benchmark() -> Iterator[None]:
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+class _Judge:
+    """Decides about convolutions; those of one problem are timed once."""
+
+    def __init__(self, path: str, margin: float, race: _Race) -> None:
+        self._margin = margin
+        self._race = race
+        self._library: Library = load(path)
+        self._accuracy = {kernel.name: kernel.accuracy for kernel in self._library.kernels()}
+        self._times: dict[Problem, tuple[float, float] | None] = {}
+
+    def row(self, layer: ConvLayer) -> Row:
+        """What becomes of a layer."""
+        if layer.problem is None:
+            return Row(layer.name, None, "", None, None, swapped=False, why=layer.why_not)
+        device = layer.conv.weight.device
+        runtime = runtime_of(device)
+        if runtime is None:
+            return Row(layer.name, layer.problem, "", None, None, swapped=False, why=f"is on {device}, not on a GPU")
+        problem, kernel, why_not = layer.problem, "", ""
+        with runtime.current(device):
+            if layer.relu is not None:
+                problem = with_relu(layer.problem)
+                kernel, why_not = self._serves(problem)
+            if not kernel:
+                problem = layer.problem
+                kernel, why_not = self._serves(problem)
+        if why_not:
+            return Row(layer.name, problem, kernel, None, None, swapped=False, why=why_not)
+        if problem not in self._times:
+            self._times[problem] = self._race.times_us(layer.conv, problem, runtime)
+        times = self._times[problem]
+        if times is None:
+            return Row(
+                layer.name, problem, kernel, None, None, swapped=False, why="computes something else than PyTorch"
+            )
+        ratio = times[1] / times[0]
+        of = "PyTorch's with its ReLU" if problem.epilogue == "bias_relu" else "PyTorch's"
+        why = f"{ratio:.2f} times as fast as {of}" if ratio > 1 else f"takes {1 / ratio:.2f} times as long as {of}"
+        return Row(layer.name, problem, kernel, *times, swapped=ratio > 1 + self._margin, why=why)
+
+    def _serves(self, problem: Problem) -> tuple[str, str]:
+        """The kernel for a problem on the current device, or nothing, and why it will not do, or nothing."""
+        try:
+            self._library.workspace_bytes(problem)
+        except Conv2dError as error:
+            return "", str(error)
+        name = self._library.kernel_name(problem) or ""
+        accuracy = self._accuracy[name]
+        if accuracy == "tf32" and not torch.backends.cudnn.allow_tf32:
+            return name, "computes in TF32, and torch.backends.cudnn.allow_tf32 is off"
+        if accuracy == "fp16-acc16":
+            return name, "sums in half precision, which PyTorch's convolution does not"
+        return name, ""
+
+
+class _Race:
+    """Times tuned layers in turns with PyTorch's own."""
+
+    def __init__(self, library: str, *, graphs: bool) -> None:
+        self._library = library
+        self._graphs = graphs
+
+    def times_us(self, conv: nn.Conv2d, problem: Problem, runtime: Runtime) -> tuple[float, float] | None:
+        """Median microseconds of a pass of the tuned layer and of PyTorch's own; None where they disagree."""
+        memory_format = torch.channels_last if problem.layout == "nhwc" else torch.contiguous_format
+        device, shape = conv.weight.device, (problem.n, problem.c, problem.h, problem.w)
+        x = torch.empty(shape, dtype=conv.weight.dtype, device=device, memory_format=memory_format).normal_()
+        tuned = TunedConv2d(conv, problem, self._library)
+
+        def own(x: Tensor) -> Tensor:
+            y = conv(x)
+            return torch.relu_(y) if problem.epilogue == "bias_relu" else y
+
+        expected = own(x).float()
+        if not (tuned(x).float() - expected).abs().max() <= WRONG * expected.abs().max():
+            return None
+        samples = [self._sample(layer, x, runtime) for layer in (tuned, own)]
+        rounds = [(samples[0](), samples[1]()) for _ in range(ROUNDS)]
+        tuned_us, own_us = (statistics.median(times) for times in zip(*rounds, strict=True))
+        return tuned_us, own_us
+
+    def _sample(self, layer: Callable[[Tensor], Tensor], x: Tensor, runtime: Runtime) -> Callable[[], float]:
+        """A function that measures microseconds of a pass over as many passes as take SAMPLE_MS."""
+
+        def run(passes: int) -> None:
+            for _ in range(passes):
+                layer(x)
+
+        run(3)  # in the first, cudnn.benchmark chooses its algorithm
+        once_ms = runtime.time_ms(x.device, partial(run, 3)) / 3
+        passes = min(MOST_PASSES, math.ceil(SAMPLE_MS / once_ms))
+        body: Callable[[], None] = partial(run, passes)
+        if self._graphs:
+            body = runtime.recorded(x.device, body)
+            body()
+        return lambda: 1000 * runtime.time_ms(x.device, body) / passes

@@ -1,0 +1,330 @@
+"""The PyTorch operator `autotune_conv2d::conv2d`: a convolution by a kernel of an exported library, for inference.
+
+It is functional, has rules for fake tensors (`torch.compile`) and autocast, runs on the current stream of its input's
+device, and may be captured into CUDA graphs. Filters are prepared when a weight is first used with a shape, and again
+when it changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .library import Handle, Library, Problem, find_library
+from .torch_layers import DTYPES, TrainingMode
+
+_ALIGNMENT = 16  # bytes: CONV2D_ALIGNMENT
+
+
+class Runtime(Protocol):
+    """What is asked of a kind of device."""
+
+    def current(self, device: torch.device) -> AbstractContextManager[object]:
+        """Make a device the calling thread's for a while."""
+
+    def stream(self, device: torch.device) -> int:
+        """The current stream, as the library takes it."""
+
+    def synchronize(self, device: torch.device) -> None:
+        """Wait for the current stream."""
+
+    def capturing(self) -> bool:
+        """Whether the current stream is being captured into a graph."""
+
+    def recorded(self, device: torch.device, run: Callable[[], None]) -> Callable[[], None]:
+        """What `run` enqueues as a graph; the function replays it."""
+
+    def time_ms(self, device: torch.device, run: Callable[[], None]) -> float:
+        """Time of what `run` enqueues on the current stream, from its beginning to its end."""
+
+
+class Cuda:
+    """PyTorch's CUDA devices."""
+
+    def current(self, device: torch.device) -> AbstractContextManager[object]:
+        return torch.cuda.device(device)
+
+    def stream(self, device: torch.device) -> int:
+        return int(torch.cuda.current_stream(device).cuda_stream)
+
+    def synchronize(self, device: torch.device) -> None:
+        torch.cuda.current_stream(device).synchronize()
+
+    def capturing(self) -> bool:
+        return torch.cuda.is_current_stream_capturing()
+
+    def recorded(self, device: torch.device, run: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(device), torch.cuda.graph(graph):
+            run()
+        return graph.replay
+
+    def time_ms(self, device: torch.device, run: Callable[[], None]) -> float:
+        with torch.cuda.device(device):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            run()
+            end.record()
+            end.synchronize()
+            return float(start.elapsed_time(end))
+
+
+def support(device_type: str, runtime: Runtime) -> None:
+    """Let the operator run on a type of device, such as cuda."""
+    key = device_type.upper()
+    _RUNTIMES[device_type] = runtime
+    _REGISTRATIONS.impl("conv2d", _run, key)
+    _REGISTRATIONS.impl("conv2d", _under_autocast, f"Autocast{key}")
+
+
+def runtime_of(device: torch.device) -> Runtime | None:
+    """What the operator runs with on a device; None where it does not."""
+    return _RUNTIMES.get(device.type)
+
+
+@functools.cache
+def load(path: str) -> Library:
+    """A library, loaded once in a process."""
+    return Library(path)
+
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    relu: bool = False,
+    channels_last: bool = False,
+    library: str | None = None,
+) -> Tensor:
+    """`torch.nn.functional.conv2d`, and a ReLU if asked for, by the library's kernel for x's shape.
+
+    x, weight and bias are of one dtype and on one device; `channels_last`: the kernel is one for NHWC, and so is what
+    is returned. `library` is a path, None: the one that `find_library` finds. Raises Conv2dError where the library has
+    no kernel, TrainingMode where gradients are wanted.
+    """
+    path = str(find_library()) if library is None else library
+    made: Tensor = OPERATOR(x, weight, bias, stride, padding, dilation, groups, relu, channels_last, path)
+    return made
+
+
+def problem_of(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *,
+    relu: bool,
+    channels_last: bool,
+) -> Problem:
+    """The problem that a call of the operator is."""
+    epilogue = "none" if bias is None else "bias_relu" if relu else "bias"
+    k, _, r, s = weight.shape
+    sizes = (*x.shape, k, r, s, *stride, *padding, *dilation, groups)
+    return Problem.of(sizes, DTYPES[x.dtype], "nhwc" if channels_last else "nchw", epilogue)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A kernel with its filters, ready to run for a shape."""
+
+    handle: Handle
+    workspace_bytes: int
+    y_shape: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Filters:
+    """What is prepared of a weight and its bias as they were at some time."""
+
+    stamp: tuple[object, ...]
+    weight: Tensor
+    """keeps the memory, so that no other tensor comes to have the same address; so does the bias"""
+    bias: Tensor | None
+    captured: list[Handle]
+    """in CUDA graphs, which may be replayed as long as the weight lives; also of earlier values"""
+    handles: dict[tuple[object, ...], Handle] = field(default_factory=dict)
+    """by shape and kernel"""
+    passes: dict[tuple[object, ...], _Pass] = field(default_factory=dict)
+    """by shape and number of images"""
+
+
+_PREPARED: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weight to _Filters
+_PREPARING = threading.Lock()
+_RUNTIMES: dict[str, Runtime] = {}
+_REGISTRATIONS = torch.library.Library("autotune_conv2d", "DEF")
+_REGISTRATIONS.define(
+    "conv2d(Tensor x, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, "
+    "SymInt groups, bool relu, bool channels_last, str library) -> Tensor"
+)
+OPERATOR = torch.ops.autotune_conv2d.conv2d.default
+"""The operator itself; `conv2d` is the convenient way to it."""
+
+
+def _run(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    relu: bool,  # noqa: FBT001 - the dispatcher gives all arguments by position
+    channels_last: bool,  # noqa: FBT001
+    library: str,
+) -> Tensor:
+    """The operator on a device."""
+    _refuse_gradients(x, weight, bias)
+    runtime = _RUNTIMES[x.device.type]
+    filters = _filters(weight, bias)
+    rest = (tuple(stride), tuple(padding), tuple(dilation), groups)
+    asked = (x.shape, x.dtype, x.device, rest, relu, channels_last, library)
+    ready = filters.passes.get(asked)
+    if ready is None:
+        _check(x, weight, bias, relu)
+        problem = problem_of(x, weight, bias, *rest, relu=relu, channels_last=channels_last)
+        with _PREPARING, runtime.current(x.device):
+            ready = filters.passes[asked] = _prepare(filters, problem, library, runtime, x.device)
+    if runtime.capturing():
+        filters.captured.append(ready.handle)
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    x = _aligned(x.contiguous(memory_format=memory_format))
+    y = torch.empty(ready.y_shape, dtype=x.dtype, device=x.device, memory_format=memory_format)
+    workspace = (
+        torch.empty(ready.workspace_bytes, dtype=torch.uint8, device=x.device) if ready.workspace_bytes else None
+    )
+    ready.handle.run(
+        x.shape[0],
+        x.data_ptr(),
+        y.data_ptr(),
+        0 if workspace is None else workspace.data_ptr(),
+        ready.workspace_bytes,
+        runtime.stream(x.device),
+    )
+    return y
+
+
+def _filters(weight: Tensor, bias: Tensor | None) -> _Filters:
+    """What is prepared of a weight; nothing is where it or its bias changed since."""
+    stamp = (_stamp(weight), None if bias is None else _stamp(bias))
+    found: _Filters | None = _PREPARED.get(weight)
+    if found is None or found.stamp != stamp:
+        captured = [] if found is None else found.captured
+        values = (weight.detach(), None if bias is None else bias.detach())
+        found = _PREPARED[weight] = _Filters(stamp, *values, captured)
+    return found
+
+
+def _stamp(tensor: Tensor) -> tuple[int, int]:
+    """What is another when a tensor has other values; of an inference tensor PyTorch does not count the changes."""
+    return (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+
+
+def _prepare(filters: _Filters, problem: Problem, path: str, runtime: Runtime, device: torch.device) -> _Pass:
+    """The pass for a problem on the current device, its filters prepared unless another number of images did it."""
+    if runtime.capturing():
+        raise RuntimeError(
+            "autotune_conv2d: filters cannot be prepared while a graph is captured; run the network once before, "
+            "with the filters and the shapes that are captured"
+        )
+    library = load(path)
+    library.workspace_bytes(problem)  # raises where no kernel serves it
+    which = (path, problem.with_n(1), library.kernel_name(problem))
+    if which not in filters.handles:
+        nhwc = torch.channels_last if problem.layout == "nhwc" else torch.contiguous_format
+        weight = _aligned(filters.weight.contiguous(memory_format=nhwc))
+        bias = None if filters.bias is None else _aligned(filters.bias.contiguous())
+        address = 0 if bias is None else bias.data_ptr()
+        filters.handles[which] = library.prepare(problem, weight.data_ptr(), address, runtime.stream(device))
+        runtime.synchronize(device)  # from now on any stream may run it, and the copies may go
+    handle = filters.handles[which]
+    return _Pass(handle, handle.workspace_bytes(problem.n), (problem.n, problem.k, problem.p, problem.q))
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy where it begins at an address that the library refuses."""
+    return tensor.clone() if tensor.data_ptr() % _ALIGNMENT else tensor
+
+
+def _refuse_gradients(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    wanted = torch.is_grad_enabled() and (
+        x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    )
+    if wanted:
+        raise TrainingMode(
+            "autotune_conv2d: a tensor requires gradients, but the kernels have no backward pass; run under "
+            "torch.no_grad() or torch.inference_mode()"
+        )
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> None:  # noqa: FBT001
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    if x.dim() != 4 or weight.dim() != 4:
+        raise ValueError(
+            f"autotune_conv2d: expected x [N, C, H, W] and weight [K, C/groups, R, S], got {_sizes(tensors)}"
+        )
+    if any(tensor.dtype != weight.dtype for tensor in tensors) or x.dtype not in DTYPES:
+        dtypes = ", ".join(str(tensor.dtype) for tensor in tensors)
+        raise ValueError(
+            f"autotune_conv2d: x, weight and bias must be of one dtype of {', '.join(map(str, DTYPES))}: {dtypes}"
+        )
+    if any(tensor.device != x.device for tensor in tensors):
+        raise ValueError(f"autotune_conv2d: not on one device: {', '.join(str(tensor.device) for tensor in tensors)}")
+    if relu and bias is None:
+        raise ValueError("autotune_conv2d: relu needs a bias: the library has no ReLU without one")
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise ValueError(f"autotune_conv2d: expected bias [K], got {_sizes(tensors)}")
+
+
+def _sizes(tensors: Sequence[Tensor]) -> str:
+    return ", ".join(str(list(tensor.shape)) for tensor in tensors)
+
+
+@torch.library.register_fake("autotune_conv2d::conv2d", lib=_REGISTRATIONS)
+def _fake(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,  # noqa: ARG001
+    relu: bool,  # noqa: FBT001
+    channels_last: bool,  # noqa: FBT001
+    library: str,  # noqa: ARG001
+) -> Tensor:
+    """The operator on tensors without data."""
+    _refuse_gradients(x, weight, bias)
+    _check(x, weight, bias, relu)
+    p, q = (
+        (x.shape[axis + 2] + 2 * padding[axis] - dilation[axis] * (weight.shape[axis + 2] - 1) - 1) // stride[axis] + 1
+        for axis in (0, 1)
+    )
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    shape = (x.shape[0], weight.shape[0], p, q)
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=memory_format)
+
+
+def _under_autocast(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: object) -> Tensor:
+    """The operator where autocast is on: images are cast to the filters' dtype, for which the kernel was chosen."""
+    with torch.autocast(x.device.type, enabled=False):
+        made: Tensor = OPERATOR(x.to(weight.dtype), weight, bias, *rest)
+    return made
+
+
+support("cuda", Cuda())

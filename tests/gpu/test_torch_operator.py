@@ -1,0 +1,179 @@
+"""The Python half of an export on a GPU: streams, CUDA graphs, compilers, devices, and arrays of every library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from autotune.autotune_conv2d import Conv2d, Library, Problem
+from autotune.evaluate import DeviceEvaluator
+from autotune.export import export_library
+from autotune.export.build import build_for_cuda
+from autotune.problem import Conv2dProblem
+from autotune.toolchain import find_cxx, find_nvcc
+from tests.exports import kernel
+
+pytest.importorskip("torch", exc_type=ImportError)
+
+import torch
+
+from autotune.autotune_conv2d.torch_convert import convert
+from tests import torch_networks as networks
+
+pytestmark = pytest.mark.gpu
+
+Given = npt.NDArray[np.float32]
+ArrayLibrary = tuple[Callable[[Given], Any], Callable[[Any], Given], object]
+"""How an array gets to the GPU and back, and a stream."""
+CLOSE = 1e-5
+"""Difference of two float32 convolutions, in units of the largest output."""
+CHUNKED = Problem(4, 4, 6, 6, 6, 3, 3, epilogue="bias_relu")
+"""The second convolution of `networks.Digits`, by a kernel with a workspace."""
+
+
+@pytest.fixture(scope="module")
+def library(gpu: DeviceEvaluator, tmp_path_factory: pytest.TempPathFactory) -> str:
+    first = Conv2dProblem(4, 1, 12, 12, 4, 3, 3, pad_h=1, pad_w=1, epilogue="bias_relu")
+    second = Conv2dProblem(4, 4, 6, 6, 6, 3, 3, epilogue="bias_relu")
+    kernels = (
+        kernel("direct", "first", first, gpu.info, filters="constant"),
+        kernel("im2col_gemm", "second", second, gpu.info, fusion="two_kernels"),
+    )
+    exported = export_library(kernels, tmp_path_factory.mktemp("exported"), ())
+    folder = tmp_path_factory.mktemp("built")
+    return str(build_for_cuda(exported, folder, nvcc=find_nvcc(), cxx=find_cxx()).library)
+
+
+@pytest.fixture
+def strict_fp32() -> None:
+    torch.backends.cudnn.allow_tf32 = False
+
+
+@pytest.fixture
+def network(strict_fp32: None) -> torch.nn.Module:
+    return networks.seeded(networks.Digits).cuda()
+
+
+@pytest.fixture
+def made(network: torch.nn.Module, library: str) -> torch.nn.Module:
+    """The network with both convolutions swapped."""
+    made, report = convert(network, (4, 1, 12, 12), library=library, margin=networks.ALWAYS)
+    assert all(row.swapped for row in report.rows), report
+    return made
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool((one - other).abs().max() <= CLOSE * other.abs().max())
+
+
+@torch.no_grad()
+def test_runs_on_the_current_stream(network: torch.nn.Module, made: torch.nn.Module) -> None:
+    x = torch.full((4, 1, 12, 12), torch.nan, device="cuda")
+    made(x)  # prepared on the default stream
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)  # cycles; a kernel on another stream would read what is not there yet
+        x.copy_(networks.images(4), non_blocking=False)
+        y = made(x)
+    stream.synchronize()
+    assert close(y, network(networks.images(4).cuda()))
+
+
+@torch.no_grad()
+def test_is_captured_and_outlives_a_change_of_the_filters(network: torch.nn.Module, made: torch.nn.Module) -> None:
+    x = networks.images(4).cuda()
+    made(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = made(x)
+    x.copy_(networks.images(5)[:4])
+    graph.replay()
+    assert close(y, network(x))
+    for part in (made.conv1, made.conv2):
+        part.weight.zero_()
+        part.bias.zero_()
+    assert close(made(x), made.fc.bias.expand(4, 10))
+    y.zero_()
+    graph.replay()
+    assert close(y, network(x))
+
+
+@torch.no_grad()
+def test_filters_are_not_prepared_in_a_capture(made: torch.nn.Module) -> None:
+    x = networks.images(4).cuda()
+    made.conv1.weight.zero_()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="cannot be prepared while a graph is captured"), torch.cuda.graph(graph):
+        made(x)
+    torch.cuda.synchronize()
+    made(x)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@torch.no_grad()
+def test_is_compiled_as_one_graph(mode: str, network: torch.nn.Module, made: torch.nn.Module) -> None:
+    compiled = torch.compile(made, mode=mode, fullgraph=True)
+    for n in (4, 4, 4, 3):
+        x = networks.images(n).cuda()
+        assert close(compiled(x), network(x))
+
+
+@torch.no_grad()
+def test_autocast_keeps_the_kernels_dtype(network: torch.nn.Module, made: torch.nn.Module) -> None:
+    x = networks.images(4).cuda()
+    with torch.autocast("cuda", torch.float16):
+        y = made.conv1(x.half())
+    assert y.dtype == torch.float32
+    assert close(y, torch.relu(network.conv1(x.half().float())))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+@torch.no_grad()
+def test_network_that_moves_to_another_device(network: torch.nn.Module, made: torch.nn.Module) -> None:
+    x = networks.images(4)
+    expected = network(x.cuda()).cpu()
+    assert close(made(x.cuda()).cpu(), expected)
+    made.to("cuda:1")
+    assert torch.cuda.current_device() == 0
+    assert close(made(x.to("cuda:1")).cpu(), expected)
+    made.cpu()
+    assert close(made(x), expected)
+
+
+def on_pycuda() -> ArrayLibrary:
+    import pycuda.driver as cuda
+    from pycuda import gpuarray
+
+    return gpuarray.to_gpu, lambda array: array.get(), cuda.Stream()
+
+
+def on_cupy() -> ArrayLibrary:
+    cupy = pytest.importorskip("cupy", exc_type=ImportError)
+    return cupy.asarray, cupy.asnumpy, cupy.cuda.Stream(non_blocking=True)
+
+
+def on_torch() -> ArrayLibrary:
+    return lambda array: torch.from_numpy(array).cuda(), lambda array: array.cpu().numpy(), torch.cuda.Stream()
+
+
+@pytest.mark.parametrize("arrays", [on_pycuda, on_cupy, on_torch])
+def test_loader_takes_arrays_of(arrays: Callable[[], ArrayLibrary], library: str) -> None:
+    torch.empty(1, device="cuda")  # makes the device's primary context the current one; all libraries share it
+    there, back, stream = arrays()
+    rng = np.random.default_rng(5)
+    x, w, bias = (rng.standard_normal(shape, np.float32) for shape in (CHUNKED.x_shape(7), CHUNKED.w_shape, (6,)))
+    conv = Conv2d(CHUNKED, there(w), there(bias), library=Library(library))
+    assert conv.workspace_bytes(7) > 0
+    expected = torch.nn.functional.conv2d(*map(torch.from_numpy, (x, w, bias))).relu().numpy()
+    x_there = there(x)
+    torch.cuda.synchronize()
+    for on in (None, stream):
+        y = conv(x_there, stream=on)
+        assert isinstance(y, type(x_there))
+        torch.cuda.synchronize()
+        np.testing.assert_allclose(back(y), expected, rtol=1e-4, atol=1e-4)

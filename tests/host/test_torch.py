@@ -1,0 +1,185 @@
+"""PyTorch networks on an exported library, which runs on the CPU here: conversion, the operator's rules, studies.
+
+Streams, CUDA graphs, several devices, and what is faster, are for tests/gpu/test_torch_operator.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.export import export_library
+from autotune.export.build import build_for_host
+from autotune.problem import Conv2dProblem
+from autotune.study import load_study
+from tests.exports import kernel
+from tests.host.host_driver import OnHostDriver, host_driver
+
+pytestmark = pytest.mark.cxx
+
+pytest.importorskip("torch", exc_type=ImportError)
+
+from tests import torch_networks as networks  # noqa: E402
+
+CLOSE = 1e-5
+"""Difference of two float32 convolutions, in units of the largest output."""
+FIRST = Conv2dProblem(4, 1, 12, 12, 4, 3, 3, pad_h=1, pad_w=1, epilogue="bias_relu")
+
+
+@pytest.fixture(scope="module")
+def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHostDriver]:
+    second = Conv2dProblem(4, 4, 6, 6, 6, 3, 3, epilogue="bias_relu")
+    bias = Conv2dProblem(4, 1, 12, 12, 4, 3, 3, pad_h=1, pad_w=1, epilogue="bias")
+    strided = Conv2dProblem(4, 1, 12, 12, 4, 3, 3, 2, 2)
+    last = Conv2dProblem(4, 2, 12, 12, 4, 3, 3, layout="nhwc")
+    tf32 = Conv2dProblem(4, 1, 12, 12, 8, 3, 3)
+    wrong = Conv2dProblem(4, 1, 12, 12, 4, 7, 7, epilogue="bias")
+    kernels = (
+        kernel("direct", "first", FIRST, filters="constant"),
+        kernel("im2col_gemm", "second", second, fusion="two_kernels"),
+        kernel("direct", "bias", bias),
+        kernel("direct", "strided", strided),
+        kernel("implicit_gemm", "last", last),
+        kernel("mma_strip", "tf32", tf32, precision="tf32"),
+        kernel("direct", "wrong", wrong),
+    )
+    exported = export_library(kernels, tmp_path_factory.mktemp("exported"), ())
+    source = exported.folder / "tested.wrong.cu"
+    text = source.read_text()
+    assert text.count("WITH_RELU = false") == 1
+    source.write_text(text.replace("WITH_RELU = false", "WITH_RELU = true"))
+    built = build_for_host(exported, tmp_path_factory.mktemp("built"), cxx=Path(cxx))
+    with host_driver(built) as run:
+        run(networks.support_cpu)
+        yield run
+
+
+@pytest.mark.parametrize("n", [4, 1, 7])
+def test_network_with_functions_becomes_a_graph_without_its_relus(n: int, on_cpu: OnHostDriver) -> None:
+    kind, rows, difference = on_cpu(networks.converted, "Digits", n)
+    assert kind == "GraphModule"
+    assert [(row.layer, row.kernel, row.swapped) for row in rows] == [
+        ("conv1", "tested.first", True),
+        ("conv2", "tested.second", True),
+    ]
+    assert all("PyTorch's with its ReLU" in row.why for row in rows)
+    assert difference < CLOSE
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [("Branching", "tested.first"), ("ReadTwice", "tested.bias"), ("ReadTwiceInSequence", "tested.bias")],
+)
+def test_relu_is_fused_where_it_alone_reads_the_output(name: str, kernel: str, on_cpu: OnHostDriver) -> None:
+    kind, rows, difference = on_cpu(networks.converted, name, 4)
+    assert kind == name
+    assert [(row.kernel, row.swapped) for row in rows] == [(kernel, True)]
+    assert difference < CLOSE
+
+
+def test_slower_kernels_are_left(on_cpu: OnHostDriver) -> None:
+    lines = on_cpu(networks.table).splitlines()
+    assert lines[0].split() == ["layer", "x", "filters", "kernel", "tuned", "us", "PyTorch", "us", "why"]
+    for line, words in zip(lines[1:], (["conv1", "4x1x12x12", "4x1x3x3", "tested.first"], ["conv2"]), strict=False):
+        assert line.split()[: len(words)] == words
+        assert re.search(r"left +takes \d+\.\d\d times as long as PyTorch's with its ReLU", line)
+    assert lines[-1] == "0 of 2 convolutions run tuned kernels"
+
+
+@pytest.mark.parametrize("name", ["strided", "same", "channels last", "tf32"])
+def test_convolution_is_swapped(name: str, on_cpu: OnHostDriver) -> None:
+    swapped, why, difference = on_cpu(networks.convolution, name)
+    assert swapped, why
+    assert difference < (1e-2 if name == "tf32" else CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("reflecting", "pads with reflect, not with zeros"),
+        ("one-sided", "pads one side more than the other"),
+        ("hooked", "has forward hooks"),
+        ("subclass", "is a ParametrizedConv2d, whose forward may be its own"),
+        ("twice", "ran 2 times on the example"),
+        ("unknown", "the library has no kernel for this problem"),
+        ("wrong", "computes something else than PyTorch"),
+    ],
+)
+def test_convolution_is_left_and_why(name: str, why: str, on_cpu: OnHostDriver) -> None:
+    swapped, said, difference = on_cpu(networks.convolution, name)
+    assert not swapped
+    assert said.startswith(why)
+    assert difference == 0
+
+
+def test_tf32_must_be_allowed(on_cpu: OnHostDriver) -> None:
+    assert on_cpu(networks.tf32_forbidden) == "computes in TF32, and torch.backends.cudnn.allow_tf32 is off"
+
+
+def test_compiled_network_is_one_graph_for_any_n(on_cpu: OnHostDriver) -> None:
+    assert max(on_cpu(networks.compiled)) < CLOSE
+
+
+def test_operator_passes_pytorchs_own_checks(on_cpu: OnHostDriver) -> None:
+    answers = on_cpu(networks.operator_checks)
+    assert len(answers) == 4
+    assert set(answers.values()) == {"SUCCESS"}
+
+
+def test_autocast_keeps_the_kernels_dtype(on_cpu: OnHostDriver) -> None:
+    dtype, difference = on_cpu(networks.under_autocast)
+    assert dtype == "torch.float32"
+    assert difference < CLOSE
+
+
+@pytest.mark.parametrize("how", ["in place", "bias alone", "loaded", "assigned", "pickled", "copied"])
+def test_filters_are_those_of_now(how: str, on_cpu: OnHostDriver) -> None:
+    assert on_cpu(networks.changed, how) < CLOSE
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("convert", "the network is in training mode; call eval() first"),
+        ("convert a part", "its part conv2 is in training mode; call eval() first"),
+        ("train", "a TunedConv2d is for inference alone"),
+        ("images", "a tensor requires gradients, but the kernels have no backward pass; run under torch.no_grad()"),
+        ("compiled", "a tensor requires gradients, but the kernels have no backward pass"),
+        ("filters", "a tensor requires gradients, but the kernels have no backward pass"),
+    ],
+)
+def test_training_is_refused(how: str, words: str, on_cpu: OnHostDriver) -> None:
+    with pytest.raises(RuntimeError, match=re.escape(words)):
+        on_cpu(networks.trained, how)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("three dimensions", "expected x [N, C, H, W] and weight [K, C/groups, R, S], got [1, 12, 12]"),
+        (
+            "dtypes",
+            "must be of one dtype of torch.float32, torch.float16, torch.bfloat16: torch.float16, ",
+        ),
+        ("no bias", "relu needs a bias"),
+        ("bias", "expected bias [K], got [4, 1, 12, 12], [4, 1, 3, 3], [3]"),
+        ("no kernel", "the library has no kernel for this problem"),
+    ],
+)
+def test_operator_says_what_does_not_fit(how: str, words: str, on_cpu: OnHostDriver) -> None:
+    with pytest.raises((ValueError, RuntimeError), match=re.escape(words)):
+        on_cpu(networks.refused, how)
+
+
+def test_study_of_a_network_is_what_conversion_looks_for(on_cpu: OnHostDriver, tmp_path: Path) -> None:
+    path = tmp_path / "tested.toml"
+    path.write_text(on_cpu(networks.study_of, "Digits"))
+    study = load_study(path)
+    assert (study.name, study.trials, study.accuracy) == ("tested", 7, "fp32-class")
+    assert [(layer.name, layer.count) for layer in study.layers] == [("conv1", 1), ("conv2", 1)]
+    assert study.layers[0].problem == FIRST
+    path.write_text(on_cpu(networks.study_of, "alike"))
+    assert [(layer.name, layer.count) for layer in load_study(path).layers] == [("0", 2)]

@@ -1,0 +1,272 @@
+"""Networks for the tests of PyTorch, and what those tests do in the process of a host driver."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from autotune.autotune_conv2d.torch_convert import Row, convert
+from autotune.autotune_conv2d.torch_layers import study
+from autotune.autotune_conv2d.torch_operator import OPERATOR, conv2d, support
+
+ALWAYS = -1.0
+"""A margin with which every kernel wins: on the CPU they are slow."""
+
+
+class Cpu:
+    """The CPU as a device of the operator, which the host driver makes one."""
+
+    def current(self, device: torch.device) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def stream(self, device: torch.device) -> int:
+        return 0
+
+    def synchronize(self, device: torch.device) -> None:
+        pass
+
+    def capturing(self) -> bool:
+        return False
+
+    def recorded(self, device: torch.device, run: Callable[[], None]) -> Callable[[], None]:
+        return run
+
+    def time_ms(self, device: torch.device, run: Callable[[], None]) -> float:
+        start = time.perf_counter()
+        run()
+        return 1000 * (time.perf_counter() - start)
+
+
+def support_cpu(_: str) -> None:
+    """Let the operator run here."""
+    torch.set_num_threads(1)
+    support("cpu", Cpu())
+
+
+class Digits(nn.Module):
+    """LeNet for images of 12 x 12, its ReLUs functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 4, 3, padding=1)
+        self.conv2 = nn.Conv2d(4, 6, 3)
+        self.fc = nn.Linear(24, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        return self.fc(torch.flatten(x, 1))
+
+
+class Branching(nn.Module):
+    """A network that cannot be traced: what it does depends on the images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x) if x.sum() < 1e9 else x
+
+
+class ReadTwice(nn.Module):
+    """A network that reads a convolution's output before its ReLU too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        return self.relu(y) + y
+
+
+class ReadTwiceInSequence(Branching):
+    """The same within a sequence, whose parts it calls one by one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.features[0](x)
+        return self.features[1](y) + y if x.sum() < 1e9 else y
+
+
+NETWORKS = {network.__name__: network for network in (Digits, Branching, ReadTwice, ReadTwiceInSequence)}
+
+
+def seeded(network: Callable[[], nn.Module]) -> nn.Module:
+    """A network for inference, the same every time."""
+    torch.manual_seed(1)
+    return network().eval()
+
+
+def images(n: int, c: int = 1, size: int = 12) -> Tensor:
+    """Noise, the same every time."""
+    return torch.randn((n, c, size, size), generator=torch.Generator().manual_seed(n))
+
+
+def converted(library: str, name: str, n: int) -> tuple[str, tuple[Row, ...], float]:
+    """The kind of a converted network, its report, and how far its outputs for n images are from the network's."""
+    network = seeded(NETWORKS[name])
+    made, report = convert(network, (4, 1, 12, 12), library=library, margin=ALWAYS, graphs=True)
+    return type(made).__name__, report.rows, difference(made, network, images(n))
+
+
+@torch.no_grad()
+def difference(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    """The largest between two networks' outputs, in units of the largest output."""
+    expected = other(x)
+    return float((one(x) - expected).abs().max() / expected.abs().max())
+
+
+def table(library: str) -> str:
+    return str(convert(seeded(Digits), images(4), library=library)[1])
+
+
+CONVOLUTIONS: dict[str, Callable[[], nn.Module]] = {
+    "strided": lambda: nn.Conv2d(1, 4, 3, stride=2, bias=False),
+    "same": lambda: nn.Conv2d(1, 4, 3, padding="same"),
+    "channels last": lambda: nn.Conv2d(2, 4, 3, bias=False).to(memory_format=torch.channels_last),
+    "reflecting": lambda: nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect"),
+    "one-sided": lambda: nn.Conv2d(1, 4, 2, padding="same"),
+    "hooked": lambda: _hooked(nn.Conv2d(1, 4, 3, padding=1)),
+    "subclass": lambda: nn.utils.parametrizations.weight_norm(nn.Conv2d(1, 4, 3, padding=1)),
+    "twice": lambda: nn.Sequential(*[nn.Conv2d(1, 1, 3, padding=1)] * 2),
+    "unknown": lambda: nn.Conv2d(1, 4, 5),
+    "wrong": lambda: nn.Conv2d(1, 4, 7),
+    "tf32": lambda: nn.Conv2d(1, 8, 3, bias=False),
+}
+
+
+def _hooked(conv: nn.Conv2d) -> nn.Conv2d:
+    conv.register_forward_hook(lambda conv, inputs, output: output + 1)
+    return conv
+
+
+def convolution(library: str, name: str) -> tuple[bool, str, float]:
+    """Whether one convolution is swapped, why, and the difference that it makes, also for images in odd places."""
+    network = seeded(CONVOLUTIONS[name])
+    c = 2 if name == "channels last" else 1
+    made, report = convert(network, (4, c, 12, 12), library=library, margin=ALWAYS)
+    misaligned = torch.empty(3 * c * 144 + 1)[1:].view(3, c, 12, 12).copy_(images(3, c))
+    strided = images(3, c).transpose(2, 3)
+    worst = max(difference(made, network, x) for x in (images(5, c), misaligned, strided, images(2, c, size=16)))
+    return report.rows[0].swapped, report.rows[0].why, worst
+
+
+def tf32_forbidden(library: str) -> str:
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        return convolution(library, "tf32")[1]
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
+def compiled(library: str) -> list[float]:
+    """Differences of a compiled network for several numbers of images, the second of which it is recompiled for."""
+    network = seeded(Digits)
+    made, _ = convert(network, images(4), library=library, margin=ALWAYS)
+    whole = torch.compile(made, backend="aot_eager", fullgraph=True)
+    return [difference(whole, network, images(n)) for n in (4, 3, 6)]
+
+
+def operator_checks(library: str) -> dict[str, str]:
+    """What PyTorch itself checks of an operator."""
+    conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
+    arguments = (images(4), conv.weight, conv.bias, (1, 1), (1, 1), (1, 1), 1, True, False, library)
+    answers: dict[str, str] = torch.library.opcheck(OPERATOR, arguments)
+    return answers
+
+
+def under_autocast(library: str) -> tuple[str, float]:
+    """Under autocast to bfloat16: the dtype of an output, and its difference from float32's."""
+    network = seeded(CONVOLUTIONS["strided"])
+    made, _ = convert(network, images(4), library=library, margin=ALWAYS)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        y = made(images(4).bfloat16())
+    return str(y.dtype), difference(lambda _: y, network, images(4).bfloat16().float())
+
+
+@torch.no_grad()
+def changed(library: str, how: str) -> float:
+    """The difference after the filters were changed, from a network that was changed in the same way."""
+    network = seeded(Digits)
+    made, _ = convert(network, images(4), library=library, margin=ALWAYS)
+    made(images(4))
+    torch.manual_seed(2)
+    other = Digits().eval()
+    if how == "in place":
+        for mine, its in zip(made.parameters(), other.parameters(), strict=True):
+            mine.copy_(its)
+    elif how == "bias alone":
+        other = copy.deepcopy(network)
+        for part in (made.conv1, other.conv1):
+            part.bias += 1
+    elif how == "loaded":
+        made.load_state_dict(other.state_dict())
+    elif how == "assigned":
+        for name in ("conv1", "conv2", "fc"):
+            for kind in ("weight", "bias"):
+                setattr(getattr(made, name), kind, getattr(getattr(other, name), kind))
+    elif how == "pickled":
+        network = seeded(CONVOLUTIONS["same"])
+        made, _ = convert(network, images(4), library=library, margin=ALWAYS)
+        made, other = pickle.loads(pickle.dumps(made)), network
+    elif how == "copied":
+        made, other = copy.deepcopy(made), network
+    return difference(made, other, images(4))
+
+
+def trained(library: str, how: str) -> None:
+    """Do something that only a network in training may do."""
+    made, _ = convert(seeded(Digits), images(4), library=library, margin=ALWAYS)
+    x = images(4).requires_grad_()
+    if how == "convert":
+        convert(Digits(), images(4), library=library)
+    elif how == "convert a part":
+        network = seeded(Digits)
+        network.conv2.train()
+        convert(network, images(4), library=library)
+    elif how == "train":
+        made.train()
+    elif how == "images":
+        made(x)
+    elif how == "compiled":
+        torch.compile(made, backend="aot_eager", fullgraph=True)(x)
+    elif how == "filters":
+        conv = nn.Conv2d(1, 4, 3, padding=1)
+        conv2d(images(4), conv.weight, conv.bias, padding=(1, 1), library=library)
+
+
+def refused(library: str, how: str) -> None:
+    """Call the operator with what does not fit."""
+    conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
+    x, weight, bias = images(4), conv.weight, conv.bias
+    arguments: dict[str, tuple[Tensor, Tensor, Tensor | None]] = {
+        "three dimensions": (x[0], weight, bias),
+        "dtypes": (x.half(), weight, bias),
+        "no bias": (x, weight, None),
+        "bias": (x, weight, bias[:3]),
+        "no kernel": (x[..., 1:], weight, bias),
+    }
+    conv2d(*arguments[how], padding=(1, 1), relu=True, library=library)
+
+
+def study_of(_: str, name: str) -> str:
+    """The text of a study of a network."""
+    return study(seeded(STUDIED[name]), (4, 1, 12, 12), name="tested", trials=7, accuracy="fp32-class")
+
+
+STUDIED: dict[str, Callable[[], nn.Module]] = {
+    "Digits": Digits,
+    "alike": lambda: nn.Sequential(
+        *(nn.Conv2d(1, 1, 3, padding=1), nn.Conv2d(1, 1, 3, padding=1), CONVOLUTIONS["reflecting"]())
+    ),
+}
