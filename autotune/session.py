@@ -25,7 +25,7 @@ from autotune.choices import ChoicesRequest, choices
 from autotune.compile import Binary
 from autotune.device import Device, compile_program, open_device
 from autotune.errors import AutotuneError, DeviceError
-from autotune.exported import ExportedLibrary, Handle
+from autotune.exported import Handle, prepared
 from autotune.forward import LoadedKernel
 from autotune.network import Network, NetworkRequest
 from autotune.source import KernelSource
@@ -199,7 +199,7 @@ class Session:
         """An exported library's handle on the layer's filters, once its output was right, and its workspace."""
         device, verifier = self._opened(), self._layer()
         filters = verifier.tensors(verifier.normal)
-        with ExportedLibrary(Path(path)).prepare(verifier.problem, filters.w, filters.bias) as handle:
+        with prepared(Path(path), verifier.problem, filters.w, filters.bias) as handle:
             workspace = GuardedArray(device, handle.workspace_bytes)
             try:
                 workspace.poison()

@@ -80,6 +80,12 @@ class Problem:
         return cls(**dict(zip(_SIZES, sizes, strict=True)), dtype=dtype, layout=layout, epilogue=epilogue)
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """The fields of the C interface's conv2d_problem."""
+        words = (allowed.index(getattr(self, name)) for name, allowed in _WORDS)
+        return (*(getattr(self, name) for name in _SIZES), *words)
+
+    @property
     def p(self) -> int:
         """Output height."""
         return (self.h + 2 * self.pad_h - (self.r - 1) * self.dilation_h - 1) // self.stride_h + 1
@@ -116,13 +122,6 @@ class _Problem(ctypes.Structure):
     """conv2d_problem."""
 
     _fields_ = tuple((name, ctypes.c_int32) for name in (*_SIZES, *(name for name, _ in _WORDS)))
-
-    @classmethod
-    def of(cls, problem: Problem) -> _Problem:
-        numbers = {name: getattr(problem, name) for name in _SIZES}
-        for name, allowed in _WORDS:
-            numbers[name] = allowed.index(getattr(problem, name))
-        return cls(**numbers)
 
     def problem(self) -> Problem:
         words = (allowed[getattr(self, name)] for name, allowed in _WORDS)
@@ -212,13 +211,13 @@ class Library:
 
     def kernel_name(self, problem: Problem) -> str | None:
         """The kernel that serves a problem on the current context's device; None where there is none."""
-        name = self._c.conv2d_kernel_name(ctypes.byref(_Problem.of(problem)))
+        name = self._c.conv2d_kernel_name(ctypes.byref(_Problem(*problem.numbers)))
         return None if name is None else bytes(name).decode()
 
     def workspace_bytes(self, problem: Problem) -> int:
         """Bytes of workspace of a pass on the current context's device. Raises Conv2dError without a kernel for it."""
         size = ctypes.c_uint64()
-        self.call("conv2d_workspace_size", ctypes.byref(_Problem.of(problem)), ctypes.byref(size))
+        self.call("conv2d_workspace_size", ctypes.byref(_Problem(*problem.numbers)), ctypes.byref(size))
         return size.value
 
     def prepare(self, problem: Problem, w: int, bias: int = 0, stream: int = 0) -> Handle:
@@ -228,7 +227,7 @@ class Library:
         the handle may be run on other streams. Raises Conv2dError.
         """
         address = ctypes.c_void_p()
-        self.call("conv2d_prepare", ctypes.byref(_Problem.of(problem)), w, bias, stream, ctypes.byref(address))
+        self.call("conv2d_prepare", ctypes.byref(_Problem(*problem.numbers)), w, bias, stream, ctypes.byref(address))
         return Handle(self, address)
 
     def call(self, function: str, *arguments: object) -> None:

@@ -22,7 +22,7 @@ from autotune.errors import StoreError
 from autotune.export.golden import Golden, golden
 from autotune.export.kernel import kernel_text, stem
 from autotune.export.plan import Need, Plan, arch_refusal, check_recorded, plan_of
-from autotune.exported import problem_numbers
+from autotune.exported import library_problem
 from autotune.problem import Conv2dProblem
 from autotune.render import render_file
 from autotune.shipped import shipped
@@ -190,7 +190,7 @@ def _view(kernel: Chosen, identifier: str) -> _View:
         label=kernel.row.name,
         problem=kernel.problem,
         config=" ".join(str(source.config).split()),
-        problem_numbers=", ".join(map(str, problem_numbers(kernel.problem))),
+        problem_numbers=", ".join(map(str, library_problem(kernel.problem).numbers)),
         accuracy=trial.accuracy,
         deterministic=trial.deterministic,
         device=_device(device),

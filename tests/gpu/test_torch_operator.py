@@ -24,7 +24,7 @@ import torch
 from autotune.autotune_conv2d.torch_convert import convert
 from tests import torch_networks as networks
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:::torch")]  # its compiler has its own worries
 
 Given = npt.NDArray[np.float32]
 ArrayLibrary = tuple[Callable[[Given], Any], Callable[[Any], Given], object]

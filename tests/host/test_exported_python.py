@@ -19,8 +19,11 @@ import pytest
 from autotune.autotune_conv2d import Conv2d, Conv2dError, Kernel, Library, Problem, Status
 from autotune.autotune_conv2d.arrays import stream_address
 from autotune.autotune_conv2d.library import ABI_VERSION
+from autotune.errors import Rejected
 from autotune.export import Exported
 from autotune.export.build import Built
+from autotune.exported import prepared
+from autotune.forward import Tensors
 from autotune.shipped import shipped
 from tests import exports
 from tests.host.host_driver import Array, DeviceArray, OnHostDriver, device_array, host_driver
@@ -76,6 +79,27 @@ def test_is_right_for_any_n(problem: Problem, on_cpu: OnHostDriver) -> None:
     images = [normal(*problem.x_shape(n)) for n in (1, 7, problem.n)]
     for x, y in zip(images, on_cpu(outputs, problem, w, bias, images), strict=True):
         np.testing.assert_allclose(y, expected(problem, x, w, bias), rtol=1e-4, atol=1e-4)
+
+
+def in_a_worker(library: str, x: Array, w: Array, bias: Array) -> Array:
+    """An output as the worker that proves a library has it."""
+    there = [device_array(array) for array in (x, w, bias, np.empty(RELU.y_shape(len(x)), np.float32))]
+    tensors = Tensors(*(array.array.ctypes.data for array in there))
+    with prepared(Path(library), exports.CONSTANT.problem.with_n(len(x)), tensors.w, tensors.bias) as handle:
+        handle.run(tensors)
+        with pytest.raises(Rejected, match="an argument that must point to something is NULL"):
+            handle.run(replace(tensors, x=0))
+    return np.array(there[-1].array, np.float32)
+
+
+def test_worker_runs_a_library(on_cpu: OnHostDriver, tmp_path: Path) -> None:
+    x, w, bias = normal(*RELU.x_shape(5)), normal(*RELU.w_shape), normal(RELU.k)
+    np.testing.assert_allclose(on_cpu(in_a_worker, x, w, bias), expected(RELU, x, w, bias), rtol=1e-4, atol=1e-4)
+    with (
+        pytest.raises(Rejected, match="cannot load the exported library"),
+        prepared(tmp_path / "nothing.so", exports.CONSTANT.problem, 0, 0),
+    ):
+        pass
 
 
 def kernels(library: str) -> tuple[str, tuple[Kernel, ...]]:
