@@ -72,4 +72,7 @@ PACKED = kernel("mma_strip", "packed", Conv2dProblem(8, 3, 12, 13, 8, 3, 3, dtyp
 CHUNKED = kernel(
     "im2col_gemm", "chunked", Conv2dProblem(30, 2, 8, 9, 4, 3, 3, pad_h=1), chunk="10", fusion="two_kernels"
 )
-"""One with its filters in constant memory, one that packs them, one with a workspace and several rounds."""
+LARGER = kernel("im2col_gemm", "larger", CHUNKED.problem.with_n(300), chunk="100")
+KERNELS = (CONSTANT, PACKED, CHUNKED, LARGER)
+"""One with its filters in constant memory, one that packs them, one with a workspace and several rounds, and the same
+layer for more images."""

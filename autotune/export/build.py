@@ -9,16 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.compile import NVCC_FLAGS, Target, first_errors, killed
+from autotune.compile import Target, first_errors, killed
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, compile_driver, compile_host, compile_runtime
 from autotune.errors import AutotuneError
-from autotune.export.library import Chosen, Exported, gencode
+from autotune.export.library import NVCC_FLAGS, Chosen, Exported, gencode
 
 LIBRARY = "libconv2d.so"
 SELF_TEST = "selftest"
 _SELF_TEST_S = 600.0  # a large layer's reference on a busy CPU
 _CXX = ("-std=c++17", "-O1")
-_NVCC_FLAGS = tuple(flag for flag in NVCC_FLAGS if flag != "-Xptxas=-v")  # which only makes it talk
 
 
 class BuildError(AutotuneError):
@@ -44,7 +43,7 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> 
 
     def compiled(kernel: Chosen) -> None:
         image, source = into / f"{kernel.stem}.fatbin", exported.folder.resolve() / f"{kernel.stem}.cu"
-        _run([str(nvcc), *_NVCC_FLAGS, *gencode(exported.archs), "-fatbin", "-o", str(image), str(source)], into)
+        _run([str(nvcc), *NVCC_FLAGS, *gencode(exported.archs), "-fatbin", "-o", str(image), str(source)], into)
 
     _each(compiled, exported)
     _link(exported.folder, into, cxx)
@@ -58,7 +57,7 @@ def write_images(exported: Exported, *, nvcc: Path, cubin: bool, ptx: bool) -> N
         for arch in exported.archs:
             for kind, prefix in wanted:
                 name = f"{kernel.stem}.{prefix}_{arch}.{kind}"
-                options = [*_NVCC_FLAGS, f"-arch={prefix}_{arch}", f"-{kind}", "-o", name, f"{kernel.stem}.cu"]
+                options = [*NVCC_FLAGS, f"-arch={prefix}_{arch}", f"-{kind}", "-o", name, f"{kernel.stem}.cu"]
                 _run([str(nvcc), *options], exported.folder)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune import __version__, autotune_conv2d
+from autotune.compile import NVCC_FLAGS as TUNED_FLAGS
 from autotune.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.export.golden import Golden, golden
@@ -38,6 +39,8 @@ COPIED = (
     *("selftest.cpp", "benchmark.cpp", "device.h"),
 )
 """Files that are the same in every export."""
+NVCC_FLAGS = tuple(flag for flag in TUNED_FLAGS if flag != "-Xptxas=-v")  # which only makes ptxas talk
+"""What decides the machine code, as it was tuned."""
 RENDERED = ("kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
 ARCHS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 """Compute capabilities times ten that nvcc 12 or 13 compiles for."""
@@ -143,6 +146,7 @@ def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, s
         "shapes": _shapes(views),
         "goldens": [_golden_view(kernel, view) for kernel, view in zip(served, views, strict=True)],
         "archs": ";".join(map(str, archs)),
+        "nvcc_flags": " ".join(NVCC_FLAGS),
         "codes": "".join(f" {code}" for code in gencode(archs)),
     }
     return texts | {name: render_file(templates / f"{name}.j2", values) for name in RENDERED}

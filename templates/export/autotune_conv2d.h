@@ -21,11 +21,7 @@
 
 #include <stdint.h>
 
-#if defined(_WIN32)
-#define CONV2D_API __declspec(dllexport)
-#else
 #define CONV2D_API __attribute__((visibility("default")))
-#endif
 
 #ifdef __cplusplus
 extern "C" {

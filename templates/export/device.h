@@ -60,7 +60,7 @@ public:
     size_t bytes() const { return bytes_; }
     CUdeviceptr address() const { return address_; }
 
-    void poison() {
+    void poison() const {
         expect(driver().cuMemsetD8Async(address_, POISON, bytes_ + GUARD_BYTES, nullptr), "cuMemsetD8Async");
         expect(driver().cuCtxSynchronize(), "cuCtxSynchronize");
     }

@@ -13,7 +13,7 @@ using namespace autotune_conv2d;
 
 namespace {
 
-constexpr int PASSES = 4;  // of each of two handles that run at once
+constexpr int PASSES = 4;  // of each of two threads that run at once
 
 // ---- numbers as they are stored ----
 
@@ -211,10 +211,13 @@ struct Case {
 
 class Handle {
 public:
-    explicit Handle(const Case &with) {
-        expect(conv2d_prepare(&with.problem, with.w.pointer(), with.bias.pointer(), nullptr, &handle_),
+    // For the number of images that a kernel was tuned at, so that it is the one which serves.
+    Handle(const Case &with, const conv2d_kernel &kernel) {
+        expect(conv2d_prepare(&kernel.problem, with.w.pointer(), with.bias.pointer(), nullptr, &handle_),
                "conv2d_prepare");
         expect(driver().cuCtxSynchronize(), "cuCtxSynchronize");
+        if (std::strcmp(conv2d_handle_kernel_name(handle_), kernel.name) != 0)
+            stop(std::string(kernel.name) + ": " + conv2d_handle_kernel_name(handle_) + " serves its problem");
     }
     ~Handle() { expect(conv2d_release(handle_), "conv2d_release"); }
     Handle(const Handle &) = delete;
@@ -241,43 +244,71 @@ size_t output_bytes(const conv2d_problem &p, int32_t n) {
     return static_cast<size_t>(sizes.y / p.n * n * sizes.element_bytes);
 }
 
-void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext context) {
-    conv2d_problem problem = kernel.problem;
-    problem.n = golden.n;
-    const Case cases[2] = {{problem, golden, true}, {problem, golden, false}};
-    double worst = 0.0;
-    for (const Case &each : cases) {
-        const Handle handle(each);
-        for (const int32_t n : {golden.n, 1}) {
-            const Array y(output_bytes(problem, n)), workspace(handle.workspace_bytes(n));
-            handle.run(each, n, y, workspace, nullptr);
-            workspace.read();  // stops when something was written behind it
-            worst = std::max(worst, each.judge(y, n == 1 ? "one image" : "with a handle"));
-        }
-        uint64_t bytes = 0;
-        expect(conv2d_workspace_size(&problem, &bytes), "conv2d_workspace_size");
-        const Array y(output_bytes(problem, golden.n)), workspace(bytes);
-        expect(conv2d_forward(&problem, each.x.pointer(), each.w.pointer(), each.bias.pointer(), y.pointer(),
-                              workspace.pointer(), bytes, nullptr),
-               "conv2d_forward");
-        each.judge(y, "in one call");
-    }
-    // Two handles at once, with filters of their own, each on a thread and a stream of its own.
-    const Handle handles[2] = {Handle(cases[0]), Handle(cases[1])};
-    const Array ys[2] = {Array(output_bytes(problem, golden.n)), Array(output_bytes(problem, golden.n))};
+// Bytes of workspace of a pass in one call.
+uint64_t workspace_bytes(const conv2d_problem &problem) {
+    uint64_t bytes = 0;
+    expect(conv2d_workspace_size(&problem, &bytes), "conv2d_workspace_size");
+    return bytes;
+}
+
+// Enqueue a pass in one call.
+void forward(const Case &on, const Array &y, const Array &workspace, CUstream stream) {
+    expect(conv2d_forward(&on.problem, on.x.pointer(), on.w.pointer(), on.bias.pointer(), y.pointer(),
+                          workspace.pointer(), workspace.bytes(), stream),
+           "conv2d_forward");
+}
+
+// Enqueue passes of two cases, whose filters differ, at once: each on a thread and a stream of its own.
+template <class Pass>
+void at_once(const Case (&cases)[2], size_t workspace_bytes, CUcontext context, const char *how, Pass pass) {
+    const conv2d_problem &problem = cases[0].problem;
+    const Array ys[2] = {Array(output_bytes(problem, problem.n)), Array(output_bytes(problem, problem.n))};
     std::thread threads[2];
     for (int i = 0; i < 2; ++i)
         threads[i] = std::thread([&, i] {
             expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
             CUstream stream = nullptr;
             expect(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-            const Array workspace(handles[i].workspace_bytes(golden.n));
-            for (int pass = 0; pass < PASSES; ++pass) handles[i].run(cases[i], golden.n, ys[i], workspace, stream);
+            const Array workspace(workspace_bytes);
+            for (int count = 0; count < PASSES; ++count) pass(i, ys[i], workspace, stream);
             expect(driver().cuStreamSynchronize(stream), "a kernel");
             expect(driver().cuStreamDestroy(stream), "cuStreamDestroy");
         });
     for (std::thread &thread : threads) thread.join();
-    for (int i = 0; i < 2; ++i) cases[i].judge(ys[i], "two handles at once");
+    for (int i = 0; i < 2; ++i) cases[i].judge(ys[i], how);
+}
+
+void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext context) {
+    conv2d_problem problem = kernel.problem;
+    problem.n = golden.n;
+    const Case cases[2] = {{problem, golden, true}, {problem, golden, false}};
+    const Handle handles[2] = {Handle(cases[0], kernel), Handle(cases[1], kernel)};
+    const size_t most = std::max(handles[0].workspace_bytes(golden.n), workspace_bytes(problem));
+    double worst = 0.0;
+    for (int i = 0; i < 2; ++i) {
+        const Case &each = cases[i];
+        const Handle &handle = handles[i];
+        for (const int32_t n : {golden.n, 1}) {
+            const Array y(output_bytes(problem, n)), workspace(handle.workspace_bytes(n));
+            handle.run(each, n, y, workspace, nullptr);
+            workspace.read();  // stops when something was written behind it
+            worst = std::max(worst, each.judge(y, n == 1 ? "one image" : "with a handle"));
+        }
+        const Array y(output_bytes(problem, golden.n)), workspace(most);
+        forward(each, y, workspace, nullptr);
+        each.judge(y, "in one call");
+        y.poison();
+        expect(driver().cuCtxSetCurrent(nullptr), "cuCtxSetCurrent");
+        handle.run(each, golden.n, y, workspace, nullptr);
+        expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+        each.judge(y, "without a current context");
+    }
+    at_once(cases, most, context, "two handles at once", [&](int i, const Array &y, const Array &workspace, CUstream stream) {
+        handles[i].run(cases[i], golden.n, y, workspace, stream);
+    });
+    at_once(cases, most, context, "two calls at once", [&](int i, const Array &y, const Array &workspace, CUstream stream) {
+        forward(cases[i], y, workspace, stream);
+    });
     std::printf("%s: right at n = %d and 1; largest error %.3f of the bound%s\n", golden.kernel, golden.n, worst,
                 golden.exact_on_integers ? ", integers exact" : "");
 }
@@ -288,36 +319,41 @@ void test_refusal(conv2d_status found, conv2d_status wanted, const char *what) {
              "), not " + std::to_string(wanted));
 }
 
-void test_refusals(const Golden &golden, const conv2d_kernel &kernel) {
+void test_refusals(const Golden &golden, const conv2d_kernel &kernel, CUcontext context) {
     conv2d_problem problem = kernel.problem;
     problem.n = golden.n;
     const Case good(problem, golden, true);
     const Array y(output_bytes(problem, golden.n));
-    uint64_t bytes = 0;
-    expect(conv2d_workspace_size(&problem, &bytes), "conv2d_workspace_size");
+    const uint64_t bytes = workspace_bytes(problem);
     const Array workspace(bytes);
-    const auto forward = [&](const conv2d_problem *asked, const void *x, uint64_t given) {
+    const auto call = [&](const conv2d_problem *asked, const void *x, uint64_t given) {
         return conv2d_forward(asked, x, good.w.pointer(), good.bias.pointer(), y.pointer(), workspace.pointer(), given,
                               nullptr);
     };
-    test_refusal(forward(nullptr, good.x.pointer(), bytes), CONV2D_NULL_POINTER, "no problem");
-    test_refusal(forward(&problem, nullptr, bytes), CONV2D_NULL_POINTER, "no x");
-    test_refusal(forward(&problem, static_cast<char *>(good.x.pointer()) + 2, bytes), CONV2D_MISALIGNED, "x off by 2");
-    if (bytes) test_refusal(forward(&problem, good.x.pointer(), bytes - 1), CONV2D_SHORT_WORKSPACE, "short workspace");
+    test_refusal(call(nullptr, good.x.pointer(), bytes), CONV2D_NULL_POINTER, "no problem");
+    test_refusal(call(&problem, nullptr, bytes), CONV2D_NULL_POINTER, "no x");
+    test_refusal(call(&problem, static_cast<char *>(good.x.pointer()) + 2, bytes), CONV2D_MISALIGNED, "x off by 2");
+    if (bytes) test_refusal(call(&problem, good.x.pointer(), bytes - 1), CONV2D_SHORT_WORKSPACE, "short workspace");
     conv2d_problem wrong = problem;
     wrong.n = 0;
-    test_refusal(forward(&wrong, good.x.pointer(), bytes), CONV2D_BAD_PROBLEM, "n = 0");
+    test_refusal(call(&wrong, good.x.pointer(), bytes), CONV2D_BAD_PROBLEM, "n = 0");
     wrong = problem;
     wrong.r = problem.h + 2 * problem.pad_h + 1;
-    test_refusal(forward(&wrong, good.x.pointer(), bytes), CONV2D_BAD_PROBLEM, "filter larger than the input");
+    test_refusal(call(&wrong, good.x.pointer(), bytes), CONV2D_BAD_PROBLEM, "filter larger than the input");
     wrong = problem;
     wrong.h += 1000003;
-    test_refusal(forward(&wrong, good.x.pointer(), bytes), CONV2D_UNSUPPORTED, "a shape without a kernel");
+    test_refusal(call(&wrong, good.x.pointer(), bytes), CONV2D_UNSUPPORTED, "a shape without a kernel");
     if (conv2d_kernel_name(&wrong)) stop("refusals: a shape without a kernel has a kernel's name");
     test_refusal(conv2d_run(nullptr, 1, good.x.pointer(), y.pointer(), nullptr, 0, nullptr), CONV2D_NULL_POINTER,
                  "no handle");
     test_refusal(conv2d_prepare(&problem, good.w.pointer(), good.bias.pointer(), nullptr, nullptr), CONV2D_NULL_POINTER,
                  "nowhere to put the handle");
+    conv2d_handle *handle = nullptr;
+    expect(driver().cuCtxSetCurrent(nullptr), "cuCtxSetCurrent");
+    test_refusal(conv2d_prepare(&problem, good.w.pointer(), good.bias.pointer(), nullptr, &handle), CONV2D_NO_CONTEXT,
+                 "no context");
+    test_refusal(call(&problem, good.x.pointer(), bytes), CONV2D_NO_CONTEXT, "no context");
+    expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
     std::printf("refusals: right\n");
 }
 
@@ -328,7 +364,7 @@ int main(int argc, char **argv) {
     conv2d_kernel kernel;
     for (int i = 0; conv2d_kernel_at(i, &kernel) == CONV2D_OK; ++i) test_kernel(GOLDEN[i], kernel, context);
     expect(conv2d_kernel_at(0, &kernel), "conv2d_kernel_at");
-    test_refusals(GOLDEN[0], kernel);
+    test_refusals(GOLDEN[0], kernel, context);
     expect(conv2d_unload(), "conv2d_unload");
     std::printf("self-test passed\n");
     return 0;

@@ -12,7 +12,7 @@ from autotune.errors import ToolchainError
 from autotune.export import Exported, export_library
 from autotune.export.build import Built, build_for_host
 from autotune.toolchain import find_cxx
-from tests.exports import CHUNKED, CONSTANT, PACKED
+from tests.exports import KERNELS
 
 from .kernels import Bench
 
@@ -36,8 +36,8 @@ def bench(cxx: str) -> Iterator[Bench]:
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """A library of three kernels; not to be written to."""
-    return export_library([CONSTANT, PACKED, CHUNKED], tmp_path_factory.mktemp("exported"), ())
+    """A library of four kernels; not to be written to."""
+    return export_library(KERNELS, tmp_path_factory.mktemp("exported"), ())
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from autotune.export.build import Built, self_test
 from autotune.export.proof import NotProven, beside, prove
 from autotune.problem import Conv2dProblem
 from autotune.trial import Timing
-from tests.exports import CHUNKED, CONSTANT, PACKED, TIMING, contents, kernel
+from tests.exports import CHUNKED, CONSTANT, KERNELS, PACKED, TIMING, contents, kernel
 
 pytestmark = pytest.mark.cxx
 
@@ -23,7 +23,7 @@ def test_library_is_right_and_refuses_wrong_calls(built: Built) -> None:
     passed, words = self_test(built)
     assert passed, words
     lines = words.splitlines()
-    for line, name in zip(lines[1:], ("constant", "packed", "chunked"), strict=False):
+    for line, name in zip(lines[1:], ("constant", "packed", "chunked", "larger"), strict=False):
         assert line.startswith(f"tested.{name}: right at n = 3 and 1; largest error 0.")
         assert line.endswith("of the bound, integers exact")
     assert lines[-2:] == ["refusals: right", "self-test passed"]
@@ -50,7 +50,7 @@ def test_no_driver_is_a_status(built: Built, tmp_path: Path) -> None:
 
 
 def test_same_kernels_give_the_same_bytes(exported: Exported, tmp_path: Path) -> None:
-    again = export_library([CONSTANT, PACKED, CHUNKED], tmp_path / "elsewhere", ())
+    again = export_library(KERNELS, tmp_path / "elsewhere", ())
     assert contents(again.folder) == contents(exported.folder)
     for name, content in contents(exported.folder).items():
         assert str(exported.folder).encode() not in content, name
@@ -67,14 +67,11 @@ def test_provenance_says_where_each_kernel_comes_from(exported: Exported) -> Non
     assert set(provenance["sha256"]) == set(contents(exported.folder)) - {"provenance.json"}
 
 
-def test_shape_tuned_at_several_n_is_dispatched_by_thresholds(tmp_path: Path) -> None:
-    shape = CONSTANT.problem
-    few, many = (kernel("direct", f"n{n}", shape.with_n(n), filters="global") for n in (10, 1000))
-    export_library([many, few], tmp_path, ())
-    text = (tmp_path / "dispatch.h").read_text()
-    assert "constexpr int32_t tested_n10_most_n = 100;" in text
-    assert "if (problem.n <= tested_n10_most_n && serves(tested_n10)) return &tested_n10;" in text
-    assert text.index("return &tested_n10;") < text.index("if (serves(tested_n1000)) return &tested_n1000;")
+def test_shape_tuned_at_several_n_is_dispatched_by_thresholds(exported: Exported) -> None:
+    text = (exported.folder / "dispatch.h").read_text()
+    assert "constexpr int32_t tested_chunked_most_n = 94;" in text, "the geometric mean of 30 and 300"
+    few = text.index("if (problem.n <= tested_chunked_most_n && serves(tested_chunked)) return &tested_chunked;")
+    assert few < text.index("if (serves(tested_larger)) return &tested_larger;")
 
 
 def test_strictest_class_of_a_problem_is_served(tmp_path: Path) -> None:
