@@ -297,7 +297,7 @@ class DeviceEvaluator:
 
     @property
     def ahead(self) -> int:
-        """One config for each compile slot; for each device one that runs, one at hand and two compiled ones, so that
+        """One config for each compile slot; for each device one that runs, two at hand and a compiled one, so that
         neither devices nor compilers wait when the other is slow for once."""
         return self._jobs + 4 * self.slots
 

@@ -93,10 +93,10 @@ class LayerLine:
             for number, config in suspects:  # each alone, before anything else
                 pipeline.start(number, config, self.search.proposed_by(config))
                 pipeline.drain()
-            while not stopped:
-                while not stopped and pipeline.has_room:
+            while not stopped:  # a proposal at a time: the devices' answers do not wait for the next
+                if pipeline.has_room:
                     stopped = self._why_stop(pipeline.pending) or self._ask(pipeline)
-                pipeline.advance()
+                pipeline.advance(wait=bool(stopped) or not pipeline.has_room)
             pipeline.drain()
         new = pipeline.evaluated
         finals = None

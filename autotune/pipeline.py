@@ -21,6 +21,8 @@ from autotune.store import Scope, Store, TrialKey
 from autotune.study import Study
 from autotune.trial import Config, Measured, Outcome, Phases, Trial
 
+QUEUE = 3
+"""Kernels given to a device: one runs, two are at hand while the search proposes, which takes as long as a kernel."""
 SWITCH_S = 0.0005
 """How long a device's answer waits for the interpreter while the search computes; Python's own 5 ms are a kernel's."""
 
@@ -79,8 +81,8 @@ class Pipeline:
         self._threads = ThreadPoolExecutor(evaluator.slots, thread_name_prefix="measure")
         self._under_way: list[_Candidate] = []
         self._measuring: dict[Future[Measured], _Launched] = {}
-        self._queue = min(2 * evaluator.slots, evaluator.ahead)
-        """kernels given to the devices at most: each has its next at hand while the search proposes"""
+        self._queue = min(QUEUE * evaluator.slots, evaluator.ahead)
+        """kernels given to the devices at most"""
         self._switch_s = sys.getswitchinterval()
         self._ready: Future[None] | None = None
         """done when the devices have the layer's data"""
@@ -128,22 +130,21 @@ class Pipeline:
         render_us = 1e6 * (self._clock() - before)
         self._under_way.append(_Candidate(number, config, proposed_by, source, render_us, binary))
 
-    def advance(self) -> None:
-        """Launch what is ready, then wait until something ends, unless more may be started at once."""
+    def advance(self, *, wait: bool = True) -> None:
+        """Launch what is ready and store what has ended; with `wait`, once something has."""
         self._launch()
-        if self._measuring:
-            if len(self._measuring) < self._queue:
-                _wait_any([*self._measuring, *self._compiling()])
-            else:
-                _wait_any(list(self._measuring))
-            ended = [(future, self._measuring[future]) for future in self._measuring if future.done()]
-            for future, _ in ended:
-                del self._measuring[future]
-            self._launch([launched for _, launched in ended])  # the device waits for nothing else
-            for future, launched in ended:
-                self._end(future, launched)
-        elif self._under_way:
+        if wait and self._measuring:
+            full = len(self._measuring) >= self._queue
+            _wait_any([*self._measuring, *([] if full else self._compiling())])
+        elif wait and self._under_way:
             _wait_any(self._compiling())
+        ended = [(future, launched) for future, launched in self._measuring.items() if future.done()]
+        for future, _ in ended:
+            del self._measuring[future]
+        if ended:
+            self._launch([launched for _, launched in ended])  # the device waits for nothing else
+        for future, launched in ended:
+            self._end(future, launched)
 
     def drain(self) -> None:
         """Finish everything under way. Raises what the devices raised over the layer's data."""

@@ -159,4 +159,4 @@ def test_killed_in_an_endless_kernel_nothing_is_left_spinning(folder: Path, star
     run.kill()
     assert left_behind(mark) == []
     suspects = [row for row in stored(folder / "killed.db") if row.trial.outcome == "running"]
-    assert [row.attempts for row in suspects] in ([1], [1, 1]), "the one that ran, and the one next in line"
+    assert [row.attempts for row in suspects] in ([1], [1, 1], [1, 1, 1]), "the one that ran, and those next in line"
