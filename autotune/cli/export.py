@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from autotune.device import devices_named
 from autotune.errors import DeviceError, StoreError, ToolchainError
 
 if TYPE_CHECKING:
+    from autotune.evaluate import DeviceEvaluator
     from autotune.export import Chosen, Exported
     from autotune.store import BestRow, Store
 
@@ -120,16 +122,18 @@ def _prove(exported: Exported, noise: Mapping[str, float]) -> None:
     """Prove a folder on the first CUDA device, where there is one that it is for, else on the CPU; say what is seen."""
     from autotune.export.proof import prove, runs_on
 
-    try:
-        evaluator = first_gpu(jobs_default())
-    except DeviceError:
-        evaluator = None
-    try:
-        device = evaluator if evaluator is not None and runs_on(exported, evaluator.info) else None
-        for line in prove(exported, device, lambda kernel: noise.get(kernel.row.row.policy, 0.0)):
-            click.echo(line, err=True)
-    except (ToolchainError, DeviceError) as error:
-        raise type(error)(f"{error}; or leave the proof out with --no-proof") from None
-    finally:
-        if evaluator is not None:
-            evaluator.close()
+    with ExitStack() as opened:
+        device: DeviceEvaluator | str
+        try:
+            device = first_gpu(jobs_default())
+        except DeviceError as error:
+            device = str(error)
+        else:
+            opened.callback(device.close)
+            if not runs_on(exported, device.info):
+                device = f"{device.info.name} is for none of {', '.join(f'sm_{arch}' for arch in exported.archs)}"
+        try:
+            for line in prove(exported, device, lambda kernel: noise.get(kernel.row.row.policy, 0.0)):
+                click.echo(line, err=True)
+        except (ToolchainError, DeviceError) as error:
+            raise type(error)(f"{error}; or leave the proof out with --no-proof") from None

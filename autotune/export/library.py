@@ -14,6 +14,7 @@ import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from autotune import __version__, autotune_conv2d
@@ -39,16 +40,16 @@ COPIED = (
     *("selftest.cpp", "benchmark.cpp", "device.h"),
 )
 """Files that are the same in every export."""
-NVCC_FLAGS = tuple(flag for flag in TUNED_FLAGS if flag != "-Xptxas=-v")  # which only makes ptxas talk
-"""What decides the machine code, as it was tuned."""
 RENDERED = ("kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
+NVCC_FLAGS = tuple(flag for flag in TUNED_FLAGS if flag != "-Xptxas=-v")  # which only makes ptxas talk
+"""What decides a kernel's machine code, besides the architecture."""
 ARCHS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 """Compute capabilities times ten that nvcc 12 or 13 compiles for."""
 PROOF = "proof.txt"
 """What building and testing the folder came to; no part of what is exported."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chosen:
     """A recorded kernel to be exported."""
 
@@ -68,7 +69,7 @@ class Chosen:
         """What it was tuned on."""
         return self.row.layer.problem
 
-    @property
+    @cached_property
     def bound(self) -> BoundTemplate:
         """The recorded header with problem and device filled in."""
         return BoundTemplate(

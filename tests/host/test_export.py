@@ -108,7 +108,7 @@ def test_wrong_kernel_fails_the_proof(tmp_path: Path) -> None:
     assert text.count("WITH_RELU = true") == 1
     source.write_text(text.replace("WITH_RELU = true", "WITH_RELU = false"))
     with pytest.raises(NotProven, match=r"failed its proof, see proof.txt: the self-test failed on the CPU: .*WRONG"):
-        list(prove(exported, None))
+        list(prove(exported, "no GPU in this test"))
     assert (tmp_path / "proof.txt").read_text().startswith("FAILED: do not use this library\n")
 
 

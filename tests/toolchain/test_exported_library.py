@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.export import export_library
+from autotune.export import Chosen, export_library
+from autotune.export.build import write_images
 from autotune.problem import Conv2dProblem
 from autotune.space import BoundTemplate, SearchSpace
 from autotune.toolchain import find_nvcc
-from tests.exports import H200, chosen
+from tests.exports import H200, chosen, contents
 from tests.templates.shipped_families import family
 
 pytestmark = pytest.mark.nvcc
@@ -27,14 +28,28 @@ def cmake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
-def test_cmake_builds_it_for_several_architectures(tmp_path: Path) -> None:
-    kernels = []
+def kernels() -> list[Chosen]:
+    """The default config of each family."""
+    found = []
     for name, problem in LAYERS.items():
         config = SearchSpace(BoundTemplate(family(name), problem, H200), most_rows=0, sampled_rows=1).default
         assert config is not None
-        kernels.append(chosen(family(name), problem, config, name))
-    export_library(kernels, tmp_path, ())
+        found.append(chosen(family(name), problem, config, name))
+    return found
+
+
+def test_machine_code_and_ptx_on_request(tmp_path: Path) -> None:
+    folders = (tmp_path / "one", tmp_path / "other")
+    for folder in folders:
+        write_images(export_library(kernels()[:1], folder, (90,)), nvcc=find_nvcc(), cubin=True, ptx=True)
+    assert contents(folders[0]) == contents(folders[1])
+    assert (folders[0] / "tested.direct.sm_90.cubin").read_bytes().startswith(b"\x7fELF")
+    assert ".target sm_90" in (folders[0] / "tested.direct.compute_90.ptx").read_text()
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+def test_cmake_builds_it_for_several_architectures(tmp_path: Path) -> None:
+    export_library(kernels(), tmp_path, ())
     configured = cmake(
         *(tmp_path, "-B", "build", f"-DCONV2D_NVCC={find_nvcc()}", "-DCONV2D_ARCHS=75;90"),
         "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Werror",
