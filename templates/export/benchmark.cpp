@@ -3,6 +3,7 @@
 //
 //     benchmark [N [DEVICE]]        N images instead of the number that each kernel was tuned at
 #include <algorithm>
+#include <chrono>
 
 #include "device.h"
 
@@ -13,6 +14,7 @@ namespace {
 constexpr int SAMPLES = 30;
 constexpr int ROW = 10;  // passes in a row
 
+// Print a summary of times in microseconds; their median.
 double median_of(std::vector<float> times, const char *what) {
     std::sort(times.begin(), times.end());
     const double median = times[times.size() / 2];
@@ -40,16 +42,20 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
     CUevent start = nullptr, end = nullptr;
     expect(driver().cuEventCreate(&start, CU_EVENT_DEFAULT), "cuEventCreate");
     expect(driver().cuEventCreate(&end, CU_EVENT_DEFAULT), "cuEventCreate");
+    double least_call_us = 1e9;
     const auto times = [&](bool cold) {
         std::vector<float> found;
         const int passes = cold ? 1 : ROW;
         for (int sample = -3; sample < SAMPLES; ++sample) {  // the first three warm up
             if (cold) expect(driver().cuMemsetD8Async(flush.address(), 1, flush.bytes(), nullptr), "cuMemsetD8Async");
             expect(driver().cuEventRecord(start, nullptr), "cuEventRecord");
+            const auto called = std::chrono::steady_clock::now();
             for (int pass = 0; pass < passes; ++pass)
                 expect(conv2d_run(handle, problem.n, x.pointer(), y.pointer(), workspace.pointer(), workspace_bytes,
                                   nullptr),
                        "conv2d_run");
+            const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - called;
+            least_call_us = std::min(least_call_us, elapsed.count() / passes);
             expect(driver().cuEventRecord(end, nullptr), "cuEventRecord");
             expect(driver().cuEventSynchronize(end), "a kernel");
             float milliseconds = 0.0f;
@@ -63,7 +69,7 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
     const double us = median_of(times(true), "cold");
     median_of(times(false), "in a row");
     const double flop = 2.0 * static_cast<double>(sizes.y) * (problem.c / problem.groups) * problem.r * problem.s;
-    std::printf("  cold: %.1f GFLOP/s\n", flop / us / 1000.0);
+    std::printf("  cold: %.1f GFLOP/s; a call takes %.2f us of the CPU at least\n", flop / us / 1000.0, least_call_us);
     expect(driver().cuEventDestroy(start), "cuEventDestroy");
     expect(driver().cuEventDestroy(end), "cuEventDestroy");
     expect(conv2d_release(handle), "conv2d_release");
