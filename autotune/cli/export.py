@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from autotune.errors import DeviceError, StoreError, ToolchainError
 if TYPE_CHECKING:
     from autotune.evaluate import DeviceEvaluator
     from autotune.export import Chosen, Exported
-    from autotune.store import BestRow, Store
+    from autotune.store import BestRow, DispatcherRow, Store
 
 
 class _Archs(click.ParamType[tuple[int, ...]]):
@@ -40,6 +40,7 @@ class _Archs(click.ParamType[tuple[int, ...]]):
 @click.option("--device", "kind", type=click.Choice(["cuda", "host", "null", "replay"]), help="Tuned there only.")
 @click.option("--gpu", help="Tuned on this GPU only: its name or a part of it, where the database has several.")
 @click.option("--accuracy", help="Only this accuracy class.")
+@click.option("--dispatcher", is_flag=True, help="What the study's dispatcher chooses for each layer: fewer configs.")
 @click.option(
     "--arch", "archs", type=_Archs(), default=None, help="Compute capabilities, such as 80,90; default: its own."
 )
@@ -53,6 +54,7 @@ def export(
     kind: str | None,
     gpu: str | None,
     accuracy: str | None,
+    dispatcher: bool,
     archs: tuple[int, ...] | None,
     cubin: bool,
     ptx: bool,
@@ -70,10 +72,15 @@ def export(
     from autotune.toolchain import find_nvcc
 
     with Store(db, create=False) as store:
-        rows = _best(store, asked(what), kind=kind, gpu=gpu, accuracy=accuracy)
+        made = _dispatcher(store, asked(what), db, kind=kind, gpu=gpu) if dispatcher else None
+        if made is None:
+            rows = _best(store, asked(what), kind=kind, gpu=gpu, accuracy=accuracy)
+        else:
+            rows = list(_dispatched(store, made))
         if not rows:
             raise StoreError(f"{db}: no correct trial of {what} to export; run autotune tune first")
-        exported = export_library([_chosen(store, row, db) for row in rows], out, archs or ())
+        kernels = [_chosen(store, row, db) for row in rows]
+        exported = export_library(kernels, out, archs or (), dispatcher=made.dispatcher if made else None)
         noise = {
             row.row.policy: floor.noise_fraction
             for row in rows
@@ -103,6 +110,38 @@ def _best(
     on_gpu = {row.name for row in rows if row.row.device in gpus}
     rows = tuple(row for row in rows if row.row.device in gpus or (not gpu and row.name not in on_gpu))
     return list({stem(row): row for row in reversed(undominated(rows))}.values())[::-1]
+
+
+def _dispatcher(store: Store, what: str | None, db: str, *, kind: str | None, gpu: str | None) -> DispatcherRow:
+    """The latest dispatcher of a study on a device."""
+    rows = [row for row in store.dispatchers(what) if kind in (None, row.device.kind)]
+    if gpu is not None:
+        rows = [row for row in rows if row.device in devices_named(gpu, [one.device for one in rows])]
+    if not rows:
+        raise StoreError(f"{db}: no dispatcher of {what}; run autotune dispatch first")
+    return rows[0]
+
+
+def _dispatched(store: Store, made: DispatcherRow) -> Iterator[BestRow]:
+    """The trials that a dispatcher's choices were measured in; layers that nothing serves are told."""
+    from autotune.store import BestRow
+
+    configs = {kernel.name: kernel.config for kernel in made.dispatcher.all_kernels}
+    for one in made.layers:
+        trials = [
+            row
+            for row in store.trials(one.layer.problem, outcome="correct", generations="all")
+            if one.kernel is not None
+            and row.trial.config == configs[one.kernel]
+            and (row.device.identity, row.policy) == (made.device.identity, made.policy)
+        ]
+        if trials:
+            latest = trials[-1]
+            assert latest.trial.timing is not None  # noqa: S101 - a correct trial has one
+            yield BestRow(made.study, one.layer, latest.trial.timing, "median", latest)
+        else:
+            why = "nothing of the dispatcher fits it" if one.kernel is None else "its kernel was not measured on it"
+            click.echo(f"{made.study}.{one.layer.name} is left out: {why}", err=True)
 
 
 def _chosen(store: Store, row: BestRow, db: str) -> Chosen:

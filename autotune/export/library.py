@@ -20,6 +20,8 @@ from pathlib import Path
 from autotune import __version__, autotune_conv2d
 from autotune.compile import NVCC_FLAGS as TUNED_FLAGS
 from autotune.device import DeviceInfo
+from autotune.dispatch_source import load_dispatch_template, render_dispatch
+from autotune.dispatcher import Dispatcher
 from autotune.errors import StoreError
 from autotune.export.golden import Golden, golden
 from autotune.export.kernel import kernel_text, stem
@@ -89,8 +91,12 @@ class Exported:
     archs: tuple[int, ...]
 
 
-def export_library(chosen: Sequence[Chosen], folder: Path, archs: Sequence[int]) -> Exported:
+def export_library(
+    chosen: Sequence[Chosen], folder: Path, archs: Sequence[int], *, dispatcher: Dispatcher | None = None
+) -> Exported:
     """Write the kernels of one device as a library that is built without autotune; `archs` empty: the device's own.
+
+    The kernels are a dispatcher's choices where one is given; its rule is written beside them.
 
     Raises StoreError when a kernel is not for one of the architectures, when a header does not give the recorded
     launches, or when the folder cannot be written.
@@ -105,6 +111,8 @@ def export_library(chosen: Sequence[Chosen], folder: Path, archs: Sequence[int])
     texts = {f"{kernel.stem}.cu": kernel_text(kernel.row, kernel.source, kernel.floor_us) for kernel in chosen}
     sources = tuple(folder / name for name in texts)
     texts |= library_texts(served, archs)
+    if dispatcher is not None:
+        texts["dispatcher.h"] = render_dispatch(load_dispatch_template(), dispatcher)
     texts["provenance.json"] = _provenance(served, archs, texts)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -19,11 +19,14 @@ from pathlib import Path
 import pytest
 
 from autotune import __version__
-from autotune.store import Store
+from autotune.dispatcher import Dispatcher, Leaf, PortfolioKernel
+from autotune.predicate import Predicate
+from autotune.store import Store, StudyRecord, TemplateRecord
 from autotune.template import load_template, template_files
+from autotune.trial import Outcome, Trial
 from tests.nursery import ForkedRun, Nursery
 
-from .store.builders import H200, config_of, correct, open_scope, run_trial, source_of
+from .store.builders import H200, config_of, correct, dispatched, open_scope, run_trial, source_of
 from .tiny import SMALL, Command, Finished, changed, run_module, write_family
 
 JsonRow = dict[str, str | int | float | bool | None]
@@ -307,6 +310,38 @@ def test_kernels_of_several_gpus_are_not_mixed(folder: Path, autotune: Command) 
     )
     one = autotune("export", "lenet", "--db", "gpus.db", "--out", "out", "--gpu", "h200").complaint
     assert "one GPU" not in one, "the builders' header is none, but the GPU was found"
+
+
+def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autotune: Command) -> None:
+    words = ("export", "small", "--out", "out", "--dispatcher", "--no-proof")
+    assert autotune(*words).complaint == "autotune.db: no dispatcher of small; run autotune dispatch first"
+    with Store("autotune.db") as store:
+        (best,) = store.best("small")
+        slowest = store.trials("small", outcome="correct", sort="median")[-1]
+        assert slowest.trial.config != best.row.trial.config
+        made = Dispatcher(
+            (),
+            (PortfolioKernel("few", slowest.trial.config, Predicate(())),),
+            PortfolioKernel("default", best.row.trial.config, Predicate(())),
+            Leaf("few"),
+        )
+        (study,) = store.studies()
+        layers = (best.layer, dataclasses.replace(best.layer, name="other", problem=best.layer.problem.with_n(1)))
+        key = store.begin_study(StudyRecord(study.name, study.seed, study.text, layers))
+        scope = store.set_scope(
+            key, layers, best.row.device, best.row.environment, best.row.policy, TemplateRecord("dispatch", "0", "")
+        )
+        store.add_dispatch_trial(scope, Trial(0, made.config(), Outcome.CORRECT), 1.0)
+        rows = (dispatched(layers[0], "few"), dispatched(layers[1], None))
+        store.add_dispatcher(scope, 0, made, rows)
+    finished = autotune(*words)
+    assert (finished.code, finished.out) == (0, "out/small.one.null.cu\n")
+    assert finished.err == "small.other is left out: nothing of the dispatcher fits it\n"
+    text = (folder / "out" / "small.one.null.cu").read_text()
+    assert " ".join(f"{name}={value}" for name, value in slowest.trial.config.items) in text
+    assert "always: few" in (folder / "out" / "dispatcher.h").read_text()
+    assert autotune("export", "small", "--out", "own", "--no-proof").code == 0
+    assert not (folder / "own" / "dispatcher.h").exists()
 
 
 def test_proof_without_a_compiler(
