@@ -68,6 +68,11 @@ class Environment:
     attributes: Mapping[str, str] = field(default_factory=dict)
     """uuid, clocks, host name, library versions: recorded, not matched"""
 
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What is matched."""
+        return (self.driver, self.toolkit, self.flags)
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from autotune.compile import Program
@@ -17,7 +18,7 @@ from autotune.folding import fold
 from autotune.predicate import cpp_steps
 from autotune.problem import DTYPES, EPILOGUES, LAYOUTS, Conv2dProblem
 from autotune.shipped import shipped
-from autotune.template import PROBLEM_NAMES, SUFFIX, check_keys, environment
+from autotune.template import PROBLEM_NAMES, SUFFIX, Body, check_keys, environment
 
 ENTRY = "dispatch_choices"
 """The kernel of a checked program: (table, choices, count), a thread a layer."""
@@ -41,13 +42,12 @@ class PropertyTemplate:
         """The property without a range."""
         return Property(self.name, self.text)
 
-    def around(self, problems: Iterable[Conv2dProblem]) -> Property:
-        """The property with the range in which a rule made from these problems is trusted."""
-        values = [self.plain.of(problem) for problem in problems]
+    def around(self, values: Sequence[int]) -> Property:
+        """The property with the range in which a rule made from layers of these values is trusted."""
         return Property(self.name, self.text, min(values) // self.reach, max(values) * self.reach)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DispatchTemplate:
     """`dispatch.cu.j2`, checked."""
 
@@ -61,6 +61,11 @@ class DispatchTemplate:
     def hash(self) -> str:
         """SHA-256 of the file."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @cached_property
+    def body(self) -> Body:
+        """The file as Jinja's own code."""
+        return environment().from_string(self.text)
 
 
 def load_dispatch_template(path: Path | None = None) -> DispatchTemplate:
@@ -110,23 +115,17 @@ def render_dispatch(
     """
     docs = {item.name: item.doc for item in template.properties}
     symbols = _threshold_symbols(dispatcher)
-    return (
-        environment()
-        .from_string(template.text)
-        .render(
-            words=dispatcher.words(),
-            kernels=[_kernel(kernel) for kernel in dispatcher.all_kernels],
-            thresholds=[
-                {"symbol": symbol, "value": split.threshold, "flat": _flat_words(split, flat)}
-                for split, symbol in symbols
-            ],
-            properties=[_property_values(item, docs.get(item.name, item.name)) for item in dispatcher.properties],
-            rule=list(_rule_lines(dispatcher.rule, iter([symbol for _, symbol in symbols]))),
-            checked=checked,
-            columns=len(table_row(_ANY)),
-        )
-        .lstrip("\n")
-    )
+    return template.body.render(
+        words=dispatcher.words(),
+        kernels=[_kernel(kernel) for kernel in dispatcher.all_kernels],
+        thresholds=[
+            {"symbol": symbol, "value": split.threshold, "flat": _flat_words(split, flat)} for split, symbol in symbols
+        ],
+        properties=[_property_values(item, docs.get(item.name, item.name)) for item in dispatcher.properties],
+        rule=list(_rule_lines(dispatcher.rule, iter([symbol for _, symbol in symbols]))),
+        checked=checked,
+        columns=len(table_row(_ANY)),
+    ).lstrip("\n")
 
 
 _ANY = Conv2dProblem(1, 1, 1, 1, 1, 1, 1)

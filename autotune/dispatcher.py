@@ -40,6 +40,10 @@ class Property:
         """The number for a problem."""
         return self._bound.integer(problem.names())
 
+    def holds(self, problem: Conv2dProblem) -> bool:
+        """Whether a problem lies in the range."""
+        return self.least <= self.of(problem) <= self.most
+
     @cached_property
     def _bound(self) -> Bound:
         return Expression(self.text, f"property {self.name}").bind({})
@@ -143,7 +147,7 @@ class Dispatcher:
 
     def is_unsure(self, problem: Conv2dProblem) -> bool:
         """Whether a problem lies outside the range in which the rule is trusted."""
-        return any(not item.least <= item.of(problem) <= item.most for item in self.properties)
+        return not all(item.holds(problem) for item in self.properties)
 
     def leaf(self, problem: Conv2dProblem) -> Leaf:
         """Where the rule ends for a problem."""

@@ -14,11 +14,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from autotune.compile import Binary, Program
-from autotune.device import Environment
 from autotune.errors import Rejected, StudyError
 from autotune.evaluate import DeviceEvaluator
-from autotune.layer_line import STRIKES
 from autotune.layer_record import Progress
+from autotune.pipeline import STRIKES
 from autotune.problem import Layer
 from autotune.render import render
 from autotune.source import KernelSource
@@ -107,11 +106,6 @@ def best_kernel(study: Study, layer: Layer, evaluator: DeviceEvaluator, store: S
     return min(rows, key=lambda row: row.median_us, default=None)
 
 
-def _matched(environment: Environment) -> tuple[str, str, str]:
-    """What tells two environments apart in the database."""
-    return (environment.driver, environment.toolkit, environment.flags)
-
-
 class _SpanLine:
     """Times one layer under every plan that is not in the database yet."""
 
@@ -191,7 +185,7 @@ class _SpanLine:
             and trial.config in wanted
             and trial.source_hash == self.whole.hash
             and row.row.device.identity == self.evaluator.info.identity
-            and _matched(row.row.environment) == _matched(self.evaluator.environment)
+            and row.row.environment.identity == self.evaluator.environment.identity
         )
 
     def _count(self, trial: Trial) -> None:

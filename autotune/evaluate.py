@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from autotune.cache import BinaryCache
 from autotune.calibrate import calibration_program
@@ -99,6 +99,17 @@ class Evaluator(Protocol):
         """Let fresh workers take over before the next request."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Chooser(Protocol):
+    """What dispatchers are compiled and asked with; not every evaluator is one."""
+
+    def build(self, program: Program) -> Future[Binary]:
+        """Start compiling a program that is no config's."""
+
+    def choices(self, request: ChoicesRequest) -> tuple[int, ...]:
+        """Ask a compiled dispatcher which kernel serves each layer."""
 
 
 class _Seat:

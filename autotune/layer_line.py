@@ -11,7 +11,7 @@ from autotune.evaluate import Evaluator
 from autotune.finals import entrants
 from autotune.layer_finals import PLAIN_FINALS, FinalsPlan, hold_finals
 from autotune.layer_record import COLD_START, WARM_START, History, LayerResult, Progress, Start, StartResult
-from autotune.pipeline import Pipeline, rejected_trial
+from autotune.pipeline import Pipeline, cut_off, rejected_trial
 from autotune.problem import Layer
 from autotune.search import Search
 from autotune.space import SearchSpace
@@ -20,7 +20,6 @@ from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
 
 RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
-STRIKES = 2  # runs that ended while a kernel was running, after which it is quarantined
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,6 @@ class LayerLine:
             watch=self.study.stop_below is not None,
         )
         self.start = start
-        self.quarantined = self.store.quarantined(scope)
         self.next_number = self.store.next_number(scope)
         self.started = run.clock()
 
@@ -74,7 +72,7 @@ class LayerLine:
         stopped = "" if self.run_of.search else "finals only"
         if not any(space.default for space in self.spaces.values()):
             stopped = "no feasible config"
-        suspects = [] if stopped else self._suspects()
+        suspects = () if stopped else cut_off(self.store, self.scope, self.evaluator.info, self._in_spaces)
         searching = bool(suspects) or not (stopped or self._why_stop(set()))
         bounds = {name: space.bound for name, space in self.spaces.items()}
         with Pipeline(
@@ -83,7 +81,7 @@ class LayerLine:
             self.store,
             self.scope,
             bounds,
-            quarantined=self.quarantined,
+            quarantined=self.store.quarantined(self.scope),
             best_us=lambda: self.history.best.median_us if self.history.best else None,
             ended=self._ended,
             clock=self.run_of.clock,
@@ -173,24 +171,6 @@ class LayerLine:
                     self.next_number += 1
                     self.history.count_failure(trial)
         self.store.add_rejected(self.scope, found)
-
-    def _suspects(self) -> list[tuple[int, Config]]:
-        """Trials that a killed run left running, to be tried once more; with a second strike, quarantined instead."""
-        again = []
-        for suspect in self.store.suspects(self.scope):
-            if not self._in_spaces(suspect.trial.config):
-                continue
-            source_hash = suspect.key.source_hash
-            if (
-                suspect.attempts >= STRIKES
-                and source_hash is not None
-                and self.evaluator.info.kind not in ("null", "replay")
-            ):
-                message = f"{suspect.attempts} runs ended while it was running"
-                self.store.quarantine(self.scope, source_hash, "crash", message)
-                self.quarantined |= {source_hash}
-            again.append((suspect.key.number, suspect.trial.config))
-        return again
 
     # Asking and starting.
 

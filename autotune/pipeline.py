@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Protocol, cast
 
 from autotune.compile import Binary
+from autotune.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.evaluate import Evaluator
 from autotune.occupancy import occupancy
@@ -25,6 +26,7 @@ QUEUE = 3
 """Kernels given to a device: one runs, two are at hand while the search proposes, which takes as long as a kernel."""
 SWITCH_S = 0.0005
 """How long a device's answer waits for the interpreter while the search computes; Python's own 5 ms are a kernel's."""
+STRIKES = 2  # runs that ended while a kernel was running, after which it is quarantined
 
 
 @dataclass(slots=True)
@@ -248,6 +250,24 @@ class Pipeline:
                 )
                 raise Rejected(Outcome.CONSTRAINTS, "resource_limit", message)
         return least
+
+
+def cut_off(
+    store: Store, scope: Scope, info: DeviceInfo, wanted: Callable[[Config], bool]
+) -> tuple[tuple[int, Config], ...]:
+    """The wanted trials that a killed run left running, by number, to be tried once more, each alone.
+
+    One that has taken down STRIKES runs is quarantined, where something really runs.
+    """
+    again = []
+    for suspect in store.suspects(scope):
+        if not wanted(suspect.trial.config):
+            continue
+        source_hash = suspect.key.source_hash
+        if suspect.attempts >= STRIKES and source_hash is not None and info.kind not in ("null", "replay"):
+            store.quarantine(scope, source_hash, "crash", f"{suspect.attempts} runs ended while it was running")
+        again.append((suspect.key.number, suspect.trial.config))
+    return tuple(again)
 
 
 def rejected_trial(trial: Trial, rejected: Rejected) -> Trial:

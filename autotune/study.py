@@ -32,10 +32,11 @@ _LAYER_KEYS = {"name", *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue"
 _STUDY_KEYS = {
     *("name", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
     "spill_limit_bytes",
-    *("measure", "space", "layer", "technique", "span", "warm_start", "prior", "stop_below"),
+    *("measure", "space", "layer", "technique", "rule", "span", "warm_start", "prior", "stop_below"),
 }
 SPILL_LIMIT_BYTES = 1024  # on an H200 no kernel with more came within 40 % of its layer's best
 LARGEST = 2**63 - 1  # a whole number in SQLite
+_RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}
 _TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms"}
 
 
@@ -70,6 +71,20 @@ class Technique:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedRule:
+    """`[[rule]]`: a rule of one threshold between two techniques, to be ranked among those that `dispatch` tries."""
+
+    name: str
+    property: str
+    threshold: int
+    """the least value on the upper side"""
+    below: str
+    """a technique's name"""
+    above: str
+    report: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Study:
     """A study file: layers, budget and what may be searched."""
 
@@ -101,6 +116,8 @@ class Study:
     """None: kernels only"""
     techniques: tuple[Technique, ...] = ()
     """what `autotune ladder` climbs, in order; the first is the baseline"""
+    rules: tuple[NamedRule, ...] = ()
+    """what `autotune dispatch` ranks among the rules that it tries"""
 
     def narrowed(self, technique: Technique) -> Study:
         """The study with nothing but one technique's family and values."""
@@ -168,6 +185,7 @@ class _Reader:
             raise self.error("accuracy", f"{accuracy!r}: expected one of {', '.join(ADMITTED)}")
         layers = self.layers(content.get("layer"))
         space = self.space(content.get("space", {}))
+        techniques = self.techniques(content.get("technique", []), {layer.name for layer in layers})
         return Study(
             name=name,
             layers=layers,
@@ -187,7 +205,8 @@ class _Reader:
             measure=self.measure(content.get("measure", {})),
             space={family: kept for family, kept in space.items() if family != END_TO_END},
             end_to_end=self.end_to_end(content, space.get(END_TO_END)),
-            techniques=self.techniques(content.get("technique", []), {layer.name for layer in layers}),
+            techniques=techniques,
+            rules=self.rules(content.get("rule", []), {technique.name for technique in techniques}),
         )
 
     def below(self, table: str) -> Callable[[str, str], StudyError]:
@@ -316,6 +335,26 @@ class _Reader:
             if technique.name in {other.name for other in found}:
                 raise self.error(f"{where}.name", f"{technique.name!r} stands twice")
             found.append(technique)
+        return tuple(found)
+
+    def rules(self, value: object, techniques: set[str]) -> tuple[NamedRule, ...]:
+        if not isinstance(value, list) or any(not isinstance(item, dict) for item in value):
+            raise self.error("rule", "expected [[rule]] tables")
+        found = []
+        for index, table in enumerate(value):
+            where = f"rule[{index}]"
+            check_keys(table, _RULE_KEYS, self.below(where))
+            for key in sorted(_RULE_KEYS - {"report"}):
+                if key not in table:
+                    raise self.error(f"{where}.{key}", "missing")
+            words = {key: self.word(table, key, "", where=f"{where}.") for key in sorted(_RULE_KEYS - {"threshold"})}
+            for side in ("below", "above"):
+                if words[side] not in techniques:
+                    raise self.error(
+                        f"{where}.{side}",
+                        f"no technique named {words[side]!r}; there are {', '.join(techniques) or 'none'}",
+                    )
+            found.append(NamedRule(**words, threshold=self.whole(table, "threshold", 0, least=0, where=f"{where}.")))
         return tuple(found)
 
     def layers(self, value: object) -> tuple[Layer, ...]:

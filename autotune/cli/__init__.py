@@ -15,6 +15,7 @@ from autotune.cli.answers import query, trials
 from autotune.cli.best import best
 from autotune.cli.changes import diff, history
 from autotune.cli.devices import devices
+from autotune.cli.dispatch import dispatch
 from autotune.cli.export import export
 from autotune.cli.families import check, templates
 from autotune.cli.freshness import retime, stale
@@ -42,6 +43,7 @@ for command in (
         tune,
         compare,
         ladder,
+        dispatch,
         replay,
         importance,
         best,

@@ -45,7 +45,7 @@ class ReplayEvaluator:
         self._environment = replace(newest.environment, attributes={"recording": str(path)})
         self._trials: dict[tuple[Conv2dProblem, str], dict[_Key, Trial]] = {}
         for row in rows:
-            if _environment(row) == _environment(newest):
+            if row.environment.identity == newest.environment.identity:
                 self._trials.setdefault((row.problem, row.policy), {})[_key(row.trial.config)] = row.trial
 
     @property
@@ -149,10 +149,6 @@ def _rows(path: Path, device: str) -> list[TrialRow]:
 
 def _key(config: Config) -> _Key:
     return (config.template, frozenset(config.items))
-
-
-def _environment(row: TrialRow) -> tuple[str, str, str]:
-    return (row.environment.driver, row.environment.toolkit, row.environment.flags)
 
 
 def _failure(trial: Trial) -> Rejected:

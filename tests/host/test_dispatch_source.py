@@ -46,7 +46,7 @@ def dispatcher() -> Dispatcher:
         Split("intensity", 20, Leaf(names[2]), Split("pixels", 1000, Leaf(names[3]), Leaf(names[4]))),
     )
     return Dispatcher(
-        tuple(item.around([USUAL]) if item.name == "c" else item.plain for item in TEMPLATE.properties),
+        tuple(item.around([item.plain.of(USUAL)]) if item.name == "c" else item.plain for item in TEMPLATE.properties),
         tuple(kernels),
         dataclasses.replace(next(one for one in kernels if one.name == "implicit_gemm"), name="default"),
         rule,

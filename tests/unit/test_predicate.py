@@ -68,7 +68,7 @@ def configs_of(space: SearchSpace) -> Iterator[Config]:
         ),
         ("not (c > 1 and k > 1)", "not (c > 1 and k > 1)", "!(layer.c > 1 && layer.k > 1)"),
         ("max(c, k, 3) - min(c, 1)", "max(c, k, 3) - min(c, 1)", "max(layer.c, max(layer.k, 3)) - min(layer.c, 1)"),
-        ("1 // (thread_k - 4)", "1 // 0", "1 / 0"),
+        ("1 // (thread_k - 4)", "1 // 0", "Whole(1) / 0"),
     ],
 )
 def test_what_is_known_is_folded_away(text: str, left: str, cpp: str) -> None:

@@ -180,6 +180,15 @@ MISTAKES = {
         ("trials = 10", '[[technique]]\nname = "a"\ntemplate = "b"\n[[technique]]\nname = "a"\ntemplate = "b"'),
         "technique[1].name: 'a' stands twice",
     ),
+    "rule is a table": (("trials = 10", "[rule]\na = 1"), "rule: expected [[rule]] tables"),
+    "rule without a threshold": (
+        ("trials = 10", '[[rule]]\nname = "a"\nproperty = "k"\nbelow = "b"\nabove = "b"'),
+        "rule[0].threshold: missing",
+    ),
+    "rule of an unknown technique": (
+        ("trials = 10", '[[rule]]\nname = "a"\nproperty = "k"\nthreshold = 13\nbelow = "b"\nabove = "b"'),
+        "rule[0].below: no technique named 'b'; there are none",
+    ),
     "technique of an unknown layer": (
         ("trials = 10", '[[technique]]\nname = "a"\ntemplate = "b"\nreported_ms = { two = 1.0 }'),
         "technique[0].reported_ms.two: no such layer; there are one",

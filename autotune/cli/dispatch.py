@@ -1,0 +1,244 @@
+"""`dispatch`: which kernel serves which layer of a study, by thresholds on what a layer is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.answers import DATABASE
+from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.cli.families import DIRECTORIES
+from autotune.cli.tables import Column, format_options, show
+from autotune.cli.tune import its_turn, observer, stopping_on_interrupt
+from autotune.dispatch_source import Flat
+from autotune.dispatcher import PortfolioKernel
+from autotune.errors import StoreError
+from autotune.study import LARGEST, find_study, load_study
+from autotune.template import load_templates
+
+if TYPE_CHECKING:
+    from autotune.dispatch import Built, Comparison
+    from autotune.rule_line import Tried
+    from autotune.store import DispatchedLayer
+
+_BEST_RULES = 8  # shown on the terminal, with those that have a name
+TABLES = ("layers", "ways", "rules", "thresholds", "kernels")
+
+
+def _regret(time_us: float | None, layer: DispatchedLayer) -> float | None:
+    return None if time_us is None else time_us / layer.best_us - 1
+
+
+_LAYERS = (
+    Column["DispatchedLayer"]("layer", lambda row: row.layer.name),
+    Column["DispatchedLayer"]("role", lambda row: row.role),
+    Column["DispatchedLayer"]("count", lambda row: row.layer.count),
+    Column["DispatchedLayer"]("kernel", lambda row: row.kernel or "to be tuned"),
+    Column["DispatchedLayer"]("unsure", lambda row: row.unsure),
+    Column["DispatchedLayer"]("time_us", lambda row: row.time_us),
+    Column["DispatchedLayer"]("best_us", lambda row: row.best_us),
+    Column["DispatchedLayer"]("regret_fraction", lambda row: _regret(row.time_us, row), digits=3),
+    Column["DispatchedLayer"]("left_out_regret_fraction", lambda row: _regret(row.left_out_us, row), digits=3),
+    Column["DispatchedLayer"]("default_regret_fraction", lambda row: _regret(row.default_us, row), digits=3),
+    Column["DispatchedLayer"]("single_regret_fraction", lambda row: _regret(row.single_us, row), digits=3),
+    Column["DispatchedLayer"]("nearest_regret_fraction", lambda row: _regret(row.nearest_us, row), digits=3),
+    Column["DispatchedLayer"]("problem", lambda row: str(row.layer.problem), terminal=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way to choose, over the layers of one role."""
+
+    role: str
+    compared: Comparison
+
+
+_WAYS = (
+    Column[_Way]("layers", lambda row: row.role),
+    Column[_Way]("way", lambda row: row.compared.name),
+    Column[_Way]("median_fraction", lambda row: row.compared.median, digits=3),
+    Column[_Way]("worst_fraction", lambda row: row.compared.worst, digits=3),
+    Column[_Way]("worst_layer", lambda row: row.compared.worst_layer),
+    Column[_Way]("weighted_mean_fraction", lambda row: row.compared.weighted_mean, digits=3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """A rule among those that were tried."""
+
+    place: int | None
+    """rules that are as fast share one; None: it is not correct"""
+    words: str
+    tried: Tried
+
+
+_RULES = (
+    Column[_Rank]("place", lambda row: row.place),
+    Column[_Rank]("rule", lambda row: row.words),
+    Column[_Rank]("total_us", lambda row: row.tried.total_us if row.place else None, digits=6),
+    Column[_Rank]("outcome", lambda row: row.tried.outcome.value),
+    Column[_Rank]("reason", lambda row: row.tried.reason),
+    Column[_Rank]("proposed_by", lambda row: row.tried.proposed_by),
+)
+_THRESHOLDS = (
+    Column[Flat]("property", lambda row: row.split.property),
+    Column[Flat]("threshold", lambda row: row.split.threshold),
+    Column[Flat]("least", lambda row: row.least),
+    Column[Flat]("most", lambda row: row.most),
+)
+_KERNELS = (
+    Column[PortfolioKernel]("kernel", lambda row: row.name),
+    Column[PortfolioKernel]("config", lambda row: str(row.config)),
+    Column[PortfolioKernel]("conditions", lambda row: sum(not step.name for step in row.predicate.steps)),
+)
+
+
+@click.command()
+@click.argument("study", metavar="STUDY")
+@click.option("--device", help="cuda:N, host, null or replay:FILE; default: the first CUDA device, else the host.")
+@DATABASE
+@DIRECTORIES
+@click.option(
+    "--kernels", type=click.IntRange(1, 64), default=16, show_default=True, help="At most, beside the safe default."
+)
+@click.option(
+    "--trials", type=click.IntRange(min=1), default=60, show_default=True, help="Rules that the search proposes."
+)
+@click.option(
+    "--holdout", type=click.IntRange(0, LARGEST), help="Judge by a quarter of the layers, drawn by this seed."
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the C++ header to this file.")
+@click.option(
+    "--table", type=click.Choice(TABLES), default="layers", show_default=True, help="What --json and --csv print."
+)
+@format_options
+def dispatch(
+    study: str,
+    device: str | None,
+    db: str,
+    directories: tuple[Path, ...],
+    kernels: int,
+    trials: int,
+    holdout: int | None,
+    jobs: int | None,
+    out: Path | None,
+    table: str,
+    style: str | None,
+) -> None:
+    """Build a dispatcher of STUDY's layers, which must have been tuned: few kernels, and thresholds that choose.
+
+    Each layer's best few kernels are measured on every layer that they may serve; what is known is not measured again.
+    Regret is the time lost over a layer's own best kernel, as a fraction of it; a layer's weight is its count.
+    """
+    from autotune.dispatch import build
+    from autotune.dispatch_source import load_dispatch_template
+    from autotune.matrix import Run
+    from autotune.store import Store
+
+    if out is not None and not out.parent.is_dir():
+        raise StoreError(f"{out}: there is no folder {out.parent}; create it first or give another --out")
+    wanted = load_study(find_study(study))
+    families = load_templates(directories)
+    template = load_dispatch_template()
+    with Store(db) as store:
+        evaluator = open_evaluator(device, jobs or jobs_default())
+        try:
+            with (
+                stopping_on_interrupt() as stopping,
+                its_turn(store, wanted, evaluator, stopping),
+                observer() as observe,
+            ):
+                run = Run(wanted, families, evaluator, store, observe, stopping)
+                built = build(run, template, kernels=kernels, trials=trials, holdout=holdout)
+        finally:
+            evaluator.close()
+    if out is not None:
+        _write(out, built.text)
+    if style is None:
+        _show_all(built, out)
+    else:
+        _show(built, table, style)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}; give another --out") from None
+
+
+def _show(built: Built, table: str, style: str | None) -> None:
+    if table == "layers":
+        show(built.layers, _LAYERS, style)
+    elif table == "ways":
+        show(_ways(built), _WAYS, style)
+    elif table == "rules":
+        show(_ranks(built), _RULES, style)
+    elif table == "thresholds":
+        show(built.flat, _THRESHOLDS, style)
+    else:
+        show(built.dispatcher.all_kernels, _KERNELS, style)
+
+
+def _show_all(built: Built, out: Path | None) -> None:
+    """Everything, for people."""
+    click.echo("The rule:")
+    for line in built.dispatcher.words():
+        click.echo(f"  {line}")
+    click.echo("  A kernel that may not serve a layer is passed over for the next one, in the order of this table.")
+    _show(built, "kernels", None)
+    for one in built.flat:
+        click.echo(
+            f"{one.split.property} < {one.split.threshold}: any threshold from {one.least} to {one.most} does the same"
+        )
+    _show(built, "layers", None)
+    show(
+        _ways(built), _WAYS, None, title="Regret of ways to choose, of layers that they have not seen but for the first"
+    )
+    ranks = _ranks(built)
+    named = {name for name in (rank.tried.proposed_by for rank in ranks) if name not in ("search", "default", "exact")}
+    shown = [rank for at, rank in enumerate(ranks) if at < _BEST_RULES or rank.tried.proposed_by in named]
+    show(shown, _RULES, None, title=f"Rules, {len(ranks)} tried")
+    unsure = [layer.layer.name for layer in built.layers if layer.unsure and layer.kernel]
+    click.echo(f"unsure, so that the default comes first: {', '.join(unsure) or 'none'}")
+    waiting = [layer.layer.name for layer in built.layers if layer.kernel is None]
+    if waiting:
+        click.echo(f"nothing fits, to be tuned: {', '.join(waiting)}")
+    how = "its C++ agrees on the device" if built.compiled else "its C++ was not compiled: nothing runs on this device"
+    click.echo(
+        f"{built.configs} configs, {built.measured} cells measured now, {built.evaluated} rules tried now; {how}; "
+        f"rules within {built.noise:.1%} of the layers' time count as equals"
+    )
+    if out is not None:
+        click.echo(str(out))
+
+
+def _ways(built: Built) -> list[_Way]:
+    from autotune.dispatch import compare
+
+    found = []
+    for role in ("tuned", "held out"):
+        layers = [layer for layer in built.layers if layer.role == role]
+        if layers:
+            found += [_Way(role, compared) for compared in compare(layers)]
+    return found
+
+
+def _ranks(built: Built) -> list[_Rank]:
+    from dataclasses import replace
+
+    totals = [tried.total_us for tried in built.tried if tried.outcome == "correct"]
+    return [
+        _Rank(
+            1 + sum(total < tried.total_us for total in totals) if tried.outcome == "correct" else None,
+            "; ".join(replace(built.dispatcher, rule=tried.rule).words()),
+            tried,
+        )
+        for tried in built.tried
+    ]

@@ -1,0 +1,263 @@
+"""`autotune dispatch` on the null device: what it prints and stores, what it refuses; nothing is measured twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.benchmark import summarise
+from autotune.choices import ChoicesRequest
+from autotune.compile import Binary, Program, Target
+from autotune.device import Baseline
+from autotune.devices.null import NullEvaluator
+from autotune.dispatch import Built, build
+from autotune.dispatch_source import load_dispatch_template
+from autotune.errors import StudyError
+from autotune.matrix import Run
+from autotune.source import KernelSource
+from autotune.store import Store
+from autotune.study import Study, load_study
+from autotune.template import KernelTemplate, load_templates
+from autotune.trial import ErrorStats, Measured, Resources, Timing
+from autotune.tune import tune
+
+from .tiny import Command, write_family
+
+LAYER = '[[layer]]\nname = "{name}"\nn = 3\nc = {c}\nh = {h}\nw = 8\nk = {k}\nr = 3\ns = 3\ncount = {count}\n'
+SIZES = ((4, 2, 9, 1), (6, 2, 9, 3), (12, 3, 12, 2), (16, 4, 16, 1), (32, 8, 20, 1), (48, 8, 20, 5))
+HEADER = 'name = "several"\ntrials = 14\nwarm_start = false\ntemplates = ["tiny"]\n'
+STUDY = HEADER + "".join(LAYER.format(name=f"k{k}", c=c, h=h, k=k, count=count) for k, c, h, count in SIZES)
+
+
+class Device(NullEvaluator):
+    """A null device on which many maps want many threads, and few maps few; it counts what was run on it."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.ran: list[KernelSource] = []
+
+    def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
+        """Count, and time."""
+        self.ran.append(source)
+        return Measured(_timing(source, cache), ErrorStats(0.0, 0.0))
+
+    def finals(
+        self,
+        kernels: Sequence[tuple[KernelSource, Binary]],
+        baselines: Sequence[Baseline],
+        *,
+        cache: str,
+        budget_s: float,
+        seed: int,
+    ) -> tuple[Timing, ...]:
+        """The same times once more."""
+        return tuple(_timing(source, cache) for source, _ in kernels)
+
+
+def _timing(source: KernelSource, cache: str) -> Timing:
+    wanted, has = source.problem.k, int(source.config.values().get("threads", 4096)) // 4
+    turns = int(source.config.values().get("turns", 1))
+    return summarise((source.problem.flops / 1e4 * max(wanted / has, has / wanted) * (10 + turns),) * 5, cache)
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KernelTemplate]:
+    folder = tmp_path_factory.mktemp("families")
+    write_family(folder)
+    return {name: one for name, one in load_templates([folder]).items() if name in ("tiny", "implicit_gemm")}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    path = tmp_path_factory.mktemp("study") / "several.toml"
+    path.write_text(STUDY)
+    return load_study(path)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory, study: Study, families: dict[str, KernelTemplate]) -> bytes:
+    """A database in which every layer is tuned."""
+    path = tmp_path_factory.mktemp("tuned") / "tuned.db"
+    with Store(path) as store:
+        tune(study, families, Device(), store)
+    return path.read_bytes()
+
+
+def built(path: Path, study: Study, families: dict[str, KernelTemplate], device: NullEvaluator, **asked: int) -> Built:
+    with Store(path) as store:
+        options = {"kernels": 4, "trials": 12, **asked}
+        return build(Run(study, families, device, store), load_dispatch_template(), **options)
+
+
+@pytest.fixture(scope="module")
+def first(
+    tmp_path_factory: pytest.TempPathFactory, tuned: bytes, study: Study, families: dict[str, KernelTemplate]
+) -> tuple[Built, Device, bytes]:
+    """A dispatcher, the device that it was made on, and the database after that."""
+    path = tmp_path_factory.mktemp("first") / "first.db"
+    path.write_bytes(tuned)
+    device = Device()
+    return built(path, study, families, device), device, path.read_bytes()
+
+
+@pytest.fixture
+def path(tmp_path: Path, first: tuple[Built, Device, bytes]) -> Path:
+    """A database that has the dispatcher."""
+    path = tmp_path / "autotune.db"
+    path.write_bytes(first[2])
+    return path
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, tuned: bytes) -> Path:
+    """A database in which the layers are tuned and nothing was built."""
+    path = tmp_path / "fresh.db"
+    path.write_bytes(tuned)
+    return path
+
+
+def test_a_second_run_measures_and_tries_nothing(
+    path: Path, study: Study, families: dict[str, KernelTemplate], first: tuple[Built, Device, bytes]
+) -> None:
+    made, device, _ = first
+    assert made.measured == len(device.ran) > 0
+    assert len({source.hash for source in device.ran}) == len(device.ran), "a kernel was measured twice"
+    assert made.evaluated == len(made.tried) > 5
+    again = Device()
+    second = built(path, study, families, again)
+    assert (second.measured, second.evaluated, again.ran) == (0, 0, [])
+    assert (second.dispatcher, second.layers, second.text) == (made.dispatcher, made.layers, made.text)
+    with Store(path, create=False) as store:
+        (row,) = store.dispatchers("several")
+    assert (row.dispatcher, row.layers) == (made.dispatcher, made.layers)
+
+
+def test_every_layer_gets_what_the_rule_says(path: Path, first: tuple[Built, Device, bytes]) -> None:
+    made, device, _ = first
+    timed = {(source.problem, source.config): _timing(source, "cold").median_us for source in device.ran}
+    for row in made.layers:
+        kernel = made.dispatcher.choose(row.layer.problem).kernel
+        assert kernel is not None
+        assert row.kernel == kernel.name
+        assert row.time_us == timed.get((row.layer.problem, kernel.config), row.time_us)
+    with Store(path, create=False) as store:
+        (stored,) = store.dispatchers("several")
+    assert stored.total_us == pytest.approx(sum(row.layer.count * (row.time_us or 0) for row in made.layers))
+    assert made.tried[0].total_us <= stored.total_us <= made.tried[0].total_us * (1 + made.noise)
+
+
+def test_held_out_layers_are_judged_and_never_seen(
+    path: Path, study: Study, families: dict[str, KernelTemplate]
+) -> None:
+    made = built(path, study, families, Device(), holdout=1)
+    held = {row.layer.name for row in made.layers if row.role == "held out"}
+    assert len(held) == 1
+    fewer = replace(study, layers=tuple(layer for layer in study.layers if layer.name not in held))
+    assert built(path, fewer, families, Device()).dispatcher == made.dispatcher
+    other = built(path, study, families, Device(), holdout=2)
+    assert {row.layer.name for row in other.layers if row.role == "held out"} != held
+
+
+class Choosing(Device):
+    """A device that compiles dispatchers, and always chooses the kernel in one place."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.built: list[Program] = []
+        self._place = place
+
+    def build(self, program: Program) -> Future[Binary]:
+        """A binary of nothing."""
+        self.built.append(program)
+        future: Future[Binary] = Future()
+        future.set_result(Binary(Target("null"), b"", Resources(), "", program.entries))
+        return future
+
+    def choices(self, request: ChoicesRequest) -> tuple[int, ...]:
+        """The same for every layer."""
+        return (self._place,) * len(request.table)
+
+
+def test_a_compiled_dispatcher_that_chooses_otherwise_is_no_dispatcher(
+    fresh: Path, study: Study, families: dict[str, KernelTemplate]
+) -> None:
+    device = Choosing(place=-1)
+    with pytest.raises(StudyError) as caught:
+        built(fresh, study, families, device)
+    assert "no dispatcher is correct: correctness wrong_choice: chooses nothing for k4, its rule" in str(caught.value)
+    assert len(device.built) > 5
+    with Store(fresh, create=False) as store:
+        assert store.dispatchers("several") == ()
+        found = store.query("SELECT DISTINCT outcome, reason, median_us FROM results WHERE template = 'dispatch'").rows
+    assert found == (("correctness", "wrong_choice", None),)
+
+
+def test_the_rules_that_the_compiled_dispatcher_agrees_with_are_kept(
+    fresh: Path, study: Study, families: dict[str, KernelTemplate]
+) -> None:
+    made = built(fresh, study, families, Choosing(place=0))
+    assert {one.outcome for one in made.tried} == {"correct", "correctness"}
+    assert {row.kernel for row in made.layers} == {made.dispatcher.kernels[0].name}
+
+
+def test_too_few_layers_are_refused(path: Path, study: Study, families: dict[str, KernelTemplate]) -> None:
+    with pytest.raises(StudyError, match=r"1 layer\(s\) are too few for a dispatcher; name at least 2"):
+        built(path, replace(study, layers=study.layers[:1]), families, Device())
+    with pytest.raises(StudyError, match=r"3 layer.* are too few for a dispatcher with a quarter of them held out"):
+        built(path, replace(study, layers=study.layers[:3]), families, Device(), holdout=0)
+
+
+@pytest.fixture
+def dispatch(autotune: Command, folder: Path, first: tuple[Built, Device, bytes]) -> Command:
+    """Run `autotune dispatch` on the tuned study."""
+    (folder / "several.toml").write_text(STUDY)
+    (folder / "autotune.db").write_bytes(first[2])
+
+    def run(*words: object) -> object:
+        return autotune(
+            "dispatch", "several.toml", "--templates", "families", "--device", "null", "--trials", 5, *words
+        )
+
+    return run  # type: ignore[return-value]
+
+
+def test_the_command_says_the_rule_in_words_and_writes_it_as_cpp(dispatch: Command) -> None:
+    done = dispatch("--out", "dispatch.hpp")
+    assert done.code == 0, done.err
+    for words in ("The rule:", "always the default", "single best kernel", "nearest layer", "made without the layer"):
+        assert words in done.out, words
+    assert "unsure, so that the default comes first: none" in done.out
+    text = Path("dispatch.hpp").read_text()
+    assert text.startswith("// Which kernel serves a layer.")
+    assert "DISPATCH_FUNCTION int choose(const Layer& layer)" in text
+    assert "dispatch_choices" not in text
+
+
+@pytest.mark.parametrize(
+    ("table", "keys"),
+    [
+        ("layers", {"layer", "role", "kernel", "unsure", "regret_fraction", "left_out_regret_fraction"}),
+        ("ways", {"way", "median_fraction", "worst_fraction", "worst_layer", "weighted_mean_fraction"}),
+        ("rules", {"place", "rule", "total_us", "outcome"}),
+        ("kernels", {"kernel", "config"}),
+    ],
+)
+def test_tables_come_as_json(dispatch: Command, table: str, keys: set[str]) -> None:
+    done = dispatch("--json", "--table", table)
+    rows = json.loads(done.out)
+    assert rows
+    assert keys <= rows[0].keys()
+
+
+def test_bad_input_is_one_line(dispatch: Command, autotune: Command) -> None:
+    assert "no/where.hpp: there is no folder no; create it first" in dispatch("--out", "no/where.hpp").complaint
+    assert autotune("dispatch", "several.toml", "--device", "null", "--kernels", 0).code == 2
+    never = autotune(
+        "dispatch", "several.toml", "--templates", "families", "--device", "null", "--db", "new.db"
+    ).complaint
+    assert "several.k4 has no correct kernel on null; run `autotune tune" in never
