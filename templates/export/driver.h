@@ -45,6 +45,7 @@ enum {
     FUNCTION(cuInit, "cuInit", (unsigned flags))                                                                    \
     FUNCTION(cuGetErrorName, "cuGetErrorName", (CUresult error, const char **name))                                 \
     FUNCTION(cuDeviceGet, "cuDeviceGet", (CUdevice *device, int ordinal))                                           \
+    FUNCTION(cuDeviceGetCount, "cuDeviceGetCount", (int *count))                                                    \
     FUNCTION(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int *value, int attribute, CUdevice device))            \
     FUNCTION(cuDeviceGetName, "cuDeviceGetName", (char *name, int bytes, CUdevice device))                          \
     FUNCTION(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (CUcontext *context, CUdevice device))           \

@@ -1,5 +1,6 @@
 // Tests the library on a device: every kernel on integers and on normal data, through all ways to call it, against a
-// reference in double precision that is itself checked against golden values; and that wrong calls are refused.
+// reference in double precision that is itself checked against golden values; that wrong calls are refused; and where
+// there is another device, that both may be used at once.
 //
 //     selftest [DEVICE]        exit status 0 when everything is right
 #include <algorithm>
@@ -313,6 +314,30 @@ void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext co
                 golden.exact_on_integers ? ", integers exact" : "");
 }
 
+// A handle runs on its own device, whichever is current.
+void test_devices(const Golden &golden, const conv2d_kernel &kernel, CUcontext first, CUcontext second) {
+    const auto enter = [](CUcontext context) { expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent"); };
+    conv2d_problem problem = kernel.problem;
+    problem.n = golden.n;
+    const Case here(problem, golden, true);
+    const Handle handle(here, kernel);
+    const Array y(output_bytes(problem, golden.n)), workspace(handle.workspace_bytes(golden.n));
+    enter(second);
+    {
+        const Case there(problem, golden, false);
+        const Handle other(there, kernel);
+        const Array other_y(output_bytes(problem, golden.n)), other_workspace(other.workspace_bytes(golden.n));
+        handle.run(here, golden.n, y, workspace, nullptr);
+        other.run(there, golden.n, other_y, other_workspace, nullptr);
+        there.judge(other_y, "on the second device");
+        forward(there, other_y, other_workspace, nullptr);
+        there.judge(other_y, "in one call on the second device");
+    }
+    enter(first);
+    here.judge(y, "while the second device is current");
+    std::printf("two devices: right\n");
+}
+
 void test_refusal(conv2d_status found, conv2d_status wanted, const char *what) {
     if (found != wanted)
         stop(std::string("refusals: ") + what + ": status " + std::to_string(found) + " (" + conv2d_status_text(found) +
@@ -360,11 +385,19 @@ void test_refusals(const Golden &golden, const conv2d_kernel &kernel, CUcontext 
 }  // namespace
 
 int main(int argc, char **argv) {
-    const CUcontext context = open_device(argc > 1 ? std::atoi(argv[1]) : 0);
+    const int ordinal = argc > 1 ? std::atoi(argv[1]) : 0;
+    const CUcontext context = open_device(ordinal);
     conv2d_kernel kernel;
     for (int i = 0; conv2d_kernel_at(i, &kernel) == CONV2D_OK; ++i) test_kernel(GOLDEN[i], kernel, context);
     expect(conv2d_kernel_at(0, &kernel), "conv2d_kernel_at");
     test_refusals(GOLDEN[0], kernel, context);
+    int devices = 0;
+    expect(driver().cuDeviceGetCount(&devices), "cuDeviceGetCount");
+    if (devices > 1) {
+        const CUcontext other = open_device((ordinal + 1) % devices);
+        expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+        test_devices(GOLDEN[0], kernel, context, other);
+    }
     expect(conv2d_unload(), "conv2d_unload");
     std::printf("self-test passed\n");
     return 0;

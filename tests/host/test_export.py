@@ -44,6 +44,13 @@ def test_wrong_device_is_refused(variable: str, value: str, words: str, built: B
     assert words in said
 
 
+def test_handles_of_two_devices(built: Built) -> None:
+    two = dataclasses.replace(built, environment={**built.environment, "AUTOTUNE_HOST_DEVICES": "2"})
+    passed, words = self_test(two)
+    assert passed, words
+    assert words.splitlines()[-2:] == ["two devices: right", "self-test passed"]
+
+
 def test_no_driver_is_a_status(built: Built, tmp_path: Path) -> None:
     passed, said = self_test(dataclasses.replace(built, environment={"PATH": ""}))
     assert (passed, said) == (False, "no NVIDIA driver on this machine")

@@ -1,6 +1,7 @@
 // The CUDA driver on the CPU, as far as an exported library calls it: compiled as libcuda.so.1, over the runtime of
-// autotune_host_runtime.cpp. One device of compute capability 9.0; a module is a shared library of devices/host_compile.py,
-// loaded anew for every cuModuleLoadData, so that each has constant memory of its own. Streams run at once and in order.
+// autotune_host_runtime.cpp. Devices of compute capability 9.0, one unless AUTOTUNE_HOST_DEVICES says more; a module is a
+// shared library of devices/host_compile.py, loaded anew for every cuModuleLoadData, so that each has constant memory of
+// its own, and runs in its own context only. Streams run at once and in order.
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -20,6 +21,7 @@ enum {
     INVALID_VALUE = 1,
     OUT_OF_MEMORY = 2,
     INVALID_IMAGE = 200,
+    INVALID_CONTEXT = 201,
     NOT_FOUND = 500,
     LAUNCH_FAILED = 719,
 };
@@ -29,6 +31,7 @@ constexpr uint64_t LAUNCH_LIMIT_NS = 60ull * 1000 * 1000 * 1000;
 
 struct Module {
     void* library;
+    void* context;
     int fd;
     void* (*smem)();
     uint64_t tls_module, tls_bytes;
@@ -40,7 +43,9 @@ struct Function {
     unsigned smem_bytes;  // of dynamic shared memory that it may have
 };
 
-int the_context, failed;  // the address of the one, and whether a kernel has failed, which ruins the context
+constexpr int MOST_DEVICES = 8;
+char contexts[MOST_DEVICES];  // the addresses are the contexts
+int failed;                   // what a kernel's failure leaves to every later call
 thread_local void* current;
 
 unsigned setting(const char* name, unsigned otherwise) {
@@ -90,15 +95,24 @@ int cuGetErrorName(int error, const char** name) {
     *name = error == INVALID_VALUE   ? "CUDA_ERROR_INVALID_VALUE"
             : error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
             : error == INVALID_IMAGE ? "CUDA_ERROR_INVALID_IMAGE"
+            : error == INVALID_CONTEXT ? "CUDA_ERROR_INVALID_CONTEXT"
             : error == NOT_FOUND     ? "CUDA_ERROR_NOT_FOUND"
             : error == LAUNCH_FAILED ? "CUDA_ERROR_LAUNCH_FAILED"
                                      : "CUDA_ERROR_UNKNOWN";
     return SUCCESS;
 }
 
+int cuDeviceGetCount(int* count) {
+    const int wanted = static_cast<int>(setting("AUTOTUNE_HOST_DEVICES", 1));
+    *count = wanted < MOST_DEVICES ? wanted : MOST_DEVICES;
+    return SUCCESS;
+}
+
 int cuDeviceGet(int* device, int ordinal) {
-    *device = 0;
-    return ordinal == 0 ? SUCCESS : INVALID_VALUE;
+    int count = 0;
+    cuDeviceGetCount(&count);
+    *device = ordinal;
+    return ordinal >= 0 && ordinal < count ? SUCCESS : INVALID_VALUE;
 }
 
 int cuDeviceGetAttribute(int* value, int attribute, int) {
@@ -122,13 +136,18 @@ int cuDeviceGetName(char* name, int bytes, int) {
     return SUCCESS;
 }
 
-int cuDevicePrimaryCtxRetain(void** context, int) { return *context = &the_context, SUCCESS; }
+int cuDevicePrimaryCtxRetain(void** context, int device) { return *context = &contexts[device], SUCCESS; }
 int cuCtxGetCurrent(void** context) { return *context = current, SUCCESS; }
 int cuCtxSetCurrent(void* context) { return current = context, SUCCESS; }
-int cuCtxGetDevice(int* device) { return *device = 0, current ? SUCCESS : INVALID_VALUE; }
+int cuCtxGetDevice(int* device) {
+    if (!current) return INVALID_CONTEXT;
+    *device = static_cast<int>(static_cast<char*>(current) - contexts);
+    return SUCCESS;
+}
 int cuCtxSynchronize() { return failed; }
 
 int cuModuleLoadData(void** module, const void* image) {
+    if (!current) return INVALID_CONTEXT;
     const size_t bytes = image_bytes(image);
     if (!bytes) return INVALID_IMAGE;
     const int fd = memfd_create("autotune-kernel", 0);
@@ -145,6 +164,7 @@ int cuModuleLoadData(void** module, const void* image) {
     }
     Module* const made = static_cast<Module*>(calloc(1, sizeof(Module)));
     made->library = library;
+    made->context = current;
     made->fd = fd;
     made->smem = reinterpret_cast<void* (*)()>(dlsym(library, "autotune_smem_address"));
     runtime_tls(library, &made->tls_module, &made->tls_bytes);
@@ -197,6 +217,7 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
         if (!grids[axis] || grids[axis] > GRID_LIMITS[axis] || !blocks[axis] || blocks[axis] > BLOCK_LIMITS[axis])
             return INVALID_VALUE;
     if (uint64_t{block_x} * block_y * block_z > MOST_THREADS || smem_bytes > own->smem_bytes) return INVALID_VALUE;
+    if (own->module->context != current) return INVALID_CONTEXT;
     if (failed) return failed;
     AutotuneLaunch launch = {};
     launch.kernel = own->call;
@@ -218,6 +239,7 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
 }
 
 int cuMemAlloc_v2(unsigned long long* address, size_t bytes) {
+    if (!current) return INVALID_CONTEXT;
     void* memory = nullptr;
     if (posix_memalign(&memory, 256, bytes ? bytes : 1) != 0) return OUT_OF_MEMORY;
     *address = reinterpret_cast<uintptr_t>(memory);
