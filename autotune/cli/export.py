@@ -109,7 +109,10 @@ def _best(
         raise StoreError(f"{what}: expected kernels of one GPU; the database has {names}: name it with --gpu")
     on_gpu = {row.name for row in rows if row.row.device in gpus}
     rows = tuple(row for row in rows if row.row.device in gpus or (not gpu and row.name not in on_gpu))
-    return list({stem(row): row for row in reversed(undominated(rows))}.values())[::-1]
+    files: dict[str, BestRow] = {}
+    for row in undominated(rows):
+        files.setdefault(stem(row), row)  # what was tuned for a cold cache comes before what was for a hot one
+    return list(files.values())
 
 
 def _dispatcher(store: Store, what: str | None, db: str, *, kind: str | None, gpu: str | None) -> DispatcherRow:
