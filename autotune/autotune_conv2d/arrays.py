@@ -98,9 +98,25 @@ def _library_of(array: object) -> str:
 def _cupy(array: Any, shape: tuple[int, ...], stream: int) -> object:
     import cupy
 
-    on = cupy.cuda.ExternalStream(stream) if stream else cupy.cuda.Stream.null
+    kind = cupy.cuda.Stream
+    if not stream:
+        on = kind.null
+    elif hasattr(kind, "from_external"):
+        on = kind.from_external(_Stream(stream))
+    else:  # before CuPy 14
+        on = cupy.cuda.ExternalStream(stream)
     with array.device, on:  # its pool gives memory back to the stream that it was taken on
         return cupy.empty(shape, array.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """A stream by its address, as the CUDA stream protocol has it."""
+
+    address: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self.address)
 
 
 def _pycuda(array: Any, shape: tuple[int, ...], _: int) -> object:

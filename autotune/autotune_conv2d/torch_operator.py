@@ -156,7 +156,7 @@ class _Filters:
     weight: Tensor
     """keeps the memory, so that no other tensor comes to have the same address; so does the bias"""
     bias: Tensor | None
-    captured: list[Handle]
+    captured: set[Handle]
     """in CUDA graphs, which may be replayed as long as the weight lives; also of earlier values"""
     handles: dict[tuple[object, ...], Handle] = field(default_factory=dict)
     """by shape and kernel"""
@@ -169,8 +169,8 @@ _PREPARING = threading.Lock()
 _RUNTIMES: dict[str, Runtime] = {}
 _REGISTRATIONS = torch.library.Library("autotune_conv2d", "DEF")
 _REGISTRATIONS.define(
-    "conv2d(Tensor x, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, "
-    "SymInt groups, bool relu, bool channels_last, str library) -> Tensor"
+    "conv2d(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[2] padding, int[2] dilation, int groups, "
+    "bool relu, bool channels_last, str library) -> Tensor"
 )
 OPERATOR = torch.ops.autotune_conv2d.conv2d.default
 """The operator itself; `conv2d` is the convenient way to it."""
@@ -201,7 +201,7 @@ def _run(
         with _PREPARING, runtime.current(x.device):
             ready = filters.passes[asked] = _prepare(filters, problem, library, runtime, x.device)
     if runtime.capturing():
-        filters.captured.append(ready.handle)
+        filters.captured.add(ready.handle)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     x = _aligned(x.contiguous(memory_format=memory_format))
     y = torch.empty(ready.y_shape, dtype=x.dtype, device=x.device, memory_format=memory_format)
@@ -224,7 +224,7 @@ def _filters(weight: Tensor, bias: Tensor | None) -> _Filters:
     stamp = (_stamp(weight), None if bias is None else _stamp(bias))
     found: _Filters | None = _PREPARED.get(weight)
     if found is None or found.stamp != stamp:
-        captured = [] if found is None else found.captured
+        captured = set() if found is None else found.captured
         values = (weight.detach(), None if bias is None else bias.detach())
         found = _PREPARED[weight] = _Filters(stamp, *values, captured)
     return found

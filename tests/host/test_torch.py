@@ -59,8 +59,8 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
 
 @pytest.mark.parametrize("n", [4, 1, 7])
 def test_network_with_functions_becomes_a_graph_without_its_relus(n: int, on_cpu: OnHostDriver) -> None:
-    kind, rows, difference = on_cpu(networks.converted, "Digits", n)
-    assert kind == "GraphModule"
+    kind, rows, relus, difference = on_cpu(networks.converted, "Digits", n)
+    assert (kind, relus) == ("GraphModule", 0)
     assert [(row.layer, row.kernel, row.swapped) for row in rows] == [
         ("conv1", "tested.first", True),
         ("conv2", "tested.second", True),
@@ -70,12 +70,19 @@ def test_network_with_functions_becomes_a_graph_without_its_relus(n: int, on_cpu
 
 
 @pytest.mark.parametrize(
-    ("name", "kernel"),
-    [("Branching", "tested.first"), ("ReadTwice", "tested.bias"), ("ReadTwiceInSequence", "tested.bias")],
+    ("name", "kernel", "relus"),
+    [
+        ("Branching", "tested.first", 0),
+        ("ReadTwice", "tested.bias", 1),
+        ("ReadTwiceInSequence", "tested.bias", 1),
+        ("SharedPart", "tested.bias", 1),
+    ],
 )
-def test_relu_is_fused_where_it_alone_reads_the_output(name: str, kernel: str, on_cpu: OnHostDriver) -> None:
-    kind, rows, difference = on_cpu(networks.converted, name, 4)
-    assert kind == name
+def test_relu_is_fused_where_it_alone_reads_the_output(
+    name: str, kernel: str, relus: int, on_cpu: OnHostDriver
+) -> None:
+    kind, rows, left, difference = on_cpu(networks.converted, name, 4)
+    assert (kind, left) == (name, relus)
     assert [(row.kernel, row.swapped) for row in rows] == [(kernel, True)]
     assert difference < CLOSE
 
