@@ -17,6 +17,7 @@ from autotune.device import Health, Sample
 from autotune.trial import Timing
 
 RACE_FACTOR = 3.0  # a kernel this many times slower than the best known is not timed further
+FIRST_RUN_US = 100.0  # more that a first run may take: code comes to the device then, in 40 to 80 us on an H200
 BEHIND = 1.05  # one that is surely this much slower is known well enough
 THROTTLED = 0.9  # of the session's median clock, below which a sample is measured again
 MOST_DISCARDED = 0.2  # of the samples taken; further throttled ones are kept, and counted
@@ -81,6 +82,11 @@ class Race:
 def lost(samples_us: Sequence[float], best_us: float) -> bool:
     """Whether even the fastest sample is more than RACE_FACTOR times the best known."""
     return bool(samples_us) and min(samples_us) > RACE_FACTOR * best_us
+
+
+def lost_at_first(first_us: float, best_us: float) -> bool:
+    """Whether a kernel's very first run alone says that it is out of the race."""
+    return lost([first_us - FIRST_RUN_US], best_us)
 
 
 def median_half_width(samples_us: Sequence[float]) -> float:

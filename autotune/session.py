@@ -19,11 +19,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeAlias
 
-from autotune.benchmark import Clocks, Converged, Race, Samples, interleave, lost, measure
+from autotune.benchmark import Clocks, Converged, Race, Samples, interleave, lost, lost_at_first, measure
 from autotune.calibrate import calibrate
 from autotune.choices import ChoicesRequest, choices
 from autotune.compile import Binary
-from autotune.device import Device, compile_program, open_device
+from autotune.device import Device, Sample, compile_program, open_device
 from autotune.errors import AutotuneError, DeviceError
 from autotune.exported import Handle, prepared
 from autotune.forward import LoadedKernel
@@ -228,15 +228,19 @@ class Session:
         best_us = math.inf if request.best_us is None else request.best_us
 
         def in_the_race(run_us: float) -> bool:
-            return device.info.kind == "host" or not lost([run_us], best_us)  # one run on a busy CPU says little
+            return device.info.kind == "host" or not lost_at_first(run_us, best_us)  # a run on a busy CPU says little
 
         verified = verifier.verify(loaded.kernel, loaded.workspace, loaded.packed_w, repeat=in_the_race)
         done = self._clock()
         runs = verified.runs
         count = self._several() if min(run.us for run in runs) < device.short_us else 1
         passes = self._passes(loaded, count, cold=cold)
-        fits = lost([runs[0].us], best_us) or (cold and count == 1)  # the verification's own runs are samples too
-        samples = Samples(partial(device.time, passes, cold=cold), self._clocks, runs if fits else ())
+        own: tuple[Sample, ...] = ()  # the verification's own runs are samples too, but for the first of several
+        if not in_the_race(runs[0].us):
+            own = runs
+        elif cold and count == 1:
+            own = runs[1:]
+        samples = Samples(partial(device.time, passes, cold=cold), self._clocks, own)
         measure(samples, Race(best_us, Converged()))
         timing = samples.timing(request.cache, device.health(), count)
         measured = self._clock()

@@ -21,6 +21,7 @@ from autotune.benchmark import (
     Samples,
     interleave,
     lost,
+    lost_at_first,
     measure,
     median_half_width,
     paired_ratio,
@@ -226,6 +227,14 @@ def test_measuring_takes_what_the_criterion_wants() -> None:
     assert timing.samples_us == FIRST_IS_SLOW[: len(timing.samples_us)]
     assert len(timing.samples_us) == stops_after(FIRST_IS_SLOW, Converged())
     assert timing.cache == "cold"
+
+
+def test_a_short_kernels_first_run_says_nothing_and_a_long_ones_does() -> None:
+    """The first run of a kernel of 17 us was seen to take 75."""
+    assert not lost_at_first(75.0, 17.0)
+    assert lost_at_first(2000.0, 17.0)
+    assert not lost_at_first(2900.0, 1000.0)
+    assert lost_at_first(3200.0, 1000.0)
 
 
 def test_a_lost_race_keeps_its_one_time() -> None:
