@@ -30,6 +30,18 @@ void* memset(void*, int, size_t) noexcept;
 unsigned autotune_barrier(int predicate, int line);
 unsigned long long autotune_warp(int kind, unsigned mask, unsigned long long value, unsigned source, unsigned width,
                                  int line);
+void autotune_sleep(int line);
+void autotune_wake();
+struct AutotuneCopy {
+    void* to;
+    const void* from;
+    size_t bytes;
+    const void* owner;
+    unsigned group;
+};
+void autotune_defer(const AutotuneCopy* copy);
+void autotune_commit();
+int autotune_due(const void* owner, unsigned groups, AutotuneCopy* due);
 }
 
 #undef assert

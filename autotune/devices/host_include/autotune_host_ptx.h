@@ -1,5 +1,5 @@
-// What templates/_ptx.cuh and _ptx_mma.cuh declare, on the CPU: asynchronous copies are done at once, so there is nothing
-// to wait for; a matrix product is computed by the last lane of its warp to come.
+// What templates/_ptx.cuh, _ptx_barrier.cuh and _ptx_mma.cuh declare, on the CPU: copies by all threads are done at once, bulk
+// copies as late as they may be, when somebody waits for them; a matrix product is computed by the last lane of its warp.
 #pragma once
 
 #include "autotune_host_small_float.h"
@@ -21,15 +21,76 @@ template <int GROUPS>
 inline void copy_async_wait() {}
 
 inline void fence_bulk() {}
-inline void bulk_store(void* global, const void* shared, int bytes) {
-    if (reinterpret_cast<size_t>(shared) % 16 || reinterpret_cast<size_t>(global) % 16 || bytes % 16) {
-        autotune_stop("misaligned_address", "bulk_store", __FILE__, __LINE__);
+
+namespace autotune_host {
+inline void copy_bulk(const char* name, void* to, const void* from, int bytes, const void* owner) {
+    if (reinterpret_cast<size_t>(to) % 16 || reinterpret_cast<size_t>(from) % 16 || bytes % 16) {
+        autotune_stop("misaligned_address", name, __FILE__, __LINE__);
     }
-    memcpy(global, shared, static_cast<size_t>(bytes));
+    const AutotuneCopy copy = {to, from, static_cast<size_t>(bytes), owner, 0};
+    autotune_defer(&copy);
 }
-inline void bulk_store_commit() {}
+}  // namespace autotune_host
+
+inline void bulk_store(void* global, const void* shared, int bytes) {
+    autotune_host::copy_bulk("bulk_store", global, shared, bytes, nullptr);
+}
+inline void bulk_store_commit() { autotune_commit(); }
 template <int GROUPS>
-inline void bulk_store_wait_read() {}
+inline void bulk_store_wait_read() {
+    AutotuneCopy copy;
+    while (autotune_due(nullptr, GROUPS, &copy)) memcpy(copy.to, copy.from, copy.bytes);
+}
+
+struct alignas(8) Barrier {
+    unsigned short awaited, arrivals;  // of this phase, of every phase
+    unsigned bytes : 31;               // under way
+    unsigned parity : 1;               // of this phase
+};
+inline void barrier_init(Barrier* barrier, int arrivals) {
+    const auto count = static_cast<unsigned short>(arrivals);
+    *barrier = {count, count, 0, 0};
+}
+inline void barrier_init_fence() {}
+
+namespace autotune_host {
+inline void complete_phase(Barrier* barrier) {
+    if (barrier->awaited || barrier->bytes) return;
+    barrier->awaited = barrier->arrivals;
+    barrier->parity ^= 1;
+    autotune_wake();
+}
+}  // namespace autotune_host
+
+inline void barrier_arrive(Barrier* barrier) {
+    if (!barrier->awaited) autotune_stop("deadlock", "more arrivals than barrier_init was told", __FILE__, __LINE__);
+    --barrier->awaited;
+    autotune_host::complete_phase(barrier);
+}
+inline bool barrier_arrive_last(Barrier* barrier) {
+    const bool last = barrier->awaited == 1;
+    barrier_arrive(barrier);
+    return last;
+}
+inline void barrier_arrive_expect(Barrier* barrier, int bytes) {
+    barrier->bytes += static_cast<unsigned>(bytes);
+    barrier_arrive(barrier);
+}
+inline bool barrier_passed(Barrier* barrier, int parity) {
+    AutotuneCopy copy;
+    while (autotune_due(barrier, 0, &copy)) {
+        memcpy(copy.to, copy.from, copy.bytes);
+        barrier->bytes -= static_cast<unsigned>(copy.bytes);
+        autotune_host::complete_phase(barrier);
+    }
+    return barrier->parity != static_cast<unsigned>(parity);
+}
+inline void barrier_wait(Barrier* barrier, int parity, int line = __builtin_LINE()) {
+    while (!barrier_passed(barrier, parity)) autotune_sleep(line);
+}
+inline void bulk_load(void* shared, const void* global, int bytes, Barrier* barrier) {
+    autotune_host::copy_bulk("bulk_load", shared, global, bytes, barrier);
+}
 
 namespace autotune_host {
 inline unsigned bits_of(float value) {

@@ -1,7 +1,7 @@
 // Runs CUDA kernels compiled for the CPU: one fiber per CUDA thread, blocks spread over OS threads.
 //
-// Loaded once per process by devices/host.py, with global symbols; the kernels' libraries call
-// autotune_barrier, autotune_warp and autotune_stop and read the thread_local indices below.
+// Loaded once per process by devices/host.py, with global symbols; the kernels' libraries call the functions at the end of this
+// file and read the thread_local indices below.
 //
 // A fiber runs CUDA threads one after the other as long as none of them waits, so a kernel without a barrier is a
 // plain loop on one stack. A thread that waits keeps its stack, and the block's remaining threads start on another.
@@ -48,6 +48,7 @@ constexpr size_t STACK_BYTES = (128 << 10) + 1088;  // odd in cache lines, so th
 constexpr size_t DYNAMIC_SMEM_BYTES = 232448;      // of every kernel library with dynamic shared memory: 227 KB
 constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11dull;
 
+constexpr unsigned MAX_COPIES = 4096;              // under way in a block
 constexpr int PREFETCHED_LINES = 4;                // of the stack of the fiber after the next
 
 enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, TOGETHER };  // as in autotune_host_warp.h
@@ -73,6 +74,14 @@ struct alignas(64) Fiber {
 struct Warp {
     unsigned alive;    // lanes that have not exited
     unsigned waiting;  // lanes in a warp primitive
+};
+
+struct Copy {  // as AutotuneCopy in autotune_host.h
+    void* to;
+    const void* from;
+    size_t bytes;
+    const void* owner;
+    unsigned group;
 };
 
 struct Launch {
@@ -113,6 +122,11 @@ struct Worker {
     Index indices[MAX_THREADS];
     Warp warps[MAX_THREADS / 32];
     Fiber* lanes[MAX_THREADS];  // who waits in a warp primitive
+    Fiber* asleep[MAX_THREADS];  // who waits for a barrier object to complete a phase
+    unsigned asleep_count;
+    Copy copies[MAX_COPIES];  // asked for and not done, in this order
+    unsigned copy_count;
+    unsigned groups[MAX_THREADS];  // groups of copies that a thread committed
     Fiber fibers[MAX_THREADS];
     char* stacks;
     char signal_stack[32 << 10];
@@ -229,9 +243,9 @@ __attribute__((format(printf, 3, 4))) void record(Launch* launch, const char* re
     }
     record(w->launch, "deadlock",
            "deadlock in block (%u, %u, %u): %u of %u threads wait at the barrier of line %d, %u in the warp primitive of "
-           "line %d for lanes 0x%x",
+           "line %d for lanes 0x%x, %u for the barrier object of line %d",
            autotune_block_idx.x, autotune_block_idx.y, autotune_block_idx.z, w->arrived, w->live, barrier_line, in_warp,
-           warp_line, missing);
+           warp_line, missing, w->asleep_count, w->asleep_count ? w->asleep[0]->line : 0);
     abandon(w);
 }
 
@@ -425,7 +439,8 @@ void run_block(Worker* w, Launch* launch, uint64_t block) {
                           static_cast<unsigned>(block / grid.x / grid.y)};
     order_threads(w, launch, block);
     poison_smem(launch);
-    w->head = w->tail = w->next = w->arrived = 0;
+    w->head = w->tail = w->next = w->arrived = w->asleep_count = w->copy_count = 0;
+    memset(w->groups, 0, launch->threads * sizeof *w->groups);
     w->live = launch->threads;
     for (unsigned i = 0; 32 * i < launch->threads; ++i) {
         const unsigned lanes = launch->threads - 32 * i;
@@ -631,6 +646,52 @@ extern "C" unsigned long long autotune_warp(int kind, unsigned mask, unsigned lo
     try_warp(w, warp, mask);
     if (w->warps[warp].waiting >> lane & 1) suspend(w, fiber);
     return fiber->warp.result;
+}
+
+// Puts off a copy of a barrier object, its owner, or with no owner of this thread's next group.
+extern "C" void autotune_defer(const Copy* copy) {
+    Worker* const w = self_worker;
+    if (w->copy_count == MAX_COPIES) {
+        record(w->launch, "out_of_memory", "more than %u bulk copies of a block are under way", MAX_COPIES);
+        abandon(w);
+    }
+    const unsigned thread = w->current->thread;
+    Copy* const kept = &w->copies[w->copy_count++];
+    *kept = *copy;
+    if (!kept->owner) kept->owner = &w->groups[thread], kept->group = w->groups[thread];
+}
+
+extern "C" void autotune_commit() { ++self_worker->groups[self_worker->current->thread]; }
+
+// Takes out a copy that must be done now: of `owner`, or with none of this thread, but of its latest `groups` groups.
+extern "C" int autotune_due(const void* owner, unsigned groups, Copy* due) {
+    Worker* const w = self_worker;
+    const unsigned* const mine = &w->groups[w->current->thread];
+    for (unsigned i = 0; i < w->copy_count; ++i) {
+        const Copy copy = w->copies[i];
+        if (copy.owner != (owner ? owner : mine) || (!owner && copy.group + groups >= *mine)) continue;
+        --w->copy_count;
+        memmove(&w->copies[i], &w->copies[i + 1], (w->copy_count - i) * sizeof copy);
+        *due = copy;
+        return 1;
+    }
+    return 0;
+}
+
+// Lets others run until some barrier object completes a phase.
+extern "C" void autotune_sleep(int line) {
+    Worker* const w = self_worker;
+    Fiber* const fiber = w->current;
+    fiber->line = line;
+    w->asleep[w->asleep_count++] = fiber;
+    suspend(w, fiber);
+}
+
+// A barrier object completed a phase: whoever waits for one looks again.
+extern "C" void autotune_wake() {
+    Worker* const w = self_worker;
+    for (unsigned i = 0; i < w->asleep_count; ++i) w->ready[w->tail++ % MAX_THREADS] = w->asleep[i];
+    w->asleep_count = 0;
 }
 
 extern "C" void autotune_stop(const char* reason, const char* what, const char* file, int line) {

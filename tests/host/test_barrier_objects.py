@@ -1,0 +1,130 @@
+"""Barriers that are objects, with bulk copies: threads wait for just what they read, and mistakes are found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.errors import Rejected
+
+from .kernels import Array, Bench
+
+ORDERS = (0, 1, 2, 3)  # ascending, descending, two shuffles
+
+# A ring of two slots of 64 floats, filled by a thread of its own; four warps each sum one part of every slot.
+RING = """
+#include <autotune_host_ptx.h>
+extern "C" __global__ void __launch_bounds__(129) ring(const float* __restrict__ x, float* __restrict__ y, int chunks) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    Barrier* filled = reinterpret_cast<Barrier*>(smem);
+    Barrier* emptied = filled + 2;
+    float* slots = reinterpret_cast<float*>(emptied + 2);
+    if (threadIdx.x == 128) {
+        for (int slot = 0; slot < 2; ++slot) {
+            barrier_init(filled + slot, 1);
+            barrier_init(emptied + slot, 4);
+        }
+        barrier_init_fence();
+    }
+    __syncthreads();
+    float sum = 0.0f;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+        Barrier* const here = filled + chunk % 2;
+        if (threadIdx.x == 128) {
+            if (chunk >= 2) barrier_wait(emptied + chunk % 2, (chunk / 2 - 1) & 1);
+            barrier_arrive_expect(here, 256);
+            bulk_load(slots + chunk % 2 * 64, x + chunk * 64, 256, here);
+        } else {
+            barrier_wait(here, chunk / 2 & 1);
+            sum += slots[chunk % 2 * 64 + threadIdx.x % 64];
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) barrier_arrive(emptied + chunk % 2);
+        }
+    }
+    if (threadIdx.x < 128) y[threadIdx.x] = sum;
+}
+"""
+CHUNKS = 7
+SMEM_BYTES = 32 + 2 * 256
+
+
+def run_ring(bench: Bench, text: str, order: int) -> Array:
+    """What RING, or a broken version of it, computes of 0, 1, 2, ..."""
+    x = np.arange(64 * CHUNKS, dtype=np.float32)
+    arguments = (x, np.zeros(128, np.float32), np.int32(CHUNKS))
+    return bench.run(text, "ring", arguments, block=129, smem_bytes=SMEM_BYTES, order_seed=order)[1]
+
+
+EXPECTED = np.tile(np.arange(64 * CHUNKS, dtype=np.float32).reshape(CHUNKS, 64).sum(axis=0), 2)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_ring_of_bulk_copies_hands_on_every_chunk(bench: Bench, order: int) -> None:
+    np.testing.assert_array_equal(run_ring(bench, RING, order), EXPECTED)
+
+
+@pytest.mark.parametrize("wait", ["barrier_wait(here", "barrier_wait(emptied"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_without_one_of_its_waits_the_ring_is_wrong(bench: Bench, wait: str, order: int) -> None:
+    broken = RING.replace(wait, "if (false) " + wait)
+    assert broken != RING
+    try:
+        summed = run_ring(bench, broken, order)
+    except Rejected as rejected:
+        found = rejected.reason == "deadlock"  # a phase that went by is waited for
+    else:
+        found = not np.array_equal(summed, EXPECTED)
+    assert found
+
+
+def test_waiting_for_a_phase_that_nobody_completes_is_a_deadlock(bench: Bench) -> None:
+    broken = RING.replace("if (threadIdx.x % 32 == 0) barrier_arrive", "if (threadIdx.x == 0) barrier_arrive")
+    with pytest.raises(Rejected, match="129 for the barrier object of line 20") as rejected:
+        run_ring(bench, broken, 0)
+    assert rejected.value.reason == "deadlock"
+    np.testing.assert_array_equal(run_ring(bench, RING, 0), EXPECTED)  # nothing of the abandoned block is left
+
+
+def test_more_arrivals_than_announced_are_found(bench: Bench) -> None:
+    broken = RING.replace("barrier_init(filled + slot, 1)", "barrier_init(filled + slot, 0)")
+    with pytest.raises(Rejected, match="more arrivals than barrier_init was told"):
+        run_ring(bench, broken, 0)
+
+
+@pytest.mark.parametrize("wrong", ["x + chunk * 64 + 1, 256", "x + chunk * 64, 252"])
+def test_bulk_copies_of_no_whole_16_bytes_are_refused(bench: Bench, wrong: str) -> None:
+    with pytest.raises(Rejected, match="bulk_load") as rejected:
+        run_ring(bench, RING.replace("x + chunk * 64, 256", wrong), 0)
+    assert rejected.value.reason == "misaligned_address"
+
+
+STORES = """
+#include <autotune_host_ptx.h>
+extern "C" __global__ void stores(float* __restrict__ y) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    float* staged = reinterpret_cast<float*>(smem);
+    for (int i = 0; i < 3; ++i) {
+        for (int j = 0; j < 4; ++j) staged[i % 2 * 4 + j] = 10.0f * i + j;
+        fence_bulk();
+        bulk_store(y + 4 * i, staged + i % 2 * 4, 16);
+        bulk_store_commit();
+        bulk_store_wait_read<1>();
+    }
+    bulk_store_wait_read<0>();
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "first", "last"),
+    [
+        ("", 0, 20),
+        ("bulk_store_wait_read<1>();", 20, 20),  # the buffer was filled again before it was read
+        ("bulk_store_wait_read<0>();", 0, 0),  # the block's memory was given up before it was read
+    ],
+)
+def test_bulk_stores_read_as_late_as_they_may(bench: Bench, wait: str, first: int, last: int) -> None:
+    (y,) = bench.run(
+        STORES.replace(wait, "") if wait else STORES, "stores", (np.zeros((3, 4), np.float32),), smem_bytes=32
+    )
+    np.testing.assert_array_equal(y[:, 0], [first, 10, last])
