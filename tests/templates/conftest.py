@@ -1,8 +1,13 @@
-"""The option that writes golden files anew: `pytest tests/templates --update-golden`."""
+"""The option that writes golden files anew, `pytest tests/templates --update-golden`; a device that checks configs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from autotune.cache import BinaryCache
+from autotune.evaluate import DeviceEvaluator
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -13,3 +18,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be written instead of compared."""
     return bool(request.config.getoption("--update-golden", default=False))
+
+
+@pytest.fixture(scope="session")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceEvaluator]:
+    """The host device with sanitizers; the configs share the verification programs through a cache."""
+    evaluator = DeviceEvaluator(["host:check"], 1, cache=BinaryCache(tmp_path_factory.mktemp("binaries")))
+    yield evaluator
+    evaluator.close()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 from autotune.check import AWKWARD
 from autotune.device import DeviceInfo
+from autotune.evaluate import DeviceEvaluator
 from autotune.problem import Conv2dProblem
+from autotune.render import render
 from autotune.shipped import shipped
 from autotune.space import BoundTemplate, SearchSpace
 from autotune.template import KernelTemplate, load_template, template_files
@@ -42,3 +45,10 @@ def default_of(name: str, problem: Conv2dProblem, device: DeviceInfo = H200) -> 
     """What a space's `default` would be, without enumerating the space; None when it is empty."""
     space = SearchSpace(BoundTemplate(family(name), problem, device), most_rows=0, sampled_rows=1)
     return space.default
+
+
+def verify(name: str, problem: Conv2dProblem, values: Mapping[str, int | str], evaluator: DeviceEvaluator) -> None:
+    """Verify one config of a family; raises Rejected when it is wrong."""
+    source = render(BoundTemplate(family(name), problem, evaluator.info), Config.of(name, values))
+    evaluator.begin_layer(problem)
+    evaluator.evaluate(source, evaluator.compile(source).result(), cache="hot", best_us=None)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from autotune.cache import BinaryCache
 from autotune.evaluate import DeviceEvaluator
 from autotune.problem import Conv2dProblem
-from autotune.render import render
-from autotune.space import BoundTemplate
-from autotune.trial import Config
 
-from .shipped_families import family
+from .shipped_families import verify
 
 BASE: dict[str, int | str] = {
     "precision": "tf32",
@@ -35,14 +29,6 @@ LONG = Conv2dProblem(1, 3, 10, 40, 9, 2, 11)
 """More filter columns than tensor cores add up before 3xTF32 is promoted."""
 
 
-@pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceEvaluator]:
-    """The host device with sanitizers; the configs share the verification programs through a cache."""
-    evaluator = DeviceEvaluator(["host:check"], 1, cache=BinaryCache(tmp_path_factory.mktemp("binaries")))
-    yield evaluator
-    evaluator.close()
-
-
 @pytest.mark.cxx
 @pytest.mark.parametrize(
     ("problem", "values"),
@@ -55,7 +41,4 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceEvaluato
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
-    bound = BoundTemplate(family("mma_strip"), problem, checked.info)
-    source = render(bound, Config.of("mma_strip", {**BASE, **values}))
-    checked.begin_layer(problem)
-    checked.evaluate(source, checked.compile(source).result(), cache="hot", best_us=None)
+    verify("mma_strip", problem, {**BASE, **values}, checked)

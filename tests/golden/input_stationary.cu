@@ -1,0 +1,343 @@
+// conv2d n3 c1 30x30 k12 5x5 f32 nchw
+// input_stationary thread_p=3 thread_q=3 bands=1 thread_k=1 staging=4 ahead=0 min_blocks=3
+
+// Direct convolution of one channel: a thread keeps the inputs of ROWS x COLUMNS outputs in registers and computes these
+// outputs of one map after the other.
+//
+//   x     [N, 1, H, W]  input
+//   w     [K, 1, R, S]  filters
+//   bias  [K]           not read without WITH_BIAS
+//   y     [N, K, P, Q]  output
+//   n     images N, any number
+//
+// A block takes whole images, or BANDS bands of their rows, gridDim.x apart. Outputs of a phase, MAPS maps, are staged in one
+// of STAGING buffers and leave as one copy of contiguous bytes, or of a band one a map, so that y is written in order. Nobody
+// waits for all others: the last warp to have staged its part of a phase starts the copy, and frees the buffer after its next
+// phase; the last warp to have read its inputs starts copying the next band.
+//
+//   thread  column tile, then row tile
+
+// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float value);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Neighbours {
+    T at[N];
+};
+
+// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// Needs _element.cuh.
+
+template <bool WITH_BIAS, bool WITH_RELU, typename T>
+__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
+    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
+    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
+    return sum;
+}
+
+// Asynchronous copies, as instructions on the GPU and as plain copies on the CPU.
+//
+// copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros come.
+// A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N groups are under way.
+// bulk_store (sm_90): contiguous bytes from shared to global memory, by one thread; bytes and both addresses are
+// multiples of 16. What threads wrote must be made visible to it: fence_bulk in each of them, a barrier, bulk_store.
+
+#ifdef __CUDACC__
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const int read = inside ? BYTES : 0;
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(read)
+                     : "memory");
+    }
+}
+
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int GROUPS>
+__device__ __forceinline__ void copy_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+}
+
+__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void bulk_store(void* global, const void* shared, int bytes) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void bulk_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until the calling thread's bulk stores, but for the latest GROUPS, have read their shared memory.
+template <int GROUPS>
+__device__ __forceinline__ void bulk_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
+//
+// Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
+// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
+// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
+// barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too.
+
+#ifdef __CUDACC__
+struct alignas(8) Barrier {
+    unsigned long long state;
+};
+
+__device__ __forceinline__ void barrier_init(Barrier* barrier, int arrivals) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void barrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+// An arrival; whether it completed the phase. What the others wrote before they arrived is visible to the last.
+__device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned last;
+    asm volatile(
+        "{ .reg .b64 before; .reg .u32 awaited; .reg .pred p, passed; mbarrier.arrive.shared::cta.b64 before, [%1]; "
+        "mbarrier.pending_count.b64 awaited, before; setp.eq.u32 p, awaited, 1; "
+        "@p mbarrier.test_wait.shared::cta.b64 passed, [%1], before; selp.u32 %0, 1, 0, p; }"
+        : "=r"(last)
+        : "r"(at)
+        : "memory");
+    return last;
+}
+
+__device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int bytes) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+
+// Whether the phase of this parity is complete.
+__device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned passed;
+    asm volatile(
+        "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(passed)
+        : "r"(at), "r"(parity)
+        : "memory");
+    return passed;
+}
+
+__device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned passed;
+    do {  // a loop in C++: ptxas needs far more registers around one in PTX
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(passed)
+                     : "r"(at), "r"(parity)
+                     : "memory");
+    } while (!passed);
+}
+
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, int bytes, Barrier* barrier) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(global), "r"(bytes), "r"(at)
+                 : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Problem
+constexpr int H = 30, W = 30;
+constexpr int K = 12, R = 5, S = 5;
+constexpr int P = 26, Q = 26;
+constexpr bool WITH_BIAS = false, WITH_RELU = false;
+
+// Parameters
+constexpr int ROWS = 3, COLUMNS = 3;  // a thread's outputs of a map
+constexpr int BANDS = 1;
+constexpr int MAPS = 1;                         // of a phase
+constexpr int STAGING = 4;                       // buffers of outputs
+constexpr int SLOTS = 1;                       // buffers of inputs
+constexpr int MIN_BLOCKS = 3;                 // blocks resident on a multiprocessor
+
+// Derived
+constexpr int WARPS = 3, THREADS = 32 * WARPS;
+constexpr int TILES_P = 9, TILES_Q = 9, TILES = TILES_P * TILES_Q;
+constexpr int BAND_P = 26;
+constexpr int BAND_FLOATS = (BAND_P + R - 1) * W;  // of input
+constexpr int PHASES = K / MAPS;
+constexpr int PHASE_FLOATS = MAPS * BAND_P * Q;
+constexpr int RUN_MAPS = BANDS == 1 ? MAPS : 1;  // whose staged outputs are contiguous in y
+constexpr int FILTER_FLOATS = 28;  // filters of a map, in whole vectors
+constexpr int LOAD = 1, STORE = 1;  // floats of one load of inputs, of one store
+constexpr int ROW_INPUTS = COLUMNS + S - 1;
+
+using Vector = Neighbours<float, 4>;
+using Inputs = Neighbours<float, LOAD>;
+using Outputs = Neighbours<float, STORE>;
+
+// A thread's outputs of one map.
+__device__ __forceinline__ void compute(float (&sum)[ROWS][COLUMNS], const float (&input)[ROWS + R - 1][ROW_INPUTS],
+                                        const float* filters) {
+    float filter[FILTER_FLOATS];
+#pragma unroll
+    for (int i = 0; i < FILTER_FLOATS; i += 4) {
+        const Vector loaded = *reinterpret_cast<const Vector*>(filters + i);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) filter[i + j] = loaded.at[j];
+    }
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+#pragma unroll
+        for (int s = 0; s < S; ++s) {
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i) {
+#pragma unroll
+                for (int j = 0; j < COLUMNS; ++j) {
+                    const float value = input[i + r][j + s], factor = filter[r * S + s];
+                    sum[i][j] = r == 0 && s == 0 ? factor * value : fmaf(factor, value, sum[i][j]);
+                }
+            }
+        }
+    }
+}
+
+// Stages them.
+__device__ __forceinline__ void stage(float* output, const float (&sum)[ROWS][COLUMNS], const float* __restrict__ bias,
+                                      int map) {
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j += STORE) {
+            Outputs stored;
+#pragma unroll
+            for (int l = 0; l < STORE; ++l) stored.at[l] = epilogue<WITH_BIAS, WITH_RELU>(sum[i][j + l], bias, map);
+            *reinterpret_cast<Outputs*>(output + i * Q + j) = stored;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ bias,
+                        float* __restrict__ y, int n) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    Barrier* const filled = reinterpret_cast<Barrier*>(smem);            // [slot] its inputs are there
+    Barrier* const taken = filled + SLOTS;                               // [slot] all warps have read them
+    Barrier* const staged = taken + SLOTS;                               // [buffer] all warps have staged their outputs
+    Barrier* const written = staged + STAGING;                           // [buffer] they have been copied out
+    float* const filters = reinterpret_cast<float*>(written + STAGING);  // [map][r][s]
+    float* const slots = filters + K * FILTER_FLOATS;                    // [slot][row][column]
+    float* const buffers = slots + SLOTS * BAND_FLOATS;                  // [buffer][map][row][column]
+
+    const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+    const int units = n * BANDS, step = static_cast<int>(gridDim.x);
+    const auto first_row = [](int unit) { return min(unit % BANDS * BAND_P, P - BAND_P); };
+    const auto copy_inputs = [&](int unit, int slot) {
+        if (unit >= units) return;
+        barrier_arrive_expect(filled + slot, 4 * BAND_FLOATS);
+        bulk_load(slots + slot * BAND_FLOATS, x + static_cast<long long>(unit / BANDS) * (H * W) + first_row(unit) * W,
+                  4 * BAND_FLOATS, filled + slot);
+    };
+    if (thread == 0) {
+        for (int i = 0; i < SLOTS; ++i) {
+            barrier_init(filled + i, 1);
+            barrier_init(taken + i, WARPS);
+        }
+        for (int i = 0; i < STAGING; ++i) {
+            barrier_init(staged + i, WARPS);
+            barrier_init(written + i, 1);
+        }
+        barrier_init_fence();
+        for (int i = 0; i < SLOTS; ++i) copy_inputs(static_cast<int>(blockIdx.x) + i * step, i);
+    }
+    for (int i = thread; i < K * FILTER_FLOATS; i += THREADS) {
+        const int tap = i % FILTER_FLOATS;
+        filters[i] = tap < R * S ? w[i / FILTER_FLOATS * (R * S) + tap] : 0.0f;
+    }
+    __syncthreads();
+
+    // The last tiles of rows and columns move up to end with the band, and threads behind the last tile compute it, too:
+    // outputs of two threads are the same.
+    const int tile = min(thread, TILES - 1);
+    const int row = min(tile / TILES_Q * ROWS, BAND_P - ROWS), column = min(tile % TILES_Q * COLUMNS, Q - COLUMNS);
+
+    int slot = 0, slot_parity = 0;
+    int buffer = 0, buffer_parity = 1;  // nobody has to free a buffer before its first use
+    int writing = -1;                   // the buffer that this lane is copying out
+    for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += step) {
+        barrier_wait(filled + slot, slot_parity);
+        const float* const first = slots + slot * BAND_FLOATS + row * W + column;
+        float input[ROWS + R - 1][ROW_INPUTS];
+#pragma unroll
+        for (int i = 0; i < ROWS + R - 1; ++i) {
+#pragma unroll
+            for (int j = 0; j < ROW_INPUTS; j += LOAD) {
+                const Inputs loaded = *reinterpret_cast<const Inputs*>(first + i * W + j);
+#pragma unroll
+                for (int l = 0; l < LOAD; ++l) input[i][j + l] = loaded.at[l];
+            }
+        }
+        __syncwarp();
+        if (lane == 0 && barrier_arrive_last(taken + slot)) copy_inputs(unit + SLOTS * step, slot);
+        if (++slot == SLOTS) slot = 0, slot_parity ^= 1;
+
+        const float* phase_filters = filters;
+        float* const outputs = y + static_cast<long long>(unit / BANDS) * (K * P * Q) + first_row(unit) * Q;
+#pragma unroll 1
+        for (int phase = 0; phase < PHASES; ++phase) {
+            float* const output = buffers + buffer * PHASE_FLOATS + row * Q + column;
+#pragma unroll
+            for (int m = 0; m < MAPS; ++m) {
+                float sum[ROWS][COLUMNS];
+                compute(sum, input, phase_filters + m * FILTER_FLOATS);
+                if (m == 0) {
+                    if (writing >= 0) {
+                        bulk_store_wait_read<0>();
+                        barrier_arrive(written + writing);
+                        writing = -1;
+                    }
+                    barrier_wait(written + buffer, buffer_parity);
+                }
+                stage(output + m * (BAND_P * Q), sum, bias, phase * MAPS + m);
+            }
+            phase_filters += MAPS * FILTER_FLOATS;
+            fence_bulk();
+            __syncwarp();
+            if (lane == 0 && barrier_arrive_last(staged + buffer)) {
+#pragma unroll
+                for (int m = 0; m < MAPS; m += RUN_MAPS) {
+                    bulk_store(outputs + (phase * MAPS + m) * (P * Q),
+                               buffers + buffer * PHASE_FLOATS + m * (BAND_P * Q), 4 * RUN_MAPS * BAND_P * Q);
+                }
+                bulk_store_commit();
+                writing = buffer;
+            }
+            if (++buffer == STAGING) buffer = 0, buffer_parity ^= 1;
+        }
+    }
+    bulk_store_wait_read<0>();
+}

@@ -1,0 +1,27 @@
+"""`input_stationary` on more than the one awkward problem that it serves: bands, an epilogue, many images a block."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.evaluate import DeviceEvaluator
+from autotune.problem import Conv2dProblem
+
+from .shipped_families import verify
+
+EVEN = Conv2dProblem(5, 1, 20, 44, 6, 3, 5, epilogue="bias_relu")
+"""Outputs of 18 x 40: two bands of 9 rows, whose 3 x 20 tiles keep two warps busy."""
+
+
+@pytest.mark.cxx
+def test_ring_of_bands_goes_round_often(checked: DeviceEvaluator) -> None:
+    values = {
+        "thread_p": 3,
+        "thread_q": 2,
+        "bands": 2,
+        "thread_k": 2,
+        "staging": 2,
+        "ahead": 0,
+        "min_blocks": 2,
+    }
+    verify("input_stationary", EVEN, values, checked)
