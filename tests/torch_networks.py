@@ -261,6 +261,7 @@ def refused(library: str, how: str) -> None:
     arguments: dict[str, tuple[Tensor, Tensor, Tensor | None]] = {
         "three dimensions": (x[0], weight, bias),
         "dtypes": (x.half(), weight, bias),
+        "channels": (images(4, 2), weight, bias),
         "no bias": (x, weight, None),
         "bias": (x, weight, bias[:3]),
         "no kernel": (x[..., 1:], weight, bias),

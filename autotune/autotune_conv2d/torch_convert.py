@@ -199,14 +199,10 @@ class _Judge:
         runtime = runtime_of(device)
         if runtime is None:
             return Row(layer.name, layer.problem, "", None, None, swapped=False, why=f"is on {device}, not on a GPU")
-        problem, kernel, why_not = layer.problem, "", ""
+        asked = [layer.problem] if layer.relu is None else [with_relu(layer.problem), layer.problem]
         with runtime.current(device):
-            if layer.relu is not None:
-                problem = with_relu(layer.problem)
-                kernel, why_not = self._serves(problem)
-            if not kernel:
-                problem = layer.problem
-                kernel, why_not = self._serves(problem)
+            answers = [(problem, *self._serves(problem)) for problem in asked]
+        problem, kernel, why_not = next((answer for answer in answers if not answer[2]), answers[0])
         if why_not:
             return Row(layer.name, problem, kernel, None, None, swapped=False, why=why_not)
         if problem not in self._times:

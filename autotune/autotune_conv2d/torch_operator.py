@@ -196,7 +196,7 @@ def _run(
     asked = (x.shape, x.dtype, x.device, rest, relu, channels_last, library)
     ready = filters.passes.get(asked)
     if ready is None:
-        _check(x, weight, bias, relu)
+        _check(x, weight, bias, groups, relu=relu)
         problem = problem_of(x, weight, bias, *rest, relu=relu, channels_last=channels_last)
         with _PREPARING, runtime.current(x.device):
             ready = filters.passes[asked] = _prepare(filters, problem, library, runtime, x.device)
@@ -272,7 +272,7 @@ def _refuse_gradients(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         )
 
 
-def _check(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> None:  # noqa: FBT001
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *, relu: bool) -> None:
     tensors = (x, weight) if bias is None else (x, weight, bias)
     if x.dim() != 4 or weight.dim() != 4:
         raise ValueError(
@@ -285,6 +285,8 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> None: 
         )
     if any(tensor.device != x.device for tensor in tensors):
         raise ValueError(f"autotune_conv2d: not on one device: {', '.join(str(tensor.device) for tensor in tensors)}")
+    if x.shape[1] != weight.shape[1] * groups:
+        raise ValueError(f"autotune_conv2d: x has not the channels of weight in {groups} groups: {_sizes(tensors)}")
     if relu and bias is None:
         raise ValueError("autotune_conv2d: relu needs a bias: the library has no ReLU without one")
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
@@ -303,14 +305,14 @@ def _fake(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
-    groups: int,  # noqa: ARG001
+    groups: int,
     relu: bool,  # noqa: FBT001
     channels_last: bool,  # noqa: FBT001
     library: str,  # noqa: ARG001
 ) -> Tensor:
     """The operator on tensors without data."""
     _refuse_gradients(x, weight, bias)
-    _check(x, weight, bias, relu)
+    _check(x, weight, bias, groups, relu=relu)
     p, q = (
         (x.shape[axis + 2] + 2 * padding[axis] - dilation[axis] * (weight.shape[axis + 2] - 1) - 1) // stride[axis] + 1
         for axis in (0, 1)

@@ -171,6 +171,7 @@ def test_training_is_refused(how: str, words: str, on_cpu: OnHostDriver) -> None
             "dtypes",
             "must be of one dtype of torch.float32, torch.float16, torch.bfloat16: torch.float16, ",
         ),
+        ("channels", "x has not the channels of weight in 1 groups: [4, 2, 12, 12], [4, 1, 3, 3], [4]"),
         ("no bias", "relu needs a bias"),
         ("bias", "expected bias [K], got [4, 1, 12, 12], [4, 1, 3, 3], [3]"),
         ("no kernel", "the library has no kernel for this problem"),
