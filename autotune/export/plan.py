@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autotune.errors import Rejected, StoreError
+from autotune.errors import Rejected, StoreError, TemplateError
 from autotune.expression import Expression
 from autotune.folding import Folded, fold
 from autotune.render import launches
@@ -93,7 +93,8 @@ def arch_refusal(bound: BoundTemplate, source: KernelSource, arch: int) -> str:
 def plan_of(bound: BoundTemplate, source: KernelSource) -> Plan:
     """The launches of a recorded kernel for any n and device.
 
-    Raises TemplateError where something depends on n that must not: packed filters, or which constants there are.
+    Raises TemplateError where something depends on n that must not (packed filters, or which constants there are), and
+    where filters are prepared with a workspace.
     """
     return _Planner(bound, source).plan()
 
@@ -124,6 +125,10 @@ class _Planner:
         for expression in (template.packed_w_bytes, *(part for stage in template.prepare for part in _parts(stage))):
             if "n" in self._follows_from(self._fold(expression)):
                 raise expression.error("depends on n, but filters are prepared once for any number of images")
+        if any("workspace" in stage.args for stage in template.prepare):
+            raise TemplateError(
+                f"{template.path}: prepare takes the workspace, which an exported library has in a pass only"
+            )
         for constant in template.constants:
             if self._follows_from(self._fold(constant.when)):
                 raise constant.when.error("depends on n or the device, but the kernel's text has the constant or not")

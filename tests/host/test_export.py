@@ -13,8 +13,10 @@ from autotune.export import Exported, export_library
 from autotune.export.build import Built, self_test
 from autotune.export.proof import NotProven, beside, prove
 from autotune.problem import Conv2dProblem
+from autotune.template import load_template
 from autotune.trial import Timing
-from tests.exports import CHUNKED, CONSTANT, KERNELS, PACKED, TIMING, contents, kernel
+from tests.exports import CHUNKED, CONSTANT, KERNELS, PACKED, TIMING, chosen, contents, kernel
+from tests.templates.shipped_families import family
 
 pytestmark = pytest.mark.cxx
 
@@ -106,6 +108,21 @@ def test_packed_filters_that_depend_on_n_are_refused(tmp_path: Path) -> None:
     header = PACKED.header.replace("4 * map_blocks * filter_words", "4 * map_blocks * filter_words + 4 * min(n, 0)")
     with pytest.raises(TemplateError, match="depends on n, but filters are prepared once"):
         export_library([dataclasses.replace(PACKED, header=header)], tmp_path, ())
+
+
+def test_filters_that_are_prepared_with_a_workspace_are_refused(tmp_path: Path) -> None:
+    text = family("mma_strip").text
+    for old, new in (
+        ('args  = ["w", "packed_w"]', 'args  = ["w", "packed_w", "workspace"]'),
+        ("[packed_w]", '[workspace]\nbytes = "16"\n\n[packed_w]'),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    (tmp_path / "odd.cu.j2").write_text(text)
+    config = dataclasses.replace(PACKED.source.config, template="odd")
+    odd = chosen(load_template(tmp_path / "odd.cu.j2"), PACKED.problem, config, "odd")
+    with pytest.raises(TemplateError, match="prepare takes the workspace"):
+        export_library([odd], tmp_path / "out", ())
 
 
 def test_wrong_kernel_fails_the_proof(tmp_path: Path) -> None:
