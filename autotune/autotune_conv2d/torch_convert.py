@@ -121,8 +121,8 @@ def convert(
 
     `example` is a tensor on the GPU, a tuple of arguments, or the sizes of one tensor: kernels are chosen and timed for
     its shapes, with cudnn.benchmark on. Biases are part of the kernels, and so is a ReLU that alone reads a
-    convolution's output, if the library has that kernel; where that ReLU is no module in an nn.Sequential, the copy is
-    a `torch.fx.GraphModule`. No parameter of the copy requires gradients.
+    convolution's output, if the library has that kernel; the copy is then a `torch.fx.GraphModule`, unless the network
+    cannot be traced. No parameter of the copy requires gradients.
 
     `library` None: the one that `find_library` finds. `margin`: fraction by which a kernel must be faster. `graphs`:
     time passes that are replayed from CUDA graphs, as `torch.compile(mode="reduce-overhead")` runs them, and not calls
