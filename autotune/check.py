@@ -35,6 +35,10 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
     "plain": Conv2dProblem(5, 4, 17, 19, 12, 5, 5),
     "one": Conv2dProblem(1, 1, 7, 7, 1, 7, 7),
     "lenet1": Conv2dProblem(3, 1, 30, 30, 12, 5, 5),
+    "half_nhwc_odd": Conv2dProblem(
+        3, 3, 23, 21, 7, 3, 5, 2, 2, pad_h=1, pad_w=2, dtype="f16", layout="nhwc", epilogue="bias_relu"
+    ),
+    "bfloat_nhwc": Conv2dProblem(2, 12, 11, 10, 12, 3, 3, dtype="bf16", layout="nhwc", epilogue="bias"),
 }
 """Problems that no tile divides, with every feature a family may claim to support; the most different ones first."""
 

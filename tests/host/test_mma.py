@@ -1,4 +1,4 @@
-"""Matrix products of a warp against plain products; the fragments lie as the PTX ISA says of the .tf32 ones."""
+"""Matrix products of a warp, and their operands, against plain ones; .tf32 fragments lie as the PTX ISA says."""
 
 from __future__ import annotations
 
@@ -145,3 +145,25 @@ def test_half_product(bench: Bench, kind: str, depth: int) -> None:
     expected = a[:, :depth].astype(np.float64) @ b[:depth].astype(np.float64) + c
     np.testing.assert_array_less(np.abs(d), np.abs(expected) * (1 + 1e-15))
     np.testing.assert_array_less(np.abs(expected) * (1 - 2.0**-22), np.abs(d))
+
+
+def test_matrices_of_rows_that_lie_anywhere(bench: Bench) -> None:
+    text = """
+    #include <autotune_host_ptx.h>
+    extern "C" __global__ void load(const unsigned short* rows, const int* at, unsigned* loaded) {
+        __shared__ __attribute__((aligned(16))) unsigned short staged[64 * 8];
+        for (int i = threadIdx.x; i < 64 * 8; i += 32) staged[i] = rows[i];
+        __syncthreads();
+        unsigned d[4];
+        load_matrices(d, staged + at[threadIdx.x] * 8 + MISALIGNED);
+        for (int i = 0; i < 4; ++i) loaded[i * 32 + threadIdx.x] = d[i];
+    }
+    """
+    rng = np.random.default_rng(3)
+    rows = rng.integers(0, 2**16, (64, 8)).astype(np.uint16)
+    at = rng.integers(0, 64, 32).astype(np.int32)
+    arguments = (rows, at, np.zeros((4, 8, 4), np.uint32))
+    *_, loaded = bench.run(text.replace("MISALIGNED", "0"), "load", arguments, block=32)
+    np.testing.assert_array_equal(loaded, rows[at].view(np.uint32).reshape(4, 8, 4))
+    with pytest.raises(Rejected, match="load_matrices"):
+        bench.run(text.replace("MISALIGNED", "1"), "load", arguments, block=32)

@@ -1,5 +1,6 @@
-// What templates/_ptx.cuh, _ptx_barrier.cuh and _ptx_mma.cuh declare, on the CPU: copies by all threads are done at once, bulk
-// copies as late as they may be, when somebody waits for them; a matrix product is computed by the last lane of its warp.
+// What templates/_ptx.cuh, _ptx_barrier.cuh, _ptx_ldmatrix.cuh and _ptx_mma.cuh declare, on the CPU: copies by all threads
+// are done at once, bulk copies as late as they may be, when somebody waits for them; what a warp does together (a matrix
+// product, a load of matrices) is done by its last lane.
 #pragma once
 
 #include "autotune_host_small_float.h"
@@ -206,4 +207,28 @@ inline void mma_m16n8k8_bf16(float (&d)[4], const unsigned (&a)[2], unsigned b, 
                              int line = __builtin_LINE()) {
     using Layout = autotune_host::HalfFragments<8, autotune_host::Bfloat16Format>;
     autotune_host::multiply_together<Layout>(d, a, &b, c, line);
+}
+
+namespace autotune_host {
+// One lane's part of a load of four matrices of 8 rows of four words.
+struct MatrixRow {
+    void (*load)(void* const* lanes);  // how the runtime loads those of a whole warp
+    const void* row;
+    unsigned* d;
+};
+
+inline void load_rows(void* const* lanes) {
+    for (int lane = 0; lane < 32; ++lane) {
+        for (int matrix = 0; matrix < 4; ++matrix) {
+            const void* const row = static_cast<const MatrixRow*>(lanes[matrix * 8 + lane / 4])->row;
+            static_cast<const MatrixRow*>(lanes[lane])->d[matrix] = static_cast<const unsigned*>(row)[lane % 4];
+        }
+    }
+}
+}  // namespace autotune_host
+
+inline void load_matrices(unsigned (&d)[4], const void* row, int line = __builtin_LINE()) {
+    if (reinterpret_cast<size_t>(row) % 16) autotune_stop("misaligned_address", "load_matrices", __FILE__, line);
+    autotune_host::MatrixRow mine = {&autotune_host::load_rows, row, d};
+    autotune_warp(autotune_host::TOGETHER, 0xffffffffu, reinterpret_cast<unsigned long long>(&mine), 0, 32, line);
 }

@@ -1,0 +1,477 @@
+// conv2d n2 c8 11x13 k16 3x3 pad 1 f16 nhwc
+// mma_gemm rows=4 map_tiles=1 block_k=2 bands=1 strips=1 images=1 runs=pixel cuts=1 stages=2 filters=resident min_blocks=2
+
+// Implicit matrix product: y [pixels x maps] = im2col(x) [pixels x taps] * w [taps x maps], on tensor cores.
+// Eight taps that neighbour each other in x are a chunk of 16 bytes: a row of an operand. So the window of x that a tile of
+// pixels needs is staged in shared memory once, and im2col(x) is nothing but addresses in it.
+//
+//   x         [N, H, W, C]  input
+//   packed_w  filters as the lanes of a warp take them: [block of maps][cut][step][pair of map tiles][lane][4]
+//   bias      [K]           not read without WITH_BIAS
+//   y         [N, P, Q, K]  output
+//   n         images N, any number
+//
+// Taps are the channels of a pixel, padded to whole chunks, CHANNELS of them staged at once.
+// A block takes IMAGES images, or a tile of TILE_P rows and TILE_Q columns of one, at a time, and goes on to the next such
+// unit gridDim.x units away.
+//
+//   grid  x: units that run at once;  y: block of maps
+//   warp  16 columns of ROWS output rows, then group of MAP_TILES tiles of 8 maps
+//   lane  of a product columns lane / 4 and lane / 4 + 8, maps 2 (lane % 4) and the next
+
+#include <cuda_fp16.h>
+
+// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float value);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Neighbours {
+    T at[N];
+};
+
+__device__ __forceinline__ float to_float(__half value) { return __half2float(value); }
+
+template <>
+__device__ __forceinline__ __half from_float<__half>(float value) {
+    return __float2half_rn(value);
+}
+
+// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// Needs _element.cuh.
+
+template <bool WITH_BIAS, bool WITH_RELU, typename T>
+__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
+    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
+    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
+    return sum;
+}
+
+// Asynchronous copies, as instructions on the GPU and as plain copies on the CPU.
+//
+// copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros come.
+// A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N groups are under way.
+// bulk_store (sm_90): contiguous bytes from shared to global memory, by one thread; bytes and both addresses are
+// multiples of 16. What threads wrote must be made visible to it: fence_bulk in each of them, a barrier, bulk_store.
+
+#ifdef __CUDACC__
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const int read = inside ? BYTES : 0;
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(read)
+                     : "memory");
+    }
+}
+
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int GROUPS>
+__device__ __forceinline__ void copy_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+}
+
+__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void bulk_store(void* global, const void* shared, int bytes) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void bulk_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until the calling thread's bulk stores, but for the latest GROUPS, have read their shared memory.
+template <int GROUPS>
+__device__ __forceinline__ void bulk_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Operands of a warp's matrix products out of shared memory, as an instruction on the GPU and as plain C++ on the CPU.
+//
+// load_matrices: four matrices of 8 rows of 16 bytes (eight 16-bit elements), each row wherever it lies on a multiple of 16
+// bytes. Lane 8 i + j gives the address of row j of matrix i; lane 4 g + t gets of each matrix i elements 2 t and 2 t + 1 of
+// row g as d[i]: with the matrices at (0, 0), (8, 0), (0, 8) and (8, 8) operand a of a 16-bit product, 16 deep.
+
+#ifdef __CUDACC__
+__device__ __forceinline__ void load_matrices(unsigned (&d)[4], const void* row) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(from));
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Matrix products of a warp, as instructions on the GPU and as plain C++ on the CPU.
+//
+// mma_m16n8k8_tf32: d = a * b + c by all 32 lanes of a warp; of a and b the last 13 bits are ignored, so round with to_tf32.
+// Lane 4 g + t holds a (16 x 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), b (8 x 8) at (t, g), (t + 4, g), and c
+// and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1). Of m16n8k4 it is the first half of a and b.
+// The 16-bit products have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
+
+#ifdef __CUDACC__
+// To the nearest number of 10 fraction bits, ties away from zero.
+__device__ __forceinline__ float to_tf32(float value) {
+    unsigned rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return __uint_as_float(rounded);
+}
+
+__device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2],
+                                                 const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+          "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k4_tf32(float (&d)[4], const float (&a)[2], float b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(b)), "f"(c[0]), "f"(c[1]),
+          "f"(c[2]), "f"(c[3]));
+}
+__device__ __forceinline__ void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                                 const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                                  const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+using T = __half;  // x, w, bias and y in memory
+using Bits = unsigned short;  // of an element of x or w
+
+// Problem
+constexpr int C = 8, H = 11, W = 13;
+constexpr int K = 16, R = 3, S = 3;
+constexpr int P = 11, Q = 13;
+constexpr int STRIDE_H = 1, STRIDE_W = 1;
+constexpr int PAD_H = 1, PAD_W = 1;
+constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr bool WITH_BIAS = false, WITH_RELU = false;
+
+// Parameters
+constexpr int ROWS = 4;  // of outputs, a warp
+constexpr int MAP_TILES = 1, GROUPS_K = 2;
+constexpr int BANDS = 1, STRIPS = 1, IMAGES = 1;
+constexpr int CUTS = 1, STAGES = 2;
+constexpr int MIN_BLOCKS = 2;  // blocks resident on a multiprocessor
+
+// Derived
+constexpr int THREADS = 192, WARPS_Q = 3;
+constexpr int TILE_P = 11, TILE_Q = 13;
+constexpr int GROUPS_P = (TILE_P + ROWS - 1) / ROWS;  // groups of ROWS rows
+constexpr int COLUMNS = IMAGES * GROUPS_P * TILE_Q;
+constexpr int BLOCK_TILES = MAP_TILES * GROUPS_K;
+constexpr int CHANNELS = 8;  // staged at once
+constexpr int RUN_CHUNKS = 3;  // of a filter row
+constexpr int PAIRS = RUN_CHUNKS / 2;  // of chunks of a filter row: a step of 16 taps for each filter row
+constexpr int ODD_STEPS = RUN_CHUNKS % 2 * ((R + 1) / 2);  // of the chunks that are left, of two filter rows
+constexpr int STEPS = PAIRS * R + ODD_STEPS;
+constexpr int UNROLL = 1;  // pairs
+constexpr int WINDOW_H = 13;  // rows of input of a tile, padding too
+constexpr int PIECE = 8;  // elements copied at once
+constexpr int WINDOW_W = 15;
+constexpr int PIXEL_CHUNKS = 1;  // odd: of eight neighbours no two begin in the same banks
+constexpr int ROW_CHUNKS = WINDOW_W * PIXEL_CHUNKS;
+constexpr int CUT_FILTERS = STEPS * BLOCK_TILES * 16;  // 16 bytes each
+constexpr int STAGE_CHUNKS = 200;
+constexpr int OUTPUT_PITCH = 8;  // elements of a pixel's staged outputs: rows of a product in different banks
+constexpr int MAPS = MAP_TILES * 8 < K ? MAP_TILES * 8 : K;  // of a warp
+constexpr int STORE_VEC = 8;
+
+struct alignas(16) Chunk {
+    Bits at[8];
+};
+
+constexpr int FILTER_TILES = MAP_TILES % 2 == 0 ? 2 : 1;  // tiles whose filters a lane loads at once
+using Filters = Neighbours<unsigned, 2 * FILTER_TILES>;
+
+// First of the two filter rows whose last chunks make a step. Of an odd number of rows the last but one comes twice.
+__device__ __forceinline__ constexpr int odd_row(int step) { return R == 1 ? 0 : 2 * step < R - 2 ? 2 * step : R - 2; }
+
+extern "C" __global__ void pack_filters(const Bits* __restrict__ w, unsigned* __restrict__ packed_w) {
+    constexpr int PACKED = 1 * CUTS * CUT_FILTERS * 4;
+    const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= PACKED) return;
+    constexpr int GROUP = 64 * FILTER_TILES;
+    const int lane = i % GROUP / (2 * FILTER_TILES);
+    const int tile = i / GROUP % (BLOCK_TILES / FILTER_TILES) * FILTER_TILES + i / 2 % FILTER_TILES;
+    const int step = i / (BLOCK_TILES * 64) % STEPS;
+    const int map = (i / (CUT_FILTERS * 4 * CUTS) * BLOCK_TILES + tile) * 8 + lane / 4;
+    const bool paired = step < PAIRS * R;
+    const int odd = step - PAIRS * R;  // step of the chunks that are left
+    const int row = paired ? step % R : odd_row(odd) + i % 2;
+    const int in_run = paired ? step / R * 2 + i % 2 : RUN_CHUNKS - 1;
+    const bool once = paired || (row >= 2 * odd && row < R);  // not in the step before
+    unsigned word = 0;
+    for (int half = 0; half < 2; ++half) {
+        const int tap = in_run * 8 + lane % 4 * 2 + half;  // of the filter row
+        const int channel = i / (CUT_FILTERS * 4) % CUTS * CHANNELS + tap % CHANNELS;
+        const bool there = channel < C;
+        const int at = tap / CHANNELS * C + channel;
+        if (there && once && map < K) word |= unsigned{w[(map * R + row) * (S * C) + at]} << 16 * half;
+    }
+    packed_w[i] = word;
+}
+
+// A unit of work: where its outputs begin.
+struct Unit {
+    int image, row, column;
+
+    __device__ __forceinline__ explicit Unit(unsigned unit)
+        : image(static_cast<int>(unit / (BANDS * STRIPS)) * IMAGES),
+          row(min(static_cast<int>(unit / STRIPS % BANDS) * TILE_P, P - TILE_P)),
+          column(min(static_cast<int>(unit % STRIPS) * TILE_Q, Q - TILE_Q)) {}
+};
+// Copies what a unit needs of x; zeros stand for padding. Neighbouring threads copy neighbouring chunks.
+__device__ __forceinline__ void copy_inputs(Chunk* staged, const Bits* __restrict__ x, unsigned unit, int cut, int n) {
+    const Unit from(unit);
+    const int first_row = from.row * STRIDE_H - PAD_H, first_column = from.column * STRIDE_W - PAD_W;
+    x += (static_cast<long long>(from.image) * H + first_row) * (W * C) + first_column * C;
+    constexpr int TAPS = CHANNELS / 8, ROW_COPIES = WINDOW_W * TAPS;
+    unsigned line = threadIdx.x / ROW_COPIES, in_line = threadIdx.x % ROW_COPIES;
+#pragma unroll 1
+    while (line < IMAGES * WINDOW_H) {
+        const int image = IMAGES == 1 ? 0 : static_cast<int>(line / WINDOW_H);
+        const int row = static_cast<int>(line) - image * WINDOW_H;
+        bool there = IMAGES == 1 || from.image + image < n;
+        if constexpr (PAD_H > 0) there = there && static_cast<unsigned>(first_row + row) < static_cast<unsigned>(H);
+        const int column = static_cast<int>(in_line / TAPS), tap = static_cast<int>(in_line % TAPS) * 8;
+        const int channel = cut * CHANNELS + tap;
+        if constexpr (PAD_W > 0) there = there && static_cast<unsigned>(first_column + column) < static_cast<unsigned>(W);
+        Chunk* const to = staged + (static_cast<int>(line) * WINDOW_W + column) * PIXEL_CHUNKS + tap / 8;
+        const Bits* const chunk = x + (image * H + row) * (W * C) + column * C + channel;
+        const auto inside = [&](int element) { return there && (C % CHANNELS == 0 || channel + element < C); };
+#pragma unroll
+        for (int element = 0; element < 8; element += PIECE) {
+            copy_async<2 * PIECE>(to->at + element, chunk + element, inside(element));
+        }
+        line += THREADS / ROW_COPIES;
+        in_line += THREADS % ROW_COPIES;
+        if (in_line >= ROW_COPIES) {
+            in_line -= ROW_COPIES;
+            ++line;
+        }
+    }
+}
+
+// Where a chunk of a filter row lies, seen from the first.
+__device__ __forceinline__ constexpr int chunk_at(int chunk) {
+    constexpr int TAPS = CHANNELS / 8;
+    return chunk / TAPS * (DILATION_W * PIXEL_CHUNKS) + chunk % TAPS;
+}
+
+// A column of ROWS output rows of a tile.
+struct Column {
+    int image, row, column;
+
+    __device__ __forceinline__ explicit Column(unsigned index)
+        : image(static_cast<int>(index / (GROUPS_P * TILE_Q))),
+          row(min(static_cast<int>(index / TILE_Q % GROUPS_P) * ROWS, TILE_P - ROWS)),
+          column(static_cast<int>(index % TILE_Q)) {}
+
+    // Where its first chunk of taps is staged.
+    __device__ __forceinline__ int input() const {
+        const int at = (image * WINDOW_H + row * STRIDE_H) * ROW_CHUNKS;
+        return at + column * (STRIDE_W * PIXEL_CHUNKS);
+    }
+
+    // Where its first output is, seen from the unit's.
+    __device__ __forceinline__ int output() const { return ((image * P + row) * Q + column) * K; }
+};
+
+using Sums = float[ROWS][MAP_TILES][4];
+
+// sums += the products of the steps that lie in the same chunks of COUNT filter rows, or pairs of them (ODD): a row of input is
+// loaded once for all of ROWS output rows.
+template <int COUNT, bool ODD>
+__device__ __forceinline__ void add_steps(Sums& sums, const Chunk* inputs, const Filters* filters) {
+    constexpr int LAST = (ROWS - 1) * STRIDE_H + (R - 1) * DILATION_H;
+    Filters loaded[COUNT][MAP_TILES / FILTER_TILES];
+#pragma unroll
+    for (int row = 0; row <= LAST; ++row) {
+        unsigned pixels[4];
+        bool first = true;
+#pragma unroll
+        for (int step = 0; step < COUNT; ++step) {
+            const int begin = (ODD ? odd_row(step) : step) * DILATION_H;
+            if (row == begin) {
+#pragma unroll
+                for (int j = 0; j < MAP_TILES / FILTER_TILES; ++j) {
+                    loaded[step][j] = filters[(step * BLOCK_TILES / FILTER_TILES + j) * 32];
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i) {
+                if (row != begin + i * STRIDE_H) continue;
+                if (first) load_matrices(pixels, inputs + row * ROW_CHUNKS);
+                first = false;
+#pragma unroll
+                for (int j = 0; j < MAP_TILES; ++j) {
+                    const unsigned* const at = loaded[step][j / FILTER_TILES].at + j % FILTER_TILES * 2;
+                    const unsigned filter[2] = {at[0], at[1]};
+                    mma_m16n8k16_f16(sums[i][j], pixels, filter, sums[i][j]);
+                }
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias,
+                T* __restrict__ y, int n) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    Chunk* const staged = reinterpret_cast<Chunk*>(smem);  // [stage][copy][image][row][chunk]
+    const int thread = static_cast<int>(threadIdx.x);
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+    const int group = warp / WARPS_Q;
+    packed_w += static_cast<int>(blockIdx.y) * (CUTS * CUT_FILTERS);
+    Chunk* const block_filters = staged + STAGES * STAGE_CHUNKS;
+    for (int i = thread; i < CUTS * CUT_FILTERS; i += THREADS) copy_async<16>(block_filters + i, packed_w + i);
+    T* const outputs = reinterpret_cast<T*>(block_filters + CUTS * CUT_FILTERS) + warp * (16 * OUTPUT_PITCH);
+    const int first_map = (static_cast<int>(blockIdx.y) * BLOCK_TILES + group * MAP_TILES) * 8;
+
+    const unsigned index = warp % WARPS_Q * 16 + threadIdx.x % 16;
+    const Column column(min(index, COLUMNS - 1u));
+    const int column_input = column.input(), column_output = index < COLUMNS ? column.output() : -1;
+
+    const unsigned units = (static_cast<unsigned>(n) + IMAGES - 1) / IMAGES * (BANDS * STRIPS);
+
+    unsigned copied_unit = blockIdx.x;
+    int copied_cut = 0;
+    const auto copy_next = [&](int stage) {
+        if (copied_unit < units) {
+            copy_inputs(staged + stage * STAGE_CHUNKS, x, copied_unit, copied_cut, n);
+            if (++copied_cut == CUTS) {
+                copied_cut = 0;
+                copied_unit += gridDim.x;
+            }
+        }
+        copy_async_commit();
+    };
+#pragma unroll 1
+    for (int stage = 0; stage < STAGES - 1; ++stage) copy_next(stage);
+
+    int stage = 0;
+    for (unsigned unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        Sums sums;
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+#pragma unroll
+            for (int j = 0; j < MAP_TILES; ++j) {
+#pragma unroll
+                for (int l = 0; l < 4; ++l) sums[i][j][l] = 0.0f;
+            }
+        }
+#pragma unroll 1
+        for (int cut = 0; cut < CUTS; ++cut) {
+            if constexpr (STAGES == 1) {
+                __syncthreads();
+                copy_next(0);
+                copy_async_wait<0>();
+                __syncthreads();
+            } else {
+                copy_async_wait<STAGES - 2>();
+                __syncthreads();
+                copy_next(stage == 0 ? STAGES - 1 : stage - 1);
+            }
+            const Chunk* const inputs = staged + stage * STAGE_CHUNKS;
+            const Chunk* const taps = inputs + column_input;  // of this lane's column
+            const Chunk* const cut_filters = block_filters + cut * CUT_FILTERS;
+            const Filters* const filters =
+                reinterpret_cast<const Filters*>(cut_filters + group * (MAP_TILES * 16)) + lane;
+            // Lanes 0 to 15 load a step's first chunk of 16 columns, the others its second.
+#pragma unroll UNROLL
+            for (int i = 0; i < PAIRS; ++i) {
+                add_steps<R, false>(sums, taps + (lane < 16 ? chunk_at(2 * i) : chunk_at(2 * i + 1)),
+                                    filters + i * (R * BLOCK_TILES / FILTER_TILES * 32));
+            }
+            if constexpr (ODD_STEPS > 0) {
+                add_steps<ODD_STEPS, true>(
+                    sums, taps + chunk_at(RUN_CHUNKS - 1) + (lane < 16 || R == 1 ? 0 : DILATION_H * ROW_CHUNKS),
+                    filters + PAIRS * (R * BLOCK_TILES / FILTER_TILES * 32));
+            }
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+        }
+
+        // A warp stages the outputs of 16 columns of a row and stores them in order.
+        const Unit to(unit);
+        const unsigned left = min(IMAGES, n - to.image) * (P * Q * K);
+        T* const unit_outputs = y + ((static_cast<long long>(to.image) * P + to.row) * Q + to.column) * K + first_map;
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+            __syncwarp();
+#pragma unroll
+            for (int j = 0; j < MAP_TILES; ++j) {
+                const int map = j * 8 + lane % 4 * 2;
+#pragma unroll
+                for (int l = 0; l < 2; ++l) {
+                    Neighbours<T, 2> pair;
+#pragma unroll
+                    for (int v = 0; v < 2; ++v) {
+                        const float sum = sums[i][j][2 * l + v];
+                        pair.at[v] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(sum, bias, min(first_map + map + v, K - 1)));
+                    }
+                    *reinterpret_cast<Neighbours<T, 2>*>(outputs + (l * 8 + lane / 4) * OUTPUT_PITCH + map) = pair;
+                }
+            }
+            __syncwarp();
+            constexpr int VECTORS = (MAPS + STORE_VEC - 1) / STORE_VEC;
+            using Vector = Neighbours<T, STORE_VEC>;
+#pragma unroll
+            for (int pass = 0; pass < (16 * VECTORS + 31) / 32; ++pass) {
+                const unsigned v = pass * 32 + threadIdx.x % 32;
+                const int stored = static_cast<int>(v / VECTORS), map = static_cast<int>(v % VECTORS) * STORE_VEC;
+                const int at = __shfl_sync(0xffffffffu, column_output, stored);
+                if (v >= 16 * VECTORS || static_cast<unsigned>(at) >= left) continue;
+                if (K % (8 * BLOCK_TILES) != 0 && first_map + map >= K) continue;
+                *reinterpret_cast<Vector*>(unit_outputs + at + i * (Q * K) + map) =
+                    *reinterpret_cast<const Vector*>(outputs + stored * OUTPUT_PITCH + map);
+            }
+        }
+    }
+}
