@@ -267,34 +267,39 @@ struct Unit {
           row(min(static_cast<int>(unit / STRIPS % BANDS) * TILE_P, P - TILE_P)),
           column(min(static_cast<int>(unit % STRIPS) * TILE_Q, Q - TILE_Q)) {}
 };
-// Copies what a unit needs of x; zeros stand for padding. Neighbouring threads copy neighbouring chunks.
+// Copies what a unit needs of x; zeros stand for padding.
 __device__ __forceinline__ void copy_inputs(Chunk* staged, const Bits* __restrict__ x, unsigned unit, int cut, int n) {
-    const Unit from(unit);
-    const int first_row = from.row * STRIDE_H - PAD_H, first_column = from.column * STRIDE_W - PAD_W;
-    x += (static_cast<long long>(from.image) * H + first_row) * (W * C) + first_column * C;
     constexpr int TAPS = CHANNELS / 8, ROW_COPIES = WINDOW_W * TAPS;
-    unsigned line = threadIdx.x / ROW_COPIES, in_line = threadIdx.x % ROW_COPIES;
-#pragma unroll 1
-    while (line < IMAGES * WINDOW_H) {
-        const int image = IMAGES == 1 ? 0 : static_cast<int>(line / WINDOW_H);
-        const int row = static_cast<int>(line) - image * WINDOW_H;
-        bool there = IMAGES == 1 || from.image + image < n;
-        if constexpr (PAD_H > 0) there = there && static_cast<unsigned>(first_row + row) < static_cast<unsigned>(H);
-        const int column = static_cast<int>(in_line / TAPS), tap = static_cast<int>(in_line % TAPS) * 8;
+    // A thread copies chunks of every ROW_STEP-th row, at the same place in each.
+    constexpr int PASSES = (ROW_COPIES + THREADS - 1) / THREADS, ROW_STEP = PASSES > 1 ? 1 : THREADS / ROW_COPIES;
+    const int thread = static_cast<int>(threadIdx.x), thread_row = PASSES > 1 ? 0 : thread / ROW_COPIES;
+    if (thread_row >= ROW_STEP) return;
+    const Unit from(unit);
+    const int first_row = from.row * STRIDE_H - PAD_H + thread_row, first_column = from.column * STRIDE_W - PAD_W;
+    staged += thread_row * ROW_CHUNKS;
+    x += (static_cast<long long>(from.image) * H + first_row) * (W * C) + first_column * C;
+    for (int pass = 0; pass < PASSES; ++pass) {
+        const int in_line = PASSES > 1 ? thread + pass * THREADS : thread % ROW_COPIES;
+        if (PASSES > 1 && in_line >= ROW_COPIES) continue;
+        const int column = in_line / TAPS, tap = in_line % TAPS * 8;
         const int channel = cut * CHANNELS + tap;
-        if constexpr (PAD_W > 0) there = there && static_cast<unsigned>(first_column + column) < static_cast<unsigned>(W);
-        Chunk* const to = staged + (static_cast<int>(line) * WINDOW_W + column) * PIXEL_CHUNKS + tap / 8;
-        const Bits* const chunk = x + (image * H + row) * (W * C) + column * C + channel;
-        const auto inside = [&](int element) { return there && (C % CHANNELS == 0 || channel + element < C); };
+        const bool in_row = PAD_W == 0 || static_cast<unsigned>(first_column + column) < static_cast<unsigned>(W);
+        Chunk* const line_to = staged + column * PIXEL_CHUNKS + tap / 8;
+        const Bits* const line = x + column * C + channel;
+        const auto inside = [&](int element) { return in_row && (C % CHANNELS == 0 || channel + element < C); };
+        for (int image = 0; image < IMAGES; ++image) {
+#pragma unroll 16
+            for (int step = 0; step < WINDOW_H; step += ROW_STEP) {
+                if (step + ROW_STEP > WINDOW_H && thread_row + step >= WINDOW_H) break;
+                bool there = IMAGES == 1 || from.image + image < n;
+                if constexpr (PAD_H > 0) there = there && static_cast<unsigned>(first_row + step) < static_cast<unsigned>(H);
+                Chunk* const to = line_to + (image * WINDOW_H + step) * ROW_CHUNKS;
+                const Bits* const chunk = line + (image * H + step) * (W * C);
 #pragma unroll
-        for (int element = 0; element < 8; element += PIECE) {
-            copy_async<2 * PIECE>(to->at + element, chunk + element, inside(element));
-        }
-        line += THREADS / ROW_COPIES;
-        in_line += THREADS % ROW_COPIES;
-        if (in_line >= ROW_COPIES) {
-            in_line -= ROW_COPIES;
-            ++line;
+                for (int element = 0; element < 8; element += PIECE) {
+                    copy_async<2 * PIECE>(to->at + element, chunk + element, there && inside(element));
+                }
+            }
         }
     }
 }
