@@ -88,7 +88,17 @@ def killed(status: int) -> str:
 
 def nvcc_options(program: Program, arch: int) -> list[str]:
     """The options that decide the cubin, whoever starts nvcc."""
-    return [*NVCC_FLAGS, *UNUSED_HEADERS, *program.flags, f"-arch=sm_{arch}"]
+    return [*NVCC_FLAGS, *UNUSED_HEADERS, *program.flags, f"-arch=sm_{architecture(arch, program.text)}"]
+
+
+def architecture(arch: int, text: str) -> str:
+    """nvcc's number of an architecture: `90`, or `90a` for a text with instructions that no other one has."""
+    return f"{arch}a" if arch >= 90 and is_exact(text) else str(arch)
+
+
+def is_exact(text: str) -> bool:
+    """Whether a text has instructions of one architecture alone: matrix products of four warps (PTX ISA, wgmma)."""
+    return "wgmma." in text
 
 
 def cubin_binary(program: Program, arch: int, image: bytes, log: str) -> Binary:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.compile import Target, first_errors, killed
+from autotune.compile import Target, architecture, first_errors, killed
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, compile_driver, compile_host, compile_runtime
 from autotune.errors import AutotuneError
 from autotune.export.library import NVCC_FLAGS, Chosen, Exported, gencode
@@ -43,7 +43,8 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> 
 
     def compiled(kernel: Chosen) -> None:
         image, source = into / f"{kernel.stem}.fatbin", exported.folder.resolve() / f"{kernel.stem}.cu"
-        _run([str(nvcc), *NVCC_FLAGS, *gencode(exported.archs), "-fatbin", "-o", str(image), str(source)], into)
+        codes = gencode(exported.archs, kernel.source.program.text)
+        _run([str(nvcc), *NVCC_FLAGS, *codes, "-fatbin", "-o", str(image), str(source)], into)
 
     _each(compiled, exported)
     _link(exported.folder, into, cxx)
@@ -57,7 +58,8 @@ def write_images(exported: Exported, *, nvcc: Path, cubin: bool, ptx: bool) -> N
         for arch in exported.archs:
             for kind, prefix in wanted:
                 name = f"{kernel.stem}.{prefix}_{arch}.{kind}"
-                options = [*NVCC_FLAGS, f"-arch={prefix}_{arch}", f"-{kind}", "-o", name, f"{kernel.stem}.cu"]
+                number = architecture(arch, kernel.source.program.text)
+                options = [*NVCC_FLAGS, f"-arch={prefix}_{number}", f"-{kind}", "-o", name, f"{kernel.stem}.cu"]
                 _run([str(nvcc), *options], exported.folder)
 
 

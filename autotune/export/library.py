@@ -19,6 +19,7 @@ from pathlib import Path
 
 from autotune import __version__, autotune_conv2d
 from autotune.compile import NVCC_FLAGS as TUNED_FLAGS
+from autotune.compile import architecture, is_exact
 from autotune.device import DeviceInfo
 from autotune.dispatch_source import load_dispatch_template, render_dispatch
 from autotune.dispatcher import Dispatcher
@@ -147,7 +148,7 @@ def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, s
     files |= {f"python/{package.name}/{path.name}": path for path in sorted(package.glob("*.py"))}
     texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
     identifiers = _identifiers([kernel.row.name for kernel in served])
-    views = [_view(kernel, identifier) for kernel, identifier in zip(served, identifiers, strict=True)]
+    views = [_view(kernel, identifier, archs) for kernel, identifier in zip(served, identifiers, strict=True)]
     values = {
         "version": __version__,
         "kernels": views,
@@ -156,14 +157,14 @@ def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, s
         "goldens": [_golden_view(kernel, view) for kernel, view in zip(served, views, strict=True)],
         "archs": ";".join(map(str, archs)),
         "nvcc_flags": " ".join(NVCC_FLAGS),
-        "codes": "".join(f" {code}" for code in gencode(archs)),
     }
     return texts | {name: render_file(templates / f"{name}.j2", values) for name in RENDERED}
 
 
-def gencode(archs: Iterable[int]) -> list[str]:
+def gencode(archs: Iterable[int], text: str) -> list[str]:
     """nvcc's options for machine code of these architectures."""
-    return [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
+    numbers = [architecture(arch, text) for arch in archs]
+    return [f"-gencode=arch=compute_{number},code=sm_{number}" for number in numbers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +193,13 @@ class _View:
     constant_count: int
     plan: Plan
     least_arch: int
+    exact: bool
+    """for no other architecture than the one it was tuned for"""
+    codes: str
+    """nvcc's options"""
 
 
-def _view(kernel: Chosen, identifier: str) -> _View:
+def _view(kernel: Chosen, identifier: str, archs: Sequence[int]) -> _View:
     trial, device, source = kernel.row.row.trial, kernel.row.row.device, kernel.source
     return _View(
         identifier=identifier,
@@ -217,6 +222,8 @@ def _view(kernel: Chosen, identifier: str) -> _View:
         constant_count=len(source.constants),
         plan=_printed(plan_of(kernel.bound, source)),
         least_arch=_least_arch(kernel),
+        exact=is_exact(source.program.text),
+        codes=" ".join(gencode(archs, source.program.text)),
     )
 
 

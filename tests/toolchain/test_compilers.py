@@ -99,6 +99,14 @@ def test_ptxas_report_is_the_largest_over_the_kernels() -> None:
     assert (resources.registers, resources.spill_bytes, resources.static_smem_bytes) == (128, 32, 1024)
 
 
+@pytest.mark.nvcc
+def test_products_of_four_warps_are_compiled_for_their_architecture_alone() -> None:
+    text = 'extern "C" __global__ void fence() { asm volatile("wgmma.fence.sync.aligned;"); }\n'
+    assert compile_cubin(Program(text, ("fence",)), 90, find_nvcc()).image
+    with pytest.raises(Rejected, match="wgmma"):
+        compile_cubin(Program(text, ("fence",)), 80, find_nvcc())
+
+
 BROKEN = 'extern "C" __global__ void broken(float* y) {\n    const int i = threadIdx.x;\n    y[i] = nothing;\n}\n'
 
 
