@@ -1,19 +1,21 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
-// mma_strip precision=tf32 columns=6 map_tiles=1 block_k=1 bands=1 images=1 rounds=1 cuts=1 stages=2 filters=shared store=bulk min_blocks=2
+// mma_strip precision=tf32 products=warpgroup teams=2 copiers=4 columns=8 map_tiles=1 block_k=1 bands=2 images=1 rounds=1 cuts=1 stages=2 lookahead=0 filters=shared store=bulk min_blocks=1
 
 // Convolution as matrix products of 16 output pixels by 8 output maps, 8 pairs deep, on tensor cores. A pair is
 // a channel and a filter row.
 //
 //   x         [N, C, H, W]  input
-//   packed_w  filters as the lanes of a warp take them: [block of maps][cut][step][s][map tile][lane][2]
+//   packed_w  filters as the lanes of a warp take them: [block of maps][cut][step][tap][map tile][lane][2]
 //   bias      [K]           not read without WITH_BIAS
 //   y         [N, K, P, Q]  output
 //   n         images N, any number
 //
 // A lane keeps strips of input: COLUMNS + S - 1 neighbours of a row (at stride 1), for two pairs and two strips of output
-// columns. Output column j under tap s then needs register j + s: the registers are the fragments of all S taps.
-// A block takes IMAGES images, or a band of rows of one, at a time, and goes on to the next such unit gridDim.x units away.
-// CHANNELS channels are staged at once, asynchronously.
+// columns. Output column j under filter column s then needs register j + s: the registers are the fragments of all taps.
+// A team of warps takes IMAGES images, or a band of rows of one, at a time, and goes on to the next such unit TEAMS * gridDim.x
+// units away. For the teams of a block other warps, the copiers, supply the input: they copy rows as they lie, well ahead, and
+// put them in order as words when the team is done with its last ones.
+// CHANNELS channels are supplied at once.
 // Outputs are staged too, and leave as runs of rows, one for each map.
 //
 //   grid  x: units that run at once;  y: block of maps
@@ -46,24 +48,41 @@ __device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias,
     return sum;
 }
 
-// Asynchronous copies, as instructions on the GPU and as plain copies on the CPU.
+// Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
 //
 // copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros come.
+// copy_async_first: the first `read` of BYTES; zeros come for the rest.
 // A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N groups are under way.
 // bulk_store (sm_90): contiguous bytes from shared to global memory, by one thread; bytes and both addresses are
 // multiples of 16. What threads wrote must be made visible to it: fence_bulk in each of them, a barrier, bulk_store.
+// sync_threads: as __syncthreads for THREADS threads, whole warps; `id`, 1 to 15, tells barriers of a block apart.
+// arrive_threads counts as well, and does not wait.
 
 #ifdef __CUDACC__
 template <int BYTES>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
+__device__ __forceinline__ void copy_async_first(void* shared, const void* global, int read) {
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    const int read = inside ? BYTES : 0;
     if constexpr (BYTES == 16) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read) : "memory");
     } else {
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(read)
                      : "memory");
     }
+}
+
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
+    copy_async_first<BYTES>(shared, global, inside ? BYTES : 0);
+}
+
+template <int THREADS>
+__device__ __forceinline__ void sync_threads(int id) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
+template <int THREADS>
+__device__ __forceinline__ void arrive_threads(int id) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
 }
 
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -154,10 +173,102 @@ __device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (
 #else
 #include <autotune_host_ptx.h>
 #endif
+// Matrix products of a warpgroup, four warps in a row, as instructions on the GPU (sm_90a) and as plain C++ on the CPU.
+//
+// wgmma_TYPE: d (64 x 8 TILES) = a (64 x 8 words) * b (8 words x 8 TILES) [+ d]. A word is a TF32 or two 16-bit neighbours.
+// Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
+// b lies in shared memory, 16-byte aligned, a tile of 8 columns every PITCH words: [word / 4][column][word % 4].
+// Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
+// before wgmma_commit; what threads
+// wrote to b must be made visible before: fence_bulk in each of them and a barrier.
+// decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
 
+#ifdef __CUDACC__
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_keep(float (&d)[COLUMNS][TILES][4]) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS * TILES * 4; ++i) asm volatile("" : "+f"(d[i / (TILES * 4)][i / 4 % TILES][i % 4])::"memory");
+}
+
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
+    wgmma_keep(d);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    wgmma_keep(d);
+}
+
+// Where b lies: 128 bytes from four words to the next, PITCH words from tile to tile.
+template <int PITCH>
+__device__ __forceinline__ unsigned long long wgmma_operand(const void* b) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(b));
+    const unsigned begin = at >> 4 | 128u / 16 << 16, tiles = PITCH * 4 / 16;
+    return begin | static_cast<unsigned long long>(tiles) << 32;
+}
+
+__device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_uint(value); }
+__device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
+
+template <int REGISTERS>
+__device__ __forceinline__ void decrease_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <int REGISTERS>
+__device__ __forceinline__ void increase_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+#define WGMMA_TILE(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define WGMMA_INPUTS "r"(wgmma_word(a[0])), "r"(wgmma_word(a[1])), "r"(wgmma_word(a[2])), "r"(wgmma_word(a[3])), "l"(operand), "n"(ADDED)
+
+#define WGMMA(NAME, WORD, SHAPE, TYPE, TRANSPOSED)                                                                         \
+    template <bool ADDED, int PITCH, int TILES>                                                                            \
+    __device__ __forceinline__ void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b) {                        \
+        const unsigned long long operand = wgmma_operand<PITCH>(b);                                                        \
+        if constexpr (TILES == 1) {                                                                                        \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %9, 0; wgmma.mma_async.sync.aligned.m64n8" SHAPE ".f32." TYPE      \
+                         " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1" TRANSPOSED ";}"                                \
+                         : WGMMA_TILE(0)                                                                                   \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 2) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %13, 0; wgmma.mma_async.sync.aligned.m64n16" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p, 1, 1" TRANSPOSED ";}"             \
+                         : WGMMA_TILE(0), WGMMA_TILE(1)                                                                    \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 3) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %17, 0; wgmma.mma_async.sync.aligned.m64n24" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, %16, p, 1, 1"         \
+                         TRANSPOSED ";}"                                                                                   \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2)                                                     \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else {                                                                                                           \
+            static_assert(TILES == 4, "1 to 4 tiles");                                                                     \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, " \
+                         "%20, p, 1, 1" TRANSPOSED ";}"                                                                    \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3)                                      \
+                         : WGMMA_INPUTS);                                                                                  \
+        }                                                                                                                  \
+    }
+WGMMA(wgmma_tf32, float, "k8", "tf32.tf32", "")
+WGMMA(wgmma_f16, unsigned, "k16", "f16.f16", ", 0")
+WGMMA(wgmma_bf16, unsigned, "k16", "bf16.bf16", ", 0")
+#undef WGMMA
+#undef WGMMA_INPUTS
+#undef WGMMA_TILE
+#else
+#include <autotune_host_ptx.h>
+#endif
 using T = float;  // x, w, bias and y in memory
 using Bits = float;  // of an element of x or w
-using Word = float;  // of staged input, and of filters
+using Word = float;  // of a product
 // Problem
 constexpr int C = 6, H = 23, W = 21;
 constexpr int K = 7, R = 3, S = 5;
@@ -168,91 +279,225 @@ constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr bool WITH_BIAS = true, WITH_RELU = true;
 
 // Parameters
-constexpr int COLUMNS = 6;  // of a strip
+constexpr int COLUMNS = 8;  // of a strip
 constexpr int MAP_TILES = 1, GROUPS_K = 1;
-constexpr int BANDS = 1, IMAGES = 1;
+constexpr int BANDS = 2, IMAGES = 1;
 constexpr int ROUNDS = 1;  // tiles of strips a warp computes one after the other
-constexpr int CUTS = 1, STAGES = 2;
-constexpr int MIN_BLOCKS = 2;  // blocks resident on a multiprocessor
+constexpr int CUTS = 1;
+constexpr int TEAMS = 2, COPIERS = 4;  // warps
+constexpr int MIN_BLOCKS = 1;  // blocks resident on a multiprocessor
 
 // Derived
-constexpr int THREADS = 64, WARPS_P = 2;
-constexpr int BAND_P = 12;
+constexpr int THREADS = 128;  // of a team
+constexpr int WARPS_P = 4;
+constexpr int BAND_P = 6;
 constexpr int STRIPS_Q = 2;  // of a row
 constexpr int STRIPS = IMAGES * BAND_P * STRIPS_Q, STRIP_TILES = (STRIPS + 15) / 16;
 constexpr int BLOCK_TILES = MAP_TILES * GROUPS_K;
 constexpr int CHANNELS = 6;  // staged at once
 constexpr int WORD_CHANNELS = 1, PLANES = CHANNELS / WORD_CHANNELS;
 constexpr int PAIRS = PLANES * R;
+constexpr int TAPS = 5;  // products of a pair
 constexpr int STEPS = 3;
-constexpr bool LAST_IS_HALF = true;  // four pairs or fewer
-constexpr int WINDOW_H = 25, WINDOW_W = 25;  // input of a band, padding too
-constexpr int PITCH = 25;  // words of a staged row: odd, so that neighbouring rows begin in different banks
-constexpr int PLANE = 656;  // words of a staged plane: 16 banks on, so that the next one's rows begin elsewhere
-constexpr int INPUT_WORDS = 3936;  // staged at once
-constexpr int STRIP_INPUTS = (COLUMNS - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;
+constexpr bool LAST_IS_HALF = false;  // four pairs or fewer
+constexpr int WINDOW_H = 13;    // input rows of a band, padding too
+constexpr int VECTOR = 4;        // elements of 16 bytes
+constexpr int RAW_PLANE = 276;  // elements of a plane's rows as they lie
+constexpr int ROW_WORDS = 25, PITCH = 25;  // an odd pitch, so that neighbouring rows begin in different banks
+constexpr int PLANE = 336;  // words of a plane: 16 banks on, so that the next one's rows begin elsewhere
+constexpr int WORDS = 2016;
+constexpr int STRIP_INPUTS = 19;  // words of a strip
 constexpr int BLOCK_MAPS = 7;
-constexpr int RUN = BAND_P * Q, RUN_PITCH = 140;  // elements of a map's staged outputs
+constexpr int STORED = 1;  // neighbours of one store
+constexpr int RUN = BAND_P * Q, RUN_PITCH = 76;  // elements of a map's staged outputs
 using Filters = Neighbours<Word, 2>;  // a lane's, for one product
 constexpr int PARTS = 1;  // of a filter: rounded to the nearest TF32
-constexpr int STEP_FILTERS = S * BLOCK_TILES * PARTS * 32;
+constexpr int STEP_FILTERS = TAPS * BLOCK_TILES * PARTS * 32;
 constexpr int BLOCK_FILTERS = CUTS * STEPS * STEP_FILTERS;
 extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __restrict__ packed_w) {
     constexpr int PACKED = 1 * CUTS * STEPS * STEP_FILTERS * 2;
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= PACKED) return;
-    const int lane = i / 2 % 32, tile = i / (64 * PARTS) % BLOCK_TILES, s = i / (64 * PARTS * BLOCK_TILES) % S;
+    const int lane = i % 32, half = i / 32 % 2;
+    const int tile = i / (64 * PARTS) % BLOCK_TILES, tap = i / (64 * PARTS * BLOCK_TILES) % TAPS;
     const int step = i / (2 * STEP_FILTERS);
-    const int pair = step % STEPS * 8 + lane % 4 + i % 2 * 4;
+    const int pair = step % STEPS * 8 + lane % 4 + half * 4;
     const int channel = step / STEPS % CUTS * CHANNELS + pair / R * WORD_CHANNELS;
     const int map = (step / (STEPS * CUTS) * BLOCK_TILES + tile) * 8 + lane / 4;
+    const int s = tap;
     const bool padding = pair >= PAIRS || channel >= C || map >= K;
     const int at = ((map * C + channel) * R + pair % R) * S + s;
     packed_w[i] = padding ? 0.0f : to_tf32(w[at]);
 }
 
-// What a thread copies: every ROW_STEP-th row of COPY_COLUMNS columns, THREADS apart.
-constexpr int COPY_COLUMNS = (WINDOW_W + THREADS - 1) / THREADS;
-constexpr int ROW_STEP = COPY_COLUMNS > 1 ? 1 : THREADS / WINDOW_W;
+// Elements between an address and the 16-byte boundary before it. What is staged lies like its place in memory.
+template <typename Element>
+__device__ __forceinline__ int behind_vector(const Element* at) {
+    return static_cast<int>(reinterpret_cast<unsigned long long>(at) % 16 / sizeof(Element));
+}
 
-// Starts copying the input of a cut of the channels of a unit's images.
-__device__ __forceinline__ void copy_inputs(Word* staged, const Bits* __restrict__ x, int unit, int cut, int n) {
-    const int thread = static_cast<int>(threadIdx.x);
-    const int first = unit / BANDS * IMAGES;
-    const int first_row = COPY_COLUMNS > 1 ? 0 : thread / WINDOW_W;
-    if (first_row >= ROW_STEP) return;
-    const int row = min(unit % BANDS * BAND_P, P - BAND_P) * STRIDE_H - PAD_H + first_row;
+// The rows of a unit's input, and where its first channel's begin in x.
+struct Rows {
+    int window, first, count;  // the window's first row, which may be padding; the first of x, how many
+    const Bits* begin;
+
+    __device__ __forceinline__ Rows(const Bits* x, int unit)
+        : window(min(unit % BANDS * BAND_P, P - BAND_P) * STRIDE_H - PAD_H),
+          first(PAD_H == 0 ? window : max(window, 0)),
+          count(PAD_H == 0 ? WINDOW_H : max(min(window + WINDOW_H, H) - first, 0)),
+          begin(x + static_cast<long long>(unit / BANDS * IMAGES) * (C * H * W) + first * W) {}
+
+    // A plane's rows.
+    __device__ __forceinline__ const Bits* plane(int image, int channel) const {
+        return begin + (image * C + channel) * (H * W);
+    }
+};
+
+// Starts copying the input of a cut of the channels of a unit's images: each plane's rows, and what lies beside them in their
+// first and last 16 bytes. Every copier copies its share of one plane after the other.
+__device__ __forceinline__ void copy_inputs(Bits* raw, const Bits* __restrict__ x, int thread, int unit, int cut, int n) {
+    constexpr int COPIED = CHANNELS < C ? CHANNELS : C, PLANES_COPIED = IMAGES * COPIED;
+    constexpr int SHARES = PLANES_COPIED < COPIERS ? COPIERS / PLANES_COPIED : 1, STEP = 32 * SHARES;  // of a plane; vectors
+    const int warp = thread / 32;
+    if (warp >= PLANES_COPIED * SHARES) return;
+    const int share = thread % STEP;
+    const Rows rows(x, unit);
+    const int length = rows.count * W;
+#pragma unroll 1
+    for (int i = warp / SHARES; i < PLANES_COPIED; i += COPIERS / SHARES) {
+        const int image = i / COPIED, channel = cut * CHANNELS + i % COPIED;
+        if (C % CHANNELS > 0 && channel >= C || IMAGES > 1 && unit / BANDS * IMAGES + image >= n) continue;
+        const Bits* const plane = rows.plane(image, channel);
+        const int before = behind_vector(plane);
+        const Bits* const from = plane - before + share * VECTOR;
+        Bits* const to = raw + i * RAW_PLANE + share * VECTOR;
+        const int whole = length / VECTOR / STEP;
+#pragma unroll 16
+        for (int j = 0; j < whole; ++j) copy_async<16>(to + j * (STEP * VECTOR), from + j * (STEP * VECTOR));
 #pragma unroll
-    for (int j = 0; j < COPY_COLUMNS; ++j) {
-        const int window_column = COPY_COLUMNS > 1 ? thread + j * THREADS : thread % WINDOW_W;
-        if (COPY_COLUMNS > 1 && window_column >= WINDOW_W) continue;
+        for (int j = 0; j < 2; ++j) {
+            const int at = (whole + j) * (STEP * VECTOR);
+            if (at + share * VECTOR >= before + length) break;
+            int bytes = 16;
+            if constexpr (C * H * W % VECTOR > 0) {  // the last image may end within a vector
+                const long long left = x + static_cast<long long>(n) * (C * H * W) - (from + at);
+                if (left < VECTOR) bytes = static_cast<int>(left) * static_cast<int>(sizeof(Bits));
+            }
+            copy_async_first<16>(to + at, from + at, bytes);
+        }
+    }
+}
+
+// Puts what was copied in order: rows of words as products take them, with zeros for padding. A thread has a column of every
+// ROW_STEP-th row, or several columns of every row.
+__device__ __forceinline__ void form_words(Word* words, const Bits* raw, const Bits* __restrict__ x, int thread, int unit,
+                                           int cut, int n) {
+    constexpr int FORMING = 32 * COPIERS, COLUMNS_FORMED = (ROW_WORDS + FORMING - 1) / FORMING;
+    constexpr int ROW_STEP = COLUMNS_FORMED > 1 ? 1 : FORMING / ROW_WORDS, ROWS_FORMED = (WINDOW_H + ROW_STEP - 1) / ROW_STEP;
+    constexpr int ALL_PLANES = IMAGES * PLANES, COPIED = CHANNELS < C ? CHANNELS : C;
+    // Rows and planes of which words are loaded together, before any is stored.
+    constexpr int ROWS_LOADED = ROWS_FORMED < 12 ? ROWS_FORMED : 12, MOST_LOADED = 12 / ROWS_LOADED;
+    constexpr int PLANES_LOADED = MOST_LOADED < ALL_PLANES ? MOST_LOADED : ALL_PLANES;
+    const int first_row = COLUMNS_FORMED > 1 ? 0 : thread / ROW_WORDS;
+    if (first_row >= ROW_STEP) return;
+    const Rows rows(x, unit);
+#pragma unroll 1
+    for (int window_column = COLUMNS_FORMED > 1 ? thread : thread % ROW_WORDS; window_column < ROW_WORDS;
+         window_column += FORMING) {
         const int column = window_column - PAD_W;
         const bool in_row = PAD_W == 0 || static_cast<unsigned>(column) < static_cast<unsigned>(W);
-        Word* to = staged + first_row * PITCH + window_column;
-        const Bits* from = x + (static_cast<long long>(first) * C + cut * CHANNELS) * (H * W) + row * W + column;
 #pragma unroll 1
-        for (int i = 0; i < IMAGES * PLANES; ++i) {
-            const int image = i / PLANES;
-            bool there = in_row && (IMAGES == 1 || first + image < n);
-            if constexpr (C % CHANNELS > 0) there = there && cut * CHANNELS + i % PLANES * WORD_CHANNELS < C;
-            const auto copy_row = [&](int step) {
-                const bool copied = there && (PAD_H == 0 || static_cast<unsigned>(row + step) < static_cast<unsigned>(H));
-                copy_async<4>(to + step * PITCH, from + step * W, copied);
-            };
-#pragma unroll 16
-            for (int step = 0; step <= WINDOW_H - ROW_STEP; step += ROW_STEP) copy_row(step);
-            constexpr int REST = WINDOW_H % ROW_STEP;
-            if (first_row < REST) copy_row(WINDOW_H - REST);
-            to += PLANE;
-            from += WORD_CHANNELS * (H * W);
-            if constexpr (IMAGES > 1 && C != CHANNELS) {
-                if ((i + 1) % PLANES == 0) from += (C - CHANNELS) * (H * W);
+        for (int i = 0; i < ALL_PLANES; i += PLANES_LOADED) {
+#pragma unroll 1
+            for (int first = 0; first < ROWS_FORMED; first += ROWS_LOADED) {
+                Word loaded[PLANES_LOADED][ROWS_LOADED];
+#pragma unroll
+                for (int j = 0; j < PLANES_LOADED; ++j) {
+                    const int image = (i + j) / PLANES, plane = (i + j) % PLANES * WORD_CHANNELS;
+                    const int channel = cut * CHANNELS + plane;
+                    const bool there = (ALL_PLANES % PLANES_LOADED == 0 || i + j < ALL_PLANES) &&
+                                       (C % CHANNELS == 0 || channel < C) &&
+                                       (IMAGES == 1 || unit / BANDS * IMAGES + image < n);
+                    const int at = (rows.window - rows.first + first_row + first * ROW_STEP) * W + column;
+                    const Bits* const one =
+                        raw + (image * COPIED + plane) * RAW_PLANE + behind_vector(rows.plane(image, channel)) + at;
+                    const bool has_one = there && in_row;
+#pragma unroll
+                    for (int l = 0; l < ROWS_LOADED; ++l) {
+                        const int row = first_row + (first + l) * ROW_STEP;
+                        const bool in_x = (ROWS_FORMED % ROWS_LOADED == 0 && WINDOW_H % ROW_STEP == 0 || row < WINDOW_H) &&
+                                          (PAD_H == 0 || static_cast<unsigned>(rows.window + row) < static_cast<unsigned>(H));
+                        loaded[j][l] = has_one && in_x ? one[l * (ROW_STEP * W)] : 0.0f;
+                    }
+                }
+#pragma unroll
+                for (int j = 0; j < PLANES_LOADED; ++j) {
+                    if (ALL_PLANES % PLANES_LOADED > 0 && i + j >= ALL_PLANES) break;
+                    Word* const to = words + (i + j) * PLANE + (first_row + first * ROW_STEP) * PITCH + window_column;
+#pragma unroll
+                    for (int l = 0; l < ROWS_LOADED; ++l) {
+                        if ((ROWS_FORMED % ROWS_LOADED > 0 || WINDOW_H % ROW_STEP > 0) &&
+                            first_row + (first + l) * ROW_STEP >= WINDOW_H) {
+                            break;
+                        }
+                        to[l * (ROW_STEP * PITCH)] = to_tf32(loaded[j][l]);
+                    }
+                }
             }
         }
     }
 }
 
-// Where a pair's rows begin in the staged input. Pairs that pad the last step meet filters that are zero.
+// Barriers of a block's warps: a team's words are there, a team needs no more of its words, a team, all copiers.
+__device__ __forceinline__ constexpr int words_there(int team) { return 1 + team; }
+__device__ __forceinline__ constexpr int words_free(int team) { return 1 + TEAMS + team; }
+__device__ __forceinline__ constexpr int whole_team(int team) { return 1 + 2 * TEAMS + team; }
+constexpr int ALL_COPIERS = 1 + 3 * TEAMS, SUPPLYING = THREADS + 32 * COPIERS;  // threads of a team and all copiers
+
+// What is supplied at once: a cut of the channels of a unit, for a team. Teams take turns.
+struct Supply {
+    int unit, cut, team;
+
+    __device__ __forceinline__ void next() {
+        ++unit;
+        if (++team < TEAMS) return;
+        team = 0;
+        unit -= TEAMS;
+        if (++cut < CUTS) return;
+        cut = 0;
+        unit += TEAMS * static_cast<int>(gridDim.x);
+    }
+};
+
+// What copiers do.
+__device__ __forceinline__ void supply(Word* team_words, Bits* raw, const Bits* __restrict__ x, int thread, int units, int n) {
+    constexpr int RAW = 1656, STAGES = 2;
+    const int first = TEAMS * static_cast<int>(blockIdx.x);
+    Supply copied = {first, 0, 0}, formed = copied;
+    const auto copy_next = [&](int stage) {
+        if (copied.unit < units) copy_inputs(raw + stage * RAW, x, thread, copied.unit, copied.cut, n);
+        copy_async_commit();
+        copied.next();
+    };
+#pragma unroll 1
+    for (int stage = 0; stage < STAGES; ++stage) copy_next(stage);
+    int stage = 0;
+    for (; formed.unit - formed.team < units; formed.next()) {
+        copy_async_wait<STAGES - 1>();
+        sync_threads<32 * COPIERS>(ALL_COPIERS);
+        if (formed.unit < units) {
+            if (formed.cut > 0 || formed.unit >= first + TEAMS) sync_threads<SUPPLYING>(words_free(formed.team));
+            Word* const words = team_words + formed.team * 2548;
+            form_words(words, raw + stage * RAW, x, thread, formed.unit, formed.cut, n);
+            arrive_threads<SUPPLYING>(words_there(formed.team));
+        }
+        sync_threads<32 * COPIERS>(ALL_COPIERS);
+        copy_next(stage);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+}
+
+// Where a pair's rows begin among the words. Pairs that pad the last step meet filters that are zero.
 __device__ __forceinline__ int pair_at(int pair) {
     const int there = PAIRS % 8 == 0 || pair < PAIRS ? pair : 0;
     return there / R * PLANE + there % R * (DILATION_H * PITCH);
@@ -260,55 +505,46 @@ __device__ __forceinline__ int pair_at(int pair) {
 
 using Sums = float[COLUMNS][MAP_TILES][4];
 
-// d = pixels * filters + c, DEPTH pairs deep, 8 or 4.
-template <int DEPTH>
-__device__ __forceinline__ void multiply(float (&d)[4], const Word (&pixels)[DEPTH / 2], const Filters& filters,
-                                         const float (&c)[4]) {
-    if constexpr (DEPTH == 8) {
-        mma_m16n8k8_tf32(d, pixels, filters.at, c);
-    } else {
-        mma_m16n8k4_tf32(d, pixels, filters.at[0], c);
-    }
-}
+using Tap = const Filters*;
 
-// sums += the products of one step, DEPTH pairs from `first` on: `rows` are where this lane's two strips begin, `filters` its
-// first fragment.
+// Starts d = pixels * filters (+ d).
+template <int DEPTH, bool ADDED = true>
+__device__ __forceinline__ void multiply(float (&d)[MAP_TILES][4], const Word (&pixels)[4], Tap filters) {
+    wgmma_tf32<ADDED, 64 * PARTS>(d, pixels, filters);
+}
+// A lane's inputs of one step DEPTH pairs deep: of each column of the strips, its part of the product's pixels.
 template <int DEPTH>
-__device__ __forceinline__ void add_step(Sums& sums, const Word* const (&rows)[2], int first,
-                                         const Filters* __restrict__ filters) {
-    constexpr int FRAGMENT = DEPTH / 2;  // inputs of a lane for one product
-    const int pair = first + static_cast<int>(threadIdx.x) % 4;
-    Word inputs[FRAGMENT][STRIP_INPUTS];
+struct Inputs {
+    Word of[STRIP_INPUTS][DEPTH / 2];
+    // Pairs from `first` on of two strips that begin at `rows`.
+    __device__ __forceinline__ void load(const Word* const (&rows)[2], int first) {
+        const int pair = first + static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
-    for (int l = 0; l < FRAGMENT; ++l) {
-        const Word* const row = rows[l % 2] + pair_at(pair + l / 2 * 4);
+        for (int l = 0; l < DEPTH / 2; ++l) {
+            const Word* const row = rows[l % 2] + pair_at(pair + l / 2 * 4);
 #pragma unroll
-        for (int i = 0; i < STRIP_INPUTS; ++i) {
-            inputs[l][i] = to_tf32(row[i]);
-        }
-    }
-#pragma unroll
-    for (int s = 0; s < S; ++s) {
-        Filters filter[MAP_TILES];
-#pragma unroll
-        for (int tile = 0; tile < MAP_TILES; ++tile) filter[tile] = filters[(s * BLOCK_TILES + tile) * 32];
-#pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) {
-            const int at = j * STRIDE_W + s * DILATION_W;
-            Word pixels[FRAGMENT];
-#pragma unroll
-            for (int l = 0; l < FRAGMENT; ++l) pixels[l] = inputs[l][at];
-#pragma unroll
-            for (int tile = 0; tile < MAP_TILES; ++tile) {
-                multiply<DEPTH>(sums[j][tile], pixels, filter[tile], sums[j][tile]);
+            for (int i = 0; i < STRIP_INPUTS; ++i) {
+                of[i][l] = row[i];
             }
         }
     }
-}
+};
 
-// Elements between an address and the 16-byte boundary before it. A staged run lies like its place in y.
-__device__ __forceinline__ int behind_vector(const T* at) {
-    return static_cast<int>(reinterpret_cast<unsigned long long>(at) % 16 / sizeof(T));
+// sums += the products of one step, with a lane's first fragment of `filters`; `meanwhile` is done while they run.
+template <int DEPTH, typename Meanwhile>
+__device__ __forceinline__ void add_step(Sums& sums, const Inputs<DEPTH>& inputs, const Filters* __restrict__ filters,
+                                         const Meanwhile& meanwhile) {
+    constexpr int TAP_FILTERS = BLOCK_TILES * PARTS * 32;
+    wgmma_begin(sums);
+#pragma unroll
+    for (int s = 0; s < TAPS; ++s) {
+        const Tap tap(filters + s * TAP_FILTERS);
+#pragma unroll
+        for (int j = 0; j < COLUMNS; ++j) multiply<DEPTH>(sums[j], inputs.of[j * STRIDE_W + s * DILATION_W], tap);
+    }
+    wgmma_commit();
+    meanwhile();
+    wgmma_wait(sums);
 }
 
 // Where a strip of a unit lies: rows neighbour each other first, so that lanes read neighbouring rows.
@@ -325,40 +561,37 @@ struct Strip {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(TEAMS * THREADS + 32 * COPIERS, MIN_BLOCKS)
 conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, const T* __restrict__ bias,
            T* __restrict__ y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
-    Word* const staged = reinterpret_cast<Word*>(smem);  // [stage][image][plane][row][column]
-    const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
-    const int group = thread / 32 / WARPS_P, warp_p = thread / 32 % WARPS_P;
+    Word* const team_words = reinterpret_cast<Word*>(smem + 3840 + 13248);
+    const int units = (n + IMAGES - 1) / IMAGES * BANDS;
     packed_w += static_cast<int>(blockIdx.y) * BLOCK_FILTERS;
-    Filters* const block_filters = reinterpret_cast<Filters*>(staged + STAGES * INPUT_WORDS);
-    for (int i = thread; i < BLOCK_FILTERS; i += THREADS) block_filters[i] = packed_w[i];
-    const Filters* const filters = block_filters + group * (MAP_TILES * PARTS * 32) + lane;
-    T* const staged_outputs =  // [image][map][row][column]
-        reinterpret_cast<T*>(block_filters + BLOCK_FILTERS);
+    Filters* const block_filters = reinterpret_cast<Filters*>(smem);
+    for (int i = static_cast<int>(threadIdx.x); i < BLOCK_FILTERS; i += TEAMS * THREADS + 32 * COPIERS) {
+        block_filters[i] = packed_w[i];
+    }
+    fence_bulk();
+    __syncthreads();
+    const int team = static_cast<int>(threadIdx.x) / THREADS, thread = static_cast<int>(threadIdx.x) - team * THREADS;
+    if (threadIdx.x >= TEAMS * THREADS) {
+        Bits* const raw = reinterpret_cast<Bits*>(smem + 3840);  // [stage][image][channel]
+        decrease_registers<40>();
+        supply(team_words, raw, x, static_cast<int>(threadIdx.x) - TEAMS * THREADS, units, n);
+        return;
+    }
+    increase_registers<232>();
+    const int lane = thread % 32;
+    const int group = GROUPS_K == 1 ? 0 : thread / 32 / WARPS_P, warp_p = GROUPS_K == 1 ? thread / 32 : thread / 32 % WARPS_P;
+    const Filters* const filters = block_filters + group * (MAP_TILES * PARTS * 32);
+    const Word* const words = team_words + team * 2548;  // [image][plane][row][column]
+    T* const staged_outputs = reinterpret_cast<T*>(team_words + team * 2548 + WORDS);  // [image][map][row][column]
     const int block_map = static_cast<int>(blockIdx.y) * (8 * BLOCK_TILES);
 
-    const int units = (n + IMAGES - 1) / IMAGES * BANDS;
-    const int step = static_cast<int>(gridDim.x);
+    const int step = TEAMS * static_cast<int>(gridDim.x);
 
-    int copied_unit = static_cast<int>(blockIdx.x), copied_cut = 0;
-    const auto copy_next = [&](int stage) {
-        if (copied_unit < units) {
-            copy_inputs(staged + stage * INPUT_WORDS, x, copied_unit, copied_cut, n);
-            if (++copied_cut == CUTS) {
-                copied_cut = 0;
-                copied_unit += step;
-            }
-        }
-        copy_async_commit();
-    };
-#pragma unroll 1
-    for (int stage = 0; stage < STAGES - 1; ++stage) copy_next(stage);
-
-    int stage = 0;
-    for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += step) {
+    for (int unit = TEAMS * static_cast<int>(blockIdx.x) + team; unit < units; unit += step) {
         const int first = unit / BANDS * IMAGES;  // image
         const int images = IMAGES == 1 ? 1 : min(IMAGES, n - first);
         const int first_row = min(unit % BANDS * BAND_P, P - BAND_P);
@@ -366,7 +599,8 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
 #pragma unroll 1
         for (int round = 0; round < ROUNDS; ++round) {
             const int strip_tile = round * WARPS_P + warp_p;
-            const bool computes = STRIP_TILES == ROUNDS * WARPS_P || strip_tile < STRIP_TILES;
+            const bool computes =
+                STRIP_TILES == ROUNDS * WARPS_P || strip_tile / 4 * 4 < STRIP_TILES;
             const int strip = strip_tile * 16 + lane / 4;
             const Strip strips[2] = {Strip(min(strip, STRIPS - 1)), Strip(min(strip + 8, STRIPS - 1))};
             Sums sums;
@@ -380,34 +614,32 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
             }
 #pragma unroll 1
             for (int cut = 0; cut < CUTS; ++cut) {
-                if (round == 0) {
-                    if constexpr (STAGES == 1) {
-                        __syncthreads();
-                        copy_next(0);
-                        copy_async_wait<0>();
-                        __syncthreads();
-                    } else {
-                        copy_async_wait<STAGES - 2>();
-                        __syncthreads();
-                        copy_next(stage == 0 ? STAGES - 1 : stage - 1);
-                    }
-                }
+                if (round == 0) sync_threads<SUPPLYING>(words_there(team));
                 if (computes) {
-                    const Word* const inputs = staged + stage * INPUT_WORDS;
-                    const Word* const rows[2] = {inputs + strips[0].input(), inputs + strips[1].input()};
+                    const Word* const rows[2] = {words + strips[0].input(), words + strips[1].input()};
                     const Filters* step_filters = filters + cut * (STEPS * STEP_FILTERS);
+                    constexpr int WHOLE = STEPS - LAST_IS_HALF;  // steps
+                    const auto nothing = [] {};
 #pragma unroll 1
-                    for (int i = 0; i < STEPS - LAST_IS_HALF; ++i) {
-                        add_step<8>(sums, rows, i * 8, step_filters);
+                    for (int i = 0; i < WHOLE; ++i) {
+                        Inputs<8> inputs;
+                        inputs.load(rows, i * 8);
+                        add_step(sums, inputs, step_filters, nothing);
                         step_filters += STEP_FILTERS;
                     }
-                    if constexpr (LAST_IS_HALF) add_step<4>(sums, rows, (STEPS - 1) * 8, step_filters);
+                    if constexpr (LAST_IS_HALF) {
+                        Inputs<4> inputs;
+                        inputs.load(rows, WHOLE * 8);
+                        add_step(sums, inputs, step_filters, nothing);
+                    }
                 }
-                if (round == ROUNDS - 1) stage = stage + 1 == STAGES ? 0 : stage + 1;
+                if (round == ROUNDS - 1 && (cut + 1 < CUTS || unit + step < units)) {
+                    arrive_threads<SUPPLYING>(words_free(team));
+                }
             }
             if (round == 0) {  // the last unit's outputs have been read
                 bulk_store_wait_read<0>();
-                __syncthreads();
+                sync_threads<THREADS>(whole_team(team));
             }
             if (computes) {
 #pragma unroll
@@ -416,14 +648,19 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
                     for (int l = 0; l < 4; ++l) {
                         const Strip& at = strips[l / 2];
                         const int map = (group * MAP_TILES + tile) * 8 + lane % 4 * 2 + l % 2;
-                        if (block_map + map >= K) continue;
+                        if (K % (8 * BLOCK_TILES) > 0 && block_map + map >= K) continue;
                         T* const run = unit_outputs + (at.image * K + map) * (P * Q);
                         T* const output = staged_outputs + (at.image * BLOCK_MAPS + map) * RUN_PITCH +
                                               behind_vector(run) + at.row * Q + at.column;
 #pragma unroll
-                        for (int j = 0; j < COLUMNS; ++j) {
-                            const float sum = epilogue<WITH_BIAS, WITH_RELU>(sums[j][tile][l], bias, block_map + map);
-                            output[j] = from_float<T>(sum);
+                        for (int j = 0; j < COLUMNS; j += STORED) {
+                            Neighbours<T, STORED> neighbours;
+#pragma unroll
+                            for (int i = 0; i < STORED; ++i) {
+                                const float sum = epilogue<WITH_BIAS, WITH_RELU>(sums[j + i][tile][l], bias, block_map + map);
+                                neighbours.at[i] = from_float<T>(sum);
+                            }
+                            *reinterpret_cast<Neighbours<T, STORED>*>(output + j) = neighbours;
                         }
                     }
                 }
@@ -431,19 +668,27 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
         }
         // A run of rows for each map: what is left of its first 16 bytes, whole ones, what is left of its last.
         fence_bulk();
-        __syncthreads();
-        const int maps = min(BLOCK_MAPS, K - block_map);
-        for (int i = thread; i < images * maps; i += THREADS) {
-            T* __restrict__ run = unit_outputs + (i / maps * K + i % maps) * (P * Q);
-            const T* const from = staged_outputs + (i / maps * BLOCK_MAPS + i % maps) * RUN_PITCH + behind_vector(run);
-            constexpr int VECTOR = 16 / sizeof(T);
-            const int head = min((VECTOR - behind_vector(run)) % VECTOR, RUN), vectors = (RUN - head) / VECTOR;
-            const int rest = head + vectors * VECTOR;
-            for (int j = 0; j < head; ++j) run[j] = from[j];
+        sync_threads<THREADS>(whole_team(team));
+        const auto run_at = [&](int run) { return unit_outputs + (run / BLOCK_MAPS * K + run % BLOCK_MAPS) * (P * Q); };
+        const auto there = [&](int run) { return K % BLOCK_MAPS == 0 || block_map + run % BLOCK_MAPS < K; };
+        for (int i = thread; i < images * BLOCK_MAPS; i += THREADS) {
+            if (!there(i)) continue;
+            T* const run = run_at(i);
+            const T* const from = staged_outputs + i * RUN_PITCH + behind_vector(run);
+            const int head = (VECTOR - behind_vector(run)) % VECTOR, vectors = (RUN - head) / VECTOR;
             if (vectors > 0) bulk_store(run + head, from + head, 16 * vectors);
-            for (int j = rest; j < RUN; ++j) run[j] = from[j];
         }
         bulk_store_commit();
+        // What whole vectors leave of a run at its beginning and its end.
+        constexpr int EDGES = 2 * (VECTOR - 1);
+        for (int i = thread; i < images * BLOCK_MAPS * EDGES; i += THREADS) {
+            if (!there(i / EDGES)) continue;
+            T* const run = run_at(i / EDGES);
+            const T* const from = staged_outputs + i / EDGES * RUN_PITCH + behind_vector(run);
+            const int head = min((VECTOR - behind_vector(run)) % VECTOR, RUN), rest = (RUN - head) % VECTOR;
+            const int edge = i % EDGES, at = edge < VECTOR - 1 ? edge : RUN - 1 - (edge - (VECTOR - 1));
+            if (edge < VECTOR - 1 ? edge < head : edge - (VECTOR - 1) < rest) run[at] = from[at];
+        }
     }
     bulk_store_wait_read<0>();
 }

@@ -138,3 +138,45 @@ def test_full_blocks_of_1024_threads_over_many_blocks(bench: Bench) -> None:
     x = np.random.default_rng(0).integers(-1000, 1000, (60, 1024), np.int32)
     _, y = bench.run(text, "total", (x, np.zeros(60, np.int32)), grid=60, block=1024)
     np.testing.assert_array_equal(y, x.sum(axis=1))
+
+
+SUPPLIED = """
+#include <autotune_host_ptx.h>
+// Two warps add up what a third puts down for them, a row at a time, in turns.
+extern "C" __global__ void sum_rows(const float* __restrict__ x, float* __restrict__ y, int rows) {
+    __shared__ float row[2][32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (warp == 2) {
+        for (int i = 0; i < rows; ++i) {
+            const int reader = i % 2;
+            if (i >= 2) sync_threads<64>(1 + reader);  // the row before has been read
+            row[reader][lane] = x[i * 32 + lane];
+            arrive_threads<64>(3 + reader);
+        }
+        return;
+    }
+    float sum = 0;
+    for (int i = warp; i < rows; i += 2) {
+        sync_threads<64>(3 + warp);
+        sum += row[warp][31 - lane];
+        if (i + 2 < rows) arrive_threads<64>(1 + warp);
+    }
+    y[threadIdx.x] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_some_threads_wait_for_others_that_only_arrive(bench: Bench, order: int) -> None:
+    x = np.arange(7 * 32, dtype=np.float32).reshape(7, 32)
+    arguments = (x, np.zeros(64, np.float32), np.int32(7))
+    _, y = bench.run(SUPPLIED, "sum_rows", arguments, block=96, order_seed=order)
+    np.testing.assert_array_equal(y.reshape(2, 32), [x[::2, ::-1].sum(axis=0), x[1::2, ::-1].sum(axis=0)])
+
+
+def test_a_barrier_of_some_threads_that_one_stays_away_from_is_a_deadlock(bench: Bench) -> None:
+    text = SUPPLIED.replace("arrive_threads<64>(3 + reader)", "if (lane > 0) arrive_threads<64>(3 + reader)")
+    arguments = (np.zeros((7, 32), np.float32), np.zeros(64, np.float32), np.int32(7))
+    with pytest.raises(Rejected, match="at the barrier of some threads of line") as rejected:
+        bench.run(text, "sum_rows", arguments, block=96)
+    assert rejected.value.reason == "deadlock"

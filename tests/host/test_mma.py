@@ -167,3 +167,34 @@ def test_matrices_of_rows_that_lie_anywhere(bench: Bench) -> None:
     np.testing.assert_array_equal(loaded, rows[at].view(np.uint32).reshape(4, 8, 4))
     with pytest.raises(Rejected, match="load_matrices"):
         bench.run(text.replace("MISALIGNED", "1"), "load", arguments, block=32)
+
+
+FOUR_WARPS = """
+#include <autotune_host_ptx.h>
+extern "C" __global__ void multiply(const float* a, const float* b, const float* c, float* d, int round) {
+    __shared__ __align__(16) float shared[2 * 64];
+    for (int i = threadIdx.x; i < 128; i += 128) {  // [tile][k / 4][column][k % 4]
+        shared[i] = b[(i / 32 % 2 * 4 + i % 4) * 16 + i / 64 * 8 + i / 4 % 8];
+    }
+    __syncthreads();
+    const int group = threadIdx.x % 32 / 4, t = threadIdx.x % 4, row = threadIdx.x / 32 * 16 + group;
+    const float fa[4] = {a[row * 8 + t], a[(row + 8) * 8 + t], a[row * 8 + t + 4], a[(row + 8) * 8 + t + 4]};
+    float fd[1][2][4];
+    const auto at = [&](int i) { return (row + i / 2 % 2 * 8) * 16 + i / 4 * 8 + 2 * t + i % 2; };
+    for (int i = 0; i < 8; ++i) fd[0][i / 4][i % 4] = c[at(i)];
+    wgmma_begin(fd);
+    wgmma_tf32<ADDED, 64>(fd[0], fa, shared);
+    wgmma_commit();
+    wgmma_wait(fd);
+    for (int i = 0; i < 8; ++i) d[at(i)] = fd[0][i / 4][i % 4];
+}
+"""
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_product_of_four_warps(bench: Bench, added: bool) -> None:
+    rng = np.random.default_rng(3)
+    a, b, c = (rng.integers(-2, 3, shape).astype(np.float32) for shape in ((64, 8), (8, 16), (64, 16)))
+    text = FOUR_WARPS.replace("ADDED", str(added).lower())
+    *_, d = bench.run(text, "multiply", (a, b, c, np.zeros_like(c), np.int32(0)), block=128)
+    np.testing.assert_array_equal(d, a @ b + (c if added else 0))

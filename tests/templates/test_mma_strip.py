@@ -1,4 +1,7 @@
-"""Paths of `mma_strip` that a random config seldom takes: images side by side whose channels come in uneven parts."""
+"""Paths of `mma_strip` that a random config seldom takes.
+
+Images side by side whose channels come in uneven parts; rows that begin and end within 16 bytes.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from .shipped_families import verify
 
 BASE: dict[str, int | str] = {
     "precision": "tf32",
+    "products": "warp",
     "columns": 5,
     "map_tiles": 2,
     "block_k": 1,
@@ -19,12 +23,18 @@ BASE: dict[str, int | str] = {
     "rounds": 1,
     "cuts": 2,
     "stages": 2,
+    "lookahead": 0,
     "filters": "shared",
     "store": "vector",
+    "teams": 1,
+    "copiers": 1,
     "min_blocks": 1,
 }
 FLOAT = Conv2dProblem(3, 7, 14, 14, 16, 3, 3, pad_h=1, pad_w=1, epilogue="bias_relu")
 HALF = Conv2dProblem(3, 5, 14, 14, 16, 3, 3, pad_h=1, pad_w=1, dtype="f16", epilogue="bias_relu")
+ODD = Conv2dProblem(3, 3, 9, 11, 9, 2, 4, stride_h=2)
+"""Neither a row, a plane nor an image is a multiple of 16 bytes."""
+ODD_HALF = Conv2dProblem(3, 3, 9, 17, 9, 2, 5, stride_w=2, dilation_w=2, dtype="f16")
 LONG = Conv2dProblem(1, 3, 10, 40, 9, 2, 11)
 """More filter columns than tensor cores add up before 3xTF32 is promoted."""
 
@@ -34,10 +44,21 @@ LONG = Conv2dProblem(1, 3, 10, 40, 9, 2, 11)
     ("problem", "values"),
     [
         (FLOAT, {}),
-        (FLOAT, {"precision": "3xtf32", "cuts": 4, "stages": 3, "store": "bulk"}),
+        (FLOAT, {"precision": "3xtf32", "cuts": 4, "store": "bulk"}),
         (HALF, {"precision": "stored"}),
-        (HALF, {"precision": "stored", "stages": 1, "min_blocks": 2, "cuts": 1, "store": "bulk"}),
-        (LONG, {"precision": "3xtf32", "images": 1, "cuts": 1, "filters": "global", "store": "direct"}),
+        (HALF, {"precision": "stored", "min_blocks": 2, "cuts": 1, "store": "bulk"}),
+        (ODD, {"images": 1, "stages": 1}),
+        (ODD, {"images": 1, "cuts": 3, "products": "warpgroup"}),
+        (FLOAT, {"images": 1, "cuts": 1, "products": "warpgroup", "lookahead": 1}),
+        (FLOAT, {"precision": "3xtf32", "images": 1, "products": "warpgroup", "lookahead": 1, "columns": 4}),
+        (ODD_HALF, {"precision": "stored", "images": 1, "columns": 3, "stages": 1}),
+        (ODD_HALF, {"precision": "stored", "images": 1, "columns": 3, "products": "warpgroup"}),
+        (FLOAT, {"teams": 2, "images": 1, "copiers": 4}),
+        (
+            HALF,
+            {"precision": "stored", "teams": 3, "images": 1, "products": "warpgroup", "columns": 4, "store": "bulk"},
+        ),
+        (LONG, {"precision": "3xtf32", "images": 1, "cuts": 1, "filters": "global"}),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:

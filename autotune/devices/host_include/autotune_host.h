@@ -28,6 +28,7 @@ void* memset(void*, int, size_t) noexcept;
 // The runtime. The line is the caller's, for messages.
 [[noreturn]] void autotune_stop(const char* reason, const char* what, const char* file, int line);
 unsigned autotune_barrier(int predicate, int line);
+void autotune_some_barrier(int id, int threads, int waits, int line);
 unsigned long long autotune_warp(int kind, unsigned mask, unsigned long long value, unsigned source, unsigned width,
                                  int line);
 void autotune_sleep(int line);

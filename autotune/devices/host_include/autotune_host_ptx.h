@@ -6,16 +6,25 @@
 #include "autotune_host_small_float.h"
 
 template <int BYTES>
-inline void copy_async(void* shared, const void* global, bool inside = true) {
+inline void copy_async_first(void* shared, const void* global, int read) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "a GPU copies 4, 8 or 16 bytes at once");
-    if (reinterpret_cast<size_t>(shared) % BYTES || (inside && reinterpret_cast<size_t>(global) % BYTES)) {
+    if (reinterpret_cast<size_t>(shared) % BYTES || (read && reinterpret_cast<size_t>(global) % BYTES)) {
         autotune_stop("misaligned_address", "copy_async", __FILE__, __LINE__);
     }
-    if (inside) {
-        memcpy(shared, global, BYTES);
-    } else {
-        memset(shared, 0, BYTES);
-    }
+    if (read) memcpy(shared, global, static_cast<size_t>(read));
+    memset(static_cast<char*>(shared) + read, 0, static_cast<size_t>(BYTES - read));
+}
+template <int BYTES>
+inline void copy_async(void* shared, const void* global, bool inside = true) {
+    copy_async_first<BYTES>(shared, global, inside ? BYTES : 0);
+}
+template <int THREADS>
+inline void sync_threads(int id, int line = __builtin_LINE()) {
+    autotune_some_barrier(id, THREADS, 1, line);
+}
+template <int THREADS>
+inline void arrive_threads(int id, int line = __builtin_LINE()) {
+    autotune_some_barrier(id, THREADS, 0, line);
 }
 inline void copy_async_commit() {}
 template <int GROUPS>
@@ -231,4 +240,41 @@ inline void load_matrices(unsigned (&d)[4], const void* row, int line = __builti
     if (reinterpret_cast<size_t>(row) % 16) autotune_stop("misaligned_address", "load_matrices", __FILE__, line);
     autotune_host::MatrixRow mine = {&autotune_host::load_rows, row, d};
     autotune_warp(autotune_host::TOGETHER, 0xffffffffu, reinterpret_cast<unsigned long long>(&mine), 0, 32, line);
+}
+
+// A product of four warps: each computes its 16 rows of it, at once.
+namespace autotune_host {
+template <class Layout, bool ADDED, int PITCH, class Word, int TILES>
+inline void multiply_warpgroup(float (&d)[TILES][4], const Word (&a)[4], const void* b, int line) {
+    for (int tile = 0; tile < TILES; ++tile) {
+        const Word* const column = static_cast<const Word*>(b) + tile * PITCH + threadIdx.x % 32;
+        const Word fragment[2] = {column[0], column[32]};
+        const float zero[4] = {};
+        multiply_together<Layout>(d[tile], a, fragment, ADDED ? d[tile] : zero, line);
+    }
+}
+}  // namespace autotune_host
+
+template <int REGISTERS>
+inline void decrease_registers() {}
+template <int REGISTERS>
+inline void increase_registers() {}
+template <class Sums>
+inline void wgmma_begin(Sums&) {}
+inline void wgmma_commit() {}
+template <class Sums>
+inline void wgmma_wait(Sums&) {}
+template <bool ADDED, int PITCH, int TILES>
+inline void wgmma_tf32(float (&d)[TILES][4], const float (&a)[4], const void* b, int line = __builtin_LINE()) {
+    autotune_host::multiply_warpgroup<autotune_host::Tf32Fragments<8>, ADDED, PITCH>(d, a, b, line);
+}
+template <bool ADDED, int PITCH, int TILES>
+inline void wgmma_f16(float (&d)[TILES][4], const unsigned (&a)[4], const void* b, int line = __builtin_LINE()) {
+    using Layout = autotune_host::HalfFragments<16, autotune_host::HalfFormat>;
+    autotune_host::multiply_warpgroup<Layout, ADDED, PITCH>(d, a, b, line);
+}
+template <bool ADDED, int PITCH, int TILES>
+inline void wgmma_bf16(float (&d)[TILES][4], const unsigned (&a)[4], const void* b, int line = __builtin_LINE()) {
+    using Layout = autotune_host::HalfFragments<16, autotune_host::Bfloat16Format>;
+    autotune_host::multiply_warpgroup<Layout, ADDED, PITCH>(d, a, b, line);
 }

@@ -44,6 +44,7 @@ void* __tls_get_addr(size_t*);
 namespace {
 
 constexpr unsigned MAX_THREADS = 1024;             // of a block
+constexpr unsigned BARRIERS = 16;                  // of a block
 constexpr size_t STACK_BYTES = (128 << 10) + 1088;  // odd in cache lines, so that equal frames do not share cache sets
 constexpr size_t DYNAMIC_SMEM_BYTES = 232448;      // of every kernel library with dynamic shared memory: 227 KB
 constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11dull;
@@ -101,6 +102,12 @@ struct Launch {
     size_t message_bytes;
 };
 
+// A barrier of some of a block's threads.
+struct SomeBarrier {
+    Fiber* waiting[MAX_THREADS];
+    unsigned arrived, asleep;
+};
+
 struct Worker {
     Launch* launch;
     Fiber* current;
@@ -121,6 +128,7 @@ struct Worker {
     Index order_block;            // block size and seed for which `indices` holds
     Index indices[MAX_THREADS];
     Warp warps[MAX_THREADS / 32];
+    SomeBarrier some_barriers[BARRIERS];
     Fiber* lanes[MAX_THREADS];  // who waits in a warp primitive
     Fiber* asleep[MAX_THREADS];  // who waits for a barrier object to complete a phase
     unsigned asleep_count;
@@ -241,11 +249,17 @@ __attribute__((format(printf, 3, 4))) void record(Launch* launch, const char* re
         warp_line = w->lanes[i]->line;
         missing = w->lanes[i]->warp.mask & warp->alive & ~warp->waiting;
     }
+    unsigned at_some = 0;
+    int some_line = 0;
+    for (const SomeBarrier& barrier : w->some_barriers) {
+        at_some += barrier.asleep;
+        if (barrier.asleep) some_line = barrier.waiting[0]->line;
+    }
     record(w->launch, "deadlock",
            "deadlock in block (%u, %u, %u): %u of %u threads wait at the barrier of line %d, %u in the warp primitive of "
-           "line %d for lanes 0x%x, %u for the barrier object of line %d",
+           "line %d for lanes 0x%x, %u for the barrier object of line %d, %u at the barrier of some threads of line %d",
            autotune_block_idx.x, autotune_block_idx.y, autotune_block_idx.z, w->arrived, w->live, barrier_line, in_warp,
-           warp_line, missing, w->asleep_count, w->asleep_count ? w->asleep[0]->line : 0);
+           warp_line, missing, w->asleep_count, w->asleep_count ? w->asleep[0]->line : 0, at_some, some_line);
     abandon(w);
 }
 
@@ -441,6 +455,7 @@ void run_block(Worker* w, Launch* launch, uint64_t block) {
     poison_smem(launch);
     w->head = w->tail = w->next = w->arrived = w->asleep_count = w->copy_count = 0;
     memset(w->groups, 0, launch->threads * sizeof *w->groups);
+    for (SomeBarrier& barrier : w->some_barriers) barrier.arrived = barrier.asleep = 0;
     w->live = launch->threads;
     for (unsigned i = 0; 32 * i < launch->threads; ++i) {
         const unsigned lanes = launch->threads - 32 * i;
@@ -623,6 +638,21 @@ extern "C" unsigned autotune_barrier(int predicate, int line) {
         suspend(w, fiber);
     }
     return w->barrier_result;
+}
+
+extern "C" void autotune_some_barrier(int id, int threads, int waits, int line) {
+    Worker* const w = self_worker;
+    SomeBarrier* const barrier = &w->some_barriers[id % BARRIERS];
+    Fiber* const fiber = w->current;
+    fiber->line = line;
+    if (++barrier->arrived < static_cast<unsigned>(threads)) {
+        if (!waits) return;
+        barrier->waiting[barrier->asleep++] = fiber;
+        suspend(w, fiber);
+        return;
+    }
+    for (unsigned i = 0; i < barrier->asleep; ++i) w->ready[w->tail++ % MAX_THREADS] = barrier->waiting[i];
+    barrier->arrived = barrier->asleep = 0;
 }
 
 extern "C" unsigned long long autotune_warp(int kind, unsigned mask, unsigned long long value, unsigned source,

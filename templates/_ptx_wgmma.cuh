@@ -1,0 +1,95 @@
+#pragma once
+
+// Matrix products of a warpgroup, four warps in a row, as instructions on the GPU (sm_90a) and as plain C++ on the CPU.
+//
+// wgmma_TYPE: d (64 x 8 TILES) = a (64 x 8 words) * b (8 words x 8 TILES) [+ d]. A word is a TF32 or two 16-bit neighbours.
+// Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
+// b lies in shared memory, 16-byte aligned, a tile of 8 columns every PITCH words: [word / 4][column][word % 4].
+// Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
+// before wgmma_commit; what threads
+// wrote to b must be made visible before: fence_bulk in each of them and a barrier.
+// decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
+
+#ifdef __CUDACC__
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_keep(float (&d)[COLUMNS][TILES][4]) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS * TILES * 4; ++i) asm volatile("" : "+f"(d[i / (TILES * 4)][i / 4 % TILES][i % 4])::"memory");
+}
+
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
+    wgmma_keep(d);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    wgmma_keep(d);
+}
+
+// Where b lies: 128 bytes from four words to the next, PITCH words from tile to tile.
+template <int PITCH>
+__device__ __forceinline__ unsigned long long wgmma_operand(const void* b) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(b));
+    const unsigned begin = at >> 4 | 128u / 16 << 16, tiles = PITCH * 4 / 16;
+    return begin | static_cast<unsigned long long>(tiles) << 32;
+}
+
+__device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_uint(value); }
+__device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
+
+template <int REGISTERS>
+__device__ __forceinline__ void decrease_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <int REGISTERS>
+__device__ __forceinline__ void increase_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+#define WGMMA_TILE(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define WGMMA_INPUTS "r"(wgmma_word(a[0])), "r"(wgmma_word(a[1])), "r"(wgmma_word(a[2])), "r"(wgmma_word(a[3])), "l"(operand), "n"(ADDED)
+
+#define WGMMA(NAME, WORD, SHAPE, TYPE, TRANSPOSED)                                                                         \
+    template <bool ADDED, int PITCH, int TILES>                                                                            \
+    __device__ __forceinline__ void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b) {                        \
+        const unsigned long long operand = wgmma_operand<PITCH>(b);                                                        \
+        if constexpr (TILES == 1) {                                                                                        \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %9, 0; wgmma.mma_async.sync.aligned.m64n8" SHAPE ".f32." TYPE      \
+                         " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1" TRANSPOSED ";}"                                \
+                         : WGMMA_TILE(0)                                                                                   \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 2) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %13, 0; wgmma.mma_async.sync.aligned.m64n16" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p, 1, 1" TRANSPOSED ";}"             \
+                         : WGMMA_TILE(0), WGMMA_TILE(1)                                                                    \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 3) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %17, 0; wgmma.mma_async.sync.aligned.m64n24" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, %16, p, 1, 1"         \
+                         TRANSPOSED ";}"                                                                                   \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2)                                                     \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else {                                                                                                           \
+            static_assert(TILES == 4, "1 to 4 tiles");                                                                     \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, " \
+                         "%20, p, 1, 1" TRANSPOSED ";}"                                                                    \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3)                                      \
+                         : WGMMA_INPUTS);                                                                                  \
+        }                                                                                                                  \
+    }
+WGMMA(wgmma_tf32, float, "k8", "tf32.tf32", "")
+WGMMA(wgmma_f16, unsigned, "k16", "f16.f16", ", 0")
+WGMMA(wgmma_bf16, unsigned, "k16", "bf16.bf16", ", 0")
+#undef WGMMA
+#undef WGMMA_INPUTS
+#undef WGMMA_TILE
+#else
+#include <autotune_host_ptx.h>
+#endif
