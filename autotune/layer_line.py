@@ -59,7 +59,7 @@ class LayerLine:
             seed=self.study.seed,
             budget=self.study.trials,
             history=self.history.trials,
-            first=start.first,
+            openings=start.openings,
             watch=self.study.stop_below is not None,
         )
         self.start = start
@@ -131,8 +131,8 @@ class LayerLine:
     def _start_results(self) -> tuple[StartResult, ...]:
         """What came of the configs that the search started with, from what suggested them."""
         results = []
-        for by in dict.fromkeys(self.start.first.values()):
-            trials = [trial for trial in self.history.trials if self.start.first.get(trial.config) == by]
+        for by in (opening.by for opening in self.start.openings):
+            trials = [trial for trial in self.history.trials if self.search.proposed_by(trial.config) == by]
             timed = [trial for trial in trials if trial.median_us is not None]
             best = min(timed, key=lambda trial: trial.median_us or 0.0, default=None)
             if trials:

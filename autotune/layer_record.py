@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotune.layer_finals import FinalsResult
 from autotune.problem import Layer
+from autotune.search import Opening
 from autotune.trial import Config, Outcome, Trial
 
 
@@ -34,16 +35,28 @@ WARM_START, PRIOR = "warm_start", "prior"
 
 
 @dataclass(frozen=True, slots=True)
+class Listed:
+    """An opening of configs that are known beforehand."""
+
+    by: str
+    configs: Sequence[Config]
+
+    def next(self, told: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
+        """The first config that was not asked for yet."""
+        return next((config for config in self.configs if config not in told and config not in pending), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """What the search of a layer starts with."""
 
-    first: Mapping[Config, str]
-    """config to what suggested it: WARM_START or PRIOR"""
+    openings: tuple[Opening, ...] = ()
+    """by WARM_START or PRIOR"""
     layers: tuple[tuple[str, float], ...] = ()
     """`study.layer on DEVICE` that the warm starts come from to its distance, nearest first"""
 
 
-COLD_START = Start({})
+COLD_START = Start()
 
 
 @dataclass(frozen=True, slots=True)

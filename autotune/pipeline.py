@@ -22,6 +22,8 @@ from autotune.store import Scope, Store, TrialKey
 from autotune.study import Study
 from autotune.trial import Config, Measured, Outcome, Phases, Trial
 
+SHARE = 5
+"""A fifth of a budget, at most, is under way at once: the rest of a small one can learn from what came before."""
 QUEUE = 3
 """Kernels given to a device: one runs, two are at hand while the search proposes, which takes as long as a kernel."""
 SWITCH_S = 0.0005
@@ -108,7 +110,8 @@ class Pipeline:
     @property
     def has_room(self) -> bool:
         """Whether another config is worth starting now."""
-        return len(self._under_way) + len(self._measuring) < self._evaluator.ahead
+        most = max(1, min(self._evaluator.ahead, self._study.trials // SHARE))
+        return len(self._under_way) + len(self._measuring) < most
 
     @property
     def pending(self) -> set[str]:

@@ -9,7 +9,7 @@ from autotune.errors import DeviceError, NoTemplate, StudyError
 from autotune.evaluate import Evaluator
 from autotune.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.layer_line import RECORDED_REJECTIONS, LayerLine, Run
-from autotune.layer_record import COLD_START, PRIOR, WARM_START, LayerResult, Progress, Start
+from autotune.layer_record import COLD_START, PRIOR, LayerResult, Listed, Progress, Start
 from autotune.prior import first_configs
 from autotune.problem import Layer
 from autotune.search import single_threaded
@@ -17,7 +17,6 @@ from autotune.space import Admission, BoundTemplate, SearchSpace, narrow
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord
 from autotune.study import SAMPLERS, Study
 from autotune.template import KernelTemplate
-from autotune.trial import Config
 from autotune.warm_start import MOST, warm_start
 
 
@@ -76,17 +75,16 @@ def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
 def start_of(
     study: Study, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope, store: Store, evaluator: Evaluator
 ) -> Start:
-    """What the search of a layer starts with: what the database has of like layers and devices, then the prior's."""
-    first: dict[Config, str] = {}
-    layers: tuple[tuple[str, float], ...] = ()
+    """What the search of a layer starts with: what the database has of like layers and devices, else the prior's."""
     info = evaluator.info
     most = min(MOST, study.trials)
     if study.warm_start:
         kinds = ("cuda", "replay") if info.kind == "replay" else (info.kind,)
         leaders = store.leaders(scope, kinds=kinds, accuracies=study.admitted(layer.problem))
         warm = warm_start(layer.problem, info, leaders, spaces, most)
-        first, layers = dict.fromkeys(warm.configs, WARM_START), warm.layers
-    if study.prior and len(first) < most:
+        if warm.layers:
+            return Start((warm,), warm.layers)
+    if study.prior:
         rates = store.rates(info)
         if not {"copy", "fp32"} <= rates.keys():
             advice = (
@@ -95,9 +93,8 @@ def start_of(
                 else "run `autotune devices --calibrate` with this database first"
             )
             raise DeviceError(f"prior: {info.name} was never calibrated; {advice}")
-        for config in first_configs(spaces, info, rates, most=most - len(first), seed=study.seed):
-            first.setdefault(config, PRIOR)
-    return Start(first, layers)
+        return Start((Listed(PRIOR, first_configs(spaces, info, rates, most=most, seed=study.seed)),))
+    return COLD_START
 
 
 def policy(study: Study) -> str:

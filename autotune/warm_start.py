@@ -1,27 +1,35 @@
 """store -> search: the configs that a layer's search starts with, from what is known of like layers and like devices.
 
-A Gaussian process over (config, layer, device) for each family predicts how far behind a layer's best a config is, from
-the fastest trials of the nearest layers and devices. The feasible configs with the smallest prediction come first. A
-config that is feasible here as it stands on a near layer predicts best; one that is not lends its neighbours its time.
+A Gaussian process for each family predicts how far behind its layer's best a config is, from the fastest trials of the
+nearest layers and devices. It sees a config by what that comes to on a layer: beside the parameters, all that the
+header derives from them and from the problem, such as rows a thread, blocks over the maps, registers and warps. Those
+carry over where parameters do not: 20 rows a thread are as good a choice elsewhere, a tile of 22 rows that the layer's
+80 rows even out to 20 need not be. The feasible config with the smallest prediction comes next; what the layer's own
+first trials say counts for those that follow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from autotune.columns import Columns, column_of
 from autotune.device import DeviceInfo
+from autotune.errors import TemplateError
+from autotune.layer_record import WARM_START
 from autotune.nearness import device_distance, layer_distance
 from autotune.problem import Conv2dProblem
-from autotune.space import SearchSpace
+from autotune.space import BoundTemplate, SearchSpace
 from autotune.store import Leader
+from autotune.template import KernelTemplate
 from autotune.trial import Config
 
 Singles = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
 MOST = 10
@@ -30,22 +38,24 @@ NEAREST = 8
 """Pairs of layer and device that are looked at."""
 NEAR = 4.0
 """Distance of the nearest layer beyond which there is no warm start."""
-FARTHEST = 6.0
+FARTHEST = 12.0
 """Distance beyond which a layer says nothing, where another is near."""
 CAP = 1.0
 """Log of the largest slowdown that is told apart: the prediction where nothing is known."""
-DECAY = 0.5
-"""How fast a trial's word fades with its layer's and device's distance."""
-NOISE = 0.05
+SHARED = 0.6
+"""Part of the variance that belongs to a family on a layer as a whole; the rest belongs to its configs."""
+SHARED_DECAY = 0.25
+"""How fast the word for a whole family fades with its layer's and device's distance."""
+DECAY = 0.1
+"""How fast the word for a config fades with that distance."""
+NOISE = 0.02
 """Variance of a prediction's error that no distance explains, relative to the signal's."""
-ORDER = 0.8
-"""Share of a parameter's distance that comes from the order of its values; the rest from their being different."""
-WEIGHT = 2.0
-"""Distance of two configs that differ in everything, over the root of the number of parameters."""
-AGAIN = 0.05
-"""What each config already taken from a family costs its next one: a family that misleads must not fill the list."""
-NEIGHBOURS = 100
-"""Feasible configs nearest to each of the BEST sources that are judged."""
+AGAIN = 0.08
+"""What each config under way costs its family's next: a family that misleads must not get all before that is known."""
+DRAWN = 2000
+"""Feasible configs of a family that are judged, at random."""
+NEIGHBOURS = 30
+"""Feasible configs nearest to each of the BEST sources that are judged too."""
 BEST = 30
 
 
@@ -73,29 +83,37 @@ class Place:
         return layer_distance(one.problem, two.problem) + device_distance(one.device, two.device)
 
 
-@dataclass(frozen=True, slots=True)
 class WarmStart:
-    """What a search starts with, and where that comes from."""
+    """The first configs of a layer's search, each chosen by what is known when it is asked for."""
 
-    configs: tuple[Config, ...]
-    layers: tuple[tuple[str, float], ...]
-    """`study.layer on DEVICE` to its distance, nearest first"""
+    by = WARM_START
+
+    def __init__(self, places: Sequence[Place], families: Sequence[_Family], most: int) -> None:
+        self._families, self._most = families, most
+        self.layers = tuple((place.name, place.distance) for place in places) if families else ()
+        """`study.layer on DEVICE` to its distance, nearest first"""
+
+    def next(self, told: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
+        """The config to evaluate next, given the log times of those told, infinite where they failed, and those under
+        way; None once there are enough of both."""
+        if len(told) + len(pending) >= self._most:
+            return None
+        best = min(told.values(), default=math.inf)
+        behind = {
+            config: min(CAP, log_time - best) if log_time < math.inf else CAP for config, log_time in told.items()
+        }
+        offers = [family.offer(behind, pending) for family in self._families]
+        promise, config = min(offers, key=lambda offer: offer[0], default=(math.inf, None))
+        return config if promise < math.inf else None
 
 
 def warm_start(
     problem: Conv2dProblem, device: DeviceInfo, leaders: Sequence[Leader], spaces: Sequence[SearchSpace], most: int
 ) -> WarmStart:
-    """Up to `most` feasible configs, the most promising first; none where nothing near was ever tuned."""
+    """What a search of up to `most` configs starts with; nothing where nothing near was ever tuned."""
     places = near(problem, device, leaders)
-    offers = [offer for space in spaces if len(space.rows) and space.params for offer in _offers(space, places)]
-    taken: dict[str, int] = {}
-    configs: list[Config] = []
-    while offers and len(configs) < most:
-        best = min(offers, key=lambda offer: (offer[0] + AGAIN * taken.get(offer[1].template, 0), str(offer[1])))
-        offers.remove(best)
-        configs.append(best[1])
-        taken[best[1].template] = taken.get(best[1].template, 0) + 1
-    return WarmStart(tuple(configs), tuple((place.name, place.distance) for place in places) if configs else ())
+    families = [family for space in spaces if len(space.rows) and space.params if (family := _judge(space, places))]
+    return WarmStart(places, families, most)
 
 
 def near(problem: Conv2dProblem, device: DeviceInfo, leaders: Sequence[Leader]) -> list[Place]:
@@ -111,83 +129,148 @@ def near(problem: Conv2dProblem, device: DeviceInfo, leaders: Sequence[Leader]) 
     return places[:NEAREST] if places and places[0].distance <= NEAR else []
 
 
-def _offers(space: SearchSpace, places: Sequence[Place]) -> list[tuple[float, Config]]:
-    """A family's feasible configs worth judging, with their predicted slowdown; none where it was never good."""
-    code = _Code(space)
-    sources = [
-        (number, config, slowdown)
-        for number, place in enumerate(places)
-        for config, slowdown in place.slowdowns()
-        if code.knows(config)
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """The configs of a family that are judged, and what the trials of other layers say of them."""
+
+    space: SearchSpace
+    rows: Ints
+    """of the space, ascending"""
+    view: Singles
+    predicted: Floats
+    """log slowdowns"""
+    said: Floats
+    """what each trial, made independent of those before, says of each config [trials, configs]"""
+
+    def offer(self, behind: Mapping[Config, float], pending: Sequence[Config]) -> tuple[float, Config]:
+        """The smallest predicted slowdown, and of which config; infinite when none is left.
+
+        `behind` says how far behind the layer's best so far its own trials are.
+        """
+        predicted, said = self.predicted.copy(), self.said
+        taken = []
+        for config in (*behind, *pending):
+            row = self.space.row_of(config)
+            place = int(np.searchsorted(self.rows, -1 if row is None else row))
+            if row is None or place == len(self.rows) or self.rows[place] != row:
+                continue
+            taken.append(place)
+            if config in behind:
+                covariance = _covariance(_apart(self.view, self.view[place : place + 1]), np.zeros(1))[:, 0]
+                left = covariance - said.T @ said[:, place]
+                deviation = math.sqrt(left[place] + NOISE)
+                predicted += left / deviation * ((behind[config] - predicted[place]) / deviation)
+                said = np.vstack([said, left / deviation])
+        predicted[taken] = math.inf
+        best = int(predicted.argmin())
+        cost = AGAIN * sum(config.template == self.space.template for config in pending)
+        return float(predicted[best]) + cost, self.space.config(int(self.rows[best]))
+
+
+def _judge(space: SearchSpace, places: Sequence[Place]) -> _Family | None:
+    """A family's feasible configs worth judging, with their predicted slowdowns; none where it was never good."""
+    template = space.bound.template
+    views, of, slowdowns, positions = [], [], [], []
+    for number, place in enumerate(places):
+        told = [(config, slowdown) for config, slowdown in place.slowdowns() if _knows(template, config)]
+        if not told:
+            continue
+        here = np.stack([_positions(template, config) for config, _ in told])
+        bound = BoundTemplate(template, place.leaders[0].problem, place.leaders[0].device)
+        try:
+            views.append(_view(bound, here))
+        except TemplateError:  # of a version of the family that admitted what this one does not
+            continue
+        positions.append(here)
+        of += [number] * len(told)
+        slowdowns += [slowdown for _, slowdown in told]
+    if not slowdowns or min(slowdowns) >= CAP:
+        return None
+    distances = np.array([place.distance for place in places])[of]
+    between = np.array([[one.apart(other) for other in places] for one in places])[np.ix_(of, of)]
+    behind = np.array(slowdowns)
+    best = np.argsort(behind + SHARED_DECAY * distances, kind="stable")[:BEST]
+    rows = _header_positions(space)
+    judged = _worth_judging(template, rows, np.concatenate(positions)[best])
+    known, view = _scaled(np.concatenate(views), _view(space.bound, rows[judged]))
+    root = np.linalg.cholesky(_covariance(_apart(known, known), between) + NOISE * np.eye(len(of)))
+    whitening = np.linalg.inv(root)
+    said = whitening @ _covariance(_apart(known, view), distances[:, None])
+    predicted = CAP + said.T @ (whitening @ (behind - CAP))
+    return _Family(space, judged, view, predicted, said)
+
+
+def _covariance(apart: Singles, distance: Floats) -> Floats:
+    """Of two configs so far apart on layers and devices of some distance."""
+    config = np.exp(-apart - DECAY * distance)
+    return np.asarray(SHARED * np.exp(-SHARED_DECAY * distance) + (1 - SHARED) * config)
+
+
+def _knows(template: KernelTemplate, config: Config) -> bool:
+    """Whether a config is of the family as it is now."""
+    values = config.values()
+    return (
+        config.template == template.name
+        and values.keys() == {param.name for param in template.params}
+        and all(values[param.name] in param.values for param in template.params)
+    )
+
+
+def _positions(template: KernelTemplate, config: Config) -> Ints:
+    """The positions of a config's values in the header."""
+    values = config.values()
+    return np.array([param.values.index(values[param.name]) for param in template.params], dtype=np.intp)
+
+
+def _header_positions(space: SearchSpace) -> Ints:
+    """The feasible configs by positions in the header, whatever a study has narrowed [configs, params]."""
+    tables = [
+        np.array([whole.values.index(value) for value in kept.values], dtype=np.intp)
+        for whole, kept in zip(space.bound.template.params, space.params, strict=True)
     ]
-    slowdowns = np.array([slowdown for _, _, slowdown in sources])
-    if not sources or slowdowns.min() >= CAP:
-        return []
-    of = np.array([number for number, _, _ in sources])
-    distances = np.array([place.distance for place in places])
-    between = np.array([[one.apart(other) for other in places] for one in places])
-    known = code.vectors(np.stack([code.positions(config) for _, config, _ in sources]))
-    rows = code.vectors(code.rows)
-    best = np.argsort(slowdowns + DECAY * distances[of], kind="stable")[:BEST]
-    candidates = _closest(rows, known[best])
-    covariance = np.exp(-_squares(known, known) - DECAY * between[np.ix_(of, of)]) + NOISE * np.eye(len(of))
-    weights = np.linalg.solve(covariance, slowdowns - CAP)
-    nearness = np.exp(-_squares(rows[candidates], known) - DECAY * distances[of][None, :])
-    predicted = CAP + nearness @ weights
-    return [(float(value), space.config(int(row))) for value, row in zip(predicted, candidates, strict=True)]
+    return np.stack([table[space.rows[:, column]] for column, table in enumerate(tables)], axis=1)
 
 
-class _Code:
-    """Configs of a family as vectors whose squared distance is the sum of their parameters' distances.
-
-    A position in an ordered list becomes a thermometer code, a difference a one-hot code. Positions are the header's,
-    so that a study which narrows the values changes nothing.
-    """
-
-    def __init__(self, space: SearchSpace) -> None:
-        self._family = space.template
-        self._positions = {
-            param.name: {value: i for i, value in enumerate(param.values)} for param in space.bound.template.params
-        }
-        narrowed = [np.array([self._positions[param.name][value] for value in param.values]) for param in space.params]
-        self.rows = np.stack([table[space.rows[:, column]] for column, table in enumerate(narrowed)], axis=1)
-        """positions of the feasible configs"""
-        scale = WEIGHT / math.sqrt(len(narrowed))
-        self._tables: list[Singles] = []
-        for positions in self._positions.values():
-            count = len(positions)
-            below = np.arange(count - 1)[None, :] < np.arange(count)[:, None]
-            thermometer = below * math.sqrt(scale * ORDER / max(1, count - 1))
-            table = np.hstack([thermometer, np.eye(count) * math.sqrt(scale * (1 - ORDER) / 2)])
-            self._tables.append(table.astype(np.float32))  # of up to 200,000 configs
-
-    def knows(self, config: Config) -> bool:
-        """Whether a config is of this family as it is now."""
-        values = config.values()
-        return (
-            config.template == self._family
-            and values.keys() == self._positions.keys()
-            and all(values[name] in positions for name, positions in self._positions.items())
-        )
-
-    def positions(self, config: Config) -> Ints:
-        """The positions of a config's values."""
-        values = config.values()
-        return np.array([positions[values[name]] for name, positions in self._positions.items()])
-
-    def vectors(self, positions: Ints) -> Singles:
-        """The vectors of configs given by their positions."""
-        return np.hstack([table[positions[:, column]] for column, table in enumerate(self._tables)])
+def _view(bound: BoundTemplate, positions: Ints) -> Singles:
+    """What configs come to on a layer: logarithms of numbers, words one-hot [configs, features]."""
+    columns = Columns({}, len(positions))
+    features: list[npt.NDArray[np.generic]] = []
+    for column, param in enumerate(bound.template.params):
+        columns[param.name] = column_of(param.values)[positions[:, column]]
+    for name, value in bound.derived:
+        columns[name] = value.column(columns)
+    for param in bound.template.params:
+        if any(isinstance(value, str) for value in param.values):
+            features += [np.equal(columns[param.name], value) for value in param.values]
+        else:
+            features.append(columns[param.name])
+    features += [columns[name] for name, _ in bound.derived]
+    numbers = np.stack([feature.astype(np.float32) for feature in features], axis=1)
+    return np.asarray(np.sign(numbers) * np.log2(1 + np.abs(numbers)), dtype=np.float32)
 
 
-def _closest(rows: Singles, to: Singles) -> Ints:
-    """Which rows are among the NEIGHBOURS closest to any of some vectors."""
-    most = min(NEIGHBOURS, len(rows))
-    apart = _squares(to, rows)
-    return np.unique(np.argpartition(apart, most - 1, axis=1)[:, :most])
+def _worth_judging(template: KernelTemplate, rows: Ints, sources: Ints) -> Ints:
+    """Which configs to judge: some at random, and those whose values are nearest to a source's in order."""
+    spans = np.array([max(1, len(param.values) - 1) for param in template.params], dtype=np.float32)
+    drawn = np.random.default_rng(len(rows)).permutation(len(rows))[:DRAWN]
+    scaled, most = (rows / spans).astype(np.float32), min(NEIGHBOURS, len(rows))
+    nearest = [
+        np.argpartition(np.abs(scaled - source).sum(axis=1), most - 1)[:most]
+        for source in (sources / spans).astype(np.float32)
+    ]
+    return np.unique(np.concatenate([drawn, *nearest]))
 
 
-def _squares(left: Singles, right: Singles) -> Singles:
-    """Squared distances [len(left), len(right)]."""
-    lengths = np.einsum("ij,ij->i", left, left)[:, None] + np.einsum("ij,ij->i", right, right)[None, :]
-    return np.asarray(np.maximum(lengths - 2 * left @ right.T, 0))
+def _scaled(known: Singles, judged: Singles) -> tuple[Singles, Singles]:
+    """Both views with every feature that varies at all scaled to the same spread."""
+    spread = np.concatenate([known, judged]).std(axis=0)
+    varies = spread > 0
+    return known[:, varies] / spread[varies], judged[:, varies] / spread[varies]
+
+
+def _apart(left: Singles, right: Singles) -> Singles:
+    """Mean difference over all features [len(left), len(right)]."""
+    total = np.zeros((len(left), len(right)), np.float32)
+    for column in range(left.shape[1]):
+        total += np.abs(left[:, column, None] - right[None, :, column])
+    return np.asarray(total / max(1, left.shape[1]), dtype=np.float32)

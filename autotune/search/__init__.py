@@ -2,7 +2,7 @@
 
 from autotune.search.landscape import FeasibleSpace
 from autotune.search.samplers import Refused
-from autotune.search.study import Search
+from autotune.search.study import Opening, Search
 from autotune.search.threads import single_threaded
 
-__all__ = ["FeasibleSpace", "Refused", "Search", "single_threaded"]
+__all__ = ["FeasibleSpace", "Opening", "Refused", "Search", "single_threaded"]

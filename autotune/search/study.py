@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import optuna
@@ -22,13 +23,25 @@ AHEAD = 10
 """Evaluations that an expected gain is of: each promises at most what the most promising one did."""
 
 
+class Opening(Protocol):
+    """What a search begins with, before anything that its sampler proposes."""
+
+    @property
+    def by(self) -> str:
+        """What `Search.proposed_by` says of its configs."""
+
+    def next(self, told: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
+        """The next config, given the log times of those told, infinite where they failed, and those under way; None
+        when there is no further one."""
+
+
 class Search:
     """Proposes configs of all families under one budget; every feasible config at most once.
 
     `ask` depends on (seed, number), the told trials and the configs asked for and not yet told, on nothing else:
-    a search given its `history` proposes what an uninterrupted one would. The configs of `first`, which says what
-    proposes each, come first, then each family's default; a complete space no larger than the budget is then walked
-    in order. Raises StudyError for an unknown sampler.
+    a search given its `history` proposes what an uninterrupted one would. The configs of the `openings` come first,
+    then each family's default; a complete space no larger than the budget is then walked in order. Raises StudyError
+    for an unknown sampler.
 
     With `watch` the default sampler's model says what further evaluations may gain, whatever the sampler.
     """
@@ -41,7 +54,7 @@ class Search:
         seed: int,
         budget: int,
         history: Sequence[Trial],
-        first: Mapping[Config, str] | None = None,
+        openings: Sequence[Opening] = (),
         watch: bool = False,
     ) -> None:
         if sampler not in SAMPLERS:
@@ -51,9 +64,8 @@ class Search:
         if self._peer is not None:
             require(sampler, self._peer)
         self._landscape = Landscape(spaces)
-        self._first = {
-            index: by for config, by in (first or {}).items() if (index := self._landscape.find(config)) is not None
-        }
+        self._openings = openings
+        self._opened: dict[int, str] = {}  # landscape index -> the opening that proposed it
         self._proposer = Proposer(self._landscape)
         self._encoding = Encoding(self._landscape, ordinal=self._peer is not None and self._peer.ordinal)
         self._seed = seed
@@ -77,6 +89,7 @@ class Search:
         if not self._landscape.free.any():
             return None
         self._look(number)
+        self._note_opening()
         return self._landscape.config(self._ask(number, forced=self._forced()))
 
     @property
@@ -92,11 +105,11 @@ class Search:
             self._gains.append(self._proposer.gain if self._forced() is None else None)
 
     def proposed_by(self, config: Config) -> str:
-        """What proposes a config: the word given with those of `first`, `default` for a family's, else `search`."""
+        """What proposes a config: the word of an opening, `default` for a family's, else `search`."""
         index = self._landscape.find(config)
         if index is None:
             return "search"
-        return self._first.get(index, "default" if index in self._landscape.defaults else "search")
+        return self._opened.get(index, "default" if index in self._landscape.defaults else "search")
 
     def tell(self, trial: Trial) -> None:
         """Take a finished trial in; one of a config outside the spaces, or told before, changes nothing."""
@@ -120,20 +133,40 @@ class Search:
     def _tell_past(self, trial: Trial) -> None:
         """Tell a trial of an earlier run, asking for it first where the sampler takes notes of its asks."""
         index = self._landscape.find(trial.config)
+        self._note_opening()
         if self._peer is not None and self._peer.keeps_state and index is not None and self._landscape.free[index]:
             self._ask(trial.number, forced=index)
         self.tell(trial)
 
     def _forced(self) -> int | None:
         """What comes next whatever the sampler: a given config, a family's default, or the next of a small space."""
-        for index in self._first:
-            if self._landscape.free[index]:
-                return index
+        opened = self._open()
+        if opened is not None:
+            return opened[0]
         default = self._landscape.first_free_default()
         if default is not None:
             return default
         small = self._landscape.complete and len(self._landscape) <= self._budget
         return self._landscape.first_free() if small else None
+
+    def _note_opening(self) -> None:
+        """Keep in mind what an opening proposes now, for `proposed_by`."""
+        opened = self._open()
+        if opened is not None:
+            self._opened[opened[0]] = opened[1]
+
+    def _open(self) -> tuple[int, str] | None:
+        """What an opening proposes now, and its word; one that has no more is dropped."""
+        landscape = self._landscape
+        while self._openings:
+            opening = self._openings[0]
+            told = {landscape.config(each.index): each.log_time for each in landscape.observations}
+            config = opening.next(told, [landscape.config(index) for index in landscape.pending])
+            index = None if config is None else landscape.find(config)
+            if index is not None and landscape.free[index]:
+                return index, opening.by
+            self._openings = self._openings[1:]
+        return None
 
     def _ask(self, number: int, *, forced: int | None) -> int:
         sampler = RowSampler(self._encoding, self._choose(np.random.default_rng([self._seed, number]), forced))
