@@ -19,6 +19,7 @@ from autotune.dispatch_source import DispatchTemplate, dispatch_program, table_r
 from autotune.dispatcher import Dispatcher, PortfolioKernel, Rule
 from autotune.errors import Rejected, StudyError
 from autotune.evaluate import Chooser
+from autotune.layer_record import Listed
 from autotune.matrix import Run
 from autotune.plan import Plan, chosen, costs_of
 from autotune.portfolio import Matrix, lost_us
@@ -95,7 +96,12 @@ class RuleLine:
         first = {**exact, **named}
         points = {point: by for rule, by in first.items() if (point := self.space.point(rule)) is not None}
         study = self.run_of.study
-        search = Search([self.space], sampler=study.sampler, seed=study.seed, budget=trials, history=(), first=points)
+        openings = [
+            Listed(by, [point for point, word in points.items() if word == by]) for by in dict.fromkeys(points.values())
+        ]
+        search = Search(
+            [self.space], sampler=study.sampler, seed=study.seed, budget=trials, history=(), openings=openings
+        )
         waiting = deque(self._begin(rule, by) for rule, by in first.items())
         tried: dict[Rule, Tried] = {}
         asked = 0
