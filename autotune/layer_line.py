@@ -19,6 +19,7 @@ from autotune.store import Scope, Store
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
 
+SHARE = 5  # a fifth of a budget is under way at most: the rest of a small one learns from what came before
 RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
 
 
@@ -92,9 +93,9 @@ class LayerLine:
                 pipeline.start(number, config, self.search.proposed_by(config))
                 pipeline.drain()
             while not stopped:  # a proposal at a time: the devices' answers do not wait for the next
-                if pipeline.has_room:
+                if self._has_room(pipeline):
                     stopped = self._why_stop(pipeline.pending) or self._ask(pipeline)
-                pipeline.advance(wait=bool(stopped) or not pipeline.has_room)
+                pipeline.advance(wait=bool(stopped) or not self._has_room(pipeline))
             pipeline.drain()
         new = pipeline.evaluated
         finals = None
@@ -187,6 +188,10 @@ class LayerLine:
         if gain is not None and least is not None and gain < least:
             return f"expected gain {gain:.2%}, below {least:.2%}"
         return ""
+
+    def _has_room(self, pipeline: Pipeline) -> bool:
+        """Whether another config is worth starting before one has ended."""
+        return pipeline.has_room and pipeline.under_way < max(1, self.study.trials // SHARE)
 
     def _ask(self, pipeline: Pipeline) -> str:
         """Start the next config; `exhausted` when the search has none left."""

@@ -22,8 +22,6 @@ from autotune.store import Scope, Store, TrialKey
 from autotune.study import Study
 from autotune.trial import Config, Measured, Outcome, Phases, Trial
 
-SHARE = 5
-"""A fifth of a budget, at most, is under way at once: the rest of a small one can learn from what came before."""
 QUEUE = 3
 """Kernels given to a device: one runs, two are at hand while the search proposes, which takes as long as a kernel."""
 SWITCH_S = 0.0005
@@ -110,8 +108,12 @@ class Pipeline:
     @property
     def has_room(self) -> bool:
         """Whether another config is worth starting now."""
-        most = max(1, min(self._evaluator.ahead, self._study.trials // SHARE))
-        return len(self._under_way) + len(self._measuring) < most
+        return self.under_way < self._evaluator.ahead
+
+    @property
+    def under_way(self) -> int:
+        """Configs that were started and are not stored yet."""
+        return len(self._under_way) + len(self._measuring)
 
     @property
     def pending(self) -> set[str]:
