@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -66,6 +67,36 @@ class Parallel(Device):
     def slots(self) -> int:
         """Two devices."""
         return 2
+
+
+class Wide(Device):
+    """Twenty null devices at once, and how many were busy together."""
+
+    def __init__(self, options: str) -> None:
+        super().__init__(options)
+        self.most = self._busy = 0
+        self._lock = threading.Lock()
+
+    @property
+    def ahead(self) -> int:
+        """As many as there are devices."""
+        return 20
+
+    @property
+    def slots(self) -> int:
+        """Twenty."""
+        return 20
+
+    def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
+        """Count while it runs."""
+        with self._lock:
+            self._busy += 1
+            self.most = max(self.most, self._busy)
+        try:
+            return super().evaluate(source, binary, cache=cache, best_us=best_us)
+        finally:
+            with self._lock:
+                self._busy -= 1
 
 
 class NotNull(Device):
@@ -450,6 +481,12 @@ def test_an_interrupt_finishes_the_trial_at_hand_and_begins_no_other(
     assert [(result.name, result.stopped, result.new) for result in results] == [("small.one", "interrupted", 5)]
     assert len(device.ran) == 5
     assert all(row.trial.outcome != "running" for row in store.trials("small"))
+
+
+def test_a_fifth_of_a_budget_is_under_way_at_most(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    device = Wide("delay_ms=20")
+    (result,) = tune(small(trials=15), families, device, store)
+    assert (result.new, device.most) == (15, 3)
 
 
 def test_progress_is_reported_after_every_trial(store: Store, families: Mapping[str, KernelTemplate]) -> None:

@@ -15,11 +15,12 @@ from autotune.layer_record import LayerResult
 from autotune.problem import Conv2dProblem, Layer
 from autotune.render import render
 from autotune.space import SearchSpace
-from autotune.store import Store
+from autotune.store import Leader, Store
 from autotune.study import Study
 from autotune.template import KernelTemplate
 from autotune.trial import Config
 from autotune.tune import tune
+from autotune.warm_start import warm_start
 from tests.benchmarks.warm_start import STUDIES, leave_out
 from tests.unit.tiny import SMALL, Command, bind, changed, tiny
 
@@ -72,6 +73,20 @@ def test_the_best_configs_of_a_like_layer_come_first(store: Store, families: Map
     assert start.best is not None
     assert result.best is not None
     assert start.best.config == result.best.config
+
+
+def test_what_the_layers_own_trials_say_counts(families: Mapping[str, KernelTemplate]) -> None:
+    info, near = NullEvaluator("").info, SearchSpace(bind(families["tiny"], SMALL))
+    before = [near.config(row) for row in range(len(near.rows))]
+    leaders = [Leader("before.one", SMALL, info, config, predicted_us(render(near.bound, config))) for config in before]
+    start = warm_start(LARGER, info, leaders, [SearchSpace(bind(families["tiny"], LARGER))], 10)
+    first = start.next({}, [])
+    assert first is not None
+    second = start.next({}, [first])
+    assert second is not None
+    assert len({first, second, start.next({}, [first, second])}) == 3
+    assert start.next({first: 0.0, second: 0.7}, []) != start.next({first: 0.7, second: 0.0}, [])
+    assert start.next(dict.fromkeys(before[:10], 0.0), []) is None
 
 
 def test_an_empty_database_and_a_study_that_wants_none_start_with_the_default(
