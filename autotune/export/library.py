@@ -282,7 +282,7 @@ def _shapes(views: Sequence[_View]) -> list[_Shape]:
         group.sort(key=lambda view: view.problem.n)
         sides = tuple(
             _Side(
-                view, f"{view.identifier}_most_n", math.isqrt(view.problem.n * after.problem.n) if after else 0, after
+                view, f"most_n_of_{view.identifier}", math.isqrt(view.problem.n * after.problem.n) if after else 0, after
             )
             for view, after in zip(group, (*group[1:], None), strict=True)
         )
@@ -327,11 +327,10 @@ def _samples(indices: Sequence[int], values: Sequence[float]) -> tuple[str, ...]
 
 
 def _identifiers(names: Sequence[str]) -> list[str]:
-    """Names of C++ for these names, each its own."""
+    """Names of C++ for these names, each its own and none of the language's or the library's."""
     found: list[str] = []
     for name in names:
-        base = re.sub(r"\W", "_", name, flags=re.ASCII)
-        base = f"kernel_{base}" if not base[0].isalpha() else base
+        base = "tuned_" + re.sub(r"\W", "_", name, flags=re.ASCII)
         identifier, number = base, 2
         while identifier in found:
             identifier, number = f"{base}_{number}", number + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -78,9 +79,22 @@ def test_provenance_says_where_each_kernel_comes_from(exported: Exported) -> Non
 
 def test_shape_tuned_at_several_n_is_dispatched_by_thresholds(exported: Exported) -> None:
     text = (exported.folder / "dispatch.h").read_text()
-    assert "constexpr int32_t tested_chunked_most_n = 94;" in text, "the geometric mean of 30 and 300"
-    few = text.index("if (problem.n <= tested_chunked_most_n && serves(tested_chunked)) return &tested_chunked;")
-    assert few < text.index("if (serves(tested_larger)) return &tested_larger;")
+    assert "constexpr int32_t most_n_of_tuned_tested_chunked = 94;" in text, "the geometric mean of 30 and 300"
+    few = text.index("if (problem.n <= most_n_of_tuned_tested_chunked && serves(tuned_tested_chunked)) return &tuned_tested_chunked;")
+    assert few < text.index("if (serves(tuned_tested_larger)) return &tuned_tested_larger;")
+
+
+def test_any_name_is_a_kernels(cxx: str, tmp_path: Path) -> None:
+    names = ("kernel.count", "wchar.t", "library.version", "check.problem", "a.b-c", "a.b_c", "a.b_c_most_n", "é.²")
+    kernels = []
+    for at, name in enumerate(names):
+        study, layer = name.split(".")
+        made = kernel("direct", layer, CONSTANT.problem.with_n(40 + at))
+        kernels.append(dataclasses.replace(made, row=dataclasses.replace(made.row, study=study)))
+    export_library(kernels, tmp_path, ())
+    command = [cxx, "-std=c++17", "-fsyntax-only", "conv2d.cpp", "kernels.cpp", "selftest.cpp"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_strictest_class_of_a_problem_is_served(tmp_path: Path) -> None:
