@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -103,7 +104,9 @@ def self_test(built: Built, *arguments: str) -> tuple[bool, str]:
     except subprocess.TimeoutExpired:
         return False, f"the self-test did not end within {_SELF_TEST_S:.0f} s"
     words = f"{done.stdout}{done.stderr}".strip()
-    return done.returncode == 0, words or killed(done.returncode) or f"ended with status {done.returncode}"
+    if done.returncode < 0:
+        words = f"{words}\nthe self-test was killed by {signal.Signals(-done.returncode).name}".strip()
+    return done.returncode == 0, words or f"the self-test ended with status {done.returncode}"
 
 
 def _link(exported: Path, into: Path, cxx: Path) -> None:

@@ -59,6 +59,20 @@ def test_no_driver_is_a_status(built: Built, tmp_path: Path) -> None:
     assert (passed, said) == (False, "no NVIDIA driver on this machine")
 
 
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("echo a line; kill -SEGV $$", "a line\nthe self-test was killed by SIGSEGV"),
+        ("exit 3", "the self-test ended with status 3"),
+    ],
+)
+def test_self_test_that_breaks_off_has_failed(lines: str, words: str, tmp_path: Path) -> None:
+    program = tmp_path / "selftest"
+    program.write_text(f"#!/bin/sh\n{lines}\n")
+    program.chmod(0o755)
+    assert self_test(Built(tmp_path, {})) == (False, words)
+
+
 def test_same_kernels_give_the_same_bytes(exported: Exported, tmp_path: Path) -> None:
     again = export_library(KERNELS, tmp_path / "elsewhere", ())
     assert contents(again.folder) == contents(exported.folder)
