@@ -13,6 +13,7 @@ from pathlib import Path
 from autotune.compile import Target, architecture, first_errors, killed
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, compile_driver, compile_host, compile_runtime
 from autotune.errors import AutotuneError
+from autotune.export.folder import record_files
 from autotune.export.library import NVCC_FLAGS, Chosen, Exported, gencode
 
 LIBRARY = "libconv2d.so"
@@ -53,8 +54,12 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> 
 
 
 def write_images(exported: Exported, *, nvcc: Path, cubin: bool, ptx: bool) -> None:
-    """Compile the kernels into the exported folder, as `KERNEL.sm_90.cubin`, `KERNEL.compute_90.ptx` or both."""
+    """Compile the kernels into the exported folder, as `KERNEL.sm_90.cubin`, `KERNEL.compute_90.ptx` or both.
+
+    Raises BuildError with the first errors.
+    """
     wanted = [("cubin", "sm")] * cubin + [("ptx", "compute")] * ptx
+    names = []
     for kernel in exported.served:
         for arch in exported.archs:
             for kind, prefix in wanted:
@@ -62,6 +67,8 @@ def write_images(exported: Exported, *, nvcc: Path, cubin: bool, ptx: bool) -> N
                 number = architecture(arch, kernel.source.program.text)
                 options = [*NVCC_FLAGS, f"-arch={prefix}_{number}", f"-{kind}", "-o", name, f"{kernel.stem}.cu"]
                 _run([str(nvcc), *options], exported.folder)
+                names.append(name)
+    record_files(exported.folder, names)
 
 
 def build_for_host(exported: Exported, into: Path, *, cxx: Path) -> Built:

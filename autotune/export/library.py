@@ -1,4 +1,4 @@
-"""The exported folder: kernels, a C interface over them, a self-test, a benchmark, and where everything comes from.
+"""What is exported: kernels, a C interface over them, a self-test, a benchmark, and where everything comes from.
 
 Its text is a function of the recorded trials alone, so the same kernels give the same bytes. What depends on no kernel
 lies in `templates/export` as it is written out.
@@ -7,8 +7,6 @@ lies in `templates/export` as it is written out.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 import re
 import string
@@ -24,6 +22,7 @@ from autotune.device import DeviceInfo
 from autotune.dispatch_source import load_dispatch_template, render_dispatch
 from autotune.dispatcher import Dispatcher
 from autotune.errors import StoreError
+from autotune.export.folder import write_folder
 from autotune.export.golden import Golden, golden
 from autotune.export.kernel import kernel_text, stem
 from autotune.export.plan import Need, Plan, arch_refusal, check_recorded, plan_of
@@ -48,8 +47,6 @@ NVCC_FLAGS = tuple(flag for flag in TUNED_FLAGS if flag != "-Xptxas=-v")  # whic
 """What decides a kernel's machine code, besides the architecture."""
 ARCHS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 """Compute capabilities times ten that nvcc 12 or 13 compiles for."""
-PROOF = "proof.txt"
-"""What building and testing the folder came to; no part of what is exported."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ def export_library(
     The kernels are a dispatcher's choices where one is given; its rule is written beside them.
 
     Raises StoreError when a kernel is not for one of the architectures, when a header does not give the recorded
-    launches, or when the folder cannot be written.
+    launches, or when the folder cannot be written or has files of someone else's in their place.
     """
     served = serving(chosen)
     archs = tuple(archs) or (served[0].row.row.device.arch,)
@@ -114,15 +111,7 @@ def export_library(
     texts |= library_texts(served, archs)
     if dispatcher is not None:
         texts["dispatcher.h"] = render_dispatch(load_dispatch_template(), dispatcher)
-    texts["provenance.json"] = _provenance(served, archs, texts)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / PROOF).unlink(missing_ok=True)  # of what lay here before
-        for name, text in texts.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{error.filename}: cannot be written: {error.strerror}; give another --out") from None
+    write_folder(folder, texts, _provenance(served, archs))
     return Exported(folder, sources, served, archs)
 
 
@@ -282,12 +271,20 @@ def _shapes(views: Sequence[_View]) -> list[_Shape]:
         group.sort(key=lambda view: view.problem.n)
         sides = tuple(
             _Side(
-                view, f"most_n_of_{view.identifier}", math.isqrt(view.problem.n * after.problem.n) if after else 0, after
+                view,
+                f"most_n_of_{view.identifier}",
+                math.isqrt(view.problem.n * after.problem.n) if after else 0,
+                after,
             )
             for view, after in zip(group, (*group[1:], None), strict=True)
         )
         shapes.append(_Shape(sides, ", ".join(f"&{view.identifier}" for view in reversed(group))))
     return shapes
+
+
+def _side(view: _View, after: _View | None) -> _Side:
+    most_n = math.isqrt(view.problem.n * after.problem.n) if after else 0
+    return _Side(view, f"most_n_of_{view.identifier}", most_n, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +341,8 @@ def c_string(text: str) -> str:
     return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
 
 
-def _provenance(served: Sequence[Chosen], archs: Sequence[int], texts: Mapping[str, str]) -> str:
+def _provenance(served: Sequence[Chosen], archs: Sequence[int]) -> Mapping[str, object]:
+    """Where each kernel comes from."""
     kernels = []
     for kernel in served:
         trial, row = kernel.row.row.trial, kernel.row.row
@@ -370,6 +368,4 @@ def _provenance(served: Sequence[Chosen], archs: Sequence[int], texts: Mapping[s
                 "template_hash": row.template_hash,
             }
         )
-    files = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(texts.items())}
-    content = {"autotune": __version__, "archs": list(archs), "kernels": kernels, "sha256": files}
-    return json.dumps(content, indent=2) + "\n"
+    return {"autotune": __version__, "archs": list(archs), "kernels": kernels}

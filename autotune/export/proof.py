@@ -11,10 +11,11 @@ from pathlib import Path
 
 from autotune.benchmark import paired_ratio
 from autotune.device import DeviceInfo
-from autotune.errors import AutotuneError, DeviceLost, Rejected, StoreError, ToolchainError
+from autotune.errors import AutotuneError, DeviceLost, Rejected, ToolchainError
 from autotune.evaluate import DeviceEvaluator
 from autotune.export.build import BuildError, Built, build_for_cuda, build_for_host, self_test
-from autotune.export.library import PROOF, Chosen, Exported
+from autotune.export.folder import PROOF, write_proof
+from autotune.export.library import Chosen, Exported
 from autotune.finals import noise_floor
 from autotune.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.trial import Timing
@@ -81,21 +82,14 @@ def prove(
             yield line
     except (BuildError, NotProven) as error:
         message = " ".join(str(error).split())
-        _mark(exported, ["FAILED: do not use this library", message, *lines])
+        write_proof(exported.folder, ["FAILED: do not use this library", message, *lines])
         raise NotProven(f"{exported.folder}: failed its proof, see {PROOF}: {message}") from None
-    _mark(exported, ["NOT TIMED" if isinstance(evaluator, str) else "PROVEN", *lines])
+    write_proof(exported.folder, ["NOT TIMED" if isinstance(evaluator, str) else "PROVEN", *lines])
 
 
 def runs_on(exported: Exported, info: DeviceInfo) -> bool:
     """Whether a device runs machine code of one of the architectures: of its own generation, not newer than itself."""
     return any(arch // 10 == info.arch // 10 and arch <= info.arch for arch in exported.archs)
-
-
-def _mark(exported: Exported, lines: list[str]) -> None:
-    try:
-        (exported.folder / PROOF).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{exported.folder / PROOF}: cannot be written: {error.strerror}") from None
 
 
 def _on_host(exported: Exported, why: str) -> Iterator[str]:

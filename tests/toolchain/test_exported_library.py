@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -43,6 +44,8 @@ def test_machine_code_and_ptx_on_request(tmp_path: Path) -> None:
     for folder in folders:
         write_images(export_library(kernels()[:1], folder, (90,)), nvcc=find_nvcc(), cubin=True, ptx=True)
     assert contents(folders[0]) == contents(folders[1])
+    recorded = json.loads((folders[0] / "provenance.json").read_text())["sha256"]
+    assert set(recorded) == set(contents(folders[0])) - {"provenance.json"}
     assert (folders[0] / "tested.direct.sm_90.cubin").read_bytes().startswith(b"\x7fELF")
     assert ".target sm_90" in (folders[0] / "tested.direct.compute_90.ptx").read_text()
 

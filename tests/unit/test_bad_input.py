@@ -364,6 +364,32 @@ def test_a_folder_that_cannot_be_written(folder: Path, autotune: Command, filled
     assert complaint.endswith("; give another --out")
 
 
+def test_a_disk_that_is_full_names_the_file(folder: Path, autotune: Command, filled: Path) -> None:
+    words = ("export", "small", "--out", "out", "--no-proof")
+    assert autotune(*words).code == 0
+    source = folder / "out" / "selftest.cpp"
+    source.unlink()
+    source.symlink_to("/dev/full")
+    full = "out/selftest.cpp: cannot be written: No space left on device; give another --out"
+    assert autotune(*words).complaint == full
+    source.unlink()
+    assert autotune(*words).code == 0, "what was written half is an export's"
+
+
+@pytest.mark.parametrize("name", ["README.md", "small.one.null.cu", "python", "provenance.json"])
+def test_a_folder_with_files_that_are_no_exports(name: str, folder: Path, autotune: Command, filled: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "notes.txt").write_text("in nobody's way")
+    if name == "python":
+        (folder / "mine" / "python" / "autotune_conv2d").mkdir(parents=True)
+        name = "python/autotune_conv2d/__init__.py"
+    (folder / "mine" / name).write_text("{}")
+    complaint = autotune("export", "small", "--out", "mine", "--no-proof").complaint
+    assert complaint == f"mine/{name}: is no file of an export and would be lost; give another --out"
+    assert (folder / "mine" / name).read_text() == "{}"
+    assert len([path for path in (folder / "mine").rglob("*") if path.is_file()]) == 2
+
+
 def test_the_small_study_is_what_these_tests_break(folder: Path, tune: Command) -> None:
     assert tune().code == 0
     assert str(SMALL) in tune("--json").out

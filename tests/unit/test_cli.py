@@ -340,8 +340,12 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
     text = (folder / "out" / "small.one.null.cu").read_text()
     assert " ".join(f"{name}={value}" for name, value in slowest.trial.config.items) in text
     assert "always: few" in (folder / "out" / "dispatcher.h").read_text()
-    assert autotune("export", "small", "--out", "own", "--no-proof").code == 0
-    assert not (folder / "own" / "dispatcher.h").exists()
+    (folder / "out" / "mine.txt").write_text("not exported")
+    (folder / "out" / "README.md").write_text("changed")
+    assert autotune("export", "small", "--out", "out", "--no-proof").code == 0
+    assert not (folder / "out" / "dispatcher.h").exists(), "it is the earlier export's alone"
+    assert (folder / "out" / "mine.txt").read_text() == "not exported"
+    assert (folder / "out" / "README.md").read_text().startswith("# conv2d kernels\n")
 
 
 def test_proof_without_a_compiler(
