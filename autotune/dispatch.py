@@ -143,7 +143,7 @@ def named_rules(study: Study, matrix: Matrix, plan: Plan) -> Mapping[Rule, str]:
                 f"{study.path or study.name}: rule {rule.name!r}: property {rule.property!r}: expected one of "
                 f"{', '.join(item.name for item in plan.properties)}"
             )
-        below, above = (Leaf(names[matrix.techniques[side]]) for side in (rule.below, rule.above))
+        below, above = (Leaf((names[matrix.techniques[side]],)) for side in (rule.below, rule.above))
         found[Split(rule.property, rule.threshold, below, above)] = rule.name
     return found
 
@@ -164,11 +164,13 @@ def _dispatched(
     names = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
     unsure = unsure_rows(matrix, rows, plan)
     seen = [others(made_of, row) for row in rows]
+    singles = [served(matrix, (single_best(matrix, known), matrix.default)).tolist() for known in seen]
+    singles = [served(matrix, (single_best(matrix, known), matrix.default)) for known in seen]
     columns = (
         serving,
         serving if without is None else without,
         [matrix.default] * len(rows),
-        [int(served(matrix, (single_best(matrix, known),))[row, 0]) for known, row in zip(seen, rows, strict=True)],
+        [int(single[row]) for single, row in zip(singles, rows, strict=True)],
         [nearest(matrix, known, row) for known, row in zip(seen, rows, strict=True)],
     )
     times = [times_of(matrix, rows, column) for column in columns]

@@ -8,10 +8,11 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 
 from autotune.compile import Program
-from autotune.dispatcher import DEFAULT, FAMILY, Dispatcher, Leaf, PortfolioKernel, Property, Rule, Split
+from autotune.dispatcher import FAMILY, UNSURE, Dispatcher, Leaf, PortfolioKernel, Property, Rule, Split, ends
 from autotune.errors import TemplateError
 from autotune.expression import Expression
 from autotune.folding import fold
@@ -122,7 +123,8 @@ def render_dispatch(
             {"symbol": symbol, "value": split.threshold, "flat": _flat_words(split, flat)} for split, symbol in symbols
         ],
         properties=[_property_values(item, docs.get(item.name, item.name)) for item in dispatcher.properties],
-        rule=list(_rule_lines(dispatcher.rule, iter([symbol for _, symbol in symbols]))),
+        rule=list(_rule_lines(dispatcher.rule, iter([symbol for _, symbol in symbols]), count(1))),
+        ends=_ends(dispatcher),
         checked=checked,
         columns=len(table_row(_ANY)),
     ).lstrip("\n")
@@ -178,11 +180,21 @@ def _flat_words(split: Split, flat: tuple[Flat, ...]) -> str:
     return next((f"  // {found.least} to {found.most}" for found in flat if found.split is split), "")
 
 
-def _rule_lines(rule: Rule, symbols: Iterator[str]) -> Iterator[str]:
+def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
+    """What is tried where a rule ends, and for layers unlike those that it was made from."""
+    found: list[Mapping[str, object]] = [
+        {"words": words, "function": f"end_{number}", "kernels": [kernel.name for kernel in dispatcher.order(leaf)]}
+        for number, (words, leaf) in enumerate(zip(dispatcher.words(), ends(dispatcher.rule), strict=True), 1)
+    ]
+    order = [kernel.name for kernel in dispatcher.order(UNSURE)]
+    return [*found, {"words": "a layer unlike those that were measured", "function": "unsure", "kernels": order}]
+
+
+def _rule_lines(rule: Rule, symbols: Iterator[str], numbers: Iterator[int]) -> Iterator[str]:
     if isinstance(rule, Leaf):
-        yield f"return {rule.kernel.upper()};{'  // unsure' if rule.kernel == DEFAULT else ''}"
+        yield f"return end_{next(numbers)}(layer);"
         return
     yield f"if ({rule.property}_of(layer) < {next(symbols)}) {{"
-    yield from (f"    {line}" for line in _rule_lines(rule.below, symbols))
+    yield from (f"    {line}" for line in _rule_lines(rule.below, symbols, numbers))
     yield "}"
-    yield from _rule_lines(rule.above, symbols)
+    yield from _rule_lines(rule.above, symbols, numbers)

@@ -23,6 +23,7 @@ FAMILY = "dispatch"
 """What stands in the place of a family in the trials of dispatchers."""
 DEFAULT = "default"
 """The name of the safe default among a dispatcher's kernels."""
+_SHOWN = 3  # kernels of an end that words list
 _BELOW, _ABOVE = "below_", "above_"  # before the parameters of the nodes beneath a threshold
 
 
@@ -60,9 +61,12 @@ class PortfolioKernel:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Where a rule ends: the kernel that comes first, or DEFAULT where the rule is unsure."""
+    """Where a rule ends: the kernels that come first, in order; DEFAULT first where the rule is unsure."""
 
-    kernel: str
+    kernels: tuple[str, ...]
+
+
+UNSURE = Leaf((DEFAULT,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class Dispatcher:
 
     properties: tuple[Property, ...]
     kernels: tuple[PortfolioKernel, ...]
-    """in the order in which they are tried after the one that the rule names"""
+    """in the order in which they are tried after those that the rule names"""
     default: PortfolioKernel
     rule: Rule
 
@@ -109,8 +113,12 @@ class Dispatcher:
     def _check(self, rule: Rule, open_to: Mapping[str, tuple[int | None, int | None]]) -> None:
         """Every name is known, and each side of a threshold can be reached from above it."""
         if isinstance(rule, Leaf):
-            if rule.kernel != DEFAULT and rule.kernel not in {kernel.name for kernel in self.kernels}:
-                raise StudyError(f"dispatcher: its rule names the kernel {rule.kernel!r}, which it does not have")
+            known = {kernel.name for kernel in self.all_kernels}
+            if not rule.kernels:
+                raise StudyError("dispatcher: its rule ends without a kernel")
+            for name in rule.kernels:
+                if name not in known:
+                    raise StudyError(f"dispatcher: its rule names the kernel {name!r}, which it does not have")
             return
         if rule.property not in open_to:
             raise StudyError(
@@ -130,15 +138,19 @@ class Dispatcher:
 
     def choose(self, problem: Conv2dProblem) -> Choice:
         """The kernel that serves a problem."""
-        unsure = self.is_unsure(problem)
-        first = DEFAULT if unsure else self.leaf(problem).kernel
-        order = sorted(self.all_kernels, key=lambda kernel: kernel.name != first)  # stable: the others keep their order
+        order = self.order(UNSURE if self.is_unsure(problem) else self.leaf(problem))
+        unsure = order[0].name == DEFAULT
         passed_over: list[str] = []
         for kernel in order:
             if kernel.predicate.holds(problem):
-                return Choice(kernel, unsure or first == DEFAULT, tuple(passed_over))
+                return Choice(kernel, unsure, tuple(passed_over))
             passed_over.append(kernel.name)
-        return Choice(None, unsure or first == DEFAULT, tuple(passed_over))
+        return Choice(None, unsure, tuple(passed_over))
+
+    def order(self, leaf: Leaf) -> tuple[PortfolioKernel, ...]:
+        """All kernels in the order in which they are tried at an end of the rule."""
+        by_name = {kernel.name: kernel for kernel in self.all_kernels}
+        return tuple(by_name[name] for name in dict.fromkeys([*leaf.kernels, *by_name]))
 
     @property
     def all_kernels(self) -> tuple[PortfolioKernel, ...]:
@@ -159,7 +171,7 @@ class Dispatcher:
 
     def words(self) -> tuple[str, ...]:
         """The rule in words, a line for each of its ends."""
-        return tuple(f"{' and '.join(path) or 'always'}: {leaf.kernel}" for path, leaf in _paths(self.rule, ()))
+        return tuple(f"{' and '.join(path) or 'always'}: {_listed(leaf)}" for path, leaf in _paths(self.rule, ()))
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -200,18 +212,22 @@ class Dispatcher:
 
 
 def rule_of(params: Mapping[str, Value], prefix: str = "") -> Rule:
-    """The rule that parameters describe: `property`, `threshold` and `kernel`, and `below_` or `above_` before them for
-    the nodes beneath.
+    """The rule that parameters describe: `property`, `threshold` and `kernels`, prefixed for the nodes beneath.
 
     Raises StudyError where one is missing.
     """
-    kernel = params.get(f"{prefix}kernel")
-    if isinstance(kernel, str):
-        return Leaf(kernel)
+    kernels = params.get(f"{prefix}kernels")
+    if isinstance(kernels, str):
+        return Leaf(tuple(kernels.split()))
     name, threshold = params.get(f"{prefix}property"), params.get(f"{prefix}threshold")
     if not isinstance(name, str) or not isinstance(threshold, int):
-        raise StudyError(f"dispatcher: its rule lacks {prefix}kernel, or {prefix}property and {prefix}threshold")
+        raise StudyError(f"dispatcher: its rule lacks {prefix}kernels, or {prefix}property and {prefix}threshold")
     return Split(name, threshold, rule_of(params, f"{prefix}{_BELOW}"), rule_of(params, f"{prefix}{_ABOVE}"))
+
+
+def ends(rule: Rule) -> Iterator[Leaf]:
+    """Where a rule ends, from its lower to its upper sides."""
+    return (leaf for _, leaf in _paths(rule, ()))
 
 
 def leaves(rule: Rule) -> int:
@@ -219,9 +235,14 @@ def leaves(rule: Rule) -> int:
     return 1 if isinstance(rule, Leaf) else leaves(rule.below) + leaves(rule.above)
 
 
+def _listed(leaf: Leaf) -> str:
+    """The first few kernels of an end."""
+    return ", ".join([*leaf.kernels[:_SHOWN], *(["..."] if len(leaf.kernels) > _SHOWN else [])])
+
+
 def _params(rule: Rule, prefix: str) -> Iterator[tuple[str, Value]]:
     if isinstance(rule, Leaf):
-        yield f"{prefix}kernel", rule.kernel
+        yield f"{prefix}kernels", " ".join(rule.kernels)
         return
     yield f"{prefix}property", rule.property
     yield f"{prefix}threshold", rule.threshold

@@ -5,6 +5,7 @@ What the database has is taken; what it lacks is measured as trials of the layer
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +16,9 @@ from autotune.dispatcher import Property
 from autotune.errors import Rejected, StoreError, StudyError
 from autotune.evaluate import Evaluator
 from autotune.layer_record import History, Progress
+from autotune.nearness import layer_distance
 from autotune.pipeline import Pipeline, cut_off
-from autotune.portfolio import Matrix
+from autotune.portfolio import Floats, Matrix
 from autotune.problem import Layer
 from autotune.space import Admission, BoundTemplate
 from autotune.store import Scope, Store, StudyKey, TemplateRecord, TrialRow
@@ -35,6 +37,10 @@ WIDE = 4
 """Of each layer, the configs tried that may serve the most layers, of those not far behind its best."""
 NEAR = 1.15
 """How many times its layer's best time such a config may take."""
+
+
+ORDER = 0.7
+"""Share of a parameter's distance between two configs that grows with how far apart its values stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +140,27 @@ def build_matrix(
         best_us=np.array([row.best_us for row in rows]),
         leaders=tuple(tuple(positions[config] for config in few) for few in leaders),
         default=0,
+        likeness=_likeness(run.templates, configs),
+        nearness=np.array([[math.exp(-layer_distance(one.problem, two.problem)) for two in layers] for one in layers]),
         values=np.array([[item.of(layer.problem) for item in properties] for layer in layers], dtype=np.int64),
         techniques={name: positions[config] for name, config in techniques.items()},
     )
     return matrix, measured
+
+
+def _likeness(templates: Mapping[str, KernelTemplate], configs: Sequence[Config]) -> Floats:
+    """[configs, configs]; exp(-distance), a parameter adding up to 1: ORDER of it by how far its values stand apart."""
+    alike = np.zeros((len(configs), len(configs)))
+    for name in {config.template for config in configs}:
+        own = np.array([number for number, config in enumerate(configs) if config.template == name])
+        places = []
+        for param in templates[name].params:
+            ordered = sorted(param.values, key=lambda value: (isinstance(value, str), value))
+            scale = max(1, len(ordered) - 1)
+            places.append([ordered.index(configs[number].values()[param.name]) / scale for number in own])
+        apart = np.abs(np.array(places)[:, :, None] - np.array(places)[:, None, :])
+        alike[np.ix_(own, own)] = np.exp(-(ORDER * apart + (1 - ORDER) * (apart > 0)).sum(axis=0))
+    return alike
 
 
 def _row(run: Run, key: StudyKey, layer: Layer, records: Sequence[TemplateRecord]) -> _Row:

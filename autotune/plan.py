@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autotune.dispatch_source import Flat, PropertyTemplate
-from autotune.dispatcher import DEFAULT, Leaf, Property, Rule, Split
+from autotune.dispatcher import DEFAULT, UNSURE, Leaf, Property, Rule, Split
 from autotune.nearness import layer_distance
-from autotune.portfolio import Bools, Floats, Ints, Matrix, candidates, fall_through, lost_us, portfolio, served
+from autotune.portfolio import NOTHING_FITS, Bools, Floats, Ints, Matrix, candidates, heard, lost_us, portfolio, served
 from autotune.thresholds import Costs, best_rule
 
 EVIDENCE = 3
@@ -27,7 +27,7 @@ class Plan:
     """A dispatcher for the layers of a matrix, as positions in it."""
 
     kernels: tuple[int, ...]
-    """configs in the order of falling through"""
+    """configs in the order in which they are tried after those that the rule names"""
     names: tuple[str, ...]
     """of the kernels, then DEFAULT"""
     properties: tuple[Property, ...]
@@ -50,14 +50,13 @@ class Making:
 def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
     """A plan made of some layers and of nothing that only the others suggest."""
     kept = dict.fromkeys([*portfolio(matrix, rows, making.kernels), *making.wanted])
-    kernels = fall_through(matrix, rows, [kernel for kernel in kept if kernel != matrix.default])
+    kernels = tuple(kernel for kernel in kept if kernel != matrix.default)
     names = (*kernel_names(matrix, kernels), DEFAULT)
     columns = matrix.values[list(rows)].T.tolist()
     properties = tuple(item.around(column) for item, column in zip(making.properties, columns, strict=True))
-    plan = Plan(kernels, names, properties, Leaf(names[0]))
-    costs = costs_of(matrix, rows, plan)
+    plan = Plan(kernels, names, properties, UNSURE)
     total = float(matrix.weights[list(rows)] @ matrix.best_us[list(rows)])
-    return Plan(kernels, names, properties, best_rule(costs, making.noise * total))
+    return replace(plan, rule=best_rule(costs_of(matrix, rows, plan), making.noise * total))
 
 
 def kernel_names(matrix: Matrix, kernels: Sequence[int]) -> tuple[str, ...]:
@@ -72,10 +71,19 @@ def kernel_names(matrix: Matrix, kernels: Sequence[int]) -> tuple[str, ...]:
 
 
 def costs_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Costs:
-    """What each kernel of a plan loses on each of some layers when a rule names it."""
-    lost = lost_us(matrix, served(matrix, plan.kernels))[list(rows)]
-    names = tuple(item.name for item in plan.properties)
-    return Costs(names, matrix.values[list(rows)], lost, plan.names)
+    """What rules for a plan's kernels cost some layers."""
+    here, columns = np.array(rows, dtype=np.int64), np.array([*plan.kernels, matrix.default], dtype=np.int64)
+    weights, best = matrix.weights[here], matrix.best_us[here]
+    said, evidence = heard(matrix, np.eye(len(matrix.layers))[here], columns)
+    return Costs(
+        properties=tuple(item.name for item in plan.properties),
+        values=matrix.values[here],
+        kernels=plan.names,
+        lost_us=weights[:, None] * (matrix.times_us[np.ix_(here, columns)] - best[:, None]),
+        nothing_us=weights * NOTHING_FITS * best,
+        said=said,
+        evidence=evidence,
+    )
 
 
 def unsure_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, ...]:
@@ -88,13 +96,17 @@ def unsure_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, 
 
 def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
     """The config that serves each of some layers; -1 where nothing fits."""
-    named = costs_of(matrix, rows, plan).named(plan.rule)
-    last = len(plan.kernels)
-    positions = [
-        last if unsure else int(name) for unsure, name in zip(unsure_rows(matrix, rows, plan), named, strict=True)
-    ]
-    serving = served(matrix, plan.kernels)
-    return tuple(int(serving[row, position]) for row, position in zip(rows, positions, strict=True))
+    columns = dict(zip(plan.names, (*plan.kernels, matrix.default), strict=True))
+    names = [item.name for item in plan.properties]
+    unsure = unsure_rows(matrix, rows, plan)
+    found = []
+    for at, row in enumerate(rows):
+        rule: Rule = UNSURE if unsure[at] else plan.rule
+        while isinstance(rule, Split):
+            rule = rule.below if matrix.values[row, names.index(rule.property)] < rule.threshold else rule.above
+        order = [columns[name] for name in dict.fromkeys([*rule.kernels, *plan.names])]
+        found.append(next((config for config in order if np.isfinite(matrix.times_us[row, config])), -1))
+    return tuple(found)
 
 
 def left_out(matrix: Matrix, rows: Sequence[int], making: Making) -> tuple[int, ...]:
@@ -110,7 +122,7 @@ def others(rows: Sequence[int], row: int) -> list[int]:
 def single_best(matrix: Matrix, rows: Sequence[int]) -> int:
     """The one config that, with the default where it does not fit, loses least over some layers."""
     offered = (*candidates(matrix, rows), matrix.default)
-    losses = [lost_us(matrix, served(matrix, (config,))[:, 0])[list(rows)].sum() for config in offered]
+    losses = [lost_us(matrix, served(matrix, (config, matrix.default)))[list(rows)].sum() for config in offered]
     return offered[int(np.argmin(losses))]
 
 
@@ -125,23 +137,21 @@ def nearest(matrix: Matrix, rows: Sequence[int], row: int) -> int:
 
 
 def without_unsure_ends(matrix: Matrix, rows: Sequence[int], plan: Plan, left_out_configs: Sequence[int]) -> Plan:
-    """The plan with the default at each end where layers left out lost more than the default would have lost."""
-    costs = costs_of(matrix, rows, plan)
+    """The plan with the default first at each end where layers left out lost more than the default would have lost."""
     serving = np.full(len(matrix.layers), -1, dtype=np.int64)
     serving[list(rows)] = left_out_configs
     lost = lost_us(matrix, serving)[list(rows)]
     of_default = lost_us(matrix, np.full(len(matrix.layers), matrix.default))[list(rows)]
+    values, names = matrix.values[list(rows)], [item.name for item in plan.properties]
 
     def replaced(rule: Rule, here: Ints) -> Rule:
         if isinstance(rule, Leaf):
             unsure = len(here) >= EVIDENCE and lost[here].sum() > of_default[here].sum()
-            return Leaf(DEFAULT) if unsure else rule
-        below = costs.values[here, costs.properties.index(rule.property)] < rule.threshold
-        return Split(
-            rule.property, rule.threshold, replaced(rule.below, here[below]), replaced(rule.above, here[~below])
-        )
+            return UNSURE if unsure else rule
+        below = values[here, names.index(rule.property)] < rule.threshold
+        return replace(rule, below=replaced(rule.below, here[below]), above=replaced(rule.above, here[~below]))
 
-    return Plan(plan.kernels, plan.names, plan.properties, replaced(plan.rule, np.arange(len(rows))))
+    return replace(plan, rule=replaced(plan.rule, np.arange(len(rows))))
 
 
 def flat(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Flat, ...]:

@@ -21,6 +21,12 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+LEAST_REGRET, MOST_REGRET = -0.4, 3.0
+"""Regrets that are told apart when configs are compared: what is beyond is no kernel to choose, or a mistake."""
+PRIOR = 0.4
+"""Log regret that is expected of a config of which nothing is known."""
+PRIOR_WEIGHT = 0.05
+"""How much that counts, as a share of what a layer says of itself."""
 NOTHING_FITS = 10.0
 """Regret that a layer counts with when no kernel may serve it: it is left to be tuned."""
 
@@ -43,6 +49,10 @@ class Matrix:
     """the safe default among the configs"""
     values: Ints
     """[layers, properties]; what thresholds may ask for"""
+    likeness: Floats
+    """[configs, configs]; 1 for the same, less the more two configs of a family differ, 0 for other families"""
+    nearness: Floats
+    """[layers, layers]; 1 for the same layer, less the farther two are apart"""
     techniques: Mapping[str, int] = field(default_factory=dict)
     """the config of each technique that the study's rules name"""
 
@@ -67,71 +77,61 @@ def candidates(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
     return tuple(config for config in suggested if not matrix.failed[list(rows), config].any())
 
 
+def heard(matrix: Matrix, weights: Floats, of: Ints) -> tuple[Floats, Floats]:
+    """What layers, weighted [..., layers], and like configs say of configs: [..., of] log regrets, and how much."""
+    serves = np.isfinite(matrix.regrets)
+    logs = np.where(serves, np.log1p(np.clip(np.where(serves, matrix.regrets, 0.0), LEAST_REGRET, MOST_REGRET)), 0.0)
+    alike = matrix.likeness[of].T
+    return weights @ logs @ alike, weights @ serves.astype(np.float64) @ alike
+
+
+def expected(said: Floats, evidence: Floats) -> Floats:
+    """Log regrets to expect, of what was heard; PRIOR where little was."""
+    logs: Floats = (said + PRIOR_WEIGHT * PRIOR) / (evidence + PRIOR_WEIGHT)
+    return logs
+
+
 def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]:
     """At most so many configs beside the default, in the order in which they were chosen.
 
     Each is the one that takes away the most weighted regret of the layers, if each layer had the best of those chosen
-    that may serve it; regret counts by its logarithm, so that no single layer decides. What a config does for the only
-    layer that suggests it says nothing of others, so it counts only once nothing else is gained.
+    that may serve it. A config's regret on a layer is taken to lie halfway between what was measured and what the other
+    layers, the nearer the more, and like configs lead to expect: what was measured alone says little of layers to come.
+    Regrets count by their logarithm, so that no single layer decides.
     """
     offered = np.array(candidates(matrix, rows), dtype=np.int64)
     if not len(offered):
         return ()
-    weights = matrix.weights[list(rows)]
-    for_others = np.where(_alone(matrix, rows, offered), np.inf, matrix.regrets[list(rows)][:, offered])
+    here = np.array(rows, dtype=np.int64)
+    near = np.zeros((len(here), len(matrix.layers)))
+    near[:, here] = matrix.nearness[np.ix_(here, here)] * (1 - np.eye(len(here)))
+    measured = np.log1p(np.clip(matrix.regrets[np.ix_(here, offered)], LEAST_REGRET, MOST_REGRET))
+    cost = (measured + expected(*heard(matrix, near, offered))) / 2
+    cost[~np.isfinite(matrix.regrets[np.ix_(here, offered)])] = np.inf
+    having = np.log1p(np.minimum(matrix.regrets[here, matrix.default], NOTHING_FITS))
+    weights = matrix.weights[here]
     chosen: list[int] = []
-    for regrets in (for_others, matrix.regrets[list(rows)][:, offered]):
-        cost = np.log1p(np.minimum(regrets, NOTHING_FITS))
-        having = np.log1p(np.minimum(matrix.regrets[list(rows), matrix.default], NOTHING_FITS))
-        having = np.minimum(having, cost[:, chosen].min(axis=1, initial=np.inf))
-        while len(chosen) < most:
-            gains = weights @ np.maximum(having[:, None] - cost, 0)
-            best = int(np.argmax(gains))
-            if gains[best] <= 0:
-                break
-            chosen.append(best)
-            having = np.minimum(having, cost[:, best])
-    return tuple(int(offered[config]) for config in chosen)
+    while len(chosen) < most:
+        gains = weights @ np.maximum(having[:, None] - cost, 0)
+        best = int(np.argmax(gains))
+        if gains[best] <= 0:
+            break
+        chosen.append(int(offered[best]))
+        having = np.minimum(having, cost[:, best])
+    return tuple(chosen)
 
 
-def _alone(matrix: Matrix, rows: Sequence[int], offered: Ints) -> Bools:
-    """[rows, offered]; where a layer is the only one that suggests a config."""
-    suggests = np.array([np.isin(offered, matrix.leaders[row]) for row in rows])
-    alone: Bools = suggests & (suggests.sum(axis=0) == 1)
-    return alone
-
-
-def fall_through(matrix: Matrix, rows: Sequence[int], kernels: Sequence[int]) -> tuple[int, ...]:
-    """The kernels in the order of their mean regret where they may serve: what is passed on to is best on the whole."""
-
-    def mean(kernel: int) -> float:
-        regrets, weights = matrix.regrets[list(rows), kernel], matrix.weights[list(rows)]
-        serves = np.isfinite(regrets)
-        return float(np.average(regrets[serves], weights=weights[serves])) if serves.any() else NOTHING_FITS
-
-    return tuple(sorted(kernels, key=mean))
-
-
-def served(matrix: Matrix, kernels: Sequence[int]) -> Ints:
-    """[layers, kernels + 1]; the config that serves a layer when a rule names a kernel, or the default (the last).
-
-    What may not serve is passed over for the kernels in their order, then the default; -1 where nothing fits.
-    """
-    order = [*kernels, matrix.default]
-    fits = np.isfinite(matrix.times_us[:, order])
-    found = np.empty((len(matrix.layers), len(order)), dtype=np.int64)
-    for position in range(len(order)):
-        tried = [position, *(other for other in range(len(order)) if other != position)]
-        first = np.argmax(fits[:, tried], axis=1)
-        found[:, position] = np.where(fits.any(axis=1), np.array(order)[np.array(tried)[first]], -1)
+def served(matrix: Matrix, order: Sequence[int]) -> Ints:
+    """[layers]; the first of these configs that may serve each layer, -1 where none may."""
+    fits = np.isfinite(matrix.times_us[:, list(order)])
+    found: Ints = np.where(fits.any(axis=1), np.array(order)[np.argmax(fits, axis=1)], -1)
     return found
 
 
 def lost_us(matrix: Matrix, configs: Ints) -> Floats:
-    """Microseconds lost over each layer's best, weighted, where [layers, ...] configs serve; -1: nothing does."""
-    rows = np.arange(len(matrix.layers)).reshape((-1,) + (1,) * (configs.ndim - 1))
-    best = matrix.best_us.reshape(rows.shape)
+    """[layers]; microseconds lost over each layer's best, weighted, where configs serve; -1: nothing does."""
+    rows = np.arange(len(matrix.layers))
     times = np.where(configs < 0, np.inf, matrix.times_us[rows, np.maximum(configs, 0)])
-    times = np.where(np.isfinite(times), times, (1 + NOTHING_FITS) * best)
-    lost: Floats = matrix.weights.reshape(rows.shape) * (times - best)
+    times = np.where(np.isfinite(times), times, (1 + NOTHING_FITS) * matrix.best_us)
+    lost: Floats = matrix.weights * (times - matrix.best_us)
     return lost

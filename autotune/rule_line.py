@@ -28,7 +28,7 @@ from autotune.rule_space import RuleSpace
 from autotune.search import Search
 from autotune.space import Admission, BoundTemplate
 from autotune.store import SubjectScope
-from autotune.thresholds import simplest
+from autotune.thresholds import grown, simplest
 from autotune.trial import Config, Outcome, Timing, Trial
 
 EXACT = "exact"
@@ -92,7 +92,7 @@ class RuleLine:
 
         The search proposes `trials` rules of at most one threshold; a space no larger than that is walked whole.
         """
-        exact = dict.fromkeys([self.plan.rule, self._best_point()], EXACT)
+        exact = dict.fromkeys([self.plan.rule, grown(self.costs, 1, 1)], EXACT)
         first = {**exact, **named}
         points = {point: by for rule, by in first.items() if (point := self.space.point(rule)) is not None}
         study = self.run_of.study
@@ -133,11 +133,6 @@ class RuleLine:
             )
         best = float(self.matrix.weights[self.rows] @ self.matrix.best_us[self.rows])
         return correct[simplest(self.costs, list(correct), noise * best)]
-
-    def _best_point(self) -> Rule:
-        """The rule of at most one threshold that loses least."""
-        rules = [self.space.rule(self.space.config(row)) for row in range(len(self.space.rows))]
-        return min(rules, key=self.costs.of)
 
     def _kernels(self) -> tuple[PortfolioKernel, ...]:
         """The plan's kernels and the default, each with its predicate."""

@@ -1,6 +1,7 @@
 """matrix -> search: the rules of at most one threshold as a search space, whose configs the project's search proposes.
 
-A threshold takes only the values between neighbouring layers, and its two sides name different kernels.
+A threshold takes only the values between neighbouring layers, and its two sides begin with different kernels; what is
+tried after these follows from the layers of the side.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.dispatcher import FAMILY, Leaf, Rule, Split
-from autotune.thresholds import Costs, between
+from autotune.thresholds import Costs
 from autotune.trial import Config, Value
 
 NONE = "none"
@@ -33,14 +34,15 @@ class RuleSpace:
     complete = True
 
     def __init__(self, costs: Costs) -> None:
-        gaps = [(costs.properties[position], between(low, high)) for position, low, high in costs.gaps()]
+        self._costs = costs
+        gaps = list(costs.gaps())
         thresholds = tuple(sorted({0, *(threshold for _, threshold in gaps)}))
         properties = (NONE, *dict.fromkeys(name for name, _ in gaps))
         self.params = (
             RuleParam("property", properties),
             RuleParam("threshold", thresholds),
-            RuleParam("below_kernel", costs.kernels),
-            RuleParam("above_kernel", costs.kernels),
+            RuleParam("below_first", costs.kernels),
+            RuleParam("above_first", costs.kernels),
         )
         kernels = range(len(costs.kernels))
         rows = [(0, thresholds.index(0), kernel, kernel) for kernel in kernels]
@@ -79,19 +81,21 @@ class RuleSpace:
     def rule(self, config: Config) -> Rule:
         """The rule that a config of this space is."""
         values = config.values()
-        below, above = Leaf(str(values["below_kernel"])), Leaf(str(values["above_kernel"]))
-        if values["property"] == NONE:
-            return below
-        return Split(str(values["property"]), int(values["threshold"]), below, above)
+        name, threshold = str(values["property"]), int(values["threshold"])
+        first, second = str(values["below_first"]), str(values["above_first"])
+        if name == NONE:
+            return self._costs.leaf(first)
+        below = self._costs.below(name, threshold)
+        return Split(name, threshold, self._costs.part(below).leaf(first), self._costs.part(~below).leaf(second))
 
     def point(self, rule: Rule) -> Config | None:
         """The config that is a rule; None for a rule of more thresholds, or of values between the same layers."""
         match rule:
-            case Leaf(kernel):
-                values: tuple[Value, ...] = (NONE, 0, kernel, kernel)
-            case Split(name, threshold, Leaf(below), Leaf(above)):
-                values = (name, threshold, below, above)
+            case Leaf((first, *_)):
+                values: tuple[Value, ...] = (NONE, 0, first, first)
+            case Split(name, threshold, Leaf((first, *_)), Leaf((second, *_))):
+                values = (name, threshold, first, second)
             case _:
                 return None
         config = Config(FAMILY, tuple(zip((param.name for param in self.params), values, strict=True)))
-        return None if self.row_of(config) is None else config
+        return None if self.row_of(config) is None or self.rule(config) != rule else config

@@ -2,20 +2,25 @@
 
 What is counted is time, each layer's weighted by how often the network runs it, and never the layers that are given
 another kernel than their best: a threshold does not move for two kernels that are as fast as each other.
+
+At each end of a rule the kernels are tried in an order: first what is expected to lose least on layers like those that
+end there, by what these and like configs say.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from autotune.dispatcher import Leaf, Rule, Split, leaves
-from autotune.portfolio import Floats, Ints
+from autotune.portfolio import Floats, Ints, expected
 
+DEPTH = 3
+"""Thresholds in a row, at most."""
 SHARE = 10
 """Each side of a threshold has at least one in so many of the layers, rounded down."""
 
@@ -27,31 +32,48 @@ class Costs:
     properties: tuple[str, ...]
     values: Ints
     """[layers, properties]"""
-    lost_us: Floats
-    """[layers, kernels]; when the rule names a kernel"""
     kernels: tuple[str, ...]
+    lost_us: Floats
+    """[layers, kernels]; weighted, when the kernel serves the layer; infinite where it may not"""
+    nothing_us: Floats
+    """[layers]; the same when nothing does"""
+    said: Floats
+    """[layers, kernels]; what each layer says of each kernel and those like it: log regrets"""
+    evidence: Floats
+    """[layers, kernels]; how much it says"""
+
+    def leaf(self, first: str | None = None) -> Leaf:
+        """The kernels in the order for these layers, another one first if asked for."""
+        order = np.argsort(expected(self.said.sum(axis=0), self.evidence.sum(axis=0)), kind="stable")
+        names = [self.kernels[position] for position in order]
+        return Leaf(tuple(dict.fromkeys([*([first] if first else []), *names])))
 
     def of(self, rule: Rule) -> float:
         """Weighted microseconds that a rule loses."""
-        return float(self.lost_us[np.arange(len(self.values)), self.named(rule)].sum())
-
-    def named(self, rule: Rule) -> Ints:
-        """[layers]; the position of the kernel that the rule names."""
         if isinstance(rule, Leaf):
-            return np.full(len(self.values), self.kernels.index(rule.kernel), dtype=np.int64)
-        below = self.values[:, self.properties.index(rule.property)] < rule.threshold
-        return np.where(below, self.named(rule.below), self.named(rule.above))
+            order = [self.kernels.index(name) for name in rule.kernels]
+            lost = self.lost_us[:, order]
+            fits = np.isfinite(lost)
+            first = lost[np.arange(len(lost)), np.argmax(fits, axis=1)]
+            return float(np.where(fits.any(axis=1), first, self.nothing_us).sum())
+        below = self.below(rule.property, rule.threshold)
+        return self.part(below).of(rule.below) + self.part(~below).of(rule.above)
 
-    def part(self, rows: Ints) -> Costs:
+    def below(self, name: str, threshold: int) -> np.typing.NDArray[np.bool_]:
+        """[layers]; which lie below a threshold."""
+        found: np.typing.NDArray[np.bool_] = self.values[:, self.properties.index(name)] < threshold
+        return found
+
+    def part(self, rows: np.typing.NDArray[np.bool_]) -> Costs:
         """The same of some of the layers."""
-        return Costs(self.properties, self.values[rows], self.lost_us[rows], self.kernels)
+        names = ("values", "lost_us", "nothing_us", "said", "evidence")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
-    def gaps(self) -> Iterator[tuple[int, int, int]]:
-        """Every property's position with two values that are neighbours among the layers."""
-        for position in range(len(self.properties)):
-            distinct = np.unique(self.values[:, position])
-            for low, high in pairwise(distinct.tolist()):
-                yield position, low, high
+    def gaps(self) -> Iterator[tuple[str, int]]:
+        """Every threshold that tells two neighbouring layers apart: the property and the value."""
+        for position, name in enumerate(self.properties):
+            for low, high in pairwise(np.unique(self.values[:, position]).tolist()):
+                yield name, between(low, high)
 
 
 def between(low: int, high: int) -> int:
@@ -59,71 +81,33 @@ def between(low: int, high: int) -> int:
     return max(low + 1, min(high, round(math.sqrt(max(low, 0.5) * high))))
 
 
-def best_leaf(costs: Costs) -> Leaf:
-    """The kernel that loses least when it comes first for all layers; the earlier one of equals."""
-    return Leaf(costs.kernels[int(np.argmin(costs.lost_us.sum(axis=0)))])
+def grown(costs: Costs, depth: int, least: int) -> Rule:
+    """A tree of at most so many thresholds in a row, each the one that loses least when the rule ends beneath it.
 
-
-def best_split(costs: Costs, least: int) -> Rule:
-    """The single threshold that loses least, with at least `least` layers on each side; else one kernel."""
-    best = best_leaf(costs)
-    lost, found = costs.of(best), None
-    for position, name in enumerate(costs.properties):
-        order = np.argsort(costs.values[:, position], kind="stable")
-        values = costs.values[order, position]
-        below = np.cumsum(costs.lost_us[order], axis=0)
-        total = below[-1] - below
-        both = below.min(axis=1) + total.min(axis=1)
-        cuts = np.flatnonzero(values[:-1] < values[1:])
-        cuts = cuts[(cuts + 1 >= least) & (len(values) - cuts - 1 >= least)]
-        if len(cuts) and both[cuts].min() < lost:
-            cut = int(cuts[np.argmin(both[cuts])])
-            lost, found = float(both[cut]), (name, int(values[cut]), int(values[cut + 1]), below[cut], total[cut])
-    if found is None:
+    Each side of a threshold has at least `least` layers. Where no threshold loses less than none, there is none.
+    """
+    best: Rule = costs.leaf()
+    if depth == 0 or len(costs.values) < 2 * least:
         return best
-    name, low, high, under, over = found
-    first, second = (Leaf(costs.kernels[int(np.argmin(side))]) for side in (under, over))
-    return Split(name, between(low, high), first, second)
-
-
-def best_pair(costs: Costs, least: int) -> Rule:
-    """The tree of at most two thresholds in a row that loses least; each side has at least `least` layers."""
-    best: Rule = best_split(costs, least)
     lost = costs.of(best)
-    for position, low, high in costs.gaps():
-        below = costs.values[:, position] <= low
+    for name, threshold in costs.gaps():
+        below = costs.below(name, threshold)
         if min(below.sum(), (~below).sum()) < least:
             continue
-        sides = [costs.part(np.flatnonzero(side)) for side in (below, ~below)]
-        first, second = (best_split(side, least) for side in sides)
-        both = sides[0].of(first) + sides[1].of(second)
-        if both < lost:
-            lost, best = both, Split(costs.properties[position], between(low, high), first, second)
-    return merged(best)
-
-
-def grown(costs: Costs, rule: Rule, least: int) -> Rule:
-    """A tree whose two sides are made anew, each of at most two thresholds in a row."""
-    if isinstance(rule, Leaf):
-        return rule
-    below = costs.values[:, costs.properties.index(rule.property)] < rule.threshold
-    first, second = (best_pair(costs.part(np.flatnonzero(side)), least) for side in (below, ~below))
-    return merged(Split(rule.property, rule.threshold, first, second))
-
-
-def merged(rule: Rule) -> Rule:
-    """The rule without thresholds whose two sides are the same."""
-    if isinstance(rule, Leaf):
-        return rule
-    below, above = merged(rule.below), merged(rule.above)
-    return below if below == above else Split(rule.property, rule.threshold, below, above)
+        rule = Split(name, threshold, costs.part(below).leaf(), costs.part(~below).leaf())
+        if costs.of(rule) < lost:
+            lost, best = costs.of(rule), rule
+    if isinstance(best, Leaf):
+        return best
+    below = costs.below(best.property, best.threshold)
+    first, second = (grown(costs.part(side), depth - 1, least) for side in (below, ~below))
+    return replace(best, below=first, above=second)
 
 
 def best_rule(costs: Costs, within_us: float) -> Rule:
-    """The simplest rule that loses no more than `within_us` over the best: one kernel, a threshold, or a tree."""
+    """The simplest rule that loses no more than `within_us` over the best: one order, a threshold, or a tree."""
     least = max(1, len(costs.values) // SHARE)
-    pair = best_pair(costs, least)
-    return simplest(costs, [best_leaf(costs), best_split(costs, least), pair, grown(costs, pair, least)], within_us)
+    return simplest(costs, [grown(costs, depth, least) for depth in range(DEPTH + 1)], within_us)
 
 
 def simplest(costs: Costs, rules: Sequence[Rule], within_us: float) -> Rule:

@@ -21,6 +21,8 @@ _ODD: tuple[Mapping[str, int | str], ...] = (
     {"dtype": "f16"},
     {"dtype": "bf16"},
     {"layout": "nhwc"},
+    {"layout": "nhwc", "dtype": "f16"},
+    {"layout": "nhwc", "dtype": "bf16"},
 )
 
 

@@ -33,17 +33,17 @@ def dispatcher() -> Dispatcher:
     kernels = []
     for name, template in load_templates().items():
         bounds = (BoundTemplate(template, problem, H200) for problem in ASKED)
-        bound = next(bound for bound in bounds if bound.supported)
-        config = SearchSpace(bound, most_rows=0, sampled_rows=1).default
-        if config is not None:
+        bound = next((bound for bound in bounds if bound.supported), None)
+        config = None if bound is None else SearchSpace(bound, most_rows=0, sampled_rows=1).default
+        if bound is not None and config is not None:
             kernels.append(PortfolioKernel(name, config, predicate(bound, config)))
     kernels.sort(key=lambda kernel: sum(map(kernel.predicate.holds, ASKED)))
     names = [kernel.name for kernel in kernels]
     rule = Split(
         "k",
         13,
-        Split("taps", 9, Leaf(names[-1]), Split("k", 5, Leaf(names[1]), Leaf("default"))),
-        Split("intensity", 20, Leaf(names[2]), Split("pixels", 1000, Leaf(names[3]), Leaf(names[4]))),
+        Split("taps", 9, Leaf((names[-1],)), Split("k", 5, Leaf((names[1],)), Leaf(("default",)))),
+        Split("intensity", 20, Leaf((names[2],)), Split("pixels", 1000, Leaf((names[3],)), Leaf((names[4],)))),
     )
     return Dispatcher(
         tuple(item.around([item.plain.of(USUAL)]) if item.name == "c" else item.plain for item in TEMPLATE.properties),
@@ -80,7 +80,7 @@ def test_the_compiled_dispatcher_chooses_as_its_record_does(dispatcher: Dispatch
 def test_a_threshold_that_is_off_by_one_is_seen(dispatcher: Dispatcher, cxx: str) -> None:
     wrong = dataclasses.replace(TEMPLATE, text=TEMPLATE.text.replace("    ${line}", "    ${line | replace('<', '<=')}"))
     assert wrong.text != TEMPLATE.text
-    rule = Split("k", 12, Leaf("direct"), Leaf("default"))
+    rule = Split("k", 12, Leaf(("direct",)), Leaf(("default",)))
     plain = dataclasses.replace(dispatcher, rule=rule, properties=tuple(item.plain for item in TEMPLATE.properties))
     expected = recorded_choices(plain, ASKED)
     assert compiled_choices(plain, ASKED, cxx, TEMPLATE) == expected

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from autotune.compile import Binary, Target
+from autotune.choices import Choices, ChoicesRequest
+from autotune.compile import Binary, Program, Target
 from autotune.device import Launch, Sample
 from autotune.devices.host import HostDevice, HostModule, HostOptions
 from autotune.devices.host_compile import compile_host
@@ -115,4 +116,20 @@ def test_contenders_are_timed_alike_when_one_of_them_is_short(cxx: str) -> None:
     answer = session.answer(FinalsRequest(kernels, (), "cold", 0.05, 0))
     assert isinstance(answer, FinalsTimings)
     assert [timing.passes for timing in answer.timings] == [32, 32]
+    device.close()
+
+
+PICKS = """
+extern "C" __global__ void picks(const long long* table, int* choices, int count) {
+    const int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < count) choices[at] = static_cast<int>(table[2 * at] - table[2 * at + 1]);
+}
+"""
+
+
+def test_a_dispatcher_is_asked_for_every_row_of_a_table(cxx: str) -> None:
+    device, session = opened(cxx, short_us=0.0)
+    binary = compile_host(Program(PICKS, ("picks",)), TARGET, cxx=cxx)
+    table = tuple((3 * row, 2 * row + 1) for row in range(100))
+    assert session.answer(ChoicesRequest(binary, table)) == Choices(tuple(row - 1 for row in range(100)))
     device.close()

@@ -323,7 +323,7 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
             (),
             (PortfolioKernel("few", slowest.trial.config, Predicate(())),),
             PortfolioKernel("default", best.row.trial.config, Predicate(())),
-            Leaf("few"),
+            Leaf(("few",)),
         )
         (study,) = store.studies()
         layers = (best.layer, dataclasses.replace(best.layer, name="other", problem=best.layer.problem.with_n(1)))

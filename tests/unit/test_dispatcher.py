@@ -30,7 +30,7 @@ def dispatcher(rule: Rule) -> Dispatcher:
     )
 
 
-RULE = Split("k", 13, Leaf("few"), Split("pixels", 1000, Leaf("fours"), Leaf("few")))
+RULE = Split("k", 13, Leaf(("few",)), Split("pixels", 1000, Leaf(("fours",)), Leaf(("few",))))
 
 
 def chosen(
@@ -49,6 +49,13 @@ def test_the_rule_names_the_kernel_and_what_does_not_fit_is_passed_over() -> Non
     assert chosen(made, k=22) == (DEFAULT, False, ("fours", "few"))
 
 
+def test_each_end_has_an_order_of_its_own() -> None:
+    made = dispatcher(Split("k", 13, Leaf((DEFAULT, "few")), Leaf(("few", DEFAULT))))
+    assert chosen(made, k=12) == (DEFAULT, True, ())
+    assert chosen(made, k=14) == ("few", False, ())
+    assert chosen(made, k=20) == (DEFAULT, False, ("few",))
+
+
 def test_what_is_unlike_the_measured_layers_gets_the_default() -> None:
     made = dispatcher(RULE)
     assert chosen(made, k=128) == ("fours", False, ())
@@ -58,11 +65,11 @@ def test_what_is_unlike_the_measured_layers_gets_the_default() -> None:
 
 
 def test_an_unsure_end_gets_the_default() -> None:
-    assert chosen(dispatcher(Split("k", 13, Leaf(DEFAULT), Leaf("few"))), k=12) == (DEFAULT, True, ())
+    assert chosen(dispatcher(Split("k", 13, Leaf((DEFAULT,)), Leaf(("few",)))), k=12) == (DEFAULT, True, ())
 
 
 def test_nothing_fits() -> None:
-    made = dataclasses.replace(dispatcher(Leaf("fours")), kernels=(kernel("fours", "k % 4 == 0"),))
+    made = dataclasses.replace(dispatcher(Leaf(("fours",))), kernels=(kernel("fours", "k % 4 == 0"),))
     made = dataclasses.replace(made, properties=(Property("k", "k"),))
     assert chosen(made, k=1) == (None, False, ("fours", DEFAULT))
     assert [one.predicate.refusal(dataclasses.replace(PROBLEM, k=1)) for one in made.all_kernels] == [
@@ -88,15 +95,15 @@ def test_it_survives_being_written_down() -> None:
     ("rule", "complaint"),
     [
         (
-            Split("k", 13, Split("k", 13, Leaf("few"), Leaf("fours")), Leaf("few")),
+            Split("k", 13, Split("k", 13, Leaf(("few",)), Leaf(("fours",))), Leaf(("few",))),
             "k < 13 is asked where k is below 13",
         ),
         (
-            Split("k", 13, Leaf("few"), Split("k", 8, Leaf("few"), Leaf("fours"))),
+            Split("k", 13, Leaf(("few",)), Split("k", 8, Leaf(("few",)), Leaf(("fours",)))),
             "k < 8 is asked where k is at least 13",
         ),
-        (Leaf("many"), "names the kernel 'many', which it does not have"),
-        (Split("maps", 13, Leaf("few"), Leaf("fours")), "asks for 'maps'; there are k, pixels"),
+        (Leaf(("many",)), "names the kernel 'many', which it does not have"),
+        (Split("maps", 13, Leaf(("few",)), Leaf(("fours",))), "asks for 'maps'; there are k, pixels"),
     ],
 )
 def test_thresholds_out_of_order_and_unknown_names_are_refused(rule: Rule, complaint: str) -> None:
@@ -112,5 +119,5 @@ def test_a_record_that_is_none_is_refused(text: str) -> None:
 
 
 def test_a_rule_without_an_end_is_refused() -> None:
-    with pytest.raises(StudyError, match="lacks above_kernel, or above_property and above_threshold"):
-        rule_of({"property": "k", "threshold": 13, "below_kernel": "few"})
+    with pytest.raises(StudyError, match="lacks above_kernels, or above_property and above_threshold"):
+        rule_of({"property": "k", "threshold": 13, "below_kernels": "few"})

@@ -115,7 +115,7 @@ def dispatcher_of(threshold: int = 17) -> Dispatcher:
         properties=(Property("k", "k", 6, 48),),
         kernels=(PortfolioKernel("direct_1", config_of(1), serves),),
         default=PortfolioKernel(DEFAULT, config_of(0), Predicate(())),
-        rule=Split("k", threshold, Leaf("direct_1"), Leaf(DEFAULT)),
+        rule=Split("k", threshold, Leaf(("direct_1",)), Leaf((DEFAULT,))),
     )
 
 
