@@ -239,6 +239,7 @@ constexpr int STAGE_CHUNKS = 200;
 constexpr int OUTPUT_PITCH = 8;  // elements of a pixel's staged outputs: rows of a product in different banks
 constexpr int MAPS = MAP_TILES * 8 < K ? MAP_TILES * 8 : K;  // of a warp
 constexpr int STORE_VEC = 8;
+constexpr int VECTORS = (MAPS + STORE_VEC - 1) / STORE_VEC, STORES = (16 * VECTORS + 31) / 32;  // of a pixel, of a lane and row
 
 struct alignas(16) Chunk {
     Bits at[8];
@@ -394,12 +395,19 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
     packed_w += static_cast<int>(blockIdx.y) * (CUTS * CUT_FILTERS);
     Chunk* const block_filters = staged + STAGES * STAGE_CHUNKS;
     for (int i = thread; i < CUTS * CUT_FILTERS; i += THREADS) copy_async<16>(block_filters + i, packed_w + i);
-    T* const outputs = reinterpret_cast<T*>(block_filters + CUTS * CUT_FILTERS) + warp * (16 * OUTPUT_PITCH);
+    T* const outputs = reinterpret_cast<T*>(block_filters + CUTS * CUT_FILTERS) + warp * (2 * 16 * OUTPUT_PITCH);
     const int first_map = (static_cast<int>(blockIdx.y) * BLOCK_TILES + group * MAP_TILES) * 8;
 
-    const unsigned index = warp % WARPS_Q * 16 + threadIdx.x % 16;
-    const Column column(min(index, COLUMNS - 1u));
-    const int column_input = column.input(), column_output = index < COLUMNS ? column.output() : -1;
+    const unsigned first_column = warp % WARPS_Q * 16;
+    const int column_input = Column(min(first_column + threadIdx.x % 16, COLUMNS - 1u)).input();
+    int output_at[STORES];  // what this lane stores of a row, seen from the unit's outputs; -1 for nothing
+#pragma unroll
+    for (int i = 0; i < STORES; ++i) {
+        const unsigned vector = i * 32 + threadIdx.x % 32, column = first_column + vector / VECTORS;
+        const int map = static_cast<int>(vector % VECTORS) * STORE_VEC;
+        const bool there = vector < 16 * VECTORS && column < COLUMNS && first_map + map < K;
+        output_at[i] = there ? Column(column).output() + map : -1;
+    }
 
     const unsigned units = (static_cast<unsigned>(n) + IMAGES - 1) / IMAGES * (BANDS * STRIPS);
 
@@ -460,13 +468,13 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
 
-        // A warp stages the outputs of 16 columns of a row and stores them in order.
+        // A warp stages the outputs of 16 columns of a row and stores them in order, a row here and the next one there.
         const Unit to(unit);
         const unsigned left = min(IMAGES, n - to.image) * (P * Q * K);
         T* const unit_outputs = y + ((static_cast<long long>(to.image) * P + to.row) * Q + to.column) * K + first_map;
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
-            __syncwarp();
+            T* const row_outputs = outputs + i % 2 * (16 * OUTPUT_PITCH);
 #pragma unroll
             for (int j = 0; j < MAP_TILES; ++j) {
                 const int map = j * 8 + lane % 4 * 2;
@@ -475,24 +483,20 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
                     Neighbours<T, 2> pair;
 #pragma unroll
                     for (int v = 0; v < 2; ++v) {
-                        const float sum = sums[i][j][2 * l + v];
-                        pair.at[v] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(sum, bias, min(first_map + map + v, K - 1)));
+                        const int at = min(first_map + map + v, K - 1);
+                        pair.at[v] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(sums[i][j][2 * l + v], bias, at));
                     }
-                    *reinterpret_cast<Neighbours<T, 2>*>(outputs + (l * 8 + lane / 4) * OUTPUT_PITCH + map) = pair;
+                    *reinterpret_cast<Neighbours<T, 2>*>(row_outputs + (l * 8 + lane / 4) * OUTPUT_PITCH + map) = pair;
                 }
             }
             __syncwarp();
-            constexpr int VECTORS = (MAPS + STORE_VEC - 1) / STORE_VEC;
-            using Vector = Neighbours<T, STORE_VEC>;
 #pragma unroll
-            for (int pass = 0; pass < (16 * VECTORS + 31) / 32; ++pass) {
-                const unsigned v = pass * 32 + threadIdx.x % 32;
-                const int stored = static_cast<int>(v / VECTORS), map = static_cast<int>(v % VECTORS) * STORE_VEC;
-                const int at = __shfl_sync(0xffffffffu, column_output, stored);
-                if (v >= 16 * VECTORS || static_cast<unsigned>(at) >= left) continue;
-                if (K % (8 * BLOCK_TILES) != 0 && first_map + map >= K) continue;
-                *reinterpret_cast<Vector*>(unit_outputs + at + i * (Q * K) + map) =
-                    *reinterpret_cast<const Vector*>(outputs + stored * OUTPUT_PITCH + map);
+            for (int v = 0; v < STORES; ++v) {
+                if (static_cast<unsigned>(output_at[v]) >= left) continue;
+                using Vector = Neighbours<T, STORE_VEC>;
+                const int vector = v * 32 + lane;
+                const T* const from = row_outputs + vector / VECTORS * OUTPUT_PITCH + vector % VECTORS * STORE_VEC;
+                *reinterpret_cast<Vector*>(unit_outputs + output_at[v] + i * (Q * K)) = *reinterpret_cast<const Vector*>(from);
             }
         }
     }
