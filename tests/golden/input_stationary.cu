@@ -243,13 +243,15 @@ __device__ __forceinline__ void compute(float (&sum)[ROWS][COLUMNS], const float
     }
 }
 
-// Stages them.
-__device__ __forceinline__ void stage(float* output, const float (&sum)[ROWS][COLUMNS], const float* __restrict__ bias,
-                                      int map) {
+// Stages them, but for rows and columns that the tile before has.
+__device__ __forceinline__ void stage(float* output, const float (&sum)[ROWS][COLUMNS], int first_row, int first_column,
+                                      const float* __restrict__ bias, int map) {
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
+        if (BAND_P % ROWS != 0 && i < first_row) continue;
 #pragma unroll
         for (int j = 0; j < COLUMNS; j += STORE) {
+            if (Q % COLUMNS != 0 && j < first_column) continue;
             Outputs stored;
 #pragma unroll
             for (int l = 0; l < STORE; ++l) stored.at[l] = epilogue<WITH_BIAS, WITH_RELU>(sum[i][j + l], bias, map);
@@ -297,10 +299,10 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
     }
     __syncthreads();
 
-    // The last tiles of rows and columns move up to end with the band, and threads behind the last tile compute it, too:
-    // outputs of two threads are the same.
-    const int tile = min(thread, TILES - 1);
-    const int row = min(tile / TILES_Q * ROWS, BAND_P - ROWS), column = min(tile % TILES_Q * COLUMNS, Q - COLUMNS);
+    // The last tiles of rows and columns move up to end with the band, and begin with outputs of the tile before.
+    const bool active = thread < TILES;
+    const int tile_row = active ? thread / TILES_Q * ROWS : 0, row = min(tile_row, BAND_P - ROWS);
+    const int tile_column = active ? thread % TILES_Q * COLUMNS : 0, column = min(tile_column, Q - COLUMNS);
 
     int slot = 0, slot_parity = 0;
     int buffer = 0, buffer_parity = 1;  // nobody has to free a buffer before its first use
@@ -339,7 +341,9 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
                     }
                     barrier_wait(written + buffer, buffer_parity);
                 }
-                stage(output + m * (BAND_P * Q), sum, bias, phase * MAPS + m);
+                if (active) {
+                    stage(output + m * (BAND_P * Q), sum, tile_row - row, tile_column - column, bias, phase * MAPS + m);
+                }
             }
             phase_filters += MAPS * FILTER_FLOATS;
             fence_bulk();

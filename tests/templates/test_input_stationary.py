@@ -10,14 +10,14 @@ from autotune.problem import Conv2dProblem
 from .shipped_families import verify
 
 EVEN = Conv2dProblem(5, 1, 20, 44, 6, 3, 5, epilogue="bias_relu")
-"""Outputs of 18 x 40: two bands of 9 rows, whose 3 x 20 tiles keep two warps busy."""
+"""Outputs of 18 x 40: two bands of 9 rows, whose 9 x 7 tiles keep two warps busy; the last of a row overlap others."""
 
 
 @pytest.mark.cxx
 def test_ring_of_bands_goes_round_often(checked: DeviceEvaluator) -> None:
     values = {
-        "thread_p": 3,
-        "thread_q": 2,
+        "thread_p": 1,
+        "thread_q": 6,
         "bands": 2,
         "thread_k": 2,
         "staging": 2,
