@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from autotune.autotune_conv2d import Handle
 from autotune.autotune_conv2d.torch_convert import Row, convert
 from autotune.autotune_conv2d.torch_layers import study
 from autotune.autotune_conv2d.torch_operator import OPERATOR, conv2d, support
@@ -21,7 +23,9 @@ ALWAYS = -1.0
 
 
 class Cpu:
-    """The CPU as a device of the operator, which the host driver makes one."""
+    """The CPU as a device of the operator, which the host driver makes one. It captures when told that it does."""
+
+    captures = False
 
     def current(self, device: torch.device) -> AbstractContextManager[object]:
         return nullcontext()
@@ -33,7 +37,7 @@ class Cpu:
         pass
 
     def capturing(self) -> bool:
-        return False
+        return self.captures
 
     def recorded(self, device: torch.device, run: Callable[[], None]) -> Callable[[], None]:
         return run
@@ -44,10 +48,13 @@ class Cpu:
         return 1000 * (time.perf_counter() - start)
 
 
+CPU = Cpu()
+
+
 def support_cpu(_: str) -> None:
     """Let the operator run here."""
     torch.set_num_threads(1)
-    support("cpu", Cpu())
+    support("cpu", CPU)
 
 
 class Digits(nn.Module):
@@ -231,6 +238,37 @@ def changed(library: str, how: str) -> float:
     elif how == "copied":
         made, other = copy.deepcopy(made), network
     return difference(made, other, images(4))
+
+
+@torch.no_grad()
+def captured(library: str) -> tuple[list[int], list[str], float]:
+    """A capture, a change of the filters, another capture, and at last a pass outside of it.
+
+    Answers how many handles there were after each, what was refused, and the difference of the last pass.
+    """
+    network = seeded(Digits)
+    made, _ = convert(network, images(4), library=library, margin=ALWAYS)
+    handles, refused = [], []
+
+    def run(n: int, *, captures: bool) -> None:
+        CPU.captures = captures
+        try:
+            made(images(n))
+        except RuntimeError as error:
+            refused.append(str(error))
+        finally:
+            CPU.captures = False
+        handles.append(sum(isinstance(thing, Handle) for thing in gc.get_objects()))
+
+    gc.collect()
+    run(4, captures=False)
+    run(4, captures=True)
+    run(3, captures=True)  # another number of images, which was not asked for before
+    for part in (made.conv1, made.conv2, network.conv1, network.conv2):
+        part.weight.mul_(2)
+    run(4, captures=True)
+    run(4, captures=False)
+    return handles, refused, difference(made, network, images(4))
 
 
 def trained(library: str, how: str) -> None:

@@ -191,7 +191,7 @@ def _run(
     """The operator on a device."""
     _refuse_gradients(x, weight, bias)
     runtime = _RUNTIMES[x.device.type]
-    filters = _filters(weight, bias)
+    filters = _filters(weight, bias, runtime)
     rest = (tuple(stride), tuple(padding), tuple(dilation), groups)
     asked = (x.shape, x.dtype, x.device, rest, relu, channels_last, library)
     ready = filters.passes.get(asked)
@@ -219,11 +219,12 @@ def _run(
     return y
 
 
-def _filters(weight: Tensor, bias: Tensor | None) -> _Filters:
+def _filters(weight: Tensor, bias: Tensor | None, runtime: Runtime) -> _Filters:
     """What is prepared of a weight; nothing is where it or its bias changed since."""
     stamp = (_stamp(weight), None if bias is None else _stamp(bias))
     found: _Filters | None = _PREPARED.get(weight)
     if found is None or found.stamp != stamp:
+        _refuse_capture(runtime)  # also since what was prepared is freed, which waits for the device
         captured = set() if found is None else found.captured
         values = (weight.detach(), None if bias is None else bias.detach())
         found = _PREPARED[weight] = _Filters(stamp, *values, captured)
@@ -237,11 +238,7 @@ def _stamp(tensor: Tensor) -> tuple[int, int]:
 
 def _prepare(filters: _Filters, problem: Problem, path: str, runtime: Runtime, device: torch.device) -> _Pass:
     """The pass for a problem on the current device, its filters prepared unless another number of images did it."""
-    if runtime.capturing():
-        raise RuntimeError(
-            "autotune_conv2d: filters cannot be prepared while a graph is captured; run the network once before, "
-            "with the filters and the shapes that are captured"
-        )
+    _refuse_capture(runtime)
     library = load(path)
     library.workspace_bytes(problem)  # raises where no kernel serves it
     which = (path, problem.with_n(1), library.kernel_name(problem))
@@ -254,6 +251,14 @@ def _prepare(filters: _Filters, problem: Problem, path: str, runtime: Runtime, d
         runtime.synchronize(device)  # from now on any stream may run it, and the copies may go
     handle = filters.handles[which]
     return _Pass(handle, handle.workspace_bytes(problem.n), (problem.n, problem.k, problem.p, problem.q))
+
+
+def _refuse_capture(runtime: Runtime) -> None:
+    if runtime.capturing():
+        raise RuntimeError(
+            "autotune_conv2d: filters cannot be prepared while a graph is captured; run the network once before, "
+            "with the filters and the shapes that are captured"
+        )
 
 
 def _aligned(tensor: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -145,6 +145,17 @@ def test_network_that_moves_to_another_device(network: torch.nn.Module, made: to
     assert close(made(x), expected)
 
 
+@pytest.fixture
+def pycuda_context() -> Iterator[None]:
+    """The primary context as PyCUDA's current one too, which takes none that it was not given."""
+    import pycuda.driver as cuda
+
+    cuda.init()
+    cuda.Device(0).retain_primary_context().push()
+    yield
+    cuda.Context.pop()
+
+
 def on_pycuda() -> ArrayLibrary:
     import pycuda.driver as cuda
     from pycuda import gpuarray
@@ -162,8 +173,7 @@ def on_torch() -> ArrayLibrary:
 
 
 @pytest.mark.parametrize("arrays", [on_pycuda, on_cupy, on_torch])
-def test_loader_takes_arrays_of(arrays: Callable[[], ArrayLibrary], library: str) -> None:
-    torch.empty(1, device="cuda")  # makes the device's primary context the current one; all libraries share it
+def test_loader_takes_arrays_of(arrays: Callable[[], ArrayLibrary], library: str, pycuda_context: None) -> None:
     there, back, stream = arrays()
     rng = np.random.default_rng(5)
     x, w, bias = (rng.standard_normal(shape, np.float32) for shape in (CHUNKED.x_shape(7), CHUNKED.w_shape, (6,)))
