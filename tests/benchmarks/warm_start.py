@@ -1,10 +1,10 @@
 """What a warm start is worth: each layer of some studies tuned with few evaluations, all that is known of it left out.
 
-    python tests/benchmarks/warm_start.py --device cuda:0 --db studies/recorded/h200.db
+    python tests/benchmarks/warm_start.py --device cuda:0 --db tests/data/databases/report-layers.db
 
 Prints a line a layer: the best of the full search in the database, and the best of so few evaluations with a warm start
-and without, as multiples of it. `--device replay:studies/recorded/h200.db` needs no GPU: then the recorded configs of a
-layer are all that can be proposed.
+and without, as multiples of it. `--device replay:tests/data/databases/report-layers.db` needs no GPU: then the recorded
+configs of a layer are all that can be proposed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def main() -> None:
     """Print a line a layer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default=None)
-    parser.add_argument("--db", type=Path, default=Path("studies/recorded/h200.db"))
+    parser.add_argument("--db", type=Path, default=Path("tests/data/databases/report-layers.db"))
     parser.add_argument("--evaluations", type=int, default=10)
     parser.add_argument("studies", nargs="*", default=STUDIES)
     arguments = parser.parse_args()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.tiny import Command, Finished
 
-H200 = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+H200 = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
 STRANGE = """name = "strange"
 [[layer]]
 name = "like"

@@ -14,7 +14,7 @@ from autotune.trial import Value
 from tests.unit.search.spaces import ListedSpace
 from tests.unit.tiny import Command
 
-H200 = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+H200 = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
 VALUES: Mapping[str, Sequence[Value]] = {
     "tile": [1, 2, 4, 8],
     "unroll": [1, 2, 4],

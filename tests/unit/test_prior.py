@@ -16,7 +16,7 @@ from autotune.template import KernelTemplate, load_template, load_templates
 from autotune.trial import Config
 from tests.unit.tiny import SMALL, Command, bind, write_family
 
-H200 = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+H200 = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
 RATES = {"copy": 4e12, "fp32": 60e12}
 
 

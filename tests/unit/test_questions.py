@@ -12,7 +12,7 @@ from autotune.store import KernelProfile, Store
 from .test_cli import rows, table
 from .tiny import Command, Finished, changed, write_family
 
-RECORDED = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+RECORDED = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
 
 
 def change(path: Path, sql: str) -> None:

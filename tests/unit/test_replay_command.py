@@ -12,7 +12,7 @@ import pytest
 from tests.unit.tiny import Command, Finished
 
 DATA = Path(__file__).parents[1] / "data" / "recorded-spaces"
-H200 = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+H200 = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
 
 SPACE = {
     "kernel_name": "kernel",

@@ -11,7 +11,7 @@ import pytest
 from autotune.store import Store, TrialRow
 from tests.unit.tiny import Command, changed
 
-H200 = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+H200 = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
 
 
 def rows(path: str) -> tuple[TrialRow, ...]:

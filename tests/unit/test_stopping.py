@@ -16,7 +16,7 @@ from autotune.trial import Trial
 from tests.unit.search.spaces import ListedSpace, finished
 from tests.unit.tiny import STUDY, Command, changed
 
-H200 = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+H200 = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
 SPACE = ListedSpace("gemm", {"m": list(range(20)), "n": list(range(20)), "mode": ["a", "b"]})
 
 

@@ -24,7 +24,7 @@ from autotune.warm_start import warm_start
 from tests.benchmarks.warm_start import STUDIES, leave_out
 from tests.unit.tiny import SMALL, Command, bind, changed, tiny
 
-H200 = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+H200 = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
 LARGER = Conv2dProblem(3, 2, 11, 8, 4, 3, 3)
 STRANGE = Conv2dProblem(3, 2, 300, 300, 256, 1, 1, dtype="f32")
 
