@@ -93,7 +93,7 @@ struct Sizes {
           q(1 + (p.w + 2 * int64_t{p.pad_w} - int64_t{p.dilation_w} * (p.s - 1) - 1) / p.stride_w),
           x(int64_t{p.n} * p.c * p.h * p.w),
           w(int64_t{p.k} * (p.c / p.groups) * p.r * p.s),
-          y(p.n * p.k * this->p * q) {}
+          y(int64_t{p.n} * p.k * this->p * q) {}
 
     int64_t element_bytes;
     int64_t p, q;  // height and width of y

@@ -284,7 +284,10 @@ void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext co
     problem.n = golden.n;
     const Case cases[2] = {{problem, golden, true}, {problem, golden, false}};
     const Handle handles[2] = {Handle(cases[0], kernel), Handle(cases[1], kernel)};
-    const size_t most = std::max(handles[0].workspace_bytes(golden.n), workspace_bytes(problem));
+    // One call takes what serves so few images, which may be the kernel of a smaller n, and of another accuracy class.
+    const char *const served = conv2d_kernel_name(&problem);
+    const bool in_one_call = served && std::strcmp(served, kernel.name) == 0;
+    const size_t most = handles[0].workspace_bytes(golden.n);
     double worst = 0.0;
     for (int i = 0; i < 2; ++i) {
         const Case &each = cases[i];
@@ -296,9 +299,11 @@ void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext co
             worst = std::max(worst, each.judge(y, n == 1 ? "one image" : "with a handle"));
         }
         const Array y(output_bytes(problem, golden.n)), workspace(most);
-        forward(each, y, workspace, nullptr);
-        each.judge(y, "in one call");
-        y.poison();
+        if (in_one_call) {
+            forward(each, y, workspace, nullptr);
+            each.judge(y, "in one call");
+            y.poison();
+        }
         expect(driver().cuCtxSetCurrent(nullptr), "cuCtxSetCurrent");
         handle.run(each, golden.n, y, workspace, nullptr);
         expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
@@ -307,9 +312,11 @@ void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext co
     at_once(cases, most, context, "two handles at once", [&](int i, const Array &y, const Array &workspace, CUstream stream) {
         handles[i].run(cases[i], golden.n, y, workspace, stream);
     });
-    at_once(cases, most, context, "two calls at once", [&](int i, const Array &y, const Array &workspace, CUstream stream) {
-        forward(cases[i], y, workspace, stream);
-    });
+    if (in_one_call)
+        at_once(cases, most, context, "two calls at once",
+                [&](int i, const Array &y, const Array &workspace, CUstream stream) {
+                    forward(cases[i], y, workspace, stream);
+                });
     std::printf("%s: right at n = %d and 1; largest error %.3f of the bound%s\n", golden.kernel, golden.n, worst,
                 golden.exact_on_integers ? ", integers exact" : "");
 }

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.errors import StoreError, TemplateError
 from autotune.export import Exported, export_library
-from autotune.export.build import Built, self_test
+from autotune.export.build import Built, build_for_host, self_test
 from autotune.export.proof import NotProven, beside, prove
 from autotune.problem import Conv2dProblem
 from autotune.template import load_template
@@ -120,6 +120,15 @@ def test_strictest_class_of_a_problem_is_served(tmp_path: Path) -> None:
     exported = export_library([rough, strict], tmp_path, ())
     assert [path.name for path in exported.sources] == ["tested.one.tf32.cu", "tested.one.cu"]
     assert [served.stem for served in exported.served] == ["tested.one"]
+
+
+def test_classes_that_differ_between_numbers_of_images(cxx: str, tmp_path: Path) -> None:
+    problem = Conv2dProblem(8, 3, 12, 13, 8, 3, 3)
+    few = kernel("mma_strip", "few", problem, precision="tf32")
+    many = kernel("direct", "many", problem.with_n(80))
+    built = build_for_host(export_library([few, many], tmp_path / "exported", ()), tmp_path, cxx=Path(cxx))
+    passed, words = self_test(built)
+    assert passed, words
 
 
 def test_architecture_that_a_kernel_is_not_for_is_refused(tmp_path: Path) -> None:
