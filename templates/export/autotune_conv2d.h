@@ -71,7 +71,8 @@ typedef struct conv2d_problem {
  * handle may run on several streams at once, each with a workspace of its own. */
 typedef struct conv2d_handle conv2d_handle;
 
-/* Bytes of workspace that conv2d_forward needs for a problem; 0 is common. */
+/* Bytes of workspace that conv2d_forward needs for a problem on the current context's device; without a context, on the
+ * device that its kernel was tuned on. 0 is common. */
 CONV2D_API conv2d_status conv2d_workspace_size(const conv2d_problem *problem, uint64_t *bytes);
 
 /* Choose the kernel for `problem` at its n on the current context's device, load it and copy the filters and the bias
@@ -92,7 +93,7 @@ CONV2D_API conv2d_status conv2d_run(const conv2d_handle *handle, int32_t n, cons
 /* The name of the kernel in a handle: study.layer as it was tuned. It lives as long as the library. */
 CONV2D_API const char *conv2d_handle_kernel_name(const conv2d_handle *handle);
 
-/* Wait for the handle's device to be done with it and free it. NULL is fine. */
+/* Wait for the handle's device to be done with it and free it; nothing may be called with it any more. NULL is fine. */
 CONV2D_API conv2d_status conv2d_release(conv2d_handle *handle);
 
 /* One forward pass with filters that are used once: prepare and run. The kernel's code stays loaded in the context,
@@ -102,17 +103,18 @@ CONV2D_API conv2d_status conv2d_forward(const conv2d_problem *problem, const voi
                                         void *y, void *workspace, uint64_t workspace_bytes, conv2d_stream stream);
 
 /* Free what conv2d_forward keeps loaded, in every context; to be called before a context that it was used in is
- * destroyed (cudaDeviceReset). */
+ * destroyed (cudaDeviceReset), and while no other thread is in conv2d_forward. */
 CONV2D_API conv2d_status conv2d_unload(void);
 
-/* The name of the kernel that serves a problem: study.layer as it was tuned. NULL where the library has none for it. It
- * lives as long as the library. */
+/* The name of the kernel that serves a problem on the device of conv2d_workspace_size: study.layer as it was tuned. NULL
+ * where the library has none for it. It lives as long as the library. */
 CONV2D_API const char *conv2d_kernel_name(const conv2d_problem *problem);
 
 /* What a status means, in English. */
 CONV2D_API const char *conv2d_status_text(conv2d_status status);
 
-/* What the calling thread's latest CONV2D_CUDA_ERROR or CONV2D_WRONG_DEVICE was about; empty when there was none. */
+/* What more there is to say of the calling thread's latest call than its status: the driver's error, or the rule that a
+ * kernel's device or number of images breaks. Empty where there is nothing; it lives until the thread's next call. */
 CONV2D_API const char *conv2d_last_error(void);
 
 /* CONV2D_ABI_VERSION that the library was built with. */

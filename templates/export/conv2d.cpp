@@ -15,9 +15,10 @@
 namespace autotune_conv2d {
 namespace {
 
-// Run `body` and turn whatever it throws into a status.
+// Run `body` and turn whatever it throws into a status; last_error is this call's from now on.
 template <class Body>
 conv2d_status guarded(Body body) noexcept {
+    last_error.clear();
     try {
         body();
         return CONV2D_OK;

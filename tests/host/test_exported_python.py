@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import re
 import shutil
@@ -122,6 +124,21 @@ def names(library: str, problems: list[Problem]) -> list[str | None]:
 
 def test_kernel_of_a_problem_has_a_name(on_cpu: OnHostDriver) -> None:
     assert on_cpu(names, [RELU, RELU.with_n(3), replace(RELU, epilogue="none")]) == ["tested.constant"] * 2 + [None]
+
+
+def last_errors(library: str) -> list[bytes]:
+    """What there is to say after a call that is refused, and after one that is not."""
+    c = ctypes.CDLL(library)
+    c.conv2d_last_error.restype = ctypes.c_char_p
+    with contextlib.suppress(Conv2dError):
+        Library(library).workspace_bytes(replace(RELU, epilogue="none"))
+    refused = bytes(c.conv2d_last_error())
+    Library(library).workspace_bytes(RELU)
+    return [refused, bytes(c.conv2d_last_error())]
+
+
+def test_last_error_is_of_the_latest_call(on_cpu: OnHostDriver) -> None:
+    assert on_cpu(last_errors) == [b"the library has no kernel for this shape", b""]
 
 
 def refused(library: str, what: str) -> None:
