@@ -13,12 +13,13 @@ import click
 from autotune.cli.tables import Cell, Column, format_options, show
 from autotune.facts import Facts, facts
 from autotune.study import load_study
-from autotune.trial import END_TO_END, Outcome
+from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome
 
 if TYPE_CHECKING:
     from autotune.store import BestRow, SpaceTrial, Store, TrialRow
 
 DATABASE = click.option("--db", default="autotune.db", show_default=True, help="Results database: a path or a URL.")
+ACCURACY = click.option("--accuracy", type=click.Choice(ACCURACY_CLASSES), help="Only this accuracy class.")
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import DATABASE, asked, undominated, with_floor
+from autotune.cli.answers import ACCURACY, DATABASE, asked, undominated, with_floor
 from autotune.cli.devices import first_gpu, jobs_default
 from autotune.device import devices_named
 from autotune.errors import DeviceError, StoreError, ToolchainError
@@ -39,7 +39,7 @@ class _Archs(click.ParamType[tuple[int, ...]]):
 @DATABASE
 @click.option("--device", "kind", type=click.Choice(["cuda", "host", "null", "replay"]), help="Tuned there only.")
 @click.option("--gpu", help="Tuned on this GPU only: its name or a part of it, where the database has several.")
-@click.option("--accuracy", help="Only this accuracy class.")
+@ACCURACY
 @click.option("--dispatcher", is_flag=True, help="What the study's dispatcher chooses for each layer: fewer configs.")
 @click.option(
     "--arch", "archs", type=_Archs(), default=None, help="Compute capabilities, such as 80,90; default: its own."
@@ -71,6 +71,8 @@ def export(
     from autotune.store import Store
     from autotune.toolchain import find_nvcc
 
+    if dispatcher and accuracy:
+        raise click.UsageError("--dispatcher has chosen its kernels' accuracy classes; leave --accuracy out")
     with Store(db, create=False) as store:
         made = _dispatcher(store, asked(what), db, kind=kind, gpu=gpu) if dispatcher else None
         if made is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import DATABASE, asked, config_words
+from autotune.cli.answers import ACCURACY, DATABASE, asked, config_words
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import DeviceError, StoreError
@@ -60,7 +60,7 @@ _COLUMNS = (
 @click.argument("what", metavar="LAYER|STUDY")
 @click.option("--device", help="cuda:N; default: the first CUDA device.")
 @DATABASE
-@click.option("--accuracy", help="Only this accuracy class.")
+@ACCURACY
 @click.option("--stored", is_flag=True, help="Run nothing: print the profiles that the database has.")
 @format_options
 def profile(what: str, device: str | None, db: str, accuracy: str | None, stored: bool, style: str | None) -> None:

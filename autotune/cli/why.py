@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import DATABASE, Standing, asked, config_words, undominated, with_floor
+from autotune.cli.answers import ACCURACY, DATABASE, Standing, asked, config_words, undominated, with_floor
 from autotune.cli.best import named_device
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.tables import Cell, Column, console, format_options, show
@@ -62,7 +62,7 @@ class Explained:
 @DATABASE
 @DIRECTORIES
 @click.option("--device", help="On this device: cuda:N, host, null, or a recorded device by a part of its name.")
-@click.option("--accuracy", help="Only this accuracy class.")
+@ACCURACY
 @format_options
 def why(
     what: str, db: str, directories: tuple[Path, ...], device: str | None, accuracy: str | None, style: str | None

@@ -80,6 +80,8 @@ def test_help_and_version(autotune: Command) -> None:
         ("trials", "--limit", "0"),
         ("query",),
         ("export", "small"),
+        ("export", "small", "--out", "out", "--accuracy", "fp23"),
+        ("export", "small", "--out", "out", "--accuracy", "fp32", "--dispatcher"),
         ("check",),
         ("best", "small", "large"),
     ],
