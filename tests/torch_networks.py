@@ -242,7 +242,7 @@ def changed(library: str, how: str) -> float:
 
 @torch.no_grad()
 def captured(library: str) -> tuple[list[int], list[str], float]:
-    """A capture, a change of the filters, another capture, and at last a pass outside of it.
+    """Passes in a capture and outside of one, between changes of the filters.
 
     Answers how many handles there were after each, what was refused, and the difference of the last pass.
     """
@@ -260,13 +260,18 @@ def captured(library: str) -> tuple[list[int], list[str], float]:
             CPU.captures = False
         handles.append(sum(isinstance(thing, Handle) for thing in gc.get_objects()))
 
+    def change() -> None:
+        for part in (made.conv1, made.conv2, network.conv1, network.conv2):
+            part.weight.mul_(2)
+
     gc.collect()
     run(4, captures=False)
+    change()
     run(4, captures=True)
-    run(3, captures=True)  # another number of images, which was not asked for before
-    for part in (made.conv1, made.conv2, network.conv1, network.conv2):
-        part.weight.mul_(2)
+    run(4, captures=False)
     run(4, captures=True)
+    run(3, captures=True)  # a number of images that was not asked for before
+    change()
     run(4, captures=False)
     return handles, refused, difference(made, network, images(4))
 
