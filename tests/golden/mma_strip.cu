@@ -1,5 +1,5 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
-// mma_strip precision=tf32 products=warpgroup teams=2 copiers=4 columns=8 map_tiles=1 block_k=1 bands=2 images=1 rounds=1 cuts=1 stages=2 lookahead=0 filters=shared store=bulk min_blocks=1
+// mma_strip precision=tf32 products=warp teams=2 copiers=4 filters=shared columns=6 map_tiles=1 block_k=1 bands=1 images=1 rounds=1 cuts=1 stages=2 lookahead=0 store=bulk min_blocks=1
 
 // Convolution as matrix products of 16 output pixels by 8 output maps, 8 pairs deep, on tensor cores. A pair is
 // a channel and a filter row.
@@ -173,99 +173,6 @@ __device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (
 #else
 #include <autotune_host_ptx.h>
 #endif
-// Matrix products of a warpgroup, four warps in a row, as instructions on the GPU (sm_90a) and as plain C++ on the CPU.
-//
-// wgmma_TYPE: d (64 x 8 TILES) = a (64 x 8 words) * b (8 words x 8 TILES) [+ d]. A word is a TF32 or two 16-bit neighbours.
-// Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
-// b lies in shared memory, 16-byte aligned, a tile of 8 columns every PITCH words: [word / 4][column][word % 4].
-// Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
-// before wgmma_commit; what threads
-// wrote to b must be made visible before: fence_bulk in each of them and a barrier.
-// decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
-
-#ifdef __CUDACC__
-template <int COLUMNS, int TILES>
-__device__ __forceinline__ void wgmma_keep(float (&d)[COLUMNS][TILES][4]) {
-#pragma unroll
-    for (int i = 0; i < COLUMNS * TILES * 4; ++i) asm volatile("" : "+f"(d[i / (TILES * 4)][i / 4 % TILES][i % 4])::"memory");
-}
-
-template <int COLUMNS, int TILES>
-__device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
-    wgmma_keep(d);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-
-template <int COLUMNS, int TILES>
-__device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    wgmma_keep(d);
-}
-
-// Where b lies: 128 bytes from four words to the next, PITCH words from tile to tile.
-template <int PITCH>
-__device__ __forceinline__ unsigned long long wgmma_operand(const void* b) {
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(b));
-    const unsigned begin = at >> 4 | 128u / 16 << 16, tiles = PITCH * 4 / 16;
-    return begin | static_cast<unsigned long long>(tiles) << 32;
-}
-
-__device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_uint(value); }
-__device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
-
-template <int REGISTERS>
-__device__ __forceinline__ void decrease_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-}
-
-template <int REGISTERS>
-__device__ __forceinline__ void increase_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-}
-
-#define WGMMA_TILE(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-#define WGMMA_INPUTS "r"(wgmma_word(a[0])), "r"(wgmma_word(a[1])), "r"(wgmma_word(a[2])), "r"(wgmma_word(a[3])), "l"(operand), "n"(ADDED)
-
-#define WGMMA(NAME, WORD, SHAPE, TYPE, TRANSPOSED)                                                                         \
-    template <bool ADDED, int PITCH, int TILES>                                                                            \
-    __device__ __forceinline__ void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b) {                        \
-        const unsigned long long operand = wgmma_operand<PITCH>(b);                                                        \
-        if constexpr (TILES == 1) {                                                                                        \
-            asm volatile("{.reg .pred p; setp.ne.b32 p, %9, 0; wgmma.mma_async.sync.aligned.m64n8" SHAPE ".f32." TYPE      \
-                         " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1" TRANSPOSED ";}"                                \
-                         : WGMMA_TILE(0)                                                                                   \
-                         : WGMMA_INPUTS);                                                                                  \
-        } else if constexpr (TILES == 2) {                                                                                 \
-            asm volatile("{.reg .pred p; setp.ne.b32 p, %13, 0; wgmma.mma_async.sync.aligned.m64n16" SHAPE ".f32." TYPE    \
-                         " {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p, 1, 1" TRANSPOSED ";}"             \
-                         : WGMMA_TILE(0), WGMMA_TILE(1)                                                                    \
-                         : WGMMA_INPUTS);                                                                                  \
-        } else if constexpr (TILES == 3) {                                                                                 \
-            asm volatile("{.reg .pred p; setp.ne.b32 p, %17, 0; wgmma.mma_async.sync.aligned.m64n24" SHAPE ".f32." TYPE    \
-                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, %16, p, 1, 1"         \
-                         TRANSPOSED ";}"                                                                                   \
-                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2)                                                     \
-                         : WGMMA_INPUTS);                                                                                  \
-        } else {                                                                                                           \
-            static_assert(TILES == 4, "1 to 4 tiles");                                                                     \
-            asm volatile("{.reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32" SHAPE ".f32." TYPE    \
-                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, " \
-                         "%20, p, 1, 1" TRANSPOSED ";}"                                                                    \
-                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3)                                      \
-                         : WGMMA_INPUTS);                                                                                  \
-        }                                                                                                                  \
-    }
-WGMMA(wgmma_tf32, float, "k8", "tf32.tf32", "")
-WGMMA(wgmma_f16, unsigned, "k16", "f16.f16", ", 0")
-WGMMA(wgmma_bf16, unsigned, "k16", "bf16.bf16", ", 0")
-#undef WGMMA
-#undef WGMMA_INPUTS
-#undef WGMMA_TILE
-#else
-#include <autotune_host_ptx.h>
-#endif
 using T = float;  // x, w, bias and y in memory
 using Bits = float;  // of an element of x or w
 using Word = float;  // of a product
@@ -279,18 +186,18 @@ constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr bool WITH_BIAS = true, WITH_RELU = true;
 
 // Parameters
-constexpr int COLUMNS = 8;  // of a strip
+constexpr int COLUMNS = 6;  // of a strip
 constexpr int MAP_TILES = 1, GROUPS_K = 1;
-constexpr int BANDS = 2, IMAGES = 1;
+constexpr int BANDS = 1, IMAGES = 1;
 constexpr int ROUNDS = 1;  // tiles of strips a warp computes one after the other
 constexpr int CUTS = 1;
 constexpr int TEAMS = 2, COPIERS = 4;  // warps
 constexpr int MIN_BLOCKS = 1;  // blocks resident on a multiprocessor
 
 // Derived
-constexpr int THREADS = 128;  // of a team
-constexpr int WARPS_P = 4;
-constexpr int BAND_P = 6;
+constexpr int THREADS = 64;  // of a team
+constexpr int WARPS_P = 2;
+constexpr int BAND_P = 12;
 constexpr int STRIPS_Q = 2;  // of a row
 constexpr int STRIPS = IMAGES * BAND_P * STRIPS_Q, STRIP_TILES = (STRIPS + 15) / 16;
 constexpr int BLOCK_TILES = MAP_TILES * GROUPS_K;
@@ -299,17 +206,17 @@ constexpr int WORD_CHANNELS = 1, PLANES = CHANNELS / WORD_CHANNELS;
 constexpr int PAIRS = PLANES * R;
 constexpr int TAPS = 5;  // products of a pair
 constexpr int STEPS = 3;
-constexpr bool LAST_IS_HALF = false;  // four pairs or fewer
-constexpr int WINDOW_H = 13;    // input rows of a band, padding too
+constexpr bool LAST_IS_HALF = true;  // four pairs or fewer
+constexpr int WINDOW_H = 25;    // input rows of a band, padding too
 constexpr int VECTOR = 4;        // elements of 16 bytes
-constexpr int RAW_PLANE = 276;  // elements of a plane's rows as they lie
+constexpr int RAW_PLANE = 488;  // elements of a plane's rows as they lie
 constexpr int ROW_WORDS = 25, PITCH = 25;  // an odd pitch, so that neighbouring rows begin in different banks
-constexpr int PLANE = 336;  // words of a plane: 16 banks on, so that the next one's rows begin elsewhere
-constexpr int WORDS = 2016;
-constexpr int STRIP_INPUTS = 19;  // words of a strip
+constexpr int PLANE = 656;  // words of a plane: 16 banks on, so that the next one's rows begin elsewhere
+constexpr int WORDS = 3936;
+constexpr int STRIP_INPUTS = 15;  // words of a strip
 constexpr int BLOCK_MAPS = 7;
 constexpr int STORED = 1;  // neighbours of one store
-constexpr int RUN = BAND_P * Q, RUN_PITCH = 76;  // elements of a map's staged outputs
+constexpr int RUN = BAND_P * Q, RUN_PITCH = 140;  // elements of a map's staged outputs
 using Filters = Neighbours<Word, 2>;  // a lane's, for one product
 constexpr int PARTS = 1;  // of a filter: rounded to the nearest TF32
 constexpr int STEP_FILTERS = TAPS * BLOCK_TILES * PARTS * 32;
@@ -318,7 +225,7 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __rest
     constexpr int PACKED = 1 * CUTS * STEPS * STEP_FILTERS * 2;
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= PACKED) return;
-    const int lane = i % 32, half = i / 32 % 2;
+    const int lane = i / 2 % 32, half = i % 2;
     const int tile = i / (64 * PARTS) % BLOCK_TILES, tap = i / (64 * PARTS * BLOCK_TILES) % TAPS;
     const int step = i / (2 * STEP_FILTERS);
     const int pair = step % STEPS * 8 + lane % 4 + half * 4;
@@ -471,7 +378,7 @@ struct Supply {
 
 // What copiers do.
 __device__ __forceinline__ void supply(Word* team_words, Bits* raw, const Bits* __restrict__ x, int thread, int units, int n) {
-    constexpr int RAW = 1656, STAGES = 2;
+    constexpr int RAW = 2928, STAGES = 2;
     const int first = TEAMS * static_cast<int>(blockIdx.x);
     Supply copied = {first, 0, 0}, formed = copied;
     const auto copy_next = [&](int stage) {
@@ -487,7 +394,7 @@ __device__ __forceinline__ void supply(Word* team_words, Bits* raw, const Bits* 
         sync_threads<32 * COPIERS>(ALL_COPIERS);
         if (formed.unit < units) {
             if (formed.cut > 0 || formed.unit >= first + TEAMS) sync_threads<SUPPLYING>(words_free(formed.team));
-            Word* const words = team_words + formed.team * 2548;
+            Word* const words = team_words + formed.team * 4916;
             form_words(words, raw + stage * RAW, x, thread, formed.unit, formed.cut, n);
             arrive_threads<SUPPLYING>(words_there(formed.team));
         }
@@ -505,12 +412,31 @@ __device__ __forceinline__ int pair_at(int pair) {
 
 using Sums = float[COLUMNS][MAP_TILES][4];
 
-using Tap = const Filters*;
+// A lane's filters of one tap.
+struct Tap {
+    Filters of[MAP_TILES];
 
-// Starts d = pixels * filters (+ d).
+    __device__ __forceinline__ explicit Tap(const Filters* __restrict__ filters) {
+#pragma unroll
+        for (int tile = 0; tile < MAP_TILES; ++tile) of[tile] = filters[tile * (PARTS * 32)];
+    }
+};
+
+// d = pixels * filters (+ d), DEPTH pairs deep, 8 or 4.
 template <int DEPTH, bool ADDED = true>
-__device__ __forceinline__ void multiply(float (&d)[MAP_TILES][4], const Word (&pixels)[4], Tap filters) {
-    wgmma_tf32<ADDED, 64 * PARTS>(d, pixels, filters);
+__device__ __forceinline__ void multiply(float (&d)[MAP_TILES][4], const Word (&pixels)[DEPTH / 2], const Tap& filters) {
+#pragma unroll
+    for (int tile = 0; tile < MAP_TILES; ++tile) {
+        if constexpr (!ADDED) {
+#pragma unroll
+            for (int l = 0; l < 4; ++l) d[tile][l] = 0.0f;
+        }
+        if constexpr (DEPTH == 8) {
+            mma_m16n8k8_tf32(d[tile], pixels, filters.of[tile].at, d[tile]);
+        } else {
+            mma_m16n8k4_tf32(d[tile], pixels, filters.of[tile].at[0], d[tile]);
+        }
+    }
 }
 // A lane's inputs of one step DEPTH pairs deep: of each column of the strips, its part of the product's pixels.
 template <int DEPTH>
@@ -535,16 +461,12 @@ template <int DEPTH, typename Meanwhile>
 __device__ __forceinline__ void add_step(Sums& sums, const Inputs<DEPTH>& inputs, const Filters* __restrict__ filters,
                                          const Meanwhile& meanwhile) {
     constexpr int TAP_FILTERS = BLOCK_TILES * PARTS * 32;
-    wgmma_begin(sums);
 #pragma unroll
     for (int s = 0; s < TAPS; ++s) {
         const Tap tap(filters + s * TAP_FILTERS);
 #pragma unroll
         for (int j = 0; j < COLUMNS; ++j) multiply<DEPTH>(sums[j], inputs.of[j * STRIDE_W + s * DILATION_W], tap);
     }
-    wgmma_commit();
-    meanwhile();
-    wgmma_wait(sums);
 }
 
 // Where a strip of a unit lies: rows neighbour each other first, so that lanes read neighbouring rows.
@@ -565,28 +487,25 @@ extern "C" __global__ void __launch_bounds__(TEAMS * THREADS + 32 * COPIERS, MIN
 conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, const T* __restrict__ bias,
            T* __restrict__ y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
-    Word* const team_words = reinterpret_cast<Word*>(smem + 3840 + 13248);
+    Word* const team_words = reinterpret_cast<Word*>(smem + 3840 + 23424);
     const int units = (n + IMAGES - 1) / IMAGES * BANDS;
     packed_w += static_cast<int>(blockIdx.y) * BLOCK_FILTERS;
     Filters* const block_filters = reinterpret_cast<Filters*>(smem);
     for (int i = static_cast<int>(threadIdx.x); i < BLOCK_FILTERS; i += TEAMS * THREADS + 32 * COPIERS) {
         block_filters[i] = packed_w[i];
     }
-    fence_bulk();
     __syncthreads();
     const int team = static_cast<int>(threadIdx.x) / THREADS, thread = static_cast<int>(threadIdx.x) - team * THREADS;
     if (threadIdx.x >= TEAMS * THREADS) {
         Bits* const raw = reinterpret_cast<Bits*>(smem + 3840);  // [stage][image][channel]
-        decrease_registers<40>();
         supply(team_words, raw, x, static_cast<int>(threadIdx.x) - TEAMS * THREADS, units, n);
         return;
     }
-    increase_registers<232>();
     const int lane = thread % 32;
     const int group = GROUPS_K == 1 ? 0 : thread / 32 / WARPS_P, warp_p = GROUPS_K == 1 ? thread / 32 : thread / 32 % WARPS_P;
-    const Filters* const filters = block_filters + group * (MAP_TILES * PARTS * 32);
-    const Word* const words = team_words + team * 2548;  // [image][plane][row][column]
-    T* const staged_outputs = reinterpret_cast<T*>(team_words + team * 2548 + WORDS);  // [image][map][row][column]
+    const Filters* const filters = block_filters + group * (MAP_TILES * PARTS * 32) + lane;
+    const Word* const words = team_words + team * 4916;  // [image][plane][row][column]
+    T* const staged_outputs = reinterpret_cast<T*>(team_words + team * 4916 + WORDS);  // [image][map][row][column]
     const int block_map = static_cast<int>(blockIdx.y) * (8 * BLOCK_TILES);
 
     const int step = TEAMS * static_cast<int>(gridDim.x);
@@ -600,7 +519,7 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
         for (int round = 0; round < ROUNDS; ++round) {
             const int strip_tile = round * WARPS_P + warp_p;
             const bool computes =
-                STRIP_TILES == ROUNDS * WARPS_P || strip_tile / 4 * 4 < STRIP_TILES;
+                STRIP_TILES == ROUNDS * WARPS_P || strip_tile < STRIP_TILES;
             const int strip = strip_tile * 16 + lane / 4;
             const Strip strips[2] = {Strip(min(strip, STRIPS - 1)), Strip(min(strip + 8, STRIPS - 1))};
             Sums sums;
@@ -679,16 +598,6 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
             if (vectors > 0) bulk_store(run + head, from + head, 16 * vectors);
         }
         bulk_store_commit();
-        // What whole vectors leave of a run at its beginning and its end.
-        constexpr int EDGES = 2 * (VECTOR - 1);
-        for (int i = thread; i < images * BLOCK_MAPS * EDGES; i += THREADS) {
-            if (!there(i / EDGES)) continue;
-            T* const run = run_at(i / EDGES);
-            const T* const from = staged_outputs + i / EDGES * RUN_PITCH + behind_vector(run);
-            const int head = min((VECTOR - behind_vector(run)) % VECTOR, RUN), rest = (RUN - head) % VECTOR;
-            const int edge = i % EDGES, at = edge < VECTOR - 1 ? edge : RUN - 1 - (edge - (VECTOR - 1));
-            if (edge < VECTOR - 1 ? edge < head : edge - (VECTOR - 1) < rest) run[at] = from[at];
-        }
     }
     bulk_store_wait_read<0>();
 }

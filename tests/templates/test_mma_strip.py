@@ -15,8 +15,8 @@ from .shipped_families import verify
 BASE: dict[str, int | str] = {
     "precision": "tf32",
     "products": "warp",
-    "columns": 5,
-    "map_tiles": 2,
+    "columns": 3,
+    "map_tiles": 3,
     "block_k": 1,
     "bands": 1,
     "images": 2,
@@ -30,11 +30,11 @@ BASE: dict[str, int | str] = {
     "copiers": 1,
     "min_blocks": 1,
 }
-FLOAT = Conv2dProblem(3, 7, 14, 14, 16, 3, 3, pad_h=1, pad_w=1, epilogue="bias_relu")
-HALF = Conv2dProblem(3, 5, 14, 14, 16, 3, 3, pad_h=1, pad_w=1, dtype="f16", epilogue="bias_relu")
-ODD = Conv2dProblem(3, 3, 9, 11, 9, 2, 4, stride_h=2)
+FLOAT = Conv2dProblem(3, 7, 14, 14, 21, 3, 3, pad_h=1, pad_w=1, epilogue="bias_relu")
+HALF = Conv2dProblem(3, 5, 14, 14, 21, 3, 3, pad_h=1, pad_w=1, dtype="f16", epilogue="bias_relu")
+ODD = Conv2dProblem(3, 3, 9, 11, 21, 2, 4, stride_h=2)
 """Neither a row, a plane nor an image is a multiple of 16 bytes."""
-ODD_HALF = Conv2dProblem(3, 3, 9, 17, 9, 2, 5, stride_w=2, dilation_w=2, dtype="f16")
+ODD_HALF = Conv2dProblem(3, 3, 9, 17, 21, 2, 5, stride_w=2, dilation_w=2, dtype="f16")
 LONG = Conv2dProblem(1, 3, 10, 40, 9, 2, 11)
 """More filter columns than tensor cores add up before 3xTF32 is promoted."""
 
@@ -44,21 +44,21 @@ LONG = Conv2dProblem(1, 3, 10, 40, 9, 2, 11)
     ("problem", "values"),
     [
         (FLOAT, {}),
-        (FLOAT, {"precision": "3xtf32", "cuts": 4, "store": "bulk"}),
+        (FLOAT, {"precision": "3xtf32", "images": 1, "cuts": 4, "store": "bulk"}),
         (HALF, {"precision": "stored"}),
-        (HALF, {"precision": "stored", "min_blocks": 2, "cuts": 1, "store": "bulk"}),
+        (HALF, {"precision": "stored", "images": 1, "min_blocks": 2, "cuts": 1, "store": "bulk"}),
         (ODD, {"images": 1, "stages": 1}),
         (ODD, {"images": 1, "cuts": 3, "products": "warpgroup"}),
         (FLOAT, {"images": 1, "cuts": 1, "products": "warpgroup", "lookahead": 1}),
-        (FLOAT, {"precision": "3xtf32", "images": 1, "products": "warpgroup", "lookahead": 1, "columns": 4}),
-        (ODD_HALF, {"precision": "stored", "images": 1, "columns": 3, "stages": 1}),
-        (ODD_HALF, {"precision": "stored", "images": 1, "columns": 3, "products": "warpgroup"}),
+        (FLOAT, {"precision": "3xtf32", "images": 1, "products": "warpgroup", "lookahead": 1, "bands": 2}),
+        (ODD_HALF, {"precision": "stored", "images": 1, "stages": 1}),
+        (ODD_HALF, {"precision": "stored", "images": 1, "products": "warpgroup"}),
         (FLOAT, {"teams": 2, "images": 1, "copiers": 4}),
         (
             HALF,
-            {"precision": "stored", "teams": 3, "images": 1, "products": "warpgroup", "columns": 4, "store": "bulk"},
+            {"precision": "stored", "teams": 3, "images": 1, "products": "warpgroup", "bands": 2, "store": "bulk"},
         ),
-        (LONG, {"precision": "3xtf32", "images": 1, "cuts": 1, "filters": "global"}),
+        (LONG, {"precision": "3xtf32", "map_tiles": 2, "images": 1, "cuts": 1, "filters": "global"}),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
