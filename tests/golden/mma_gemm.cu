@@ -6,7 +6,7 @@
 // pixels needs is staged in shared memory once, and im2col(x) is nothing but addresses in it.
 //
 //   x         [N, H, W, C]  input
-//   packed_w  filters as the lanes of a warp take them: [block of maps][cut][step][pair of map tiles][lane][4]
+//   packed_w  filters as the lanes of a warp take them: [block of maps][cut][step][FILTER_TILES map tiles][lane][...]
 //   bias      [K]           not read without WITH_BIAS
 //   y         [N, P, Q, K]  output
 //   n         images N, any number
@@ -221,7 +221,8 @@ constexpr int MIN_BLOCKS = 2;  // blocks resident on a multiprocessor
 constexpr int THREADS = 192, WARPS_Q = 3;
 constexpr int TILE_P = 11, TILE_Q = 13;
 constexpr int GROUPS_P = (TILE_P + ROWS - 1) / ROWS;  // groups of ROWS rows
-constexpr int COLUMNS = IMAGES * GROUPS_P * TILE_Q;
+constexpr int GROUP_COLUMNS = 13;
+constexpr int COLUMNS = IMAGES * GROUPS_P * GROUP_COLUMNS;
 constexpr int BLOCK_TILES = MAP_TILES * GROUPS_K;
 constexpr int CHANNELS = 8;  // staged at once
 constexpr int RUN_CHUNKS = 3;  // of a filter row
@@ -233,7 +234,7 @@ constexpr int WINDOW_H = 13;  // rows of input of a tile, padding too
 constexpr int PIECE = 8;  // elements copied at once
 constexpr int WINDOW_W = 15;
 constexpr int PIXEL_CHUNKS = 1;  // odd: of eight neighbours no two begin in the same banks
-constexpr int ROW_CHUNKS = WINDOW_W * PIXEL_CHUNKS;
+constexpr int ROW_CHUNKS = 15;  // of which WINDOW_W * PIXEL_CHUNKS are filled, against bank conflicts
 constexpr int CUT_FILTERS = STEPS * BLOCK_TILES * 16;  // 16 bytes each
 constexpr int STAGE_CHUNKS = 200;
 constexpr int OUTPUT_PITCH = 8;  // elements of a pixel's staged outputs: rows of a product in different banks
@@ -328,14 +329,16 @@ __device__ __forceinline__ constexpr int chunk_at(int chunk) {
     return chunk / TAPS * (DILATION_W * PIXEL_CHUNKS) + chunk % TAPS;
 }
 
-// A column of ROWS output rows of a tile.
+// A column of ROWS output rows of a tile. A spare one repeats the last and is not stored.
 struct Column {
     int image, row, column;
+    bool stored;
 
     __device__ __forceinline__ explicit Column(unsigned index)
-        : image(static_cast<int>(index / (GROUPS_P * TILE_Q))),
-          row(min(static_cast<int>(index / TILE_Q % GROUPS_P) * ROWS, TILE_P - ROWS)),
-          column(static_cast<int>(index % TILE_Q)) {}
+        : image(static_cast<int>(index / (GROUPS_P * GROUP_COLUMNS))),
+          row(min(static_cast<int>(index / GROUP_COLUMNS % GROUPS_P) * ROWS, TILE_P - ROWS)),
+          column(min(static_cast<int>(index % GROUP_COLUMNS), TILE_Q - 1)),
+          stored(index < COLUMNS && index % GROUP_COLUMNS < TILE_Q) {}
 
     // Where its first chunk of taps is staged.
     __device__ __forceinline__ int input() const {
@@ -403,10 +406,11 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
     int output_at[STORES];  // what this lane stores of a row, seen from the unit's outputs; -1 for nothing
 #pragma unroll
     for (int i = 0; i < STORES; ++i) {
-        const unsigned vector = i * 32 + threadIdx.x % 32, column = first_column + vector / VECTORS;
+        const unsigned vector = i * 32 + threadIdx.x % 32;
+        const Column column(first_column + vector / VECTORS);
         const int map = static_cast<int>(vector % VECTORS) * STORE_VEC;
-        const bool there = vector < 16 * VECTORS && column < COLUMNS && first_map + map < K;
-        output_at[i] = there ? Column(column).output() + map : -1;
+        const bool there = vector < 16 * VECTORS && column.stored && first_map + map < K;
+        output_at[i] = there ? column.output() + map : -1;
     }
 
     const unsigned units = (static_cast<unsigned>(n) + IMAGES - 1) / IMAGES * (BANDS * STRIPS);

@@ -30,8 +30,8 @@ BASE: dict[str, int | str] = {
 }
 ODD = Conv2dProblem(2, 3, 11, 9, 7, 4, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_relu")
 """Eight copies of a row, two chunks of taps in one."""
-TWELVE = Conv2dProblem(3, 12, 8, 10, 12, 3, 3, dtype="bf16", layout="nhwc", epilogue="bias")
-"""Two copies of a row, five chunks: one is left of every filter row, and of their odd number too."""
+TWELVE = Conv2dProblem(3, 12, 8, 11, 12, 3, 3, dtype="bf16", layout="nhwc", epilogue="bias")
+"""Two copies of a row and a spare column; five chunks: one is left of every filter row, and of their odd number too."""
 STRIDED = Conv2dProblem(3, 20, 13, 9, 8, 3, 3, 2, 1, 1, 1, 1, 2, dtype="f16", layout="nhwc")
 """Rows of input that no output row needs, filter columns that lie apart, channels whose last part is padded."""
 
