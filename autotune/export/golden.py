@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from autotune.network import stored
 from autotune.problem import Conv2dProblem
 
 SAMPLES = 256  # outputs of each data set
@@ -47,7 +48,9 @@ def data_of(problem: Conv2dProblem, *, integers: bool) -> tuple[Doubles, Doubles
             for seed, (count, least, span) in enumerate(zip(counts, (-2, -1, -2), (5, 3, 5), strict=True))
         )
     else:
-        x, w, bias = (_stored(_normal(seed, count), problem.dtype) for seed, count in enumerate(counts))
+        x, w, bias = (
+            stored(_normal(seed, count), problem.dtype).astype(np.float64) for seed, count in enumerate(counts)
+        )
     return x, w, bias
 
 
@@ -66,18 +69,6 @@ def _normal(seed: int, count: int) -> Doubles:
     sums = np.sum(parts, axis=0).astype(np.int64).reshape(count, 3).sum(axis=1)
     values: Doubles = (sums - 12 * 65535 // 2) / 65536.0
     return values
-
-
-def _stored(values: Doubles, dtype: str) -> Doubles:
-    """Rounded to nearest, ties to even."""
-    if dtype == "f16":
-        return values.astype(np.float16).astype(np.float64)
-    single = values.astype(np.float32)
-    if dtype == "bf16":
-        bits = single.view(np.uint32)
-        bits = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-        single = (bits & np.uint32(0xFFFF0000)).view(np.float32)
-    return single.astype(np.float64)
 
 
 def _indices(elements: int) -> npt.NDArray[np.int64]:
