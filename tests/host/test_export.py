@@ -113,6 +113,19 @@ def test_any_name_is_a_kernels(cxx: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_readmes_example_is_c(exported: Exported, cxx: str, tmp_path: Path) -> None:
+    _, _, rest = (exported.folder / "README.md").read_text().partition("```c\n")
+    include, _, body = rest.partition("```")[0].partition("\n\n")
+    assert ".n = 40, .c = 2, .h = 9, .w = 11," in body
+    arrays = "const void *x, const void *w, const void *bias, void *y, void *workspace"
+    head = f"void use({arrays}, uint64_t bytes, conv2d_stream stream)"
+    (tmp_path / "use.c").write_text(f"{include}\n{head};\n{head} {{\n{body}}}\n")
+    command = [cxx, "-x", "c", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "use.c"]
+    command.append(f"-I{exported.folder}")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_strictest_class_of_a_problem_is_served(tmp_path: Path) -> None:
     problem = Conv2dProblem(8, 3, 12, 13, 8, 3, 3)
     rough = kernel("mma_strip", "one", problem, precision="tf32")

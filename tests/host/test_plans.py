@@ -97,7 +97,18 @@ def plans(kernels: tuple[Chosen, ...], cxx: str, tmp_path_factory: pytest.TempPa
     numbers = (A100.arch, A100.sm_count, A100.smem_per_block_bytes, A100.l2_bytes)
     program = SHOW.replace("IMAGES", ", ".join(map(str, IMAGES))).replace("DEVICE", ", ".join(map(str, numbers)))
     (folder / "show.cpp").write_text(program)
-    command = [cxx, "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-Wa,-I,{folder}", "-o", "show"]
+    command = [
+        cxx,
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Wconversion",
+        "-Werror",
+        f"-Wa,-I,{folder}",
+        "-o",
+        "show",
+    ]
     done = subprocess.run(
         [*command, "show.cpp", "kernels.cpp"], cwd=folder, capture_output=True, text=True, check=False
     )
