@@ -22,6 +22,23 @@ pytestmark = pytest.mark.nvcc
 LAYERS = {"direct": Conv2dProblem(40, 2, 9, 11, 4, 3, 3), "direct_strip": Conv2dProblem(40, 2, 40, 44, 4, 3, 3)}
 """A family that is for sm_75 and newer, and one that is not."""
 
+PROJECT = """
+cmake_minimum_required(VERSION 3.18)
+project(program LANGUAGES CXX)
+add_subdirectory(conv2d)
+file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/own.cpp" "int own;")
+add_library(own "${CMAKE_CURRENT_BINARY_DIR}/own.cpp")
+add_executable(program program.cpp)
+target_link_libraries(program PRIVATE conv2d)
+"""
+PROGRAM = """
+#include <autotune_conv2d.h>
+#if __has_include(<kernel.h>)
+#error "its other headers are in the way of this project's own"
+#endif
+int main() { return conv2d_abi_version() - CONV2D_ABI_VERSION; }
+"""
+
 
 def cmake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run CMake in a folder."""
@@ -69,3 +86,16 @@ def test_cmake_builds_it_for_several_architectures(tmp_path: Path) -> None:
     assert refused.returncode != 0
     words = " ".join(refused.stderr.split())
     assert "tested.direct_strip needs a compute capability of at least 80 in CONV2D_ARCHS" in words
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+def test_another_cmake_project_has_it_and_nothing_else_of_it(tmp_path: Path) -> None:
+    export_library(kernels()[:1], tmp_path / "conv2d", ())
+    (tmp_path / "CMakeLists.txt").write_text(PROJECT)
+    (tmp_path / "program.cpp").write_text(PROGRAM)
+    configured = cmake(tmp_path, "-B", "build", f"-DCONV2D_NVCC={find_nvcc()}")
+    assert configured.returncode == 0, configured.stderr
+    built = cmake(tmp_path, "--build", "build")
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert subprocess.run([str(tmp_path / "build" / "program")], check=False).returncode == 0
+    assert (tmp_path / "build" / "libown.a").is_file(), "the project's own libraries are what they were"
