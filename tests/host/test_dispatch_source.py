@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from autotune.choices import ChoicesRequest, choices
-from autotune.compile import Target
+from autotune.compile import Target, compile_cubin
 from autotune.device import DeviceInfo
 from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import compile_host
@@ -17,6 +17,7 @@ from autotune.predicate import predicate
 from autotune.problem import Conv2dProblem
 from autotune.space import BoundTemplate, SearchSpace
 from autotune.template import load_templates
+from autotune.toolchain import find_nvcc
 from tests.problems import problems
 
 H200 = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=150_000_000_000)
@@ -85,3 +86,12 @@ def test_a_threshold_that_is_off_by_one_is_seen(dispatcher: Dispatcher, cxx: str
     expected = recorded_choices(plain, ASKED)
     assert compiled_choices(plain, ASKED, cxx, TEMPLATE) == expected
     assert compiled_choices(plain, ASKED, cxx, wrong) != expected
+
+
+@pytest.mark.nvcc
+def test_nvcc_compiles_it_without_a_warning(dispatcher: Dispatcher) -> None:
+    few = dispatcher.kernels[:3]
+    rule = Split("k", 12, Leaf((few[1].name, "default")), Leaf((few[2].name,)))
+    made = dataclasses.replace(dispatcher, kernels=few, rule=rule)
+    binary = compile_cubin(dispatch_program(TEMPLATE, made), 90, find_nvcc())
+    assert "warning" not in binary.log, binary.log
