@@ -14,7 +14,7 @@ ABI_VERSION = 1
 DTYPES = ("f32", "f16", "bf16")
 LAYOUTS = ("nchw", "nhwc")
 EPILOGUES = ("none", "bias", "bias_relu")
-NAMES = ("libconv2d.so", "conv2d.dll")
+NAME = "libconv2d.so"
 
 
 class Status(enum.IntEnum):
@@ -166,11 +166,10 @@ def find_library() -> Path:
     package = Path(__file__).resolve().parent
     folders = (package, package.parent, package.parent.parent, package.parent.parent / "build")
     for folder in folders:
-        for name in NAMES:
-            if (folder / name).is_file():
-                return folder / name
+        if (folder / NAME).is_file():
+            return folder / NAME
     places = ", ".join(map(str, folders))
-    raise FileNotFoundError(f"no {NAMES[0]} in {places}; build it (see README.md there), or give its path")
+    raise FileNotFoundError(f"no {NAME} in {places}; build it (see README.md there), or give its path")
 
 
 class Library:

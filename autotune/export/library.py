@@ -100,7 +100,7 @@ def export_library(
     launches, or when the folder cannot be written or has files of someone else's in their place.
     """
     served = serving(chosen)
-    archs = tuple(archs) or (served[0].row.row.device.arch,)
+    archs = tuple(archs) or (_tuned_arch(served),)
     for kernel in served:
         check_recorded(kernel.bound, kernel.source, kernel.row.name)
         for arch in archs:
@@ -113,6 +113,12 @@ def export_library(
         texts["dispatcher.h"] = render_dispatch(load_dispatch_template(), dispatcher)
     write_folder(folder, texts, _provenance(served, archs))
     return Exported(folder, sources, served, archs)
+
+
+def _tuned_arch(served: Sequence[Chosen]) -> int:
+    """The architecture of the GPU that the kernels were tuned on; where there is none, of what stood in for one."""
+    devices = [kernel.row.row.device for kernel in served]
+    return next((device.arch for device in devices if device.kind == "cuda"), devices[0].arch)
 
 
 def serving(chosen: Iterable[Chosen]) -> tuple[Chosen, ...]:

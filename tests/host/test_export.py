@@ -16,7 +16,7 @@ from autotune.export.proof import NotProven, beside, prove
 from autotune.problem import Conv2dProblem
 from autotune.template import load_template
 from autotune.trial import Timing
-from tests.exports import CHUNKED, CONSTANT, KERNELS, PACKED, TIMING, chosen, contents, kernel
+from tests.exports import CHUNKED, CONSTANT, H200, KERNELS, PACKED, TIMING, chosen, contents, kernel
 from tests.templates.shipped_families import family
 
 pytestmark = pytest.mark.cxx
@@ -148,6 +148,12 @@ def test_architecture_that_a_kernel_is_not_for_is_refused(tmp_path: Path) -> Non
     with pytest.raises(StoreError, match=r"cannot be exported for sm_75: mma_strip is for device.arch >= 80"):
         export_library([PACKED], tmp_path / "out", (90, 75))
     assert not (tmp_path / "out").exists()
+
+
+def test_architecture_is_the_gpus_where_a_layer_was_tuned_on_a_cpu(tmp_path: Path) -> None:
+    on_cpu = dataclasses.replace(H200, kind="host", name="CPU", arch=80)
+    kernels = [kernel("direct", "cpu", CONSTANT.problem.with_n(7), on_cpu), PACKED]
+    assert export_library(kernels, tmp_path, ()).archs == (90,)
 
 
 def test_header_that_gives_other_launches_is_refused(tmp_path: Path) -> None:
