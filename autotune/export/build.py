@@ -18,7 +18,8 @@ from autotune.export.library import NVCC_FLAGS, Chosen, Exported, gencode
 
 LIBRARY = "libconv2d.so"
 SELF_TEST = "selftest"
-_SELF_TEST_S = 600.0  # a large layer's reference on a busy CPU
+SELF_TEST_S = 600.0  # a large layer on a busy CPU
+_OF_THE_MACHINE = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _CXX = ("-std=c++17", "-O2")
 
 
@@ -50,7 +51,7 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> 
 
     _each(compiled, exported)
     _link(exported.folder, into, cxx)
-    return Built(into, _clean())
+    return Built(into, clean())
 
 
 def write_images(exported: Exported, *, nvcc: Path, cubin: bool, ptx: bool) -> None:
@@ -86,7 +87,7 @@ def build_for_host(exported: Exported, into: Path, *, cxx: Path) -> Built:
     (into / RUNTIME_NAME).write_bytes(compile_runtime(str(cxx)))
     (into / DRIVER_NAME).write_bytes(compile_driver(str(cxx)))
     _link(exported.folder, into, cxx)
-    return Built(into, {**_clean(), "LD_LIBRARY_PATH": str(into)})
+    return Built(into, {**clean(), "LD_LIBRARY_PATH": str(into)})
 
 
 def _each(compiled: Callable[[Chosen], None], exported: Exported) -> None:
@@ -95,21 +96,20 @@ def _each(compiled: Callable[[Chosen], None], exported: Exported) -> None:
         list(threads.map(compiled, exported.served))
 
 
-def self_test(built: Built, *arguments: str) -> tuple[bool, str]:
+def self_test(built: Built, limit_s: float = SELF_TEST_S) -> tuple[bool, str]:
     """Run the self-test in a process of its own: whether it passed, and its words."""
-    command = [str(built.folder / SELF_TEST), *arguments]
     try:
         done = subprocess.run(
-            command,
+            [str(built.folder / SELF_TEST)],
             capture_output=True,
             text=True,
             check=False,
             cwd=built.folder,
             env=built.environment,
-            timeout=_SELF_TEST_S,
+            timeout=limit_s,
         )
     except subprocess.TimeoutExpired:
-        return False, f"the self-test did not end within {_SELF_TEST_S:.0f} s"
+        return False, f"the self-test did not end within {limit_s:g} s"
     words = f"{done.stdout}{done.stderr}".strip()
     if done.returncode < 0:
         words = f"{words}\nthe self-test was killed by {signal.Signals(-done.returncode).name}".strip()
@@ -127,12 +127,15 @@ def _link(exported: Path, into: Path, cxx: Path) -> None:
 
 
 def _run(command: Sequence[str], folder: Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=_clean())
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=clean())
     if done.returncode:
         words = killed(done.returncode) or first_errors(done.stdout + done.stderr, str(folder))
         raise BuildError(f"{Path(command[0]).name}: {words}")
 
 
-def _clean() -> dict[str, str]:
-    """The environment without anything that belongs to this process's own Python or settings."""
-    return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ} | {"LC_ALL": "C"}
+def clean(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment without anything that belongs to this process's own Python or settings.
+
+    What is left says where things are on this machine, and which GPU is the first.
+    """
+    return {name: environ[name] for name in _OF_THE_MACHINE if name in environ} | {"LC_ALL": "C"}

@@ -13,7 +13,7 @@ from autotune.benchmark import paired_ratio
 from autotune.device import DeviceInfo
 from autotune.errors import AutotuneError, DeviceLost, Rejected, ToolchainError
 from autotune.evaluate import DeviceEvaluator
-from autotune.export.build import BuildError, Built, build_for_cuda, build_for_host, self_test
+from autotune.export.build import SELF_TEST_S, BuildError, Built, build_for_cuda, build_for_host, self_test
 from autotune.export.folder import PROOF, write_proof
 from autotune.export.library import Chosen, Exported
 from autotune.finals import noise_floor
@@ -99,7 +99,7 @@ def _on_host(exported: Exported, why: str) -> Iterator[str]:
         except Rejected as rejected:  # of the host device, which knows less than nvcc
             yield f"not tested: the host device cannot compile a kernel: {rejected.message}"
         else:
-            yield from _tested(built, "on the CPU")
+            yield from _tested(built, "on the CPU", SELF_TEST_S * len(exported.served))
     try:
         nvcc = find_nvcc()
     except ToolchainError:
@@ -114,7 +114,7 @@ def _on_host(exported: Exported, why: str) -> Iterator[str]:
 def _on_cuda(exported: Exported, evaluator: DeviceEvaluator, known_noise: Callable[[Chosen], float]) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="autotune-export-") as folder:
         built = build_for_cuda(exported, Path(folder), nvcc=find_nvcc(), cxx=find_cxx())
-        yield from _tested(built, f"on {evaluator.info.name}")
+        yield from _tested(built, f"on {evaluator.info.name}", SELF_TEST_S)
         slow = []
         for kernel in exported.served:
             compared = _timed(kernel, built, evaluator, known_noise(kernel))
@@ -141,8 +141,8 @@ def _timed(kernel: Chosen, built: Built, evaluator: DeviceEvaluator, known_noise
     return beside(kernel.row.name, timings, known_noise)
 
 
-def _tested(built: Built, where: str) -> Iterator[str]:
-    passed, words = self_test(built)
+def _tested(built: Built, where: str, limit_s: float) -> Iterator[str]:
+    passed, words = self_test(built, limit_s)
     if not passed:
         raise NotProven(f"the self-test failed {where}: {words.splitlines()[-1]}")
     yield from words.splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from autotune.errors import StoreError, TemplateError
 from autotune.export import Exported, export_library
-from autotune.export.build import Built, build_for_host, self_test
+from autotune.export.build import Built, build_for_host, clean, self_test
 from autotune.export.proof import NotProven, beside, prove
 from autotune.problem import Conv2dProblem
 from autotune.template import load_template
@@ -64,13 +65,19 @@ def test_no_driver_is_a_status(built: Built, tmp_path: Path) -> None:
     [
         ("echo a line; kill -SEGV $$", "a line\nthe self-test was killed by SIGSEGV"),
         ("exit 3", "the self-test ended with status 3"),
+        ("exec sleep 60", "the self-test did not end within 0.5 s"),
     ],
 )
 def test_self_test_that_breaks_off_has_failed(lines: str, words: str, tmp_path: Path) -> None:
     program = tmp_path / "selftest"
     program.write_text(f"#!/bin/sh\n{lines}\n")
     program.chmod(0o755)
-    assert self_test(Built(tmp_path, {})) == (False, words)
+    assert self_test(Built(tmp_path, {"PATH": os.defpath}), limit_s=0.5) == (False, words)
+
+
+def test_environment_of_a_proof_is_the_machines() -> None:
+    given = {"PATH": "/bin", "PYTHONPATH": "/mine", "CXXFLAGS": "-Werror", "CUDA_VISIBLE_DEVICES": "1"}
+    assert clean(given) == {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "1", "LC_ALL": "C"}
 
 
 def test_same_kernels_give_the_same_bytes(exported: Exported, tmp_path: Path) -> None:
