@@ -55,6 +55,13 @@ def test_handles_of_two_devices(built: Built) -> None:
     assert words.splitlines()[-2:] == ["two devices: right", "self-test passed"]
 
 
+def test_other_device_that_the_library_is_not_for(built: Built) -> None:
+    other = {"AUTOTUNE_HOST_DEVICES": "2", "AUTOTUNE_HOST_OTHERS_ARCH": "70"}
+    passed, words = self_test(dataclasses.replace(built, environment={**built.environment, **other}))
+    assert passed, words
+    assert "two devices: not tested, the other is none that tested.constant is for" in words.splitlines()
+
+
 def test_no_driver_is_a_status(built: Built, tmp_path: Path) -> None:
     passed, said = self_test(dataclasses.replace(built, environment={"PATH": ""}))
     assert (passed, said) == (False, "no NVIDIA driver on this machine")

@@ -115,8 +115,8 @@ int cuDeviceGet(int* device, int ordinal) {
     return ordinal >= 0 && ordinal < count ? SUCCESS : INVALID_VALUE;
 }
 
-int cuDeviceGetAttribute(int* value, int attribute, int) {
-    const unsigned arch = setting("AUTOTUNE_HOST_ARCH", 90);
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+    const unsigned arch = setting(device == 0 ? "AUTOTUNE_HOST_ARCH" : "AUTOTUNE_HOST_OTHERS_ARCH", 90);
     switch (attribute) {  // CU_DEVICE_ATTRIBUTE_...
         case 1: *value = MOST_THREADS; break;
         case 2: case 3: case 4: *value = BLOCK_LIMITS[attribute - 2]; break;
