@@ -118,10 +118,22 @@ _SIZES = tuple(field.name for field in dataclasses.fields(Problem) if field.type
 _WORDS = (("dtype", DTYPES), ("layout", LAYOUTS), ("epilogue", EPILOGUES))
 
 
+def _int32(number: int) -> int:
+    """The number, which ctypes would cut to 32 bits. Raises ValueError when it has more."""
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"{number} is too large for the library, whose sizes have 32 bits")
+    return number
+
+
 class _Problem(ctypes.Structure):
     """conv2d_problem."""
 
     _fields_ = tuple((name, ctypes.c_int32) for name in (*_SIZES, *(name for name, _ in _WORDS)))
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Problem:
+        """The problem's numbers. Raises ValueError for one that a field cannot hold."""
+        return cls(*map(_int32, problem.numbers))
 
     def problem(self) -> Problem:
         words = (allowed[getattr(self, name)] for name, allowed in _WORDS)
@@ -210,13 +222,13 @@ class Library:
 
     def kernel_name(self, problem: Problem) -> str | None:
         """The kernel that serves a problem on the current context's device; None where there is none."""
-        name = self._c.conv2d_kernel_name(ctypes.byref(_Problem(*problem.numbers)))
+        name = self._c.conv2d_kernel_name(ctypes.byref(_Problem.of(problem)))
         return None if name is None else bytes(name).decode()
 
     def workspace_bytes(self, problem: Problem) -> int:
         """Bytes of workspace of a pass on the current context's device. Raises Conv2dError without a kernel for it."""
         size = ctypes.c_uint64()
-        self.call("conv2d_workspace_size", ctypes.byref(_Problem(*problem.numbers)), ctypes.byref(size))
+        self.call("conv2d_workspace_size", ctypes.byref(_Problem.of(problem)), ctypes.byref(size))
         return size.value
 
     def prepare(self, problem: Problem, w: int, bias: int = 0, stream: int = 0) -> Handle:
@@ -226,7 +238,7 @@ class Library:
         the handle may be run on other streams. Raises Conv2dError.
         """
         address = ctypes.c_void_p()
-        self.call("conv2d_prepare", ctypes.byref(_Problem(*problem.numbers)), w, bias, stream, ctypes.byref(address))
+        self.call("conv2d_prepare", ctypes.byref(_Problem.of(problem)), w, bias, stream, ctypes.byref(address))
         return Handle(self, address)
 
     def call(self, function: str, *arguments: object) -> None:
@@ -282,7 +294,7 @@ class Handle:
     def workspace_bytes(self, n: int) -> int:
         """Bytes of workspace of a pass over n images. Raises Conv2dError where the kernel does not serve so many."""
         size = ctypes.c_uint64()
-        self._library.call("conv2d_handle_workspace_size", self._address, n, ctypes.byref(size))
+        self._library.call("conv2d_handle_workspace_size", self._address, _int32(n), ctypes.byref(size))
         return size.value
 
     def run(self, n: int, x: int, y: int, workspace: int = 0, workspace_bytes: int = 0, stream: int = 0) -> None:
@@ -290,7 +302,7 @@ class Handle:
 
         Nothing is allocated and nothing waits, so that it may be captured into a CUDA graph.
         """
-        self._library.call("conv2d_run", self._address, n, x, y, workspace, workspace_bytes, stream)
+        self._library.call("conv2d_run", self._address, _int32(n), x, y, workspace, workspace_bytes, stream)
 
     def release(self) -> None:
         """Wait for the device to be done with the handle and free it; it must not be run again."""

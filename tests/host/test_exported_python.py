@@ -151,6 +151,8 @@ def refused(library: str, what: str) -> None:
     calls: dict[str, Callable[[], object]] = {
         "no kernel": lambda: made(library, replace(RELU, epilogue="none"), w, bias),
         "no convolution": lambda: made(library, replace(RELU, h=2), w, bias),
+        "a size of more than 32 bits": lambda: made(library, replace(RELU, h=2**32 + RELU.h), w, bias),
+        "more images than 32 bits count": lambda: conv.workspace_bytes(2**32 + 1),
         "no bias": lambda: Conv2d(RELU, device_array(w), library=Library(library)),
         "a bias too many": lambda: Conv2d(CHUNKED, device_array(w), device_array(bias), library=Library(library)),
         "filters": lambda: made(library, RELU, normal(4, 2, 3, 4), bias),
@@ -175,6 +177,12 @@ def refused(library: str, what: str) -> None:
     [
         ("no kernel", Conv2dError, "the library has no kernel for this problem"),
         ("no convolution", Conv2dError, "no convolution"),
+        (
+            "a size of more than 32 bits",
+            ValueError,
+            "4294967305 is too large for the library, whose sizes have 32 bits",
+        ),
+        ("more images than 32 bits count", ValueError, "4294967297 is too large for the library"),
         ("no bias", TypeError, "bias: a NoneType is no array on a GPU"),
         ("a bias too many", ValueError, "bias: the problem has none; give epilogue='bias' or 'bias_relu'"),
         ("filters", ValueError, "w: has shape (4, 2, 3, 4), expected (4, 2, 3, 3)"),
