@@ -45,9 +45,9 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> 
     """Compile the kernels with nvcc and the rest with a C++ compiler. Raises BuildError with the first errors."""
 
     def compiled(kernel: Chosen) -> None:
-        image, source = into / f"{kernel.stem}.fatbin", exported.folder.resolve() / f"{kernel.stem}.cu"
         codes = gencode(exported.archs, kernel.source.program.text)
-        _run([str(nvcc), *NVCC_FLAGS, *codes, "-fatbin", "-o", str(image), str(source)], into)
+        options = [*NVCC_FLAGS, *codes, "-fatbin", "-o", str(into / f"{kernel.stem}.fatbin"), _source(kernel)]
+        _run([str(nvcc), *options], exported.folder)
 
     _each(compiled, exported)
     _link(exported.folder, into, cxx)
@@ -66,7 +66,7 @@ def write_images(exported: Exported, *, nvcc: Path, cubin: bool, ptx: bool) -> N
             for kind, prefix in wanted:
                 name = f"{kernel.stem}.{prefix}_{arch}.{kind}"
                 number = architecture(arch, kernel.source.program.text)
-                options = [*NVCC_FLAGS, f"-arch={prefix}_{number}", f"-{kind}", "-o", name, f"{kernel.stem}.cu"]
+                options = [*NVCC_FLAGS, f"-arch={prefix}_{number}", f"-{kind}", "-o", name, _source(kernel)]
                 _run([str(nvcc), *options], exported.folder)
                 names.append(name)
     record_files(exported.folder, names)
@@ -88,6 +88,11 @@ def build_for_host(exported: Exported, into: Path, *, cxx: Path) -> Built:
     (into / DRIVER_NAME).write_bytes(compile_driver(str(cxx)))
     _link(exported.folder, into, cxx)
     return Built(into, {**clean(), "LD_LIBRARY_PATH": str(into)})
+
+
+def _source(kernel: Chosen) -> str:
+    """A kernel's file seen from its folder: nvcc takes neither every folder nor a name that begins as an option."""
+    return f"./{kernel.stem}.cu"
 
 
 def _each(compiled: Callable[[Chosen], None], exported: Exported) -> None:

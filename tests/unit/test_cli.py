@@ -276,15 +276,16 @@ def test_export_writes_each_layers_kernel_with_its_provenance(folder: Path, fill
 
 @pytest.mark.cxx
 def test_exported_folder_proves_itself(folder: Path, filled: Path, autotune: Command) -> None:
-    finished = autotune("export", "small", "--out", "out")
-    assert (finished.code, finished.out) == (0, "out/small.one.null.cu\n")
-    proof = (folder / "out" / "proof.txt").read_text().splitlines()
+    out = "the $HOME of 'my' kernels"
+    finished = autotune("export", "small", "--out", out)
+    assert (finished.code, finished.out) == (0, f"{out}/small.one.null.cu\n")
+    proof = (folder / out / "proof.txt").read_text().splitlines()
     assert proof[0] == "NOT TIMED"
     assert "self-test passed" in proof
     assert "small.one: right at n = 3 and 1" in finished.err
-    assert autotune("export", "small", "--out", "out", "--no-proof", "--arch", "sm_80,90").code == 0
-    assert 'set(CONV2D_DEFAULT_ARCHS "80;90")' in (folder / "out" / "kernels.cmake").read_text()
-    assert not (folder / "out" / "proof.txt").exists(), "what was proven is no longer what lies there"
+    assert autotune("export", "small", "--out", out, "--no-proof", "--arch", "sm_80,90").code == 0
+    assert 'set(CONV2D_DEFAULT_ARCHS "80;90")' in (folder / out / "kernels.cmake").read_text()
+    assert not (folder / out / "proof.txt").exists(), "what was proven is no longer what lies there"
 
 
 @pytest.mark.parametrize("archs", ["hopper", "90,x", "9", "", "-90"])
