@@ -241,7 +241,7 @@ class Pipeline:
             return None
         limit = self._study.spill_limit_bytes
         if resources.spill_bytes > limit:
-            message = f"spills {resources.spill_bytes} bytes a thread; spill_limit_bytes of the study is {limit}"
+            message = f"spills more than the {limit} bytes a thread that the study's spill_limit_bytes allows"
             raise Rejected(Outcome.CONSTRAINTS, "resource_limit", message)
         least = 1.0
         for stage in source.stages:
