@@ -6,12 +6,11 @@ tried after these follows from the layers of the side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 
 from autotune.dispatcher import FAMILY, Leaf, Rule, Split
+from autotune.space import ListedSpace
+from autotune.template import Param
 from autotune.thresholds import Costs
 from autotune.trial import Config, Value
 
@@ -19,15 +18,7 @@ NONE = "none"
 """The property of a rule without a threshold."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuleParam:
-    """A parameter and its ordered values."""
-
-    name: str
-    values: tuple[Value, ...]
-
-
-class RuleSpace:
+class RuleSpace(ListedSpace):
     """Every rule of at most one threshold for some layers and kernels, searched as a family's configs are."""
 
     template = FAMILY
@@ -39,10 +30,10 @@ class RuleSpace:
         thresholds = tuple(sorted({0, *(threshold for _, threshold in gaps)}))
         properties = (NONE, *dict.fromkeys(name for name, _ in gaps))
         self.params = (
-            RuleParam("property", properties),
-            RuleParam("threshold", thresholds),
-            RuleParam("below_first", costs.kernels),
-            RuleParam("above_first", costs.kernels),
+            Param("property", properties, "what of a layer the threshold is on"),
+            Param("threshold", thresholds, "the least value that is not below it"),
+            Param("below_first", costs.kernels, "the kernel tried first for layers below it"),
+            Param("above_first", costs.kernels, "the kernel tried first for the others"),
         )
         kernels = range(len(costs.kernels))
         rows = [(0, thresholds.index(0), kernel, kernel) for kernel in kernels]
@@ -53,30 +44,7 @@ class RuleSpace:
             for above in kernels
             if below != above
         ]
-        self.rows: npt.NDArray[np.int16] = np.array(rows, dtype=np.int16).reshape(len(rows), len(self.params))
-        self._position: dict[tuple[int, ...], int] = {row: position for position, row in enumerate(rows)}
-
-    @property
-    def default(self) -> Config | None:
-        """The first kernel for every layer."""
-        return self.config(0) if len(self.rows) else None
-
-    def config(self, row: int) -> Config:
-        """The config in a row."""
-        indices = self.rows[row]
-        return Config(
-            FAMILY,
-            tuple((param.name, param.values[int(index)]) for param, index in zip(self.params, indices, strict=True)),
-        )
-
-    def row_of(self, config: Config) -> int | None:
-        """The row of a config; None when it is not in this space."""
-        values = config.values()
-        if config.template != FAMILY or values.keys() != {param.name for param in self.params}:
-            return None
-        if any(values[param.name] not in param.values for param in self.params):
-            return None
-        return self._position.get(tuple(param.values.index(values[param.name]) for param in self.params))
+        self.rows = np.array(rows, dtype=np.int16).reshape(len(rows), len(self.params))
 
     def rule(self, config: Config) -> Rule:
         """The rule that a config of this space is."""

@@ -187,7 +187,54 @@ def device_names(device: DeviceInfo) -> dict[str, Value]:
     }
 
 
-class SearchSpace:
+class ListedSpace:
+    """Configs of one family as rows of value indices [m, len(params)], in lexicographic order."""
+
+    template: str
+    params: tuple[Param, ...]
+    rows: Rows
+    complete: bool
+    """whether the rows are all that there are"""
+
+    @property
+    def default(self) -> Config | None:
+        """Every parameter's first value if that is listed, else the first config; None when there is none."""
+        return self.config(0) if len(self.rows) else None
+
+    def config(self, row: int) -> Config:
+        """The config in a row."""
+        indices = self.rows[row]
+        return Config(
+            self.template,
+            tuple((param.name, param.values[int(index)]) for param, index in zip(self.params, indices, strict=True)),
+        )
+
+    def row_of(self, config: Config) -> int | None:
+        """The row of a config; None when it is not in this space."""
+        indices = self.indices(config)
+        if indices is None:
+            return None
+        low, high = 0, len(self.rows)
+        for column, index in enumerate(indices):  # the rows are in lexicographic order
+            values, wanted = self.rows[low:high, column], np.int16(index)
+            low, high = (low + int(np.searchsorted(values, wanted, side)) for side in ("left", "right"))
+        return low if low < high else None
+
+    def indices(self, config: Config) -> tuple[int, ...] | None:
+        """The value indices of a config; None when it is another family's or has a value left out here."""
+        values = config.values()
+        if config.template != self.template or values.keys() != {param.name for param in self.params}:
+            return None
+        indices = []
+        for param in self.params:
+            value = values[param.name]
+            if value not in param.values:
+                return None
+            indices.append(param.values.index(value))
+        return tuple(indices)
+
+
+class SearchSpace(ListedSpace):
     """The feasible configs of one family, narrowed by a study, as rows of value indices.
 
     More than `most_rows` are not enumerated: then `sampled_rows` of them are drawn at random.
@@ -224,48 +271,11 @@ class SearchSpace:
             size *= len(param.values)
         return size
 
-    @property
-    def default(self) -> Config | None:
-        """Every parameter's first value if that is feasible, else the first feasible config; None when none is."""
-        return self.config(0) if len(self.rows) else None
-
-    def config(self, row: int) -> Config:
-        """The config in a row."""
-        indices = self.rows[row]
-        return Config(
-            self.template,
-            tuple((param.name, param.values[int(index)]) for param, index in zip(self.params, indices, strict=True)),
-        )
-
-    def row_of(self, config: Config) -> int | None:
-        """The row of a config; None when it is not in this space."""
-        indices = self._indices(config)
-        if indices is None:
-            return None
-        low, high = 0, len(self.rows)
-        for column, index in enumerate(indices):  # the rows are in lexicographic order
-            values, wanted = self.rows[low:high, column], np.int16(index)
-            low, high = (low + int(np.searchsorted(values, wanted, side)) for side in ("left", "right"))
-        return low if low < high else None
-
-    def _indices(self, config: Config) -> tuple[int, ...] | None:
-        """The value indices of a config; None when it is another family's or has a value left out here."""
-        values = config.values()
-        if config.template != self.template or values.keys() != {param.name for param in self.params}:
-            return None
-        indices = []
-        for param in self.params:
-            value = values[param.name]
-            if value not in param.values:
-                return None
-            indices.append(param.values.index(value))
-        return tuple(indices)
-
     def _listed(self, configs: Iterable[Config]) -> Rows:
         """The rows of those configs that are of this family and break no rule."""
         rows = []
         for config in configs:
-            indices = self._indices(config)
+            indices = self.indices(config)
             if indices is not None:
                 with contextlib.suppress(Rejected):
                     self.bound.check(config)
