@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.answers import DATABASE
-from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.tables import Column, format_options, show
-from autotune.cli.tune import its_turn, observer, stopping_on_interrupt
+from autotune.cli.tune import under_way
 from autotune.dispatch_source import Flat
 from autotune.dispatcher import PortfolioKernel
 from autotune.errors import StoreError
@@ -146,18 +145,9 @@ def dispatch(
     wanted = load_study(find_study(study))
     families = load_templates(directories)
     template = load_dispatch_template()
-    with Store(db) as store:
-        evaluator = open_evaluator(device, jobs or jobs_default())
-        try:
-            with (
-                stopping_on_interrupt() as stopping,
-                its_turn(store, wanted, evaluator, stopping),
-                observer() as observe,
-            ):
-                run = Run(wanted, families, evaluator, store, observe, stopping)
-                built = build(run, template, kernels=kernels, trials=trials, holdout=holdout)
-        finally:
-            evaluator.close()
+    with Store(db) as store, under_way(store, wanted, device, jobs) as (evaluator, observe, stopping):
+        run = Run(wanted, families, evaluator, store, observe, stopping)
+        built = build(run, template, kernels=kernels, trials=trials, holdout=holdout)
     if out is not None:
         _write(out, built.text)
     if style is None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.answers import DATABASE
-from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, format_options, show
-from autotune.cli.tune import chosen_layers, its_turn, observer, stopping_on_interrupt
+from autotune.cli.tune import chosen_layers, under_way
 from autotune.study import find_study, load_study
 from autotune.template import load_templates
 
@@ -69,15 +68,6 @@ def ladder(
     wanted = load_study(find_study(study))
     layers = chosen_layers(wanted, only_layers)
     families = load_templates(directories)
-    with Store(db) as store:
-        evaluator = open_evaluator(device, jobs or jobs_default())
-        try:
-            with (
-                stopping_on_interrupt() as stopping,
-                its_turn(store, wanted, evaluator, stopping),
-                observer() as observe,
-            ):
-                rungs = climb(wanted, families, evaluator, store, layers=layers, observe=observe, stopping=stopping)
-        finally:
-            evaluator.close()
+    with Store(db) as store, under_way(store, wanted, device, jobs) as (evaluator, observe, stopping):
+        rungs = climb(wanted, families, evaluator, store, layers=layers, observe=observe, stopping=stopping)
     show(sorted(rungs, key=lambda rung: [layer.name for layer in layers].index(rung.layer)), _COLUMNS, style)

@@ -164,28 +164,20 @@ def tune_and_show(
     families = load_templates(directories)
     check_study(study, families)  # before a database is made
     with Store(db) as store:
-        evaluator = open_evaluator(device, jobs or jobs_default())
-        try:
-            with (
-                stopping_on_interrupt() as stopping,
-                its_turn(store, study, evaluator, stopping),
-                observer() as observe,
-            ):
-                results = run(
-                    study,
-                    families,
-                    evaluator,
-                    store,
-                    layers=layers,
-                    fresh=fresh,
-                    observe=observe,
-                    stopping=stopping,
-                    search=search,
-                    finals=FinalsPlan(cudnn_baselines(layers) if baseline else ()),
-                )
-                spans = run_end_to_end(study, layers, families, evaluator, store, observe, stopping) if search else ()
-        finally:
-            evaluator.close()
+        with under_way(store, study, device, jobs) as (evaluator, observe, stopping):
+            results = run(
+                study,
+                families,
+                evaluator,
+                store,
+                layers=layers,
+                fresh=fresh,
+                observe=observe,
+                stopping=stopping,
+                search=search,
+                finals=FinalsPlan(cudnn_baselines(layers) if baseline else ()),
+            )
+            spans = run_end_to_end(study, layers, families, evaluator, store, observe, stopping) if search else ()
         for result in results:
             for line in summary(result):
                 click.echo(line, err=True)
@@ -202,6 +194,22 @@ def tune_and_show(
             show([answer(with_floor(store, row)) for row in undominated(rows)], BEST_COLUMNS, style)
         if spans:
             show_end_to_end(spans, style)
+
+
+@contextmanager
+def under_way(
+    store: Store, study: Study, device: str | None, jobs: int | None
+) -> Iterator[tuple[Evaluator, Callable[[TuneProgress], None], Callable[[], bool]]]:
+    """A run that measures: its device, what shows its progress, and whether Ctrl-C asked it to end.
+
+    It begins when no other process measures this study; the device is closed at its end.
+    """
+    evaluator = open_evaluator(device, jobs or jobs_default())
+    try:
+        with stopping_on_interrupt() as stopping, its_turn(store, study, evaluator, stopping), observer() as observe:
+            yield evaluator, observe, stopping
+    finally:
+        evaluator.close()
 
 
 @contextmanager
