@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pycuda.driver  # noqa: F401 - must import
 
-from autotune.compile import Program, compile_cubin
-from autotune.device import open_device
+from autotune.compilation.compile import Program, compile_cubin
+from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.cuda import compile_cuda
+from autotune.devices.opening import open_device
 from autotune.errors import DeviceError, Rejected
-from autotune.toolchain import find_nvcc
 
 TEXT = 'extern "C" __global__ void scale(float* x, float by) { x[blockIdx.x * 256 + threadIdx.x] *= by; }\n'
 program = Program(TEXT, ("scale",))

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from autotune.errors import StudyError
+from autotune.family.template import check_keys
 from autotune.problem import Conv2dProblem, Layer
 from autotune.shipped import shipped
-from autotune.template import check_keys
 from autotune.trial import END_TO_END, Value
 
 ADMITTED: Mapping[str, tuple[str, ...]] = {

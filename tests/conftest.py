@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.errors import ToolchainError
 from autotune.search import single_threaded
-from autotune.toolchain import find_cxx, find_nvcc
 from tests.nursery import Nursery
 
 

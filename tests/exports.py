@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from autotune.device import DeviceInfo, Environment
+from autotune.devices.device import DeviceInfo, Environment
 from autotune.export import Chosen
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import KernelTemplate
 from autotune.problem import Conv2dProblem, Layer
-from autotune.render import render
-from autotune.space import BoundTemplate, SearchSpace
 from autotune.store import BestRow, TrialRow
-from autotune.template import KernelTemplate
 from autotune.trial import Config, ErrorStats, Outcome, Timing, Trial, Value
 from tests.templates.shipped_families import family
 

@@ -158,6 +158,6 @@ def _run(folder: str, words: list[str], environ: dict[str, str], file_bytes: int
 
 if __name__ == "__main__":
     import autotune.cli
-    import autotune.tune  # noqa: F401 - so that no run has to
+    import autotune.tuning.tune  # noqa: F401 - so that no run has to
 
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -10,12 +10,12 @@ from autotune.cli.answers import DATABASE, config_words
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, DeviceError
-from autotune.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.study import find_study, load_study
 
 if TYPE_CHECKING:
-    from autotune.accuracy import AccuracyRow
-    from autotune.network import Agreement
+    from autotune.analysis.accuracy import AccuracyRow
+    from autotune.measurement.network import Agreement
     from autotune.store import BestRow
 
 
@@ -61,7 +61,7 @@ def accuracy(
     The study's two layers must follow each other, with ReLU and 2x2 max pooling after each. The classes fp32 and
     fp32-3xtf32 must agree on 99.9 % of the images; the others are reported.
     """
-    from autotune.accuracy import LEAST_AGREEMENT, chained, check_accuracy
+    from autotune.analysis.accuracy import LEAST_AGREEMENT, chained, check_accuracy
     from autotune.store import Store
 
     wanted = load_study(find_study(study))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.analysis.facts import Facts, facts
 from autotune.cli.tables import Cell, Column, format_options, show
-from autotune.facts import Facts, facts
 from autotune.study import load_study
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome
 

@@ -11,8 +11,8 @@ from autotune.cli.answers import DATABASE, asked, config_words, undominated
 from autotune.cli.tables import Column, format_options, show
 
 if TYPE_CHECKING:
-    from autotune.diff import Difference, Side
-    from autotune.history import Event
+    from autotune.analysis.diff import Difference, Side
+    from autotune.analysis.history import Event
     from autotune.store import BestRow, Store
 
 
@@ -32,7 +32,7 @@ def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str |
     part of it) or two dates (`2026-11-20`, its end, or `2026-11-20T14:00`, in UTC unless it says otherwise). Layers
     are paired by their shape.
     """
-    from autotune.diff import SIDES, differences, resolve
+    from autotune.analysis.diff import SIDES, differences, resolve
     from autotune.errors import StoreError
     from autotune.store import Store
 
@@ -55,7 +55,7 @@ def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str |
 
 def _best(store: Store, side: Side, what: str | None) -> tuple[BestRow, ...]:
     """The best kernels of one side."""
-    from autotune.diff import DateSide, DeviceSide
+    from autotune.analysis.diff import DateSide, DeviceSide
 
     if isinstance(side, DeviceSide):
         return tuple(row for row in store.best(what) if row.row.device.identity == side.device.identity)
@@ -109,7 +109,7 @@ def history(what: str, db: str, style: str | None) -> None:
 
     A layer is its shape: trials of other studies with the same shape are part of its history.
     """
-    from autotune.history import history as events
+    from autotune.analysis.history import history as events
     from autotune.store import Store
 
     with Store(db, create=False) as store:

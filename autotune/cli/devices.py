@@ -11,13 +11,14 @@ from pathlib import Path
 import click
 import platformdirs
 
-from autotune.cache import BinaryCache
 from autotune.cli.answers import DATABASE
 from autotune.cli.tables import Column, format_options, show
-from autotune.device import DeviceInfo, parse_device
-from autotune.devices.null import NullEvaluator
+from autotune.compilation.cache import BinaryCache
+from autotune.devices.device import DeviceInfo
+from autotune.devices.opening import parse_device
 from autotune.errors import AutotuneError, DeviceError, StoreError
-from autotune.evaluate import DeviceEvaluator, Evaluator
+from autotune.evaluation.evaluate import DeviceEvaluator, Evaluator
+from autotune.evaluation.null import NullEvaluator
 
 
 def jobs_default() -> int:
@@ -38,7 +39,7 @@ def open_evaluator(name: str | None, jobs: int) -> Evaluator:
         if kind == "null":
             asked = NullEvaluator(rest)
         elif kind == "replay":
-            from autotune.devices.replay import ReplayEvaluator
+            from autotune.replay.device import ReplayEvaluator
 
             asked = ReplayEvaluator(rest)
         else:

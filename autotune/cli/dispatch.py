@@ -12,15 +12,15 @@ from autotune.cli.answers import DATABASE
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import under_way
-from autotune.dispatch_source import Flat
-from autotune.dispatcher import PortfolioKernel
+from autotune.dispatcher.dispatcher import PortfolioKernel
+from autotune.dispatcher.source import Flat
 from autotune.errors import StoreError
+from autotune.family.template import load_templates
 from autotune.study import LARGEST, find_study, load_study
-from autotune.template import load_templates
 
 if TYPE_CHECKING:
-    from autotune.dispatch import Built, Comparison
-    from autotune.rule_line import Tried
+    from autotune.dispatch.dispatch import Built, Comparison
+    from autotune.dispatch.rule_line import Tried
     from autotune.store import DispatchedLayer
 
 _BEST_RULES = 8  # shown on the terminal, with those that have a name
@@ -135,9 +135,9 @@ def dispatch(
     Each layer's best few kernels are measured on every layer that they may serve; what is known is not measured again.
     Regret is the time lost over a layer's own best kernel, as a fraction of it; a layer's weight is its count.
     """
-    from autotune.dispatch import build
-    from autotune.dispatch_source import load_dispatch_template
-    from autotune.matrix import Run
+    from autotune.dispatch.dispatch import build
+    from autotune.dispatch.matrix import Run
+    from autotune.dispatcher.source import load_dispatch_template
     from autotune.store import Store
 
     if out is not None and not out.parent.is_dir():
@@ -210,7 +210,7 @@ def _show_all(built: Built, out: Path | None) -> None:
 
 
 def _ways(built: Built) -> list[_Way]:
-    from autotune.dispatch import compare
+    from autotune.dispatch.dispatch import compare
 
     found = []
     for role in ("tuned", "held out"):

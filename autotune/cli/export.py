@@ -11,11 +11,11 @@ import click
 
 from autotune.cli.answers import ACCURACY, DATABASE, asked, undominated, with_floor
 from autotune.cli.devices import first_gpu, jobs_default
-from autotune.device import devices_named
+from autotune.devices.device import devices_named
 from autotune.errors import DeviceError, StoreError, ToolchainError
 
 if TYPE_CHECKING:
-    from autotune.evaluate import DeviceEvaluator
+    from autotune.evaluation.evaluate import DeviceEvaluator
     from autotune.export import Chosen, Exported
     from autotune.store import BestRow, DispatcherRow, Store
 
@@ -66,10 +66,10 @@ def export(
     folder is built and its self-test run, and on a CUDA device it is timed beside the tuner's own kernels. A library
     that is wrong or slower ends the command with status 1; proof.txt in the folder says so.
     """
+    from autotune.compilation.toolchain import find_nvcc
     from autotune.export import export_library
     from autotune.export.build import write_images
     from autotune.store import Store
-    from autotune.toolchain import find_nvcc
 
     if dispatcher and accuracy:
         raise click.UsageError("--dispatcher has chosen its kernels' accuracy classes; leave --accuracy out")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from autotune.check import CheckRow, check_family
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, console, format_options, show
 from autotune.errors import AutotuneError, TemplateError
-from autotune.template import SUFFIX, KernelTemplate, Param, load_template, load_templates
+from autotune.evaluation.check import CheckRow, check_family
+from autotune.family.template import SUFFIX, KernelTemplate, Param, load_template, load_templates
 from autotune.trial import Outcome
 
 DIRECTORIES = click.option(

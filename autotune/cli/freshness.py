@@ -14,14 +14,14 @@ from autotune.cli.devices import jobs_default, open_evaluator, present_devices
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import stopping_on_interrupt
-from autotune.devices.null import NullEvaluator
-from autotune.template import KernelTemplate, load_templates
+from autotune.evaluation.null import NullEvaluator
+from autotune.family.template import KernelTemplate, load_templates
 
 if TYPE_CHECKING:
-    from autotune.device import DeviceInfo, Environment
-    from autotune.evaluate import Evaluator
-    from autotune.retime import Retimed
-    from autotune.stale import Doubt
+    from autotune.analysis.retime import Retimed
+    from autotune.analysis.stale import Doubt
+    from autotune.devices.device import DeviceInfo, Environment
+    from autotune.evaluation.evaluate import Evaluator
     from autotune.store import BestRow, RetimeRow, Store
 
 
@@ -71,7 +71,7 @@ def _doubts(
     recorded: Sequence[tuple[DeviceInfo, Environment]],
     families: Mapping[str, KernelTemplate],
 ) -> Iterator[Doubt]:
-    from autotune.stale import doubts, present_of
+    from autotune.analysis.stale import doubts, present_of
 
     measured = {retime.row.id: retime.environment for retime in retimes if retime.timing is not None}  # the latest
     for row in best:
@@ -143,8 +143,8 @@ def _retimed(
     stopping: Callable[[], bool],
 ) -> Iterator[Retimed]:
     """Re-time layer by layer; what cannot be, and layers without anything to re-time, are told on standard error."""
-    from autotune.retime import NotRetimed, leaders
-    from autotune.retime import retime as measure_again
+    from autotune.analysis.retime import NotRetimed, leaders
+    from autotune.analysis.retime import retime as measure_again
 
     info = evaluator.info
     winners = [best.row for best in store.best(name)]

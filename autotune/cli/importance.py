@@ -43,7 +43,7 @@ def importance(what: str, db: str, template: str | None, style: str | None) -> N
     parameters each for itself, and beyond that by two of them together where that is 2 % or more. Families with fewer
     than 20 correct trials are left out.
     """
-    from autotune.recorded_trials import stored_recordings
+    from autotune.replay.recorded_trials import stored_recordings
     from autotune.search.importance import importance as importance_of
     from autotune.store import Store
 

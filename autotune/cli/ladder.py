@@ -10,14 +10,14 @@ import click
 from autotune.cli.answers import DATABASE
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import chosen_layers, under_way
+from autotune.family.template import load_templates
 from autotune.study import find_study, load_study
-from autotune.template import load_templates
 
 if TYPE_CHECKING:
     pass
 
 if TYPE_CHECKING:
-    from autotune.ladder import Rung
+    from autotune.tuning.ladder import Rung
 
 
 def _config(rung: Rung) -> str | None:
@@ -62,8 +62,8 @@ def ladder(
 
     The reports' own times stand beside it; they are of other GPUs.
     """
-    from autotune.ladder import climb
     from autotune.store import Store
+    from autotune.tuning.ladder import climb
 
     wanted = load_study(find_study(study))
     layers = chosen_layers(wanted, only_layers)

@@ -10,11 +10,11 @@ import click
 from autotune.cli.answers import ACCURACY, DATABASE, asked, config_words
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, format_options, show
+from autotune.compilation.toolchain import find_ncu
 from autotune.errors import DeviceError, StoreError
-from autotune.toolchain import find_ncu
 
 if TYPE_CHECKING:
-    from autotune.source import KernelSource
+    from autotune.family.source import KernelSource
     from autotune.store import ProfileRow, Store, TrialRow
 
 _STALLS_SHOWN = 3  # reasons on the terminal
@@ -81,7 +81,7 @@ def profile(what: str, device: str | None, db: str, accuracy: str | None, stored
 
 def _profiled(store: Store, what: str | None, device: str | None, accuracy: str | None, ncu: Path) -> list[ProfileRow]:
     """Profile the best kernels that this device was tuned for, and store what was seen."""
-    from autotune.profile import profile_kernel
+    from autotune.analysis.profile import profile_kernel
 
     evaluator = open_evaluator(device, jobs_default())
     try:

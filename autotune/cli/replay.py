@@ -18,7 +18,7 @@ from autotune.errors import StudyError
 from autotune.study import SAMPLERS
 
 if TYPE_CHECKING:
-    from autotune.replay import Recorded, Run, Score
+    from autotune.replay.replay import Recorded, Run, Score
 
 _LINE_EVERY_S = 10.0  # between two lines of progress
 _MOST_EVALUATIONS = 100_000
@@ -76,8 +76,8 @@ def replay(
     this project, each layer of which is a recording of its own. What a file lists is all that may be proposed; a
     config recorded as failing costs one evaluation.
     """
-    from autotune.recorded_trials import read_recordings
-    from autotune.replay import replay as run
+    from autotune.replay.recorded_trials import read_recordings
+    from autotune.replay.replay import replay as run
 
     if trace is not None and any(trace.exists() and file.exists() and trace.samefile(file) for file in files):
         raise click.BadParameter(f"{trace} is one of the recordings.", param_hint="--trace")
@@ -106,7 +106,7 @@ def replay(
 @contextmanager
 def _tracing(path: Path | None) -> Iterator[Callable[[Recorded, Run], None]]:
     """Writes the evaluations of each run to a file. Raises StudyError when it cannot be written."""
-    from autotune.replay import trace
+    from autotune.replay.replay import trace
 
     if path is None:
         yield lambda _recorded, _run: None

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.tables import Column, show
-from autotune.evaluate import DeviceEvaluator, Evaluator
+from autotune.evaluation.evaluate import DeviceEvaluator, Evaluator
+from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.study import Study
-from autotune.template import KernelTemplate
 
 if TYPE_CHECKING:
-    from autotune.end_to_end import SpanResult
-    from autotune.layer_record import Progress
     from autotune.store import BestRow, SpanRow, Store
+    from autotune.tuning.end_to_end import SpanResult
+    from autotune.tuning.layer_record import Progress
 
 
 def run_end_to_end(
@@ -30,7 +30,7 @@ def run_end_to_end(
     stopping: Callable[[], bool],
 ) -> tuple[SpanResult, ...]:
     """Time the tuned layers end to end, where the study says so; nothing on a device that copies nothing."""
-    from autotune.end_to_end import time_end_to_end
+    from autotune.tuning.end_to_end import time_end_to_end
 
     if study.end_to_end is None or stopping():
         return ()

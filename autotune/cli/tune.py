@@ -22,19 +22,19 @@ from autotune.cli.devices import cache_folder, jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.spans import run_end_to_end, show_end_to_end
 from autotune.cli.tables import console, format_options, show
-from autotune.device import Baseline
+from autotune.devices.device import Baseline
 from autotune.errors import StoreError, StudyError
+from autotune.family.template import load_templates
 from autotune.problem import Layer
 from autotune.study import LARGEST, SAMPLERS, Study, find_study, load_study
-from autotune.template import load_templates
 from autotune.trial import Trial
-from autotune.turns import turn
+from autotune.tuning.turns import turn
 
 if TYPE_CHECKING:
-    from autotune.evaluate import Evaluator
-    from autotune.layer_record import LayerResult, StartResult
-    from autotune.layer_record import Progress as TuneProgress
+    from autotune.evaluation.evaluate import Evaluator
     from autotune.store import Store
+    from autotune.tuning.layer_record import LayerResult, StartResult
+    from autotune.tuning.layer_record import Progress as TuneProgress
 
 BASELINE = click.option(
     "--baseline", type=click.Choice(["cudnn"]), help="Time PyTorch's convolution in the same finals (needs PyTorch)."
@@ -156,10 +156,10 @@ def tune_and_show(
     baseline: str | None = None,
 ) -> None:
     """Run the line and print what came of it."""
-    from autotune.layer_finals import FinalsPlan
     from autotune.store import Store
-    from autotune.tune import check_study, policy
-    from autotune.tune import tune as run
+    from autotune.tuning.layer_finals import FinalsPlan
+    from autotune.tuning.tune import check_study, policy
+    from autotune.tuning.tune import tune as run
 
     families = load_templates(directories)
     check_study(study, families)  # before a database is made

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cache import CacheState
 from autotune.cli.answers import DATABASE
 from autotune.cli.devices import binary_cache
 from autotune.cli.tables import Column, format_options, show
+from autotune.compilation.cache import CacheState
 
 if TYPE_CHECKING:
     from autotune.store import QuarantineRow

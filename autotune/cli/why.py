@@ -14,12 +14,12 @@ from autotune.cli.best import named_device
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.tables import Cell, Column, console, format_options, show
 from autotune.errors import StoreError
-from autotune.space import BoundTemplate
-from autotune.template import KernelTemplate, load_templates
+from autotune.family.space import BoundTemplate
+from autotune.family.template import KernelTemplate, load_templates
 
 if TYPE_CHECKING:
+    from autotune.analysis.why import Effect, Neighbour, Why
     from autotune.store import BestRow, KernelProfile, Store, TrialRow
-    from autotune.why import Effect, Neighbour, Why
 
 _SHOWN = 10  # groups of failures on the terminal
 _STALLS_SHOWN = 2  # reasons of a profile
@@ -93,7 +93,7 @@ def why(
 
 
 def _explained(store: Store, families: Mapping[str, KernelTemplate], standing: Standing) -> Explained:
-    from autotune.why import explain, neighbours
+    from autotune.analysis.why import explain, neighbours
 
     winner = standing.best.row
     why_it = explain(standing.best, store.trials(winner.problem, generations="all"))

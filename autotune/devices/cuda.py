@@ -11,11 +11,19 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.compile import NVCC_FLAGS, Binary, Program, compile_cubin, cubin_binary, first_errors, nvcc_options
-from autotune.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Sample
+from autotune.compilation.compile import (
+    NVCC_FLAGS,
+    Binary,
+    Program,
+    compile_cubin,
+    cubin_binary,
+    first_errors,
+    nvcc_options,
+)
+from autotune.compilation.toolchain import compiler_version, find_nvcc
+from autotune.devices.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Sample
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Conv2dProblem
-from autotune.toolchain import compiler_version, find_nvcc
 from autotune.trial import Outcome
 
 try:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.compile import Binary
-from autotune.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Sample
+from autotune.compilation.compile import Binary
+from autotune.devices.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Sample
 from autotune.devices.elf import Symbol, symbols
 from autotune.devices.host_compile import FLAGS, RUNTIME_NAME, compile_runtime
 from autotune.errors import DeviceError, Rejected

@@ -12,10 +12,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from autotune.compile import Binary, Program, Target, killed
+from autotune.compilation.compile import Binary, Program, Target, killed
+from autotune.compilation.toolchain import compiler_version
 from autotune.devices.elf import symbols
 from autotune.errors import Rejected, ToolchainError
-from autotune.toolchain import compiler_version
 from autotune.trial import Outcome, Resources
 
 INCLUDE = Path(__file__).parent / "host_include"

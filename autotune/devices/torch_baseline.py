@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from autotune.device import Baseline
+from autotune.devices.device import Baseline
 from autotune.errors import DeviceError
 from autotune.problem import Conv2dProblem
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.network import stored
+from autotune.measurement.network import stored
 from autotune.problem import Conv2dProblem
 
 SAMPLES = 256  # outputs of each data set

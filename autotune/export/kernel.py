@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from autotune import __version__
-from autotune.source import KernelSource, Stage
+from autotune.family.source import KernelSource, Stage
 from autotune.store import BestRow
 
 

@@ -16,26 +16,26 @@ from functools import cached_property
 from pathlib import Path
 
 from autotune import __version__, autotune_conv2d
-from autotune.compile import NVCC_FLAGS as TUNED_FLAGS
-from autotune.compile import architecture, is_exact
-from autotune.device import DeviceInfo
-from autotune.dispatch_source import load_dispatch_template, render_dispatch
-from autotune.dispatcher import Dispatcher
+from autotune.compilation.compile import NVCC_FLAGS as TUNED_FLAGS
+from autotune.compilation.compile import architecture, is_exact
+from autotune.devices.device import DeviceInfo
+from autotune.dispatcher.dispatcher import Dispatcher
+from autotune.dispatcher.source import load_dispatch_template, render_dispatch
 from autotune.errors import StoreError
 from autotune.export.folder import write_folder
 from autotune.export.golden import Golden, golden
 from autotune.export.kernel import kernel_text, stem
 from autotune.export.plan import Need, Plan, arch_refusal, check_recorded, plan_of
-from autotune.exported import library_problem
+from autotune.family.render import render_file
+from autotune.family.source import KernelSource
+from autotune.family.space import BoundTemplate
+from autotune.family.template import template_of_header
+from autotune.measurement.exported import library_problem
+from autotune.measurement.verify import ROUNDING, error_factor, exact_on_integers
 from autotune.problem import Conv2dProblem
-from autotune.render import render_file
 from autotune.shipped import shipped
-from autotune.source import KernelSource
-from autotune.space import BoundTemplate
 from autotune.store import BestRow
-from autotune.template import template_of_header
 from autotune.trial import ACCURACY_CLASSES
-from autotune.verify import ROUNDING, error_factor, exact_on_integers
 
 COPIED = (
     *("CMakeLists.txt", "autotune_conv2d.h", "conv2d.cpp", "loaded.h", "kernel.h", "expression.h", "driver.h"),

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotune.errors import Rejected, StoreError, TemplateError
-from autotune.expression import Expression
-from autotune.folding import Folded, fold
-from autotune.render import launches
-from autotune.source import KernelSource
-from autotune.space import BoundTemplate, device_names
-from autotune.template import StageTemplate
+from autotune.family.expression import Expression
+from autotune.family.folding import Folded, fold
+from autotune.family.render import launches
+from autotune.family.source import KernelSource
+from autotune.family.space import BoundTemplate, device_names
+from autotune.family.template import StageTemplate
 from autotune.trial import Value
 
 

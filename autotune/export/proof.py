@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.benchmark import paired_ratio
-from autotune.device import DeviceInfo
+from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
+from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError, DeviceLost, Rejected, ToolchainError
-from autotune.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.export.build import SELF_TEST_S, BuildError, Built, build_for_cuda, build_for_host, self_test
 from autotune.export.folder import PROOF, write_proof
 from autotune.export.library import Chosen, Exported
-from autotune.finals import noise_floor
-from autotune.toolchain import compiler_version, find_cxx, find_nvcc
+from autotune.measurement.benchmark import paired_ratio
 from autotune.trial import Timing
+from autotune.tuning.finals import noise_floor
 
 ALLOWED = 0.02  # by which an exported kernel may be slower, where the noise floor is finer
 TIMED_S = 2.0  # of each kernel's turns, wall clock

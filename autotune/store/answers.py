@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, or_, select, tuple_
 
-from autotune.device import DeviceInfo
+from autotune.devices.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import spaces

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, RowMapping, and_, select, text, update
 
-from autotune.dispatcher import Dispatcher
+from autotune.dispatcher.dispatcher import Dispatcher
 from autotune.problem import Layer
 from autotune.store import recording
 from autotune.store.answers import Place

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from sqlalchemy import and_, select
 
-from autotune.device import DeviceInfo, Environment
+from autotune.devices.device import DeviceInfo, Environment
+from autotune.family.source import KernelSource
 from autotune.problem import Conv2dProblem
-from autotune.source import KernelSource
 from autotune.store import answers, dispatching, past, readonly, spaces
 from autotune.store.database import Database, one_line
 from autotune.store.records import (

@@ -20,10 +20,10 @@ from sqlalchemy import (
 )
 
 from autotune import __version__
-from autotune.device import DeviceInfo, Environment
+from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
+from autotune.family.source import KernelSource
 from autotune.problem import Layer
-from autotune.source import KernelSource
 from autotune.store.database import one_line
 from autotune.store.records import (
     RETIME_LABELS,

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from autotune.device import DeviceInfo, Environment
-from autotune.dispatcher import Dispatcher
+from autotune.devices.device import DeviceInfo, Environment
+from autotune.dispatcher.dispatcher import Dispatcher
+from autotune.family.source import Stage
 from autotune.problem import Conv2dProblem, Layer
-from autotune.source import Stage
 from autotune.trial import Config, SpanParts, Timing, Trial
 
 Cell = int | float | str | bytes | None

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 
 from sqlalchemy import RowMapping
 
-from autotune.compile import Program
-from autotune.device import DeviceInfo, Environment
+from autotune.compilation.compile import Program
+from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
+from autotune.family.source import ConstantSymbol, KernelSource, Stage, fields_of
 from autotune.problem import Conv2dProblem, Layer
-from autotune.source import ConstantSymbol, KernelSource, Stage, fields_of
 from autotune.store.records import KernelProfile, TrialRow
 from autotune.store.tables import (
     COUNTERS,

@@ -9,11 +9,11 @@ from types import TracebackType
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, select, update
 
-from autotune.device import DeviceInfo, Environment
-from autotune.dispatcher import Dispatcher
+from autotune.devices.device import DeviceInfo, Environment
+from autotune.dispatcher.dispatcher import Dispatcher
 from autotune.errors import StoreError
+from autotune.family.source import KernelSource
 from autotune.problem import Layer
-from autotune.source import KernelSource
 from autotune.store import answers, dispatching, readonly, recording
 from autotune.store.database import (
     LOCK_TIMEOUT_S,

@@ -29,7 +29,7 @@ from kernel_tuner.runners.simulation import SimulationRunner
 from kernel_tuner.searchspace import Searchspace
 
 from autotune.recorded import Recording, read_recording
-from autotune.replay import Run, Score, score
+from autotune.replay.replay import Run, Score, score
 from autotune.search import Refused
 from autotune.trial import Config, Value
 

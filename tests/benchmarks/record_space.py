@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.cli.devices import jobs_default, open_evaluator
-from autotune.evaluate import Evaluator
-from autotune.layer_finals import FinalsPlan
+from autotune.evaluation.evaluate import Evaluator
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import KernelTemplate, load_templates
 from autotune.problem import Conv2dProblem, Layer
-from autotune.space import BoundTemplate, SearchSpace
 from autotune.store import Store
 from autotune.study import Study
-from autotune.template import KernelTemplate, load_templates
 from autotune.trial import Value
-from autotune.tune import tune
+from autotune.tuning.layer_finals import FinalsPlan
+from autotune.tuning.tune import tune
 
 N = 1000  # images: enough to fill an H200, a tenth of what the studies of the reports have
 LAYERS = {

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.devices.null import NullEvaluator
+from autotune.evaluation.null import NullEvaluator
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import load_template
 from autotune.problem import Conv2dProblem
 from autotune.search import Search
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.template import load_template
 from autotune.trial import Config, Outcome, Timing, Trial
 
 FAMILY = """/*# kernel

@@ -13,17 +13,17 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.benchmark import paired_ratio
 from autotune.cli.devices import jobs_default
-from autotune.evaluate import DeviceEvaluator
-from autotune.layer_finals import FinalsPlan
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.source import KernelSource
+from autotune.family.template import load_templates
+from autotune.measurement.benchmark import paired_ratio
 from autotune.problem import Layer
-from autotune.source import KernelSource
 from autotune.store import Store
 from autotune.study import Study, find_study, load_study
-from autotune.template import load_templates
 from autotune.trial import Trial
-from autotune.tune import tune
+from autotune.tuning.layer_finals import FinalsPlan
+from autotune.tuning.tune import tune
 
 
 @dataclass(frozen=True, slots=True)

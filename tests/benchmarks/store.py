@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from autotune.device import DeviceInfo, Environment
+from autotune.devices.device import DeviceInfo, Environment
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store, StudyRecord, TemplateRecord, merge
 from autotune.trial import Config, Outcome, Phases, Resources, Timing, Trial

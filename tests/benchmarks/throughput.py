@@ -21,16 +21,16 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
-from autotune.evaluate import DeviceEvaluator
-from autotune.layer_finals import FinalsPlan
-from autotune.layer_record import Progress
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.source import KernelSource
+from autotune.family.template import load_templates
 from autotune.problem import Layer
-from autotune.source import KernelSource
 from autotune.store import Store
 from autotune.study import find_study, load_study
-from autotune.template import load_templates
 from autotune.trial import Outcome
-from autotune.tune import tune
+from autotune.tuning.layer_finals import FinalsPlan
+from autotune.tuning.layer_record import Progress
+from autotune.tuning.tune import tune
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -20,12 +20,12 @@ from pathlib import Path
 
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.errors import StoreWarning
-from autotune.evaluate import Evaluator
+from autotune.evaluation.evaluate import Evaluator
+from autotune.family.template import load_templates
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store
 from autotune.study import Study, find_study, load_study
-from autotune.template import load_templates
-from autotune.tune import tune
+from autotune.tuning.tune import tune
 
 STUDIES = ("lenet-k5", "lenet-k7", "fashion-k7")
 """The six layers of the source reports."""

@@ -6,11 +6,11 @@ import uuid
 
 import pytest
 
-from autotune.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import load_template, template_files
 from autotune.problem import Conv2dProblem
-from autotune.render import render
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.template import load_template, template_files
 from tests.outside import MARK, marked, none_left
 
 pytestmark = pytest.mark.gpu

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.compile import Binary
+from autotune.analysis.profile import profile_kernel
+from autotune.compilation.compile import Binary
+from autotune.compilation.toolchain import find_ncu
 from autotune.errors import ToolchainError
-from autotune.evaluate import DeviceEvaluator
-from autotune.network import NetworkRequest, NetworkSpec
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.source import KernelSource
+from autotune.family.space import BoundTemplate
+from autotune.family.template import load_template
+from autotune.measurement.network import NetworkRequest, NetworkSpec
+from autotune.measurement.reference import reference_program
+from autotune.measurement.span import Spanned, SpanPlan, SpanRequest, cut
 from autotune.problem import Conv2dProblem
-from autotune.profile import profile_kernel
-from autotune.reference import reference_program
-from autotune.render import render
-from autotune.source import KernelSource
-from autotune.space import BoundTemplate
-from autotune.span import Spanned, SpanPlan, SpanRequest, cut
-from autotune.template import load_template
-from autotune.toolchain import find_ncu
 from autotune.trial import Config
 from tests.planted import GOOD
 

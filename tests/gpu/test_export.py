@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from autotune.check import AWKWARD
-from autotune.device import DeviceInfo
-from autotune.evaluate import DeviceEvaluator
+from autotune.compilation.toolchain import find_cxx, find_nvcc
+from autotune.devices.device import DeviceInfo
+from autotune.evaluation.check import AWKWARD
+from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.export import Chosen, Exported, export_library
 from autotune.export.build import Built, build_for_cuda, self_test
 from autotune.export.proof import NotProven, prove
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.template import load_template, template_files
-from autotune.toolchain import find_cxx, find_nvcc
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import load_template, template_files
 from autotune.trial import Value
 from tests.exports import chosen
 

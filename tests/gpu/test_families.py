@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from autotune.check import AWKWARD, CheckRow, check_family
-from autotune.compile import compile_cubin
-from autotune.device import compile_program
-from autotune.evaluate import DeviceEvaluator
-from autotune.reference import check_program
-from autotune.render import render
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.template import load_template, template_files
-from autotune.toolchain import find_nvcc
+from autotune.compilation.compile import compile_cubin
+from autotune.compilation.toolchain import find_nvcc
+from autotune.devices.opening import compile_program
+from autotune.evaluation.check import AWKWARD, CheckRow, check_family
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import load_template, template_files
+from autotune.measurement.reference import check_program
 from autotune.trial import Outcome
 
 pytestmark = pytest.mark.gpu

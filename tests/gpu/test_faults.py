@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from autotune.compile import Binary
+from autotune.compilation.compile import Binary
+from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import Rejected
-from autotune.evaluate import Deadlines, DeviceEvaluator
+from autotune.evaluation.evaluate import Deadlines, DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.source import KernelSource
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import load_template
 from autotune.problem import Conv2dProblem
-from autotune.render import render
-from autotune.source import KernelSource
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.template import load_template
-from autotune.toolchain import find_nvcc
 from autotune.trial import Measured
 from tests.outside import MARK, kill_device_worker, none_left
 from tests.planted import FAULTS, GOOD, PLANTED_COMPILER

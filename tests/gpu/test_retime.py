@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune.evaluate import DeviceEvaluator
+from autotune.analysis.retime import Retimed, leaders, retime
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.template import load_templates
 from autotune.problem import Conv2dProblem, Layer
-from autotune.retime import Retimed, leaders, retime
 from autotune.store import Store
 from autotune.study import Study
-from autotune.template import load_templates
-from autotune.tune import tune
+from autotune.tuning.tune import tune
 
 pytestmark = pytest.mark.gpu
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pytest
 
 from autotune.autotune_conv2d import Conv2d, Library, Problem
-from autotune.evaluate import DeviceEvaluator
+from autotune.compilation.toolchain import find_cxx, find_nvcc
+from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.export import export_library
 from autotune.export.build import build_for_cuda
 from autotune.problem import Conv2dProblem
-from autotune.toolchain import find_cxx, find_nvcc
 from tests.exports import kernel
 
 pytest.importorskip("torch", exc_type=ImportError)

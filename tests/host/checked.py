@@ -9,8 +9,8 @@ import sys
 
 import numpy as np
 
-from autotune.compile import Program, Target
-from autotune.device import Launch
+from autotune.compilation.compile import Program, Target
+from autotune.devices.device import Launch
 from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import compile_host
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune.compilation.toolchain import find_cxx
 from autotune.devices.host import HostDevice
 from autotune.errors import ToolchainError
 from autotune.export import Exported, export_library
 from autotune.export.build import Built, build_for_host
-from autotune.toolchain import find_cxx
 from tests.exports import KERNELS
 
 from .kernels import Bench

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from autotune.compile import Program, Target
-from autotune.device import Launch
+from autotune.compilation.compile import Program, Target
+from autotune.devices.device import Launch
 from autotune.devices.host import HostDevice, HostModule
 from autotune.devices.host_compile import compile_host
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.compile import Program, Target
+from autotune.compilation.compile import Program, Target
 from autotune.devices.host_compile import check_environment, compile_host
 from autotune.errors import DeviceError
 

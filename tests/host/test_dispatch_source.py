@@ -6,18 +6,18 @@ import dataclasses
 
 import pytest
 
-from autotune.choices import ChoicesRequest, choices
-from autotune.compile import Target, compile_cubin
-from autotune.device import DeviceInfo
+from autotune.compilation.compile import Target, compile_cubin
+from autotune.compilation.toolchain import find_nvcc
+from autotune.devices.device import DeviceInfo
 from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import compile_host
-from autotune.dispatch_source import DispatchTemplate, dispatch_program, load_dispatch_template, table_row
-from autotune.dispatcher import Dispatcher, Leaf, PortfolioKernel, Split
-from autotune.predicate import predicate
+from autotune.dispatcher.dispatcher import Dispatcher, Leaf, PortfolioKernel, Split
+from autotune.dispatcher.predicate import predicate
+from autotune.dispatcher.source import DispatchTemplate, dispatch_program, load_dispatch_template, table_row
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import load_templates
+from autotune.measurement.choices import ChoicesRequest, choices
 from autotune.problem import Conv2dProblem
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.template import load_templates
-from autotune.toolchain import find_nvcc
 from tests.problems import problems
 
 H200 = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=150_000_000_000)

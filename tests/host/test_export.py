@@ -14,8 +14,8 @@ from autotune.errors import StoreError, TemplateError
 from autotune.export import Exported, export_library
 from autotune.export.build import Built, build_for_host, clean, self_test
 from autotune.export.proof import NotProven, beside, prove
+from autotune.family.template import load_template
 from autotune.problem import Conv2dProblem
-from autotune.template import load_template
 from autotune.trial import Timing
 from tests.exports import CHUNKED, CONSTANT, H200, KERNELS, PACKED, TIMING, chosen, contents, kernel
 from tests.templates.shipped_families import family

@@ -24,8 +24,8 @@ from autotune.autotune_conv2d.library import ABI_VERSION
 from autotune.errors import Rejected
 from autotune.export import Exported
 from autotune.export.build import Built
-from autotune.exported import prepared
-from autotune.forward import Tensors
+from autotune.measurement.exported import prepared
+from autotune.measurement.forward import Tensors
 from autotune.shipped import shipped
 from tests import exports
 from tests.host.host_driver import Array, DeviceArray, OnHostDriver, device_array, host_driver

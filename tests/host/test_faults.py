@@ -17,18 +17,18 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device import DeviceInfo
+from autotune.compilation.toolchain import find_cxx
+from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
-from autotune.evaluate import Deadlines, DeviceEvaluator
-from autotune.layer_record import LayerResult
+from autotune.evaluation.evaluate import Deadlines, DeviceEvaluator
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import load_template
 from autotune.problem import Layer
-from autotune.space import BoundTemplate, SearchSpace
 from autotune.store import Store
 from autotune.study import Measure, Study
-from autotune.template import load_template
-from autotune.toolchain import find_cxx
 from autotune.trial import Config, Outcome
-from autotune.tune import tune
+from autotune.tuning.layer_record import LayerResult
+from autotune.tuning.tune import tune
 from tests.outside import MARK, kill_device_worker, marked, none_left
 from tests.planted import FAULTS, GOOD, PLANTED_COMPILER, RAGGED
 
@@ -165,12 +165,12 @@ HANG = """
 import sys
 from concurrent.futures import wait
 from pathlib import Path
-from autotune.evaluate import Deadlines, DeviceEvaluator
-from autotune.layer_record import LayerResult
+from autotune.evaluation.evaluate import Deadlines, DeviceEvaluator
+from autotune.tuning.layer_record import LayerResult
 from autotune.problem import Conv2dProblem
-from autotune.render import render
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.template import load_template
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import load_template
 evaluator = DeviceEvaluator(["host"], 1)
 problem = Conv2dProblem(1, 1, 5, 5, 1, 3, 3)
 space = SearchSpace(BoundTemplate(load_template(Path(sys.argv[1])), problem, evaluator.info))

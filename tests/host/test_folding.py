@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import TemplateError
-from autotune.expression import Expression
-from autotune.folding import fold
+from autotune.family.expression import Expression
+from autotune.family.folding import fold
 from autotune.shipped import shipped
 
 pytestmark = pytest.mark.cxx

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.compile import Program, Target
-from autotune.device import Launch
+from autotune.compilation.compile import Program, Target
+from autotune.devices.device import Launch
 from autotune.devices.host import HostDevice, HostOptions
 from autotune.devices.host_compile import compile_host
 from autotune.errors import DeviceError, Rejected, ToolchainError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.device import Launch
+from autotune.devices.device import Launch
 from autotune.errors import DeviceError, Rejected
 
 from .kernels import Bench
@@ -39,7 +39,7 @@ def test_constants_are_filled_by_a_device_copy_and_device_variables_are_shared(b
 
 
 def test_resources_of_a_program(bench: Bench) -> None:
-    from autotune.compile import Program, Target
+    from autotune.compilation.compile import Program, Target
     from autotune.devices.host_compile import compile_host
 
     text = """

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from autotune.compile import Binary, Target
+from autotune.compilation.compile import Binary, Target
 from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import compile_host
-from autotune.network import Agreement, Array, Network, NetworkSpec, decoded, encoded, pooled, stored
+from autotune.family.render import render
+from autotune.family.source import KernelSource
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import load_template, load_templates
+from autotune.measurement.network import Agreement, Array, Network, NetworkSpec, decoded, encoded, pooled, stored
+from autotune.measurement.reference import reference_program
 from autotune.problem import Conv2dProblem
-from autotune.reference import reference_program
-from autotune.render import render
-from autotune.source import KernelSource
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.template import load_template, load_templates
 from autotune.trial import Config
 from tests.planted import GOOD
 

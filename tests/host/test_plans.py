@@ -10,12 +10,12 @@ from typing import TypedDict
 
 import pytest
 
-from autotune.device import DeviceInfo
+from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.export import Chosen, export_library
+from autotune.family.render import launches
+from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
-from autotune.render import launches
-from autotune.space import BoundTemplate, SearchSpace
 from autotune.trial import Value
 from tests.exports import H200, chosen
 from tests.templates.shipped_families import FAMILIES, family, supported

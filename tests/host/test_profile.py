@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from autotune.compile import Binary, Target
+from autotune.analysis.profile import parse_ncu, profile_kernel
+from autotune.compilation.compile import Binary, Target
+from autotune.compilation.toolchain import find_ncu
 from autotune.devices.host_compile import compile_host
 from autotune.errors import ToolchainError
+from autotune.family.render import render
+from autotune.family.source import KernelSource
+from autotune.family.space import BoundTemplate
+from autotune.family.template import load_template
 from autotune.problem import Conv2dProblem
-from autotune.profile import parse_ncu, profile_kernel
-from autotune.render import render
-from autotune.source import KernelSource
-from autotune.space import BoundTemplate
-from autotune.template import load_template
-from autotune.toolchain import find_ncu
 from autotune.trial import Config
 from tests.planted import GOOD
 from tests.unit.tiny import DEVICE
@@ -150,7 +150,7 @@ def test_the_winner_runs_under_ncu(ncu: Path, kernel: tuple[KernelSource, Binary
     assert "--csv --page raw" in run
     assert "--clock-control none" in run
     assert "--kernel-name regex:^(conv2d_shared_tile)$" in run
-    assert "-m autotune.profiled" in run
+    assert "-m autotune.evaluation.profiled" in run
 
 
 @pytest.mark.cxx

@@ -8,20 +8,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from autotune.choices import Choices, ChoicesRequest
-from autotune.compile import Binary, Program, Target
-from autotune.device import Launch, Sample
+from autotune.compilation.compile import Binary, Program, Target
+from autotune.devices.device import Launch, Sample
 from autotune.devices.host import HostDevice, HostModule, HostOptions
 from autotune.devices.host_compile import compile_host
+from autotune.evaluation.session import Session
+from autotune.evaluation.worker import EvaluateRequest, FinalsRequest, FinalsTimings, LayerRequest, OpenRequest
+from autotune.family.render import render
+from autotune.family.source import KernelSource
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
+from autotune.family.template import load_templates
+from autotune.measurement.choices import Choices, ChoicesRequest
+from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem
-from autotune.reference import check_program
-from autotune.render import render
-from autotune.session import Session
-from autotune.source import KernelSource
-from autotune.space import Admission, BoundTemplate, SearchSpace
-from autotune.template import load_templates
 from autotune.trial import Measured
-from autotune.worker import EvaluateRequest, FinalsRequest, FinalsTimings, LayerRequest, OpenRequest
 
 pytestmark = pytest.mark.cxx
 

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from autotune.compile import Target
-from autotune.device import HostArray
+from autotune.compilation.compile import Target
+from autotune.devices.device import HostArray
 from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import compile_host
 from autotune.errors import Rejected
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate
+from autotune.family.template import KernelTemplate, load_template
+from autotune.measurement.reference import check_program
+from autotune.measurement.span import Segment, Spanned, SpanPlan, SpanRequest, cut, run_span
+from autotune.measurement.verify import Verifier
 from autotune.problem import Conv2dProblem
-from autotune.reference import check_program
-from autotune.render import render
-from autotune.space import BoundTemplate
-from autotune.span import Segment, Spanned, SpanPlan, SpanRequest, cut, run_span
-from autotune.template import KernelTemplate, load_template
 from autotune.trial import Config
-from autotune.verify import Verifier
 from tests.nursery import Nursery
 from tests.planted import GOOD
 from tests.unit.tiny import Command, Finished

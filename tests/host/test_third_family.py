@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.toolchain import find_nvcc
+from autotune.compilation.toolchain import find_nvcc
 from tests.nursery import Nursery
 from tests.unit.tiny import Finished
 

@@ -9,17 +9,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from autotune.check import AWKWARD
-from autotune.compile import Binary, Program, Target
+from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import compile_host
 from autotune.errors import Rejected
-from autotune.forward import LoadedKernel
+from autotune.evaluation.check import AWKWARD
+from autotune.family.source import KernelSource, Stage
+from autotune.measurement.forward import LoadedKernel
+from autotune.measurement.reference import check_program
+from autotune.measurement.verify import DataSet, GuardedArray, Verifier, error_factor, exact_on_integers
 from autotune.problem import Conv2dProblem
-from autotune.reference import check_program
-from autotune.source import KernelSource, Stage
 from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats
-from autotune.verify import DataSet, GuardedArray, Verifier, error_factor, exact_on_integers
 
 pytestmark = pytest.mark.cxx
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from autotune.worker import Opened, OpenRequest, Worker
+from autotune.evaluation.worker import Opened, OpenRequest, Worker
 
 pytestmark = pytest.mark.cxx
 

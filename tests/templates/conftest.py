@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.cache import BinaryCache
-from autotune.evaluate import DeviceEvaluator
+from autotune.compilation.cache import BinaryCache
+from autotune.evaluation.evaluate import DeviceEvaluator
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

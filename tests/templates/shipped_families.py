@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from autotune.check import AWKWARD
-from autotune.device import DeviceInfo
-from autotune.evaluate import DeviceEvaluator
+from autotune.devices.device import DeviceInfo
+from autotune.evaluation.check import AWKWARD
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import KernelTemplate, load_template, template_files
 from autotune.problem import Conv2dProblem
-from autotune.render import render
 from autotune.shipped import shipped
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.template import KernelTemplate, load_template, template_files
 from autotune.trial import Config
 
 FAMILIES = tuple(template_files())

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from autotune.cache import BinaryCache
-from autotune.check import AWKWARD, CheckRow, check_family
 from autotune.cli import cli
-from autotune.evaluate import DeviceEvaluator
-from autotune.render import render
-from autotune.source import KernelSource
-from autotune.space import BoundTemplate
+from autotune.compilation.cache import BinaryCache
+from autotune.evaluation.check import AWKWARD, CheckRow, check_family
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.source import KernelSource
+from autotune.family.space import BoundTemplate
 from autotune.trial import Outcome
 
 from .shipped_families import FAMILIES, H200, TURING, default_of, family, supported
@@ -95,11 +95,11 @@ def test_rendered_source_stands_alone_and_reads_as_written_by_hand(name: str) ->
 RENDER_ALL = """
 import json
 from pathlib import Path
-from autotune.check import AWKWARD
-from autotune.device import DeviceInfo
-from autotune.render import render
-from autotune.space import BoundTemplate
-from autotune.template import load_templates
+from autotune.evaluation.check import AWKWARD
+from autotune.devices.device import DeviceInfo
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate
+from autotune.family.template import load_templates
 from autotune.trial import Config
 import sys
 families = load_templates()

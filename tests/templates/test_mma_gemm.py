@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.cache import BinaryCache
-from autotune.evaluate import DeviceEvaluator
+from autotune.compilation.cache import BinaryCache
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate
 from autotune.problem import Conv2dProblem
-from autotune.render import render
-from autotune.space import BoundTemplate
 from autotune.trial import Config
 
 from .shipped_families import family

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.compile import NVCC_FLAGS, Binary, Program, Target, compile_cubin, ptxas_resources
-from autotune.device import compile_program
+from autotune.compilation.compile import NVCC_FLAGS, Binary, Program, Target, compile_cubin, ptxas_resources
+from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
+from autotune.devices.opening import compile_program
 from autotune.errors import Rejected, ToolchainError
-from autotune.toolchain import compiler_version, find_cxx, find_nvcc
 
 KNOWN = """
 __constant__ float table[100];
@@ -158,7 +158,7 @@ NO_CUDA = """
 import sys
 from pathlib import Path
 sys.modules["cuda"] = None  # the CUDA wheels are not installed
-from autotune.toolchain import find_nvcc
+from autotune.compilation.toolchain import find_nvcc
 find_nvcc({"PATH": ""}, system=Path("/nonexistent"))
 """
 

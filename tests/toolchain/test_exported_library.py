@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune.compilation.toolchain import find_nvcc
 from autotune.export import Chosen, export_library
 from autotune.export.build import write_images
+from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.toolchain import find_nvcc
 from tests.exports import H200, chosen, contents
 from tests.templates.shipped_families import family
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from autotune.calibrate import calibration_program
-from autotune.check import AWKWARD
 from autotune.cli import cli
-from autotune.device import DeviceInfo
+from autotune.compilation.toolchain import find_nvcc
+from autotune.devices.device import DeviceInfo
+from autotune.evaluation.check import AWKWARD
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import KernelTemplate, load_template, template_files
+from autotune.measurement.calibrate import calibration_program
+from autotune.measurement.reference import check_program
 from autotune.problem import SIZE_NAMES, Conv2dProblem
-from autotune.reference import check_program
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.template import KernelTemplate, load_template, template_files
-from autotune.toolchain import find_nvcc
 
 pytestmark = pytest.mark.nvcc
 

@@ -14,7 +14,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from autotune.benchmark import (
+from autotune.devices.device import Health, Sample
+from autotune.measurement.benchmark import (
     Clocks,
     Converged,
     Race,
@@ -27,7 +28,6 @@ from autotune.benchmark import (
     paired_ratio,
     summarise,
 )
-from autotune.device import Health, Sample
 from autotune.trial import Timing
 
 STEADY = (

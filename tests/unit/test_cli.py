@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from autotune import __version__
-from autotune.dispatcher import Dispatcher, Leaf, PortfolioKernel
-from autotune.predicate import Predicate
+from autotune.dispatcher.dispatcher import Dispatcher, Leaf, PortfolioKernel
+from autotune.dispatcher.predicate import Predicate
+from autotune.family.template import load_template, template_files
 from autotune.store import Store, StudyRecord, TemplateRecord
-from autotune.template import load_template, template_files
 from autotune.trial import Outcome, Trial
 from tests.nursery import ForkedRun, Nursery
 

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from autotune.benchmark import summarise
-from autotune.choices import ChoicesRequest
-from autotune.compile import Binary, Program, Target
-from autotune.device import Baseline
-from autotune.devices.null import NullEvaluator
-from autotune.dispatch import Built, build
-from autotune.dispatch_source import load_dispatch_template
+from autotune.compilation.compile import Binary, Program, Target
+from autotune.devices.device import Baseline
+from autotune.dispatch.dispatch import Built, build
+from autotune.dispatch.matrix import Run
+from autotune.dispatcher.source import load_dispatch_template
 from autotune.errors import StudyError
-from autotune.matrix import Run
-from autotune.source import KernelSource
+from autotune.evaluation.null import NullEvaluator
+from autotune.family.source import KernelSource
+from autotune.family.template import KernelTemplate, load_templates
+from autotune.measurement.benchmark import summarise
+from autotune.measurement.choices import ChoicesRequest
 from autotune.store import Store
 from autotune.study import Study, load_study
-from autotune.template import KernelTemplate, load_templates
 from autotune.trial import ErrorStats, Measured, Resources, Timing
-from autotune.tune import tune
+from autotune.tuning.tune import tune
 
 from .tiny import Command, write_family
 

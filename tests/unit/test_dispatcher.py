@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from autotune.dispatcher import DEFAULT, Dispatcher, Leaf, PortfolioKernel, Property, Rule, Split, rule_of
+from autotune.dispatcher.dispatcher import DEFAULT, Dispatcher, Leaf, PortfolioKernel, Property, Rule, Split, rule_of
+from autotune.dispatcher.predicate import Predicate, Step
 from autotune.errors import StudyError
-from autotune.predicate import Predicate, Step
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 

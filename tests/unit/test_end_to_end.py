@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.end_to_end import configs
 from autotune.errors import StudyError
-from autotune.span import hidden_fraction
+from autotune.measurement.span import hidden_fraction
 from autotune.study import EndToEnd, Study, load_study
+from autotune.tuning.end_to_end import configs
 
 
 def plans(choices: EndToEnd, n: int) -> list[tuple[object, ...]]:

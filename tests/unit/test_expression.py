@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jinja2 import Environment
 
-from autotune.columns import Columns, column_of
 from autotune.errors import TemplateError
-from autotune.expression import FUNCTIONS, Expression, ceil_div, is_pow2, round_up
+from autotune.family.columns import Columns, column_of
+from autotune.family.expression import FUNCTIONS, Expression, ceil_div, is_pow2, round_up
 from autotune.trial import Value
 
 NAMES = ("a", "b", "c", "device.arch")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device import DeviceInfo
-from autotune.facts import facts
-from autotune.occupancy import residency
+from autotune.analysis.facts import facts
+from autotune.devices.device import DeviceInfo
+from autotune.family.source import Stage
+from autotune.measurement.occupancy import residency
 from autotune.problem import Conv2dProblem
-from autotune.source import Stage
 from autotune.store import Store
 from autotune.trial import Resources
 from tests.nursery import Nursery

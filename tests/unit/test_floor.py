@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from autotune.floor import ARITHMETIC_RATE, floor_us
+from autotune.measurement.floor import ARITHMETIC_RATE, floor_us
 from autotune.problem import Conv2dProblem
 from autotune.trial import ACCURACY_CLASSES
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.compile import Binary
-from autotune.devices.null import NullEvaluator, predicted_us
+from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, Rejected
-from autotune.render import render
-from autotune.source import KernelSource
-from autotune.space import SearchSpace
+from autotune.evaluation.null import NullEvaluator, predicted_us
+from autotune.family.render import render
+from autotune.family.source import KernelSource
+from autotune.family.space import SearchSpace
 from autotune.trial import Measured
 from tests.unit.tiny import SMALL, bind, tiny
 

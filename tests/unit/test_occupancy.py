@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.device import DeviceInfo
-from autotune.occupancy import occupancy, resident_blocks
-from autotune.toolchain import find_cxx, find_nvcc
+from autotune.compilation.toolchain import find_cxx, find_nvcc
+from autotune.devices.device import DeviceInfo
+from autotune.measurement.occupancy import occupancy, resident_blocks
 from tests.unit.tiny import DEVICE
 
 CALCULATOR = r"""

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.device import DeviceInfo
+from autotune.devices.device import DeviceInfo
+from autotune.dispatcher.predicate import Predicate, predicate
 from autotune.errors import Rejected
-from autotune.expression import Expression
-from autotune.folding import fold
-from autotune.predicate import Predicate, predicate
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.template import load_template, template_files
+from autotune.family.expression import Expression
+from autotune.family.folding import fold
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import load_template, template_files
 from autotune.trial import Config
 from tests.problems import problems
 

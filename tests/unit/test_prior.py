@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.devices.null import NullEvaluator
-from autotune.prior import estimate_us
-from autotune.recorded_trials import measured_rows
-from autotune.space import Admission, BoundTemplate
+from autotune.evaluation.null import NullEvaluator
+from autotune.family.space import Admission, BoundTemplate
+from autotune.family.template import KernelTemplate, load_template, load_templates
+from autotune.replay.recorded_trials import measured_rows
 from autotune.store import Store
-from autotune.template import KernelTemplate, load_template, load_templates
 from autotune.trial import Config
+from autotune.tuning.prior import estimate_us
 from tests.unit.tiny import SMALL, Command, bind, write_family
 
 H200 = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"

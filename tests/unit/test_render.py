@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.check import AWKWARD
 from autotune.errors import Rejected, TemplateError
-from autotune.render import render
-from autotune.source import KernelSource, Stage
-from autotune.space import BoundTemplate, SearchSpace
-from autotune.template import load_template, template_files
+from autotune.evaluation.check import AWKWARD
+from autotune.family.render import render
+from autotune.family.source import KernelSource, Stage
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import load_template, template_files
 from autotune.trial import Config, Value
 from tests.unit.tiny import DEVICE, SMALL, bind, tiny
 

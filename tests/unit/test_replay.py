@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.recorded import Recording, read_recording
-from autotune.replay import Run, replay, replay_once, score, trace
+from autotune.replay.replay import Run, replay, replay_once, score, trace
 from autotune.search import Refused
 
 DATA = Path(__file__).parents[1] / "data" / "recorded-spaces"

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jinja2 import Environment
 
-from autotune.device import DeviceInfo
+from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, StudyError, TemplateError
-from autotune.expression import FUNCTIONS
+from autotune.family.expression import FUNCTIONS
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
+from autotune.family.template import KernelTemplate, load_template
 from autotune.problem import Conv2dProblem
-from autotune.space import Admission, BoundTemplate, SearchSpace
-from autotune.template import KernelTemplate, load_template
 from autotune.trial import Config, Value
 from tests.benchmarks.search_cost import large_space
 from tests.unit.tiny import DEVICE, SMALL, bind, tiny

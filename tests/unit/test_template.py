@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import TemplateError
-from autotune.template import load_template, load_templates, template_files
+from autotune.family.template import load_template, load_templates, template_files
 from tests.unit.tiny import TINY, tiny, write_family
 
 

@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autotune.dispatch_source import load_dispatch_template
-from autotune.dispatcher import DEFAULT, UNSURE, Leaf, Rule, Split, ends
-from autotune.nearness import layer_distance
-from autotune.plan import Making, Plan, chosen, flat, left_out, make, nearest, single_best, without_unsure_ends
-from autotune.portfolio import Matrix, candidates, portfolio, served
+from autotune.dispatch.plan import Making, Plan, chosen, flat, left_out, make, nearest, single_best, without_unsure_ends
+from autotune.dispatch.portfolio import Matrix, candidates, portfolio, served
+from autotune.dispatch.rule_space import RuleSpace
+from autotune.dispatch.thresholds import Costs, best_rule, between, grown
+from autotune.dispatcher.dispatcher import DEFAULT, UNSURE, Leaf, Rule, Split, ends
+from autotune.dispatcher.source import load_dispatch_template
 from autotune.problem import Conv2dProblem, Layer
-from autotune.rule_space import RuleSpace
-from autotune.thresholds import Costs, best_rule, between, grown
 from autotune.trial import Config
+from autotune.tuning.nearness import layer_distance
 
 PROPERTIES = load_dispatch_template().properties
 MAKING = Making(PROPERTIES, kernels=4, noise=0.002)

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from autotune.compile import Binary
-from autotune.device import DeviceInfo, Environment
-from autotune.devices.null import NullEvaluator, predicted_us
+from autotune.compilation.compile import Binary
+from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StudyError
-from autotune.layer_record import Progress
+from autotune.evaluation.null import NullEvaluator, predicted_us
+from autotune.family.source import KernelSource
+from autotune.family.template import KernelTemplate, load_template
 from autotune.problem import Conv2dProblem, Layer
-from autotune.source import KernelSource
 from autotune.store import Store, TrialRow
 from autotune.study import Study
-from autotune.template import KernelTemplate, load_template
 from autotune.trial import Config, Measured, Resources
-from autotune.tune import tune
+from autotune.tuning.layer_record import Progress
+from autotune.tuning.tune import tune
 
 from .tiny import SMALL, tiny, write_family
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from autotune.cli.devices import open_evaluator
-from autotune.device import DeviceInfo
-from autotune.devices.null import NullEvaluator, predicted_us
-from autotune.layer_record import LayerResult
+from autotune.devices.device import DeviceInfo
+from autotune.evaluation.null import NullEvaluator, predicted_us
+from autotune.family.render import render
+from autotune.family.space import SearchSpace
+from autotune.family.template import KernelTemplate
 from autotune.problem import Conv2dProblem, Layer
-from autotune.render import render
-from autotune.space import SearchSpace
 from autotune.store import Leader, Store
 from autotune.study import Study
-from autotune.template import KernelTemplate
 from autotune.trial import Config
-from autotune.tune import tune
-from autotune.warm_start import warm_start
+from autotune.tuning.layer_record import LayerResult
+from autotune.tuning.tune import tune
+from autotune.tuning.warm_start import warm_start
 from tests.benchmarks.warm_start import STUDIES, leave_out
 from tests.unit.tiny import SMALL, Command, bind, changed, tiny
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device import Environment
-from autotune.devices.null import NullEvaluator, predicted_us
+from autotune.analysis.why import explain, neighbours
+from autotune.devices.device import Environment
+from autotune.evaluation.null import NullEvaluator, predicted_us
+from autotune.family.render import render
+from autotune.family.template import load_template
 from autotune.problem import Layer
-from autotune.render import render
 from autotune.store import BestRow, Store, TrialRow
 from autotune.study import Study
-from autotune.template import load_template
 from autotune.trial import Config, Outcome, Value
-from autotune.tune import tune
-from autotune.why import explain, neighbours
+from autotune.tuning.tune import tune
 
 from .tiny import SMALL, bind, tiny, write_family
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.device import DeviceInfo
-from autotune.devices.null import NullEvaluator
+from autotune.devices.device import DeviceInfo
+from autotune.evaluation.null import NullEvaluator
+from autotune.family.space import Admission, BoundTemplate
+from autotune.family.template import KernelTemplate, load_template
 from autotune.problem import Conv2dProblem
-from autotune.space import Admission, BoundTemplate
-from autotune.template import KernelTemplate, load_template
 
 TINY = """/*# kernel
 summary  = "One output a thread and turn; a block of threads walks over the outputs."

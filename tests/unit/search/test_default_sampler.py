@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from autotune.replay import replay_once
+from autotune.replay.replay import replay_once
 from autotune.search import Search
 from autotune.search.neighbours import Neighbourhood
 from autotune.trial import Config, Value

@@ -10,7 +10,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from autotune.recorded import read_recording
-from autotune.replay import replay_once
+from autotune.replay.replay import replay_once
 from autotune.search import single_threaded
 
 SPACE = Path(__file__).parents[2] / "data" / "recorded-spaces" / "convolution-RTX_3090.json.gz"

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from autotune.compile import Program
-from autotune.device import DeviceInfo, Environment
-from autotune.dispatcher import DEFAULT, FAMILY, Dispatcher, Leaf, PortfolioKernel, Property, Split
-from autotune.predicate import Predicate, Step
+from autotune.compilation.compile import Program
+from autotune.devices.device import DeviceInfo, Environment
+from autotune.dispatcher.dispatcher import DEFAULT, FAMILY, Dispatcher, Leaf, PortfolioKernel, Property, Split
+from autotune.dispatcher.predicate import Predicate, Step
+from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.problem import Conv2dProblem, Layer
-from autotune.source import ConstantSymbol, KernelSource, Stage
 from autotune.store import DispatchedLayer, KernelProfile, Scope, Store, StudyRecord, TemplateRecord, TrialKey
 from autotune.trial import END_TO_END, Config, ErrorStats, Outcome, Phases, Resources, SpanParts, Timing, Trial
 

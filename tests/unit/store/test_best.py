@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device import DeviceInfo
+from autotune.devices.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.problem import Layer
 from autotune.store import Finals, Store, Verdict

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from autotune.device import DeviceInfo
-from autotune.diff import DateSide, DeviceSide, StudySide, differences, resolve
+from autotune.analysis.diff import DateSide, DeviceSide, StudySide, differences, resolve
+from autotune.devices.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.problem import Layer
 from autotune.store import BestRow, Store, StudyRow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.history import history
+from autotune.analysis.history import history
 from autotune.store import Finals, Store, Verdict
 
 from .builders import (

@@ -1,0 +1,1 @@
+"""What recorded results say, and the best of them looked at or measured again."""

@@ -1,0 +1,76 @@
+"""What can be said of a kernel without a profiler: what a multiprocessor holds of it, its rate, what may limit it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.devices.device import DeviceInfo
+from autotune.family.source import Stage
+from autotune.measurement.floor import Floor, floor
+from autotune.measurement.occupancy import Residency, residency
+from autotune.problem import Conv2dProblem
+from autotune.trial import Resources
+
+NEAR_FLOOR = 0.6  # share of the floor's speed from which its larger term counts as the limiter
+FEW_WARPS = 0.25  # theoretical occupancy below which too few warps are the likely reason for being far from the floor
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A measured kernel set against its device. None where the device is no GPU, or was not calibrated."""
+
+    residency: Residency | None
+    """of the least occupied stage"""
+    gb_per_s: float | None
+    """the layer's minimal bytes over the time"""
+    floor: Floor | None
+    floor_fraction: float | None
+    """share of the floor's speed that the kernel reaches, 1 at the physical limit"""
+    limiter: str | None
+    """memory or arithmetic near the floor; far from it occupancy where warps are few, else latency"""
+
+
+def facts(
+    device: DeviceInfo,
+    problem: Conv2dProblem,
+    accuracy: str,
+    stages: Sequence[Stage],
+    resources: Resources,
+    median_us: float | None,
+    rates: Mapping[str, float],
+) -> Facts:
+    """Everything about one kernel; `median_us` is None when it was not timed."""
+    on_gpu = device.kind == "cuda" and resources.registers > 0
+    held = least_occupied(device, stages, resources) if on_gpu else None
+    if median_us is None:
+        return Facts(held, None, None, None, None)
+    bound = floor(problem, accuracy, rates)
+    fraction = None if bound is None else bound.us / median_us
+    return Facts(
+        residency=held,
+        gb_per_s=problem.minimal_bytes / median_us / 1e3,
+        floor=bound,
+        floor_fraction=fraction,
+        limiter=_limiter(bound, median_us, held) if bound is not None and held is not None else None,
+    )
+
+
+def least_occupied(device: DeviceInfo, stages: Sequence[Stage], resources: Resources) -> Residency | None:
+    """What a multiprocessor holds of the stage that fills it least; None without stages."""
+    held = [
+        residency(
+            device,
+            threads=stage.block[0] * stage.block[1] * stage.block[2],
+            registers=resources.registers,
+            smem_bytes=stage.smem_bytes + resources.static_smem_bytes,
+        )
+        for stage in stages
+    ]
+    return min(held, key=lambda stage: stage.occupancy, default=None)
+
+
+def _limiter(bound: Floor, median_us: float, held: Residency) -> str:
+    if bound.us / median_us >= NEAR_FLOOR:
+        return bound.term
+    return "occupancy" if held.occupancy < FEW_WARPS else "latency"

@@ -1,0 +1,185 @@
+"""best -> Nsight Compute -> what the winner's launches really do: occupancy, efficiency, traffic, stalls.
+
+`ncu` runs `autotune.evaluation.profiled` and prints a CSV table: a line of column names, a line of units, a line for
+each launch.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from autotune.compilation.compile import MAX_MESSAGE, Binary
+from autotune.errors import ToolchainError
+from autotune.evaluation.profiled import Job
+from autotune.family.source import KernelSource
+from autotune.store import KernelProfile
+
+_DEADLINE_S = 600.0  # every launch is replayed once for each set of counters that fit the device together
+_MOST_RETRIES = 8  # each leaves out the counters that this ncu or this device does not know
+
+COUNTERS: Mapping[str, tuple[str, ...]] = {
+    "time_us": ("gpu__time_duration.sum",),
+    "achieved_occupancy": ("sm__warps_active.avg.pct_of_peak_sustained_active",),
+    "load_sectors_per_request": ("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",),
+    "store_sectors_per_request": ("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",),
+    "load_efficiency_fraction": ("smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",),
+    "store_efficiency_fraction": ("smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct",),
+    "shared_efficiency_fraction": ("smsp__sass_average_data_bytes_per_wavefront_mem_shared.pct",),
+    "shared_load_conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",),
+    "shared_store_conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",),
+    "dram_read_bytes": ("dram__bytes_read.sum",),
+    "dram_written_bytes": ("dram__bytes_write.sum",),
+    "l2_bytes": ("lts__t_bytes.sum",),
+    "fma_utilisation_fraction": ("sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active",),
+    "tensor_utilisation_fraction": (
+        "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
+        "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+    ),
+}
+"""KernelProfile's numbers to ncu's counters; the first that the device has is taken."""
+STALLS = (
+    *("barrier", "branch_resolving", "dispatch_stall", "drain", "gmma", "imc_miss", "lg_throttle", "long_scoreboard"),
+    *("math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "short_scoreboard"),
+    *("sleeping", "tex_throttle", "wait"),
+)
+"""Reasons why a warp does not issue, as ncu names them; `selected`, which is no stall, is left out"""
+_STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+_SCALE = {  # of a unit, to microseconds, bytes or a fraction
+    "%": 1e-2,
+    "nsecond": 1e-3,
+    "ns": 1e-3,
+    "usecond": 1.0,
+    "us": 1.0,
+    "msecond": 1e3,
+    "ms": 1e3,
+    "second": 1e6,
+    "s": 1e6,
+    "Kbyte": 1e3,
+    "Mbyte": 1e6,
+    "Gbyte": 1e9,
+    "Tbyte": 1e12,
+}
+_UNKNOWN = re.compile(r"^==(?:ERROR|WARNING)==.*?\b([a-z0-9]+__[a-z0-9_.]+)", re.MULTILINE)
+
+
+def profile_kernel(ncu: Path, device: str, source: KernelSource, binary: Binary) -> tuple[KernelProfile, ...]:
+    """What ncu says of each stage's launch.
+
+    Raises ToolchainError when ncu may not or cannot read the device's counters.
+    """
+    tool = _version(ncu)
+    wanted = [*(name for names in COUNTERS.values() for name in names), *map(_STALL.format, STALLS)]
+    entries = {stage.entry for stage in source.stages}
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        job, log = Path(folder) / "job", Path(folder) / "ncu.csv"
+        content: Job = (device, source, binary)
+        job.write_bytes(pickle.dumps(content))
+        for _ in range(_MOST_RETRIES):
+            said = _run(ncu, wanted, entries, job, log)
+            profiles = parse_ncu(said, tool)
+            if profiles:
+                return profiles
+            unknown = set(_UNKNOWN.findall(said)) & set(wanted)
+            if not unknown:
+                break
+            wanted = [name for name in wanted if name not in unknown]
+    raise ToolchainError(f"{ncu}: {_why(said)}")
+
+
+def parse_ncu(text: str, tool: str) -> tuple[KernelProfile, ...]:
+    """The launches in a table of `ncu --csv --page raw`; lines before and between that are no table are passed over.
+
+    Numbers may have thousands separators, units any prefix; a counter that is missing or not a number becomes None.
+    """
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    rows = list(csv.reader(lines))
+    heads = [position for position, row in enumerate(rows) if "Kernel Name" in row]
+    if not heads:
+        return ()
+    names, rest = rows[heads[0]], rows[heads[0] + 1 :]
+    launches = [row for row in rest if len(row) == len(names) and row[0].strip().isdigit()]
+    units = next((row for row in rest if len(row) == len(names) and not row[0].strip()), [""] * len(names))
+    return tuple(
+        _profile(position, tool, dict(zip(names, row, strict=True)), dict(zip(names, units, strict=True)))
+        for position, row in enumerate(launches)
+    )
+
+
+def _profile(position: int, tool: str, row: Mapping[str, str], units: Mapping[str, str]) -> KernelProfile:
+    def number(counter: str) -> float | None:
+        return _number(row.get(counter, ""), units.get(counter, ""))
+
+    found = {
+        name: next((value for counter in counters if (value := number(counter)) is not None), None)
+        for name, counters in COUNTERS.items()
+    }
+    waiting = {reason: number(_STALL.format(reason)) or 0.0 for reason in STALLS}
+    stalls = sorted(((reason, warps) for reason, warps in waiting.items() if warps > 0), key=lambda item: -item[1])
+    return KernelProfile(tool, position, _entry(row["Kernel Name"]), **found, stalls=tuple(stalls))
+
+
+def _entry(name: str) -> str:
+    """A kernel's name without its arguments."""
+    return name.partition("(")[0].split()[-1]
+
+
+def _number(text: str, unit: str) -> float | None:
+    try:
+        value = float(text.replace(",", "").strip())
+    except ValueError:  # n/a, (!) nan, an empty cell
+        return None
+    return value * _SCALE.get(unit.strip(), 1.0) if math.isfinite(value) else None
+
+
+def _run(ncu: Path, counters: Sequence[str], entries: set[str], job: Path, log: Path) -> str:
+    """Everything that ncu and the profiled process said."""
+    command = [
+        *(str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)),
+        *("--clock-control", "none", "--metrics", ",".join(counters)),
+        *("--kernel-name", f"regex:^({'|'.join(sorted(map(re.escape, entries)))})$"),
+        *(sys.executable, "-m", "autotune.evaluation.profiled", str(job)),
+    ]
+    log.unlink(missing_ok=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        raise ToolchainError(f"{ncu}: no answer within {_DEADLINE_S:.0f} s") from None
+    except OSError as error:
+        raise ToolchainError(f"{ncu}: does not start: {error.strerror}") from None
+    table = log.read_text(errors="replace") if log.is_file() else ""
+    return "\n".join((table, done.stdout, done.stderr))
+
+
+def _version(ncu: Path) -> str:
+    """`ncu` and its version."""
+    try:
+        done = subprocess.run([str(ncu), "--version"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ToolchainError(f"{ncu}: does not start: {error.strerror}") from None
+    found = re.search(r"Version (\S+)", done.stdout)
+    return f"ncu {found[1]}" if found else "ncu"
+
+
+def _why(said: str) -> str:
+    """Why there is no profile, out of ncu's words."""
+    if "ERR_NVGPUCTRPERM" in said:
+        return (
+            "this user may not read the GPU's counters; run as root, or load the driver with "
+            "NVreg_RestrictProfilingToAdminUsers=0"
+        )
+    lines = list(_complaints(said))
+    return " ".join(lines)[:MAX_MESSAGE] or "it profiled no launch and said nothing"
+
+
+def _complaints(said: str) -> Iterator[str]:
+    """ncu's errors; else the last words of the profiled process."""
+    errors = [line.removeprefix("==ERROR==").strip() for line in said.splitlines() if line.startswith("==ERROR==")]
+    yield from errors or [line.strip() for line in said.splitlines() if line.strip()][-3:]

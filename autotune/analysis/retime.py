@@ -1,0 +1,157 @@
+"""best -> retime: the best few recorded kernels of a layer verified and timed again, here and now.
+
+They run in turns like finalists, one of them entered twice for the noise floor. The store ranks a kernel by its new
+time from then on; a kernel that was imported counts from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from autotune.analysis.rerender import rerender
+from autotune.compilation.compile import Binary
+from autotune.devices.device import DeviceInfo
+from autotune.errors import Rejected
+from autotune.evaluation.evaluate import Evaluator
+from autotune.family.source import KernelSource
+from autotune.family.template import KernelTemplate
+from autotune.measurement.benchmark import median_half_width
+from autotune.problem import Conv2dProblem
+from autotune.store import RetimeRow, Store, TrialRow
+from autotune.trial import END_TO_END, Outcome, Timing
+from autotune.tuning.finals import noise_floor
+from autotune.tuning.layer_finals import FINALS_S, unsuspicious
+
+
+@dataclass(frozen=True, slots=True)
+class Retimed:
+    """What measuring one kernel again came to."""
+
+    retime: RetimeRow
+    before: TrialRow
+    """as it was"""
+    noise: float | None
+    """fraction within which a time counts as confirmed; None when it failed"""
+
+    @property
+    def ratio(self) -> float | None:
+        """The new time over the old one; None when it failed."""
+        after_us = self.retime.after_us
+        return None if after_us is None else after_us / self.retime.before_us
+
+
+@dataclass(frozen=True, slots=True)
+class NotRetimed:
+    """A kernel that cannot be run, and why; nothing is stored of it."""
+
+    row: TrialRow
+    why: str
+
+
+def leaders(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[TrialRow], most: int) -> list[TrialRow]:
+    """The `most` fastest kernels of each policy, accuracy class and determinism on a device, the winners among them.
+
+    A kernel counts once, as the trial by which it ranks; one that was imported and never measured here ranks by the
+    time it came with.
+    """
+    chosen: dict[Hashable, list[TrialRow]] = {}
+    kernels: set[Hashable] = set()
+    first = {row.id for row in winners}
+    here = [row for row in rows if row.device.identity == info.identity and row.policy != END_TO_END]
+    for row in sorted(here, key=lambda row: (row.id not in first, row.ranked_us is None, _before_us(row))):
+        kernel = (row.policy, row.trial.source_hash or row.trial.config)
+        if row.trial.outcome == Outcome.CORRECT and kernel not in kernels:
+            kernels.add(kernel)
+            chosen.setdefault((row.policy, row.trial.accuracy, row.trial.deterministic), []).append(row)
+    found: list[TrialRow] = []
+    for group in chosen.values():
+        found += sorted(group, key=lambda row: (row.id not in first, _before_us(row)))[:most]
+    return found
+
+
+def retime(
+    rows: Sequence[TrialRow],
+    problem: Conv2dProblem,
+    evaluator: Evaluator,
+    store: Store,
+    families: Mapping[str, KernelTemplate],
+    *,
+    budget_s: float = FINALS_S,
+) -> Iterator[Retimed | NotRetimed]:
+    """Verify and time kernels of one layer again and store what came of each; `budget_s` is for each policy."""
+    evaluator.begin_layer(problem)
+    here = (evaluator.info.name, evaluator.environment.driver, evaluator.environment.toolkit)
+    refused = {row.source_hash for row in store.quarantine_rows() if (row.device, row.driver, row.toolkit) == here}
+    for policy in dict.fromkeys(row.policy for row in rows):
+        compiled: list[tuple[TrialRow, KernelSource, Future[Binary]]] = []
+        for row in (row for row in rows if row.policy == policy):
+            source = _source(row, store, families)
+            if isinstance(source, str):
+                yield NotRetimed(row, source)
+            elif source.hash in refused:
+                yield NotRetimed(row, "it is quarantined; `autotune quarantine --clear` gives it another chance")
+            else:
+                compiled.append((row, source, evaluator.compile(source)))
+        yield from _in_turns(compiled, policy, evaluator, store, budget_s)
+
+
+def _in_turns(
+    compiled: Sequence[tuple[TrialRow, KernelSource, Future[Binary]]],
+    policy: str,
+    evaluator: Evaluator,
+    store: Store,
+    budget_s: float,
+) -> Iterator[Retimed]:
+    """Verify each kernel, time those that are still correct in turns, and store the results."""
+    info, environment = evaluator.info, evaluator.environment
+    verified: list[tuple[TrialRow, KernelSource, Binary]] = []
+    for row, source, future in compiled:
+        try:
+            binary = future.result()
+            evaluator.evaluate(source, binary, cache=policy, best_us=None)
+        except Rejected as rejected:
+            message = f"{rejected.outcome} {rejected.reason}: {rejected.message}"
+            yield Retimed(store.add_retime(row, info, environment, "failed", None, message), row, None)
+        else:
+            verified.append((row, source, binary))
+    if not verified:
+        return
+    kernels = [(source, binary) for _, source, binary in verified]
+
+    def timed() -> tuple[Timing, ...]:
+        return evaluator.finals([*kernels, kernels[0]], (), cache=policy, budget_s=budget_s, seed=0)
+
+    timings = unsuspicious(timed, [row.trial for row, _, _ in verified], evaluator)
+    noise = noise_floor(timings[0], timings[-1])
+    floor = store.noise_floor(info, policy)
+    store.set_noise_floor(info, environment, policy, noise * timings[0].median_us, noise)
+    for (row, _, _), timing in zip(verified, timings, strict=False):
+        reach = max(
+            noise, floor.noise_fraction if floor else 0.0, median_half_width(timing.samples_us) / timing.median_us
+        )
+        word = label(_before_us(row), timing.median_us, reach)
+        yield Retimed(store.add_retime(row, info, environment, word, timing), row, reach)
+
+
+def label(before_us: float, after_us: float, noise: float) -> str:
+    """`confirmed` within noise (a fraction), `regressed` when slower, `moved` when faster."""
+    ratio = after_us / before_us
+    if abs(ratio - 1) <= noise:
+        return "confirmed"
+    return "regressed" if ratio > 1 else "moved"
+
+
+def _before_us(row: TrialRow) -> float:
+    """The time that a kernel stands with."""
+    return row.ranked_us or row.median_us or 0.0
+
+
+def _source(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
+    """The very kernel, as stored or rendered again; else why it cannot be had."""
+    stored = None if row.trial.source_hash is None else store.source(row.trial.source_hash)
+    if stored is not None:
+        return stored
+    again = rerender(row, families)
+    return f"its text is not kept, and {row.trial.config.template} {again}" if isinstance(again, str) else again

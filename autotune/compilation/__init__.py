@@ -1,0 +1,1 @@
+"""What turns a program into a binary: compilers found, run, and their results kept."""

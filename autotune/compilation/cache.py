@@ -1,0 +1,115 @@
+"""Compiled programs kept by content: source, flags, target and compiler decide the key, so a hit is never stale.
+
+A file per program, written beside its place and renamed into it, so that processes can share the folder. diskcache
+would do the same, but keeps pickles, which this project does not read from disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from autotune.compilation.compile import Binary, Program, Target
+from autotune.trial import Resources
+
+DEFAULT_LIMIT_BYTES = 2 << 30
+_TRIM_EVERY = 200  # writes of one process between two looks at the folder's size
+
+
+@dataclass(frozen=True, slots=True)
+class CacheState:
+    """What a cache folder holds."""
+
+    folder: str
+    entries: int
+    size_bytes: int
+    limit_bytes: int
+
+
+class BinaryCache:
+    """A folder of compiled programs, safe between processes; what was used longest ago makes room for the new."""
+
+    def __init__(self, folder: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+        self._writes = 0
+
+    @staticmethod
+    def key(program: Program, target: Target, compiler: str) -> str:
+        """SHA-256 over everything that decides the binary."""
+        return hashlib.sha256(json.dumps([program.hash, asdict(target), compiler]).encode()).hexdigest()
+
+    def get(self, key: str) -> Binary | None:
+        """The stored binary, or None; a damaged file counts as absent and is removed."""
+        path = self._path(key)
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        try:
+            head, _, image = content.partition(b"\n")
+            fields = json.loads(head)
+            if hashlib.sha256(image).hexdigest() != fields.pop("sha256"):
+                raise ValueError("damaged image")
+            binary = Binary(
+                target=Target(**fields["target"]),
+                image=image,
+                resources=Resources(**fields["resources"]),
+                log=fields["log"],
+                entries=tuple(fields["entries"]),
+            )
+        except (ValueError, KeyError, TypeError):
+            path.unlink(missing_ok=True)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return binary
+
+    def put(self, key: str, binary: Binary) -> None:
+        """Keep a binary. A folder that cannot be written costs nothing but the hits."""
+        fields = asdict(replace(binary, image=b"", compile_us=0.0))
+        head = {name: fields[name] for name in ("target", "resources", "log", "entries")}
+        head["sha256"] = hashlib.sha256(binary.image).hexdigest()
+        path = self._path(key)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(json.dumps(head).encode() + b"\n" + binary.image)
+            os.replace(name, path)
+            self._writes += 1
+            if self._writes % _TRIM_EVERY == 1:
+                self.trim()
+
+    def state(self) -> CacheState:
+        """Entries and bytes now."""
+        sizes = [size for _, size, _ in self._files()]
+        return CacheState(str(self.folder), len(sizes), sum(sizes), self.limit_bytes)
+
+    def trim(self, limit_bytes: int | None = None) -> None:
+        """Drop what was used longest ago until the folder is under the limit."""
+        limit = self.limit_bytes if limit_bytes is None else limit_bytes
+        files = sorted(self._files())
+        total = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if total <= limit:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / key
+
+    def _files(self) -> list[tuple[float, int, Path]]:
+        """Time of last use, bytes and path of every entry."""
+        files = []
+        for path in self.folder.glob("??/*"):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                files.append((status.st_mtime, status.st_size, path))
+        return files

@@ -1,0 +1,201 @@
+"""The device seam: what a device is (`DeviceInfo`), what it can do (`Device`, `Module`).
+
+A device loads a compiled program, fills and reads memory, launches kernels and times them. Everything above
+(verify, benchmark, worker) is written against these protocols and knows no backend by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.compilation.compile import Binary
+from autotune.problem import Conv2dProblem
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A device's identity (kind, name, arch, sm_count, memory_bytes) and its limits. Limits default to sm_90's."""
+
+    kind: str
+    """cuda | host | null | replay"""
+    name: str
+    arch: int
+    """compute capability times ten, 90 for 9.0; the limits that templates may rely on"""
+    sm_count: int
+    memory_bytes: int
+    max_threads_per_block: int = 1024
+    smem_per_block_bytes: int = 232448
+    """dynamic shared memory a block may have after opt-in"""
+    smem_per_sm_bytes: int = 233472
+    registers_per_sm: int = 65536
+    max_warps_per_sm: int = 64
+    max_blocks_per_sm: int = 32
+    constant_bytes: int = 65536
+    l2_bytes: int = 0
+    grid_limits: tuple[int, int, int] = (2147483647, 65535, 65535)
+    block_limits: tuple[int, int, int] = (1024, 1024, 64)
+
+    @property
+    def identity(self) -> tuple[str, str, int, int, int]:
+        """What makes two machines' results comparable."""
+        return (self.kind, self.name, self.arch, self.sm_count, self.memory_bytes)
+
+    def is_like(self, other: DeviceInfo) -> bool:
+        """Whether both are of one class: kind, compute capability and SM count, whatever their names."""
+        return (self.kind, self.arch, self.sm_count) == (other.kind, other.arch, other.sm_count)
+
+
+def devices_named(word: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+    """The devices of this name whatever its case, else those whose name has the word in it."""
+    exact = [info for info in devices if info.name.casefold() == word.casefold()]
+    return exact or [info for info in devices if word.casefold() in info.name.casefold()]
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a measurement depends on besides the device; a change makes results doubtful, not foreign."""
+
+    driver: str
+    toolkit: str
+    """compiler name and version"""
+    flags: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """uuid, clocks, host name, library versions: recorded, not matched"""
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What is matched."""
+        return (self.driver, self.toolkit, self.flags)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch with everything evaluated. Pointers are np.uint64, scalars np.int32/int64/float32/float64."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    smem_bytes: int
+    args: tuple[np.generic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A library's convolution to measure beside the kernels."""
+
+    library: str
+    """cudnn: PyTorch's convolution"""
+    layout: str
+    """nchw or nhwc, of all its tensors; nothing is converted inside the timed span"""
+    tf32: bool
+    """whether f32 data may be multiplied as TF32"""
+
+    @property
+    def name(self) -> str:
+        """What verdicts call it."""
+        return f"{self.library} {self.layout}{' tf32' if self.tf32 else ''}"
+
+
+HostArray = npt.NDArray[np.uint8]
+"""Bytes in the host's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timing of a forward pass."""
+
+    us: float
+    """microseconds of one pass"""
+    sm_clock_mhz: float | None = None
+    """mean clock of the multiprocessors meanwhile; None where the device does not tell"""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a device's sensors say now; None where there is no such sensor."""
+
+    power_w: float | None = None
+    temperature_c: float | None = None
+
+
+class Module(Protocol):
+    """A loaded program."""
+
+    def launch(self, launch: Launch, *, stream: int = 0) -> None:
+        """Enqueue one kernel on a numbered stream. Raises Rejected('runtime', ...) when the device refuses it."""
+
+    def symbol(self, name: str) -> tuple[int, int]:
+        """Address and size in bytes of a __constant__ or __device__ variable."""
+
+    def unload(self) -> None:
+        """Free the program; the module must not be used afterwards."""
+
+
+class Device(Protocol):
+    """An open device. Addresses are plain integers of the device's address space.
+
+    Stream 0 is the default one, in which everything runs that names none; work of other streams may overlap.
+    """
+
+    @property
+    def info(self) -> DeviceInfo: ...
+
+    @property
+    def environment(self) -> Environment: ...
+
+    def admit(self, problem: Conv2dProblem) -> None:
+        """Raises DeviceError when a forward pass would take far too long here, naming an n that would do."""
+
+    def allocate(self, size_bytes: int) -> int:
+        """Address of new memory, aligned to 256 bytes. Raises Rejected('runtime', 'out_of_memory', ...)."""
+
+    def free(self, address: int) -> None: ...
+
+    def write(self, address: int, content: bytes) -> None: ...
+
+    def read(self, address: int, size_bytes: int) -> bytes: ...
+
+    def fill(self, address: int, byte: int, size_bytes: int) -> None:
+        """Set every byte."""
+
+    def copy(self, to: int, source: int, size_bytes: int) -> None:
+        """Device-to-device copy (constant symbols are filled with it)."""
+
+    def allocate_host(self, size_bytes: int, *, pinned: bool) -> HostArray:
+        """Memory of the host to copy from and to; page-locked when pinned. It is freed with the array."""
+
+    def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:
+        """Enqueue a copy to the device on a numbered stream; the array must not change until it is done."""
+
+    def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:
+        """Enqueue a copy from the device on a numbered stream."""
+
+    def load(self, binary: Binary) -> Module: ...
+
+    def synchronize(self) -> None:
+        """Wait for everything enqueued. Raises Rejected('runtime', 'illegal_address' | 'trap' | ..., ...)."""
+
+    @property
+    def short_us(self) -> float:
+        """A pass shorter than this is timed several in a row: alone it shows mostly the gap around a launch."""
+
+    def time(self, passes: Sequence[Callable[[], None]], *, cold: bool) -> Sample:
+        """From the start of the first launch that the first pass enqueues to the end of the last one's last, per pass.
+
+        `cold` empties the caches before the first pass only: several passes are cold when each has its own arrays.
+        """
+
+    def health(self) -> Health: ...
+
+    def baseline(self, baseline: Baseline, problem: Conv2dProblem, *, copies: int) -> tuple[Callable[[], None], ...]:
+        """Functions that enqueue a library's forward pass, each on arrays of its own.
+
+        Raises DeviceError where there is no such library.
+        """
+
+    def close(self) -> None: ...

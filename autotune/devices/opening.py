@@ -1,0 +1,69 @@
+"""Devices and their compilers by name: the one place that knows which backends there are."""
+
+from __future__ import annotations
+
+from autotune.compilation.compile import NVCC_FLAGS, Binary, Program, Target
+from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
+from autotune.devices import host_compile
+from autotune.devices.device import Device
+from autotune.devices.host import HostDevice, HostOptions, usable_cores
+from autotune.errors import DeviceError
+
+CHECK_ORDER_SEED = 20  # host:check runs a block's threads in an order shuffled with this seed
+
+
+def parse_device(name: str) -> tuple[str, str]:
+    """A device's name as kind and the rest: `cuda:1` is ('cuda', '1'). Raises DeviceError for an unknown kind."""
+    kind, _, rest = name.partition(":")
+    if kind not in ("cuda", "host", "null", "replay") or (kind == "host" and rest not in ("", "check")):
+        raise DeviceError(f"{name}: no such device; there are cuda:N, host, host:check, null and replay:FILE")
+    if kind == "replay" and not rest:
+        raise DeviceError(f"{name}: expected replay:FILE with FILE a results database")
+    if kind == "cuda" and rest and not rest.isdigit():
+        raise DeviceError(f"{name}: expected cuda:N with N a number, such as cuda:0")
+    return kind, rest
+
+
+def runtime_program(kind: str) -> Program | None:
+    """What a kind of device needs in its process before any kernel, compiled for Target(kind); None where nothing."""
+    if kind != "host":
+        return None
+    return host_compile.runtime_program()
+
+
+def open_device(name: str, runtime: Binary | None = None) -> Device:
+    """Open `cuda:N` or `host`, with its compiled `runtime_program`, which is compiled here where none is given.
+
+    Raises DeviceError when it does not exist or has no driver.
+    """
+    kind, rest = parse_device(name)
+    if kind == "cuda":
+        from autotune.devices.cuda import CudaDevice  # imports PyCUDA
+
+        return CudaDevice(int(rest or 0))
+    if kind == "host":
+        order_seed = CHECK_ORDER_SEED if rest == "check" else 0
+        return HostDevice(str(find_cxx()), HostOptions(cores=usable_cores(), order_seed=order_seed), runtime)
+    raise DeviceError(f"{name}: runs no kernels")
+
+
+def compiler_identity(target: Target) -> str:
+    """What decides a binary besides program and target: compiler, version, flags, and the CPU where it matters.
+
+    Raises ToolchainError when there is no compiler.
+    """
+    if target.kind == "cuda":
+        return f"{compiler_version(find_nvcc())} {' '.join(NVCC_FLAGS)}"
+    return host_compile.host_identity(str(find_cxx()))
+
+
+def compile_program(program: Program, target: Target) -> Binary:
+    """Compile for a target with the compiler that its kind of device uses.
+
+    Raises Rejected('compile', ...) for the program's own fault and ToolchainError when there is no compiler.
+    """
+    if target.kind == "cuda":
+        from autotune.devices.cuda import compile_cuda
+
+        return compile_cuda(program, target.arch)
+    return host_compile.compile_host(program, target, cxx=str(find_cxx()))

@@ -1,0 +1,214 @@
+"""store -> dispatch: from a tuned study to a dispatcher that was verified on every layer, judged and stored.
+
+The matrix of layers and configs is completed, a portfolio and rules are made of it, the rules are tried, and what comes
+of each layer is set beside other ways to choose a kernel for it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autotune.dispatch.matrix import Run, build_matrix
+from autotune.dispatch.plan import (
+    Making,
+    Plan,
+    chosen,
+    flat,
+    left_out,
+    make,
+    nearest,
+    others,
+    regrets,
+    single_best,
+    times_of,
+    unsure_rows,
+    without_unsure_ends,
+)
+from autotune.dispatch.portfolio import Matrix, served
+from autotune.dispatch.rule_line import RuleLine, Tried
+from autotune.dispatcher.dispatcher import FAMILY, Dispatcher, Leaf, Rule, Split, leaves
+from autotune.dispatcher.source import DispatchTemplate, Flat, render_dispatch
+from autotune.errors import StudyError
+from autotune.search import single_threaded
+from autotune.store import DispatchedLayer, StudyRecord, TemplateRecord
+from autotune.study import Study
+from autotune.trial import Outcome
+from autotune.tuning.finals import LEAST_NOISE
+from autotune.tuning.tune import check_study, policy
+
+HELD_OUT = 4
+"""One in so many layers is held out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The regret of one way to choose, over some layers."""
+
+    name: str
+    median: float
+    worst: float
+    worst_layer: str
+    weighted_mean: float
+    """time lost on all layers over the time of their best, each as often as the network runs it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A dispatcher and how it was made."""
+
+    dispatcher: Dispatcher
+    layers: tuple[DispatchedLayer, ...]
+    flat: tuple[Flat, ...]
+    tried: tuple[Tried, ...]
+    """fastest first"""
+    text: str
+    """its C++"""
+    compiled: bool
+    """whether its C++ was asked on the device"""
+    noise: float
+    configs: int
+    measured: int
+    """cells of the matrix that were measured by this run"""
+    evaluated: int
+    """rules that were tried by this run"""
+
+
+@single_threaded()
+def build(run: Run, template: DispatchTemplate, *, kernels: int, trials: int, holdout: int | None = None) -> Built:
+    """Build a dispatcher of a study's layers, or of those that are left when a quarter is held out by a seed.
+
+    Raises StudyError when there are too few layers, StoreError when one has no correct kernel.
+    """
+    study = run.study
+    check_study(study, run.templates)
+    layers = study.layers
+    held = held_out(len(layers), holdout)
+    if len(layers) - len(held) < 2 or (holdout is not None and not held):
+        raise StudyError(
+            f"{study.path or study.name}: {len(layers)} layer(s) are too few for a dispatcher"
+            + (" with a quarter of them held out" if holdout is not None else "; name at least 2")
+        )
+    key = run.store.begin_study(StudyRecord(study.name, study.seed, study.text, layers))
+    matrix, measured = build_matrix(run, key, layers, [item.plain for item in template.properties])
+    rows = [row for row in range(len(layers)) if row not in held]
+    floor = run.store.noise_floor(run.evaluator.info, policy(study))
+    noise = max(LEAST_NOISE, floor.noise_fraction if floor else 0.0)
+    making = Making(template.properties, kernels, noise)
+    without = left_out(matrix, rows, making)
+    whole = make(matrix, rows, replace(making, wanted=tuple(matrix.techniques.values())))
+    plan = without_unsure_ends(matrix, rows, whole, without)
+    record = TemplateRecord(FAMILY, template.hash, template.header)
+    scope = run.store.set_scope(
+        key, [layers[row] for row in rows], run.evaluator.info, run.evaluator.environment, policy(study), record
+    )
+    line = RuleLine(run, template, matrix, rows, plan, scope)
+    tried = line.run(trials, named_rules(study, matrix, plan))
+    final = line.decide(tried, noise)
+    decided = replace(plan, rule=final.rule)
+    dispatcher = line.dispatcher(final.rule)
+    dispatched = (
+        *_dispatched(matrix, decided, rows, rows, without),
+        *_dispatched(matrix, decided, rows, sorted(held), None),
+    )
+    run.store.add_dispatcher(scope, final.number, dispatcher, dispatched)
+    found = flat(matrix, rows, decided)
+    return Built(
+        dispatcher=dispatcher,
+        layers=dispatched,
+        flat=found,
+        tried=tuple(sorted(tried, key=lambda one: (one.outcome != Outcome.CORRECT, one.total_us, leaves(one.rule)))),
+        text=render_dispatch(template, dispatcher, found),
+        compiled=line.compiles,
+        noise=noise,
+        configs=len(matrix.configs),
+        measured=measured,
+        evaluated=line.evaluated,
+    )
+
+
+def named_rules(study: Study, matrix: Matrix, plan: Plan) -> Mapping[Rule, str]:
+    """The study's own rules, with what they are called.
+
+    Raises StudyError for a threshold on what no dispatcher asks for.
+    """
+    names = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
+    found: dict[Rule, str] = {}
+    for rule in study.rules:
+        if rule.property not in {item.name for item in plan.properties}:
+            raise StudyError(
+                f"{study.path or study.name}: rule {rule.name!r}: property {rule.property!r}: expected one of "
+                f"{', '.join(item.name for item in plan.properties)}"
+            )
+        below, above = (Leaf((names[matrix.techniques[side]],)) for side in (rule.below, rule.above))
+        found[Split(rule.property, rule.threshold, below, above)] = rule.name
+    return found
+
+
+def held_out(layers: int, seed: int | None) -> frozenset[int]:
+    """Which layers a seed holds out."""
+    return frozenset() if seed is None else frozenset(random.Random(seed).sample(range(layers), layers // HELD_OUT))
+
+
+def _dispatched(
+    matrix: Matrix, plan: Plan, made_of: Sequence[int], rows: Sequence[int], without: Sequence[int] | None
+) -> tuple[DispatchedLayer, ...]:
+    """What a plan does with layers, and what other ways would that have not seen the layer.
+
+    `without` is what was chosen for each when it was left out; None for layers that the plan has never seen.
+    """
+    serving = chosen(matrix, rows, plan)
+    names = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
+    unsure = unsure_rows(matrix, rows, plan)
+    seen = [others(made_of, row) for row in rows]
+    singles = [served(matrix, (single_best(matrix, known), matrix.default)).tolist() for known in seen]
+    singles = [served(matrix, (single_best(matrix, known), matrix.default)) for known in seen]
+    columns = (
+        serving,
+        serving if without is None else without,
+        [matrix.default] * len(rows),
+        [int(single[row]) for single, row in zip(singles, rows, strict=True)],
+        [nearest(matrix, known, row) for known, row in zip(seen, rows, strict=True)],
+    )
+    times = [times_of(matrix, rows, column) for column in columns]
+    return tuple(
+        DispatchedLayer(
+            layer=matrix.layers[row],
+            role="held out" if without is None else "tuned",
+            kernel=names.get(serving[at]),
+            unsure=unsure[at] or serving[at] == matrix.default,
+            time_us=times[0][at],
+            best_us=float(matrix.best_us[row]),
+            left_out_us=times[1][at],
+            default_us=times[2][at],
+            single_us=times[3][at],
+            nearest_us=times[4][at],
+        )
+        for at, row in enumerate(rows)
+    )
+
+
+WAYS = (
+    ("dispatcher", "time_us"),
+    ("dispatcher made without the layer", "left_out_us"),
+    ("always the default", "default_us"),
+    ("single best kernel", "single_us"),
+    ("nearest layer", "nearest_us"),
+)
+"""The ways to choose that are compared, and where their times stand."""
+
+
+def compare(layers: Sequence[DispatchedLayer]) -> tuple[Comparison, ...]:
+    """The regret of each way to choose over layers."""
+    best = [layer.best_us for layer in layers]
+    weights = np.array([layer.layer.count for layer in layers], dtype=np.float64)
+    found = []
+    for name, column in WAYS:
+        regret = regrets([getattr(layer, column) for layer in layers], best)
+        worst = int(np.argmax(regret))
+        mean = float(weights @ (regret * best) / (weights @ np.array(best)))
+        found.append(Comparison(name, float(np.median(regret)), float(regret[worst]), layers[worst].layer.name, mean))
+    return tuple(found)

@@ -1,0 +1,297 @@
+"""store -> dispatch: the times of every layer's best few kernels on every layer that they may serve.
+
+What the database has is taken; what it lacks is measured as trials of the layer, so that nothing is measured twice.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autotune.dispatch.portfolio import Floats, Matrix
+from autotune.dispatcher.dispatcher import Property
+from autotune.errors import Rejected, StoreError, StudyError
+from autotune.evaluation.evaluate import Evaluator
+from autotune.family.space import Admission, BoundTemplate
+from autotune.family.template import KernelTemplate
+from autotune.problem import Layer
+from autotune.store import Scope, Store, StudyKey, TemplateRecord, TrialRow
+from autotune.study import Study
+from autotune.trial import Config, Outcome, Trial
+from autotune.tuning.layer_record import History, Progress
+from autotune.tuning.nearness import layer_distance
+from autotune.tuning.pipeline import Pipeline, cut_off
+from autotune.tuning.tune import policy
+
+DISPATCH = "dispatch"
+"""What asked for the trials of a matrix."""
+SAFE = "implicit_gemm"
+"""The family whose default config suits any problem."""
+FEW = 4
+"""Of each layer, its fastest configs that are tried on the others."""
+WIDE = 4
+"""Of each layer, the configs tried that may serve the most layers, of those not far behind its best."""
+NEAR = 1.15
+"""How many times its layer's best time such a config may take."""
+
+
+ORDER = 0.7
+"""Share of a parameter's distance between two configs that grows with how far apart its values stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What building a matrix is asked for."""
+
+    study: Study
+    templates: Mapping[str, KernelTemplate]
+    evaluator: Evaluator
+    store: Store
+    observe: Callable[[Progress], None] = lambda _: None
+    stopping: Callable[[], bool] = lambda: False
+    clock: Callable[[], float] = time.perf_counter
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Those that the study searches or names, and that of the safe default."""
+        named = (technique.template for technique in self.study.techniques)
+        return tuple(dict.fromkeys([*(self.study.templates or self.templates), *named, SAFE]))
+
+
+@dataclass(slots=True)
+class _Row:
+    """One layer of the matrix: the store's place for it, and what is known of each config there."""
+
+    layer: Layer
+    scope: Scope
+    bounds: Mapping[str, BoundTemplate]
+    listed: frozenset[Config] | None
+    times_us: dict[Config, float | None] = field(default_factory=dict)
+    """None: it failed"""
+    own: Mapping[Config, float] = field(default_factory=dict)
+    """correct configs of the layer's own tuning to their times, fastest first"""
+
+    @property
+    def best_us(self) -> float:
+        """The time of the layer's own best kernel."""
+        return next(iter(self.own.values()))
+
+    def may_serve(self, config: Config) -> bool:
+        """Whether a config breaks no rule on this layer."""
+        bound = self.bounds[config.template]
+        try:
+            bound.check(config)
+        except (Rejected, StudyError):  # a StudyError: the family has other parameters by now
+            return False
+        return bound.supported
+
+
+def default_config(template: KernelTemplate) -> Config:
+    """The first value of every parameter."""
+    return Config(template.name, tuple((param.name, param.values[0]) for param in template.params))
+
+
+def build_matrix(
+    run: Run, key: StudyKey, layers: Sequence[Layer], properties: Sequence[Property]
+) -> tuple[Matrix, int]:
+    """The matrix of a study's layers, and how many of its cells were measured now.
+
+    Raises StoreError for a layer without a correct kernel on this device. When stopped, it has what there is.
+    """
+    records = [TemplateRecord(one.name, one.hash, one.header) for one in run.templates.values()]
+    rows = [_row(run, key, layer, records) for layer in layers]
+    default = default_config(run.templates[SAFE])
+    served: dict[Config, tuple[bool, ...]] = {}
+
+    def serving(config: Config) -> tuple[bool, ...]:
+        if config not in served:
+            served[config] = tuple(row.may_serve(config) for row in rows)
+        return served[config]
+
+    leaders = [_leaders(row, lambda config: sum(serving(config))) for row in rows]
+    techniques = _techniques(run.study, rows)
+    configs = tuple(dict.fromkeys([default, *(config for few in leaders for config in few), *techniques.values()]))
+    measured = 0
+    for number, row in enumerate(rows):
+        if run.stopping():
+            break
+        wanted = [config for config in configs if config not in row.times_us and serving(config)[number]]
+        if row.listed is not None:
+            wanted = [config for config in wanted if config in row.listed]
+        measured += _measure(run, row, wanted)
+    times = np.full((len(rows), len(configs)), np.inf)
+    failed = np.zeros(times.shape, dtype=np.bool_)
+    for number, row in enumerate(rows):
+        for position, config in enumerate(configs):
+            if serving(config)[number]:
+                time_us = row.times_us.get(config)
+                failed[number, position] = time_us is None
+                times[number, position] = np.inf if time_us is None else time_us
+    positions = {config: position for position, config in enumerate(configs)}
+    matrix = Matrix(
+        layers=tuple(layers),
+        configs=configs,
+        times_us=times,
+        failed=failed,
+        best_us=np.array([row.best_us for row in rows]),
+        leaders=tuple(tuple(positions[config] for config in few) for few in leaders),
+        default=0,
+        likeness=_likeness(run.templates, configs),
+        nearness=np.array([[math.exp(-layer_distance(one.problem, two.problem)) for two in layers] for one in layers]),
+        values=np.array([[item.of(layer.problem) for item in properties] for layer in layers], dtype=np.int64),
+        techniques={name: positions[config] for name, config in techniques.items()},
+    )
+    return matrix, measured
+
+
+def _likeness(templates: Mapping[str, KernelTemplate], configs: Sequence[Config]) -> Floats:
+    """[configs, configs]; exp(-distance), a parameter adding up to 1: ORDER of it by how far its values stand apart."""
+    alike = np.zeros((len(configs), len(configs)))
+    for name in {config.template for config in configs}:
+        own = np.array([number for number, config in enumerate(configs) if config.template == name])
+        places = []
+        for param in templates[name].params:
+            ordered = sorted(param.values, key=lambda value: (isinstance(value, str), value))
+            scale = max(1, len(ordered) - 1)
+            places.append([ordered.index(configs[number].values()[param.name]) / scale for number in own])
+        apart = np.abs(np.array(places)[:, :, None] - np.array(places)[:, None, :])
+        alike[np.ix_(own, own)] = np.exp(-(ORDER * apart + (1 - ORDER) * (apart > 0)).sum(axis=0))
+    return alike
+
+
+def _row(run: Run, key: StudyKey, layer: Layer, records: Sequence[TemplateRecord]) -> _Row:
+    study, evaluator, store = run.study, run.evaluator, run.store
+    scope = store.scope(key, layer, evaluator.info, evaluator.environment, policy(study), records)
+    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes)
+    bounds = {
+        name: BoundTemplate(run.templates[name], layer.problem, evaluator.info, admission) for name in run.families
+    }
+    row = _Row(layer, scope, bounds, evaluator.listed(layer.problem, cache=policy(study)))
+    own: dict[Config, float] = {}
+    for trial_row in _here(run, layer):
+        trial, config = trial_row.trial, trial_row.trial.config
+        # The kernel of an edited family may be another: its trial is made again, or copied if it is the same.
+        current = trial_row.template_hash == run.templates[config.template].hash
+        time_us = trial_row.ranked_us or trial.median_us
+        if time_us is not None and trial.accuracy in study.admitted(layer.problem):
+            if current:
+                row.times_us[config] = time_us
+            if trial_row.proposed_by != DISPATCH:
+                own[config] = time_us
+        elif trial.compiled and current:
+            row.times_us.setdefault(config, None)
+    row.own = dict(sorted(own.items(), key=lambda one: (one[1], str(one[0]))))
+    if not own:
+        raise StoreError(
+            f"{store.path}: {scope.name} has no correct kernel on {evaluator.info.name}; "
+            f"run `autotune tune {study.path or study.name}` first"
+        )
+    return row
+
+
+def _here(run: Run, layer: Layer) -> Iterable[TrialRow]:
+    """The layer's finished trials on this device in this environment, those that count last."""
+    rows = [
+        row
+        for row in run.store.trials(layer.problem, kind=run.evaluator.info.kind)
+        if row.device.identity == run.evaluator.info.identity
+        and row.environment.identity == run.evaluator.environment.identity
+        and row.policy == policy(run.study)
+        and row.trial.outcome != Outcome.RUNNING
+        and row.trial.config.template in run.families
+        and (row.origin == "measured" or row.ranked_us is not None)
+    ]
+    return sorted(rows, key=lambda row: row.ranked_us is not None)
+
+
+def _leaders(row: _Row, serves: Callable[[Config], int]) -> tuple[Config, ...]:
+    """A layer's fastest few configs, and of those that are nearly as fast the few that may serve the most layers."""
+    near = [config for config, time_us in row.own.items() if time_us <= NEAR * row.best_us]
+    wide = sorted(near, key=lambda config: -serves(config))  # stable: of equals the faster
+    return tuple(dict.fromkeys([*list(row.own)[:FEW], *wide[:WIDE]]))
+
+
+def _techniques(study: Study, rows: Sequence[_Row]) -> dict[str, Config]:
+    """Of each technique that the study's rules name, the config that serves the most layers, the fastest of equals.
+
+    Raises StudyError for a technique of which there is no correct trial.
+    """
+    found: dict[str, Config] = {}
+    for technique in study.techniques:
+        if technique.name not in {name for rule in study.rules for name in (rule.below, rule.above)}:
+            continue
+        times: dict[Config, list[float]] = {}
+        for row in rows:
+            for config in row.own:
+                values = config.values()
+                if config.template == technique.template and all(
+                    values.get(name) in kept for name, kept in technique.space.items()
+                ):
+                    times.setdefault(config, []).append(row.times_us.get(config) or np.inf)
+        if not times:
+            raise StudyError(
+                f"{study.path or study.name}: a rule names the technique {technique.name!r}, of which there is no "
+                f"correct kernel; run `autotune ladder {study.path or study.name}` first"
+            )
+        found[technique.name] = min(times, key=lambda config: (-len(times[config]), sum(times[config]), str(config)))
+    return found
+
+
+def _measure(run: Run, row: _Row, wanted: Sequence[Config]) -> int:
+    """Evaluate configs on a layer as trials of it, until stopped; how many were measured and not known."""
+    if not wanted:
+        return 0
+    history = History()
+    started = run.clock()
+
+    def report(*, ended: bool = False) -> None:
+        run.observe(
+            Progress(
+                layer=f"{row.scope.name} as others",
+                done=len(history.trials),
+                budget=len(wanted),
+                best=history.best,
+                failures=dict(history.failures),
+                elapsed_s=run.clock() - started,
+                reused=history.reused,
+                ended=ended,
+            )
+        )
+
+    def ended(trial: Trial, *, known: bool) -> None:
+        row.times_us[trial.config] = trial.median_us
+        history.add(trial)
+        history.reused += known
+        report()
+
+    suspects = cut_off(run.store, row.scope, run.evaluator.info, set(wanted).__contains__)
+    with Pipeline(
+        run.study,
+        run.evaluator,
+        run.store,
+        row.scope,
+        row.bounds,
+        quarantined=run.store.quarantined(row.scope),
+        best_us=lambda: row.best_us,
+        ended=ended,
+        clock=run.clock,
+    ) as pipeline:
+        pipeline.prepare(row.layer.problem)
+        for number, config in suspects:
+            pipeline.start(number, config, DISPATCH)
+            pipeline.drain()
+        number = run.store.next_number(row.scope)
+        for config in wanted:
+            if config in row.times_us or run.stopping():
+                continue
+            while not pipeline.has_room:
+                pipeline.advance()
+            pipeline.start(number, config, DISPATCH)
+            number += 1
+        pipeline.drain()
+    report(ended=True)
+    return pipeline.evaluated

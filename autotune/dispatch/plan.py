@@ -1,0 +1,199 @@
+"""matrix -> dispatch: what is made of some of a matrix's layers, and what it does to each layer.
+
+The regret that counts is that of layers which the making has not seen: each is left out once, with the kernels that
+only it suggests, and everything is made anew of the others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autotune.dispatch.portfolio import (
+    NOTHING_FITS,
+    Bools,
+    Floats,
+    Ints,
+    Matrix,
+    candidates,
+    heard,
+    lost_us,
+    portfolio,
+    served,
+)
+from autotune.dispatch.thresholds import Costs, best_rule
+from autotune.dispatcher.dispatcher import DEFAULT, UNSURE, Leaf, Property, Rule, Split
+from autotune.dispatcher.source import Flat, PropertyTemplate
+from autotune.tuning.nearness import layer_distance
+
+EVIDENCE = 3
+"""Layers at an end of a rule from which on what is left out of it can say that the rule is unsure there."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A dispatcher for the layers of a matrix, as positions in it."""
+
+    kernels: tuple[int, ...]
+    """configs in the order in which they are tried after those that the rule names"""
+    names: tuple[str, ...]
+    """of the kernels, then DEFAULT"""
+    properties: tuple[Property, ...]
+    rule: Rule
+
+
+@dataclass(frozen=True)
+class Making:
+    """What a plan is made with."""
+
+    properties: tuple[PropertyTemplate, ...]
+    kernels: int
+    """in the portfolio at most, beside the default"""
+    noise: float
+    """the fraction of the set's time within which rules count as equals"""
+    wanted: tuple[int, ...] = ()
+    """configs that are in the portfolio whatever they gain"""
+
+
+def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
+    """A plan made of some layers and of nothing that only the others suggest."""
+    kept = dict.fromkeys([*portfolio(matrix, rows, making.kernels), *making.wanted])
+    kernels = tuple(kernel for kernel in kept if kernel != matrix.default)
+    names = (*kernel_names(matrix, kernels), DEFAULT)
+    columns = matrix.values[list(rows)].T.tolist()
+    properties = tuple(item.around(column) for item, column in zip(making.properties, columns, strict=True))
+    plan = Plan(kernels, names, properties, UNSURE)
+    total = float(matrix.weights[list(rows)] @ matrix.best_us[list(rows)])
+    return replace(plan, rule=best_rule(costs_of(matrix, rows, plan), making.noise * total))
+
+
+def kernel_names(matrix: Matrix, kernels: Sequence[int]) -> tuple[str, ...]:
+    """A family and a number for each kernel."""
+    seen: Counter[str] = Counter()
+    names = []
+    for kernel in kernels:
+        family = matrix.configs[kernel].template
+        seen[family] += 1
+        names.append(f"{family}_{seen[family]}")
+    return tuple(names)
+
+
+def costs_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Costs:
+    """What rules for a plan's kernels cost some layers."""
+    here, columns = np.array(rows, dtype=np.int64), np.array([*plan.kernels, matrix.default], dtype=np.int64)
+    weights, best = matrix.weights[here], matrix.best_us[here]
+    said, evidence = heard(matrix, np.eye(len(matrix.layers))[here], columns)
+    return Costs(
+        properties=tuple(item.name for item in plan.properties),
+        values=matrix.values[here],
+        kernels=plan.names,
+        lost_us=weights[:, None] * (matrix.times_us[np.ix_(here, columns)] - best[:, None]),
+        nothing_us=weights * NOTHING_FITS * best,
+        said=said,
+        evidence=evidence,
+    )
+
+
+def unsure_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, ...]:
+    """Which of some layers lie outside the range in which the plan's rule is trusted."""
+    least, most = (np.array([getattr(item, end) for item in plan.properties]) for end in ("least", "most"))
+    values = matrix.values[list(rows)]
+    outside: Bools = np.any((values < least) | (values > most), axis=1)
+    return tuple(outside.tolist())
+
+
+def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
+    """The config that serves each of some layers; -1 where nothing fits."""
+    columns = dict(zip(plan.names, (*plan.kernels, matrix.default), strict=True))
+    names = [item.name for item in plan.properties]
+    unsure = unsure_rows(matrix, rows, plan)
+    found = []
+    for at, row in enumerate(rows):
+        rule: Rule = UNSURE if unsure[at] else plan.rule
+        while isinstance(rule, Split):
+            rule = rule.below if matrix.values[row, names.index(rule.property)] < rule.threshold else rule.above
+        order = [columns[name] for name in dict.fromkeys([*rule.kernels, *plan.names])]
+        found.append(next((config for config in order if np.isfinite(matrix.times_us[row, config])), -1))
+    return tuple(found)
+
+
+def left_out(matrix: Matrix, rows: Sequence[int], making: Making) -> tuple[int, ...]:
+    """For each layer, the config that a plan made of all the others chooses for it; -1 where nothing fits."""
+    return tuple(chosen(matrix, [row], make(matrix, others(rows, row), making))[0] for row in rows)
+
+
+def others(rows: Sequence[int], row: int) -> list[int]:
+    """All rows but one."""
+    return [other for other in rows if other != row]
+
+
+def single_best(matrix: Matrix, rows: Sequence[int]) -> int:
+    """The one config that, with the default where it does not fit, loses least over some layers."""
+    offered = (*candidates(matrix, rows), matrix.default)
+    losses = [lost_us(matrix, served(matrix, (config, matrix.default)))[list(rows)].sum() for config in offered]
+    return offered[int(np.argmin(losses))]
+
+
+def nearest(matrix: Matrix, rows: Sequence[int], row: int) -> int:
+    """The best config of the layer nearest to one, of the next nearest where that does not fit, else the default."""
+    problem = matrix.layers[row].problem
+    for other in sorted(rows, key=lambda other: layer_distance(matrix.layers[other].problem, problem)):
+        for config in matrix.leaders[other]:
+            if np.isfinite(matrix.times_us[row, config]):
+                return config
+    return matrix.default if np.isfinite(matrix.times_us[row, matrix.default]) else -1
+
+
+def without_unsure_ends(matrix: Matrix, rows: Sequence[int], plan: Plan, left_out_configs: Sequence[int]) -> Plan:
+    """The plan with the default first at each end where layers left out lost more than the default would have lost."""
+    serving = np.full(len(matrix.layers), -1, dtype=np.int64)
+    serving[list(rows)] = left_out_configs
+    lost = lost_us(matrix, serving)[list(rows)]
+    of_default = lost_us(matrix, np.full(len(matrix.layers), matrix.default))[list(rows)]
+    values, names = matrix.values[list(rows)], [item.name for item in plan.properties]
+
+    def replaced(rule: Rule, here: Ints) -> Rule:
+        if isinstance(rule, Leaf):
+            unsure = len(here) >= EVIDENCE and lost[here].sum() > of_default[here].sum()
+            return UNSURE if unsure else rule
+        below = values[here, names.index(rule.property)] < rule.threshold
+        return replace(rule, below=replaced(rule.below, here[below]), above=replaced(rule.above, here[~below]))
+
+    return replace(plan, rule=replaced(plan.rule, np.arange(len(rows))))
+
+
+def flat(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Flat, ...]:
+    """Of each threshold, the values that would choose the same for every layer."""
+    values = matrix.values[list(rows)]
+    names = [item.name for item in plan.properties]
+    found: list[Flat] = []
+
+    def visit(rule: Rule, here: Ints) -> None:
+        if isinstance(rule, Leaf):
+            return
+        of = values[here, names.index(rule.property)]
+        below = of < rule.threshold
+        found.append(Flat(rule, int(of[below].max()) + 1, int(of[~below].min())))
+        visit(rule.below, here[below])
+        visit(rule.above, here[~below])
+
+    visit(plan.rule, np.arange(len(rows)))
+    return tuple(found)
+
+
+def times_of(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> tuple[float | None, ...]:
+    """Microseconds of each of some layers with a config; None where nothing fits."""
+    return tuple(
+        None if config < 0 or not np.isfinite(matrix.times_us[row, config]) else float(matrix.times_us[row, config])
+        for row, config in zip(rows, configs, strict=True)
+    )
+
+
+def regrets(times_us: Sequence[float | None], best_us: Sequence[float]) -> Floats:
+    """Time lost over the best, as a fraction of it; infinite where nothing fits."""
+    return np.array(
+        [np.inf if time_us is None else time_us / best - 1 for time_us, best in zip(times_us, best_us, strict=True)]
+    )

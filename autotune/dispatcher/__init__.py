@@ -1,0 +1,1 @@
+"""What a dispatcher is: kernels with their predicates, a rule that chooses, and its text in C++."""

@@ -1,0 +1,287 @@
+"""store -> dispatch: the record of a dispatcher, which says what kernel serves a problem. Pure, and stored as JSON.
+
+A dispatcher has a few kernels in an order, each with the predicate that says when it may serve; a rule of thresholds on
+properties of a problem, which says which kernel comes first; and a safe default. A kernel that may not serve is passed
+over for the next in order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+from autotune.dispatcher.predicate import Predicate, Step
+from autotune.errors import StudyError
+from autotune.family.expression import Bound, Expression
+from autotune.problem import Conv2dProblem
+from autotune.trial import Config, Value
+
+FAMILY = "dispatch"
+"""What stands in the place of a family in the trials of dispatchers."""
+DEFAULT = "default"
+"""The name of the safe default among a dispatcher's kernels."""
+_SHOWN = 3  # kernels of an end that words list
+_BELOW, _ABOVE = "below_", "above_"  # before the parameters of the nodes beneath a threshold
+
+
+@dataclass(frozen=True)
+class Property:
+    """A whole number that thresholds may ask for, and the range of it in which the rule is trusted."""
+
+    name: str
+    text: str
+    """an expression over the problem"""
+    least: int = 0
+    most: int = 2**63 - 1
+
+    def of(self, problem: Conv2dProblem) -> int:
+        """The number for a problem."""
+        return self._bound.integer(problem.names())
+
+    def holds(self, problem: Conv2dProblem) -> bool:
+        """Whether a problem lies in the range."""
+        return self.least <= self.of(problem) <= self.most
+
+    @cached_property
+    def _bound(self) -> Bound:
+        return Expression(self.text, f"property {self.name}").bind({})
+
+
+@dataclass(frozen=True, slots=True)
+class PortfolioKernel:
+    """A config of a family that serves whatever problem its predicate admits, rendered for that problem."""
+
+    name: str
+    config: Config
+    predicate: Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """Where a rule ends: the kernels that come first, in order; DEFAULT first where the rule is unsure."""
+
+    kernels: tuple[str, ...]
+
+
+UNSURE = Leaf((DEFAULT,))
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A threshold: what lies below it, and what at or above it."""
+
+    property: str
+    threshold: int
+    below: Rule
+    above: Rule
+
+
+Rule = Leaf | Split
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What serves a problem, and how that came about."""
+
+    kernel: PortfolioKernel | None
+    """None: nothing fits, the problem is to be tuned"""
+    unsure: bool
+    """the rule says nothing of such a problem, so that the safe default comes first"""
+    passed_over: tuple[str, ...]
+    """kernels that came first and may not serve it"""
+
+
+@dataclass(frozen=True)
+class Dispatcher:
+    """Which kernel serves a problem. Raises StudyError when the rule names what is not there or is never reached."""
+
+    properties: tuple[Property, ...]
+    kernels: tuple[PortfolioKernel, ...]
+    """in the order in which they are tried after those that the rule names"""
+    default: PortfolioKernel
+    rule: Rule
+
+    def __post_init__(self) -> None:
+        names = [kernel.name for kernel in self.kernels]
+        if len({*names, DEFAULT}) <= len(names) or self.default.name != DEFAULT:
+            raise StudyError(f"dispatcher: kernels {', '.join(names)}: each needs a name of its own, and {DEFAULT!r}")
+        self._check(self.rule, {item.name: (None, None) for item in self.properties})
+
+    def _check(self, rule: Rule, open_to: Mapping[str, tuple[int | None, int | None]]) -> None:
+        """Every name is known, and each side of a threshold can be reached from above it."""
+        if isinstance(rule, Leaf):
+            known = {kernel.name for kernel in self.all_kernels}
+            if not rule.kernels:
+                raise StudyError("dispatcher: its rule ends without a kernel")
+            for name in rule.kernels:
+                if name not in known:
+                    raise StudyError(f"dispatcher: its rule names the kernel {name!r}, which it does not have")
+            return
+        if rule.property not in open_to:
+            raise StudyError(
+                f"dispatcher: its rule asks for {rule.property!r}; there are {', '.join(open_to) or 'no properties'}"
+            )
+        least, below = open_to[rule.property]
+        if (least is not None and rule.threshold <= least) or (below is not None and rule.threshold >= below):
+            raise StudyError(
+                f"dispatcher: {rule.property} < {rule.threshold} is asked where {rule.property} is "
+                + " and ".join(
+                    f"{word} {value}" for word, value in (("at least", least), ("below", below)) if value is not None
+                )
+                + ": one side is never reached; put the thresholds in order"
+            )
+        self._check(rule.below, {**open_to, rule.property: (least, rule.threshold)})
+        self._check(rule.above, {**open_to, rule.property: (rule.threshold, below)})
+
+    def choose(self, problem: Conv2dProblem) -> Choice:
+        """The kernel that serves a problem."""
+        order = self.order(UNSURE if self.is_unsure(problem) else self.leaf(problem))
+        unsure = order[0].name == DEFAULT
+        passed_over: list[str] = []
+        for kernel in order:
+            if kernel.predicate.holds(problem):
+                return Choice(kernel, unsure, tuple(passed_over))
+            passed_over.append(kernel.name)
+        return Choice(None, unsure, tuple(passed_over))
+
+    def order(self, leaf: Leaf) -> tuple[PortfolioKernel, ...]:
+        """All kernels in the order in which they are tried at an end of the rule."""
+        by_name = {kernel.name: kernel for kernel in self.all_kernels}
+        return tuple(by_name[name] for name in dict.fromkeys([*leaf.kernels, *by_name]))
+
+    @property
+    def all_kernels(self) -> tuple[PortfolioKernel, ...]:
+        """The kernels in order, then the default."""
+        return (*self.kernels, self.default)
+
+    def is_unsure(self, problem: Conv2dProblem) -> bool:
+        """Whether a problem lies outside the range in which the rule is trusted."""
+        return not all(item.holds(problem) for item in self.properties)
+
+    def leaf(self, problem: Conv2dProblem) -> Leaf:
+        """Where the rule ends for a problem."""
+        of = {item.name: item for item in self.properties}
+        rule = self.rule
+        while isinstance(rule, Split):
+            rule = rule.below if of[rule.property].of(problem) < rule.threshold else rule.above
+        return rule
+
+    def words(self) -> tuple[str, ...]:
+        """The rule in words, a line for each of its ends."""
+        return tuple(f"{' and '.join(path) or 'always'}: {_listed(leaf)}" for path, leaf in _paths(self.rule, ()))
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The rule's thresholds, each before those beneath it."""
+        return tuple(_splits(self.rule))
+
+    def config(self) -> Config:
+        """The dispatcher as a config: its kernels, then its rule as parameters."""
+        kernels = {kernel.name: str(kernel.config) for kernel in self.all_kernels}
+        return Config.of(FAMILY, {**kernels, **dict(_params(self.rule, ""))})
+
+    def to_json(self) -> str:
+        """The record as JSON, the same for the same record."""
+        content = {
+            "properties": [
+                {"name": item.name, "text": item.text, "least": item.least, "most": item.most}
+                for item in self.properties
+            ],
+            "kernels": [_kernel_json(kernel) for kernel in self.kernels],
+            "default": _kernel_json(self.default),
+            "rule": dict(_params(self.rule, "")),
+        }
+        return json.dumps(content, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Dispatcher:
+        """The record that `to_json` wrote. Raises StudyError for anything else."""
+        try:
+            content = json.loads(text)
+            return cls(
+                properties=tuple(Property(**item) for item in content["properties"]),
+                kernels=tuple(_kernel_of(item) for item in content["kernels"]),
+                default=_kernel_of(content["default"]),
+                rule=rule_of(content["rule"]),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise StudyError(f"dispatcher: its record cannot be read: {error}") from None
+
+
+def rule_of(params: Mapping[str, Value], prefix: str = "") -> Rule:
+    """The rule that parameters describe: `property`, `threshold` and `kernels`, prefixed for the nodes beneath.
+
+    Raises StudyError where one is missing.
+    """
+    kernels = params.get(f"{prefix}kernels")
+    if isinstance(kernels, str):
+        return Leaf(tuple(kernels.split()))
+    name, threshold = params.get(f"{prefix}property"), params.get(f"{prefix}threshold")
+    if not isinstance(name, str) or not isinstance(threshold, int):
+        raise StudyError(f"dispatcher: its rule lacks {prefix}kernels, or {prefix}property and {prefix}threshold")
+    return Split(name, threshold, rule_of(params, f"{prefix}{_BELOW}"), rule_of(params, f"{prefix}{_ABOVE}"))
+
+
+def ends(rule: Rule) -> Iterator[Leaf]:
+    """Where a rule ends, from its lower to its upper sides."""
+    return (leaf for _, leaf in _paths(rule, ()))
+
+
+def leaves(rule: Rule) -> int:
+    """How many ends a rule has."""
+    return 1 if isinstance(rule, Leaf) else leaves(rule.below) + leaves(rule.above)
+
+
+def _listed(leaf: Leaf) -> str:
+    """The first few kernels of an end."""
+    return ", ".join([*leaf.kernels[:_SHOWN], *(["..."] if len(leaf.kernels) > _SHOWN else [])])
+
+
+def _params(rule: Rule, prefix: str) -> Iterator[tuple[str, Value]]:
+    if isinstance(rule, Leaf):
+        yield f"{prefix}kernels", " ".join(rule.kernels)
+        return
+    yield f"{prefix}property", rule.property
+    yield f"{prefix}threshold", rule.threshold
+    yield from _params(rule.below, f"{prefix}{_BELOW}")
+    yield from _params(rule.above, f"{prefix}{_ABOVE}")
+
+
+def _paths(rule: Rule, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Leaf]]:
+    if isinstance(rule, Leaf):
+        yield path, rule
+        return
+    yield from _paths(rule.below, (*path, f"{rule.property} < {rule.threshold}"))
+    yield from _paths(rule.above, (*path, f"{rule.property} >= {rule.threshold}"))
+
+
+def _splits(rule: Rule) -> Iterator[Split]:
+    if isinstance(rule, Split):
+        yield rule
+        yield from _splits(rule.below)
+        yield from _splits(rule.above)
+
+
+_Json = dict[str, object]
+
+
+def _kernel_json(kernel: PortfolioKernel) -> _Json:
+    return {
+        "name": kernel.name,
+        "family": kernel.config.template,
+        "params": kernel.config.values(),
+        "predicate": [[step.name, step.text, step.reason] for step in kernel.predicate.steps],
+    }
+
+
+def _kernel_of(content: _Json) -> PortfolioKernel:
+    steps = cast("list[tuple[str, str, str]]", content["predicate"])
+    params = cast("Mapping[str, Value]", content["params"])
+    return PortfolioKernel(
+        name=str(content["name"]),
+        config=Config.of(str(content["family"]), params),
+        predicate=Predicate(tuple(Step(text, name, reason) for name, text, reason in steps)),
+    )

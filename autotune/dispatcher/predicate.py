@@ -1,0 +1,113 @@
+"""space -> dispatch: when one config may serve a problem, as a record that needs neither its family nor a device.
+
+It is made of what a search space is made of: what the family supports, its constraints and the device's limits, in the
+order in which a space checks them. Parameters and device are folded in, so that what is left is about the problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from autotune.family.expression import Bound, Expression
+from autotune.family.folding import Folded, fold
+from autotune.family.space import BoundTemplate, device_names
+from autotune.problem import Conv2dProblem
+from autotune.trial import Config, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A derived value, or a condition that a problem must meet for the next step to be looked at."""
+
+    text: str
+    """an expression over the problem and the derived values before"""
+    name: str = ""
+    """of a derived value; empty for a condition"""
+    reason: str = ""
+    """why a problem that breaks the condition is refused"""
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """Whether a config may serve a problem: every condition holds."""
+
+    steps: tuple[Step, ...]
+
+    def holds(self, problem: Conv2dProblem) -> bool:
+        """Whether the problem meets every condition."""
+        return self.refusal(problem) is None
+
+    def refusal(self, problem: Conv2dProblem) -> str | None:
+        """The reason of the first condition that the problem breaks."""
+        names: dict[str, Value] = {**problem.names()}
+        for step, bound in self._bound:
+            value = bound.value(names)
+            if step.name:
+                names[step.name] = value
+            elif not value:
+                return step.reason
+        return None
+
+    @cached_property
+    def _bound(self) -> tuple[tuple[Step, Bound], ...]:
+        return tuple((step, Expression(step.text, step.name or step.reason).bind({})) for step in self.steps)
+
+
+def predicate(bound: BoundTemplate, config: Config) -> Predicate:
+    """When a config of a family may serve a problem on a device; the problem that the family is bound to is left out.
+
+    Raises TemplateError for a header that C++ cannot say.
+    """
+    template = bound.template
+    known: dict[str, Value] = {**device_names(bound.device), **config.values()}
+    natural: set[str] = set()
+    steps: list[Step] = []
+    asked: set[str] = set()
+
+    def folded(expression: Expression) -> Folded:
+        return fold(expression, known, frozenset(natural))
+
+    def require(expression: Expression, reason: str) -> None:
+        left = folded(expression)
+        if not left.value and left.text not in asked:
+            asked.add(left.text)
+            steps.append(Step(left.text, reason=reason))
+
+    require(template.supports, f"{template.name} supports it")
+    require(template.arch, f"{template.name} runs on the device")
+    for level in bound.levelled(bound.all_rules):
+        for rule in level.before:
+            require(rule.expression, rule.reason)
+        for name, value in level.derived:
+            left = folded(value.expression)
+            if isinstance(left.value, (int, str)):
+                known[name] = left.value
+            else:
+                steps.append(Step(left.text, name=name))
+                natural |= {name} if left.natural else set()
+        for rule in level.after:
+            require(rule.expression, rule.reason)
+    return Predicate(_used(steps))
+
+
+def _used(steps: list[Step]) -> tuple[Step, ...]:
+    """The steps without derived values that nothing uses."""
+    needed: set[str] = set()
+    kept: list[Step] = []
+    for step in reversed(steps):
+        if not step.name or step.name in needed:
+            kept.append(step)
+            needed |= Expression(step.text, step.name or step.reason).names
+    return tuple(reversed(kept))
+
+
+def cpp_steps(made: Predicate) -> tuple[tuple[Step, str], ...]:
+    """The steps with their expressions as C++. Raises TemplateError for what C++ cannot say."""
+    natural: set[str] = set()
+    found = []
+    for step in made.steps:
+        left = fold(Expression(step.text, step.name or step.reason), {}, frozenset(natural))
+        natural |= {step.name} if step.name and left.natural else set()
+        found.append((step, left.cpp))
+    return tuple(found)

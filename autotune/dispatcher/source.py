@@ -1,0 +1,210 @@
+"""dispatch -> render: a dispatcher as the text of a C++ header, from `templates/dispatch.cu.j2`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+
+from autotune.compilation.compile import Program
+from autotune.dispatcher.dispatcher import (
+    FAMILY,
+    UNSURE,
+    Dispatcher,
+    Leaf,
+    PortfolioKernel,
+    Property,
+    Rule,
+    Split,
+    ends,
+)
+from autotune.dispatcher.predicate import cpp_steps
+from autotune.errors import TemplateError
+from autotune.family.expression import Expression
+from autotune.family.folding import fold
+from autotune.family.template import PROBLEM_NAMES, SUFFIX, Body, check_keys, environment
+from autotune.problem import DTYPES, EPILOGUES, LAYOUTS, Conv2dProblem
+from autotune.shipped import shipped
+
+ENTRY = "dispatch_choices"
+"""The kernel of a checked program: (table, choices, count), a thread a layer."""
+_HEADER = re.compile(r"\s*/\*#\s*dispatch\b(.*?)#\*/", re.DOTALL)
+_KEYS = {"summary", "properties", "params"}
+_WORDS = {"dtype": DTYPES, "layout": LAYOUTS, "epilogue": EPILOGUES}
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyTemplate:
+    """A property that the template declares."""
+
+    name: str
+    text: str
+    reach: int
+    """how many times beyond the layers that it was made from a rule is trusted"""
+    doc: str
+
+    @property
+    def plain(self) -> Property:
+        """The property without a range."""
+        return Property(self.name, self.text)
+
+    def around(self, values: Sequence[int]) -> Property:
+        """The property with the range in which a rule made from layers of these values is trusted."""
+        return Property(self.name, self.text, min(values) // self.reach, max(values) * self.reach)
+
+
+@dataclass(frozen=True)
+class DispatchTemplate:
+    """`dispatch.cu.j2`, checked."""
+
+    path: Path
+    text: str
+    header: str
+    """its TOML"""
+    properties: tuple[PropertyTemplate, ...]
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the file."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @cached_property
+    def body(self) -> Body:
+        """The file as Jinja's own code."""
+        return environment().from_string(self.text)
+
+
+def load_dispatch_template(path: Path | None = None) -> DispatchTemplate:
+    """The shipped template, or another. Raises TemplateError naming the dotted key."""
+    path = path or shipped("templates") / f"{FAMILY}{SUFFIX}"
+    text = path.read_text(encoding="utf-8")
+    match = _HEADER.match(text)
+    if match is None:
+        raise TemplateError(f"{path}: line 1: expected the header, a comment that starts with /*# {FAMILY}")
+    try:
+        header: dict[str, object] = tomllib.loads(match.group(1))
+    except tomllib.TOMLDecodeError as error:
+        raise TemplateError(f"{path}: header is not TOML: {error}") from None
+    check_keys(header, _KEYS, lambda key, what: TemplateError(f"{path}: {key}: {what}"))
+    declared = header.get("properties")
+    if not isinstance(declared, dict) or not declared:
+        raise TemplateError(f"{path}: properties: expected a table with at least one property")
+    properties = tuple(_property(path, name, content) for name, content in declared.items())
+    return DispatchTemplate(path, text, match.group(1).strip(), properties)
+
+
+def _property(path: Path, name: str, content: object) -> PropertyTemplate:
+    match content:
+        case {"value": str(text), "reach": int(reach), "doc": str(doc)} if reach >= 1 and name.isidentifier():
+            expression = Expression(text, f"{path}: properties.{name}")
+            if unknown := sorted(expression.names - PROBLEM_NAMES):
+                raise expression.error(f"has an undeclared name {unknown[0]!r}")
+            return PropertyTemplate(name, text, reach, doc)
+    raise TemplateError(f"{path}: properties.{name}: expected {{ value = '...', reach = 1 or more, doc = '...' }}")
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """The values that a threshold may take without another choice for any layer that it was made from."""
+
+    split: Split
+    least: int
+    most: int
+
+
+def render_dispatch(
+    template: DispatchTemplate, dispatcher: Dispatcher, flat: tuple[Flat, ...] = (), *, checked: bool = False
+) -> str:
+    """The text of a dispatcher's header; `checked`: with the kernel that a device is asked for choices by.
+
+    Raises TemplateError for a kernel whose conditions C++ cannot say.
+    """
+    docs = {item.name: item.doc for item in template.properties}
+    symbols = _threshold_symbols(dispatcher)
+    return template.body.render(
+        words=dispatcher.words(),
+        kernels=[_kernel(kernel) for kernel in dispatcher.all_kernels],
+        thresholds=[
+            {"symbol": symbol, "value": split.threshold, "flat": _flat_words(split, flat)} for split, symbol in symbols
+        ],
+        properties=[_property_values(item, docs.get(item.name, item.name)) for item in dispatcher.properties],
+        rule=list(_rule_lines(dispatcher.rule, iter([symbol for _, symbol in symbols]), count(1))),
+        ends=_ends(dispatcher),
+        checked=checked,
+        columns=len(table_row(_ANY)),
+    ).lstrip("\n")
+
+
+_ANY = Conv2dProblem(1, 1, 1, 1, 1, 1, 1)
+
+
+def dispatch_program(template: DispatchTemplate, dispatcher: Dispatcher) -> Program:
+    """A program that answers with the compiled dispatcher's choices."""
+    return Program(render_dispatch(template, dispatcher, checked=True), (ENTRY,))
+
+
+def table_row(problem: Conv2dProblem) -> tuple[int, ...]:
+    """A problem as the numbers that the checked program takes: its sizes, then its words as positions."""
+    names = problem.names()
+    sizes = [value for name, value in names.items() if isinstance(value, int) and name not in ("p", "q")]
+    return (*sizes, *(words.index(str(names[name])) for name, words in _WORDS.items()))
+
+
+def _kernel(kernel: PortfolioKernel) -> Mapping[str, object]:
+    return {
+        "name": kernel.name,
+        "symbol": kernel.name.upper(),
+        "config": str(kernel.config),
+        "steps": [{"name": step.name, "reason": step.reason, "cpp": cpp} for step, cpp in cpp_steps(kernel.predicate)],
+    }
+
+
+def _property_values(item: Property, doc: str) -> Mapping[str, object]:
+    cpp = fold(Expression(item.text, f"property {item.name}"), {}).cpp
+    return {
+        "function": f"{item.name}_of",
+        "symbol": item.name.upper(),
+        "cpp": cpp,
+        "least": item.least,
+        "most": item.most,
+        "doc": doc,
+    }
+
+
+def _threshold_symbols(dispatcher: Dispatcher) -> list[tuple[Split, str]]:
+    """Each threshold's name: K_THRESHOLD, or with a number where a property has several."""
+    seen: dict[str, int] = {}
+    found = []
+    for split in dispatcher.splits:
+        seen[split.property] = number = seen.get(split.property, 0) + 1
+        found.append((split, f"{split.property.upper()}_THRESHOLD{'' if number == 1 else f'_{number}'}"))
+    return found
+
+
+def _flat_words(split: Split, flat: tuple[Flat, ...]) -> str:
+    return next((f"  // {found.least} to {found.most}" for found in flat if found.split is split), "")
+
+
+def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
+    """What is tried where a rule ends, and for layers unlike those that it was made from."""
+    found: list[Mapping[str, object]] = [
+        {"words": words, "function": f"end_{number}", "kernels": [kernel.name for kernel in dispatcher.order(leaf)]}
+        for number, (words, leaf) in enumerate(zip(dispatcher.words(), ends(dispatcher.rule), strict=True), 1)
+    ]
+    order = [kernel.name for kernel in dispatcher.order(UNSURE)]
+    return [*found, {"words": "a layer unlike those that were measured", "function": "unsure", "kernels": order}]
+
+
+def _rule_lines(rule: Rule, symbols: Iterator[str], numbers: Iterator[int]) -> Iterator[str]:
+    if isinstance(rule, Leaf):
+        yield f"return end_{next(numbers)}(layer);"
+        return
+    yield f"if ({rule.property}_of(layer) < {next(symbols)}) {{"
+    yield from (f"    {line}" for line in _rule_lines(rule.below, symbols, numbers))
+    yield "}"
+    yield from _rule_lines(rule.above, symbols, numbers)

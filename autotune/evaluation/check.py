@@ -1,0 +1,120 @@
+"""Does a family keep its promises? Sampled configs of it, verified on problems that nothing divides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.errors import DeviceError, Rejected
+from autotune.evaluation.evaluate import Evaluator
+from autotune.family.render import render
+from autotune.family.source import KernelSource
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import KernelTemplate
+from autotune.problem import Conv2dProblem
+from autotune.trial import Measured, Outcome
+
+AWKWARD: Mapping[str, Conv2dProblem] = {
+    "small": Conv2dProblem(2, 3, 9, 11, 5, 3, 3),
+    "stride": Conv2dProblem(3, 6, 23, 21, 7, 3, 5, stride_h=2, stride_w=2, pad_h=1, pad_w=2, epilogue="bias_relu"),
+    "half_nhwc": Conv2dProblem(2, 8, 11, 13, 16, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc"),
+    "groups": Conv2dProblem(2, 6, 13, 11, 9, 3, 3, groups=3, pad_h=1, pad_w=1),
+    "dilation": Conv2dProblem(
+        2, 3, 19, 23, 4, 3, 3, stride_h=1, stride_w=3, pad_h=2, pad_w=1, dilation_h=2, dilation_w=3
+    ),
+    "bfloat": Conv2dProblem(2, 4, 12, 9, 6, 3, 3, dtype="bf16"),
+    "lenet2": Conv2dProblem(3, 12, 17, 17, 24, 5, 5),
+    "half": Conv2dProblem(3, 3, 13, 15, 8, 3, 3, dtype="f16", epilogue="bias_relu"),
+    "nhwc": Conv2dProblem(2, 5, 13, 11, 6, 3, 3, pad_h=1, pad_w=1, layout="nhwc", epilogue="bias"),
+    "tall": Conv2dProblem(2, 5, 41, 5, 6, 7, 1, pad_h=3),
+    "depthwise": Conv2dProblem(2, 8, 15, 15, 8, 3, 3, groups=8, pad_h=1, pad_w=1, stride_h=2, stride_w=2),
+    "wide": Conv2dProblem(2, 2, 6, 75, 8, 2, 7, epilogue="bias"),
+    "pointwise": Conv2dProblem(3, 17, 9, 7, 33, 1, 1),
+    "plain": Conv2dProblem(5, 4, 17, 19, 12, 5, 5),
+    "one": Conv2dProblem(1, 1, 7, 7, 1, 7, 7),
+    "lenet1": Conv2dProblem(3, 1, 30, 30, 12, 5, 5),
+    "half_nhwc_odd": Conv2dProblem(
+        3, 3, 23, 21, 7, 3, 5, 2, 2, pad_h=1, pad_w=2, dtype="f16", layout="nhwc", epilogue="bias_relu"
+    ),
+    "bfloat_nhwc": Conv2dProblem(2, 12, 11, 10, 12, 3, 3, dtype="bf16", layout="nhwc", epilogue="bias"),
+}
+"""Problems that no tile divides, with every feature a family may claim to support; the most different ones first."""
+
+
+_MOST_ROWS = 1000  # configs of a space that is enumerated for a check; of a larger one, random configs are drawn
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """One config of a family on one awkward problem."""
+
+    problem: str
+    source: KernelSource
+    outcome: str
+    reason: str
+    message: str
+    measured: Measured | None
+
+
+def check_family(
+    template: KernelTemplate,
+    evaluator: Evaluator,
+    *,
+    most: int,
+    seed: int = 0,
+    problems: Mapping[str, Conv2dProblem] = AWKWARD,
+) -> Iterator[CheckRow]:
+    """Verify up to `most` sampled configs on the awkward problems that the family supports.
+
+    The first problem gets the family's default config; random configs then go round over the problems. Raises
+    DeviceError on a device that runs nothing and would call everything correct.
+    """
+    if evaluator.info.kind in ("null", "replay"):
+        raise DeviceError(
+            f"{evaluator.info.kind}: runs nothing, so it cannot verify a kernel; "
+            f"give --device host, host:check or cuda:N"
+        )
+    chosen = sample_sources(template, evaluator, most=most, seed=seed, problems=problems)
+    for name in dict.fromkeys(name for name, _ in chosen):
+        begun = False
+        sources = [source for of, source in chosen if of == name]
+        binaries = [evaluator.compile(source) for source in sources]
+        for source, binary in zip(sources, binaries, strict=True):
+            try:
+                if not begun:
+                    evaluator.begin_layer(source.problem)
+                    begun = True
+                measured = evaluator.evaluate(source, binary.result(), cache="hot", best_us=None)
+            except Rejected as error:
+                yield CheckRow(name, source, error.outcome, error.reason, error.message, None)
+            else:
+                yield CheckRow(name, source, Outcome.CORRECT, "", "", measured)
+
+
+def sample_sources(
+    template: KernelTemplate, evaluator: Evaluator, *, most: int, seed: int, problems: Mapping[str, Conv2dProblem]
+) -> list[tuple[str, KernelSource]]:
+    """Pairs of a problem's name and a rendered config, distinct, `most` at the most."""
+    rng = np.random.default_rng(seed)
+    names = [name for name, problem in problems.items() if BoundTemplate(template, problem, evaluator.info).supported]
+    spaces: dict[str, SearchSpace] = {}
+    chosen: list[tuple[str, KernelSource]] = []
+    seen: set[str] = set()
+    for turn in range(4 * most * len(names)):
+        if len(chosen) == most:
+            break
+        name = names[turn % len(names)]
+        if name not in spaces:
+            bound = BoundTemplate(template, problems[name], evaluator.info)
+            spaces[name] = SearchSpace(bound, seed=seed, most_rows=_MOST_ROWS, sampled_rows=4 * most)
+        space = spaces[name]
+        if space.default is None:
+            continue
+        config = space.config(int(rng.integers(len(space.rows)))) if chosen else space.default
+        source = render(space.bound, config)
+        if source.hash not in seen:
+            seen.add(source.hash)
+            chosen.append((name, source))
+    return sorted(chosen, key=lambda pair: names.index(pair[0]))

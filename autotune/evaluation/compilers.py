@@ -1,0 +1,103 @@
+"""render -> compile, many at once: a pool of worker processes that never touch a device, behind a cache."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import statistics
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from autotune.compilation.cache import BinaryCache
+from autotune.compilation.compile import Binary, Program, Target
+from autotune.devices.opening import compiler_identity
+from autotune.errors import Rejected
+from autotune.evaluation.worker import CompileRequest, Worker, WorkerLost
+from autotune.trial import Outcome
+
+FIRST_DEADLINE_S = 60.0  # of a compilation, until enough of them were seen
+LEAST_DEADLINE_S = 30.0
+DEADLINE_FACTOR = 3.0  # times the 90th percentile of the compilations seen
+_SEEN = 20  # compilations before the deadline adapts; the last so many hundred are remembered
+
+
+class CompilePool:
+    """Compiles in `jobs` worker processes; a compiler that hangs or dies costs its worker."""
+
+    def __init__(self, jobs: int, cache: BinaryCache | None, *, deadline_s: float | None = None) -> None:
+        self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="compile")
+        self._cache = cache
+        self._idle: queue.SimpleQueue[Worker | None] = queue.SimpleQueue()
+        self._fixed_deadline_s = deadline_s
+        self._seconds: deque[float] = deque(maxlen=500)
+        self._busy: set[Worker] = set()
+        self._compilers: dict[str, str] = {}
+        self._lock = threading.Lock()
+        for _ in range(jobs):
+            self._idle.put(None)
+
+    def submit(self, program: Program, target: Target) -> Future[Binary]:
+        """Start compiling; the future raises Rejected('compile', ...) or ToolchainError."""
+        return self._threads.submit(self._compile, program, target)
+
+    @property
+    def deadline_s(self) -> float:
+        """How long one compilation may take now."""
+        if self._fixed_deadline_s is not None:
+            return self._fixed_deadline_s
+        seconds = sorted(self._seconds)
+        if len(seconds) < _SEEN:
+            return FIRST_DEADLINE_S
+        return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * statistics.quantiles(seconds, n=10)[-1])
+
+    def _compile(self, program: Program, target: Target) -> Binary:
+        key = BinaryCache.key(program, target, self._compiler(target)) if self._cache else ""
+        if self._cache and (found := self._cache.get(key)):
+            return found
+        started = time.perf_counter()
+        binary = self._ask(CompileRequest(program, target))
+        seconds = time.perf_counter() - started
+        self._seconds.append(seconds)
+        if self._cache:
+            self._cache.put(key, binary)
+        return replace(binary, compile_us=1e6 * seconds)
+
+    def _compiler(self, target: Target) -> str:
+        """Name, version and flags of the compiler for a target, asked for once."""
+        if target.kind not in self._compilers:
+            self._compilers[target.kind] = compiler_identity(target)
+        return self._compilers[target.kind]
+
+    def _ask(self, request: CompileRequest) -> Binary:
+        worker: Worker = self._idle.get() or Worker()
+        with self._lock:
+            self._busy.add(worker)
+        alive = True
+        try:
+            reply = worker.ask(request, self.deadline_s)
+        except WorkerLost as error:
+            alive = False
+            reason = "compiler_hang" if error.hung else "compiler_crash"
+            raise Rejected(Outcome.COMPILE, reason, error.message) from None
+        finally:
+            with self._lock:
+                self._busy.discard(worker)
+            self._idle.put(worker if alive else None)
+        assert isinstance(reply, Binary)  # noqa: S101 - the type of this request's answer
+        return reply
+
+    def close(self) -> None:
+        """End every compiler at once."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            for worker in self._busy:
+                worker.signal_end()
+        self._threads.shutdown(wait=True)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                idle = self._idle.get_nowait()
+                if idle is not None:
+                    idle.kill()

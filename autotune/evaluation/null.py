@@ -1,0 +1,142 @@
+"""The `null` device: runs nothing, predicts times and fails on demand. For rehearsals and tests of the line.
+
+`null:compile=0.1,hang=0.05,delay_ms=5` makes a tenth of all kernels fail to compile, a twentieth hang, and every
+evaluation take 5 ms. Which ones fail, and every time, follow from the config alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from autotune.compilation.compile import Binary, Target
+from autotune.devices.device import Baseline, DeviceInfo, Environment
+from autotune.errors import DeviceError, Rejected
+from autotune.family.source import KernelSource
+from autotune.measurement.benchmark import RACE_FACTOR, summarise
+from autotune.problem import Conv2dProblem
+from autotune.trial import ErrorStats, Measured, Outcome, Resources, Timing
+
+_FAILURES = {
+    "compile": (Outcome.COMPILE, "compile_error", "the null device was asked to fail this compilation"),
+    "crash": (Outcome.RUNTIME, "crash", "the null device was asked to crash"),
+    "illegal_address": (Outcome.RUNTIME, "illegal_address", "the null device was asked for an illegal address"),
+    "hang": (Outcome.TIMEOUT, "hang", "the null device was asked to hang"),
+    "wrong": (Outcome.CORRECTNESS, "wrong", "the null device was asked for a wrong result"),
+}
+_FLOPS_PER_US = 10e6  # of an imaginary device: 10 TFLOP/s at the fastest config
+_SAMPLES = 5
+
+
+class NullEvaluator:
+    """An Evaluator that compiles and runs nothing."""
+
+    def __init__(self, options: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._delay_ms = 0.0
+        self._shares: dict[str, float] = {}
+        self._sleep = sleep
+        for option in filter(None, options.split(",")):
+            name, _, value = option.partition("=")
+            try:
+                number = float(value)
+            except ValueError:
+                number = -1.0
+            if not 0 <= number < math.inf or (name != "delay_ms" and (name not in _FAILURES or number > 1)):
+                allowed = ", ".join(_FAILURES)
+                raise DeviceError(f"null:{option}: expected NAME=SHARE with NAME one of {allowed}, or delay_ms=NUMBER")
+            if name == "delay_ms":
+                self._delay_ms = number
+            else:
+                self._shares[name] = number
+
+    @property
+    def info(self) -> DeviceInfo:
+        """A device with sm_90's limits."""
+        return DeviceInfo("null", "null", arch=90, sm_count=132, memory_bytes=1 << 37)
+
+    @property
+    def environment(self) -> Environment:
+        """Nothing to depend on."""
+        return Environment(driver="none", toolkit="none", flags="")
+
+    @property
+    def ahead(self) -> int:
+        """Strictly sequential, so that a run can be repeated exactly."""
+        return 1
+
+    @property
+    def slots(self) -> int:
+        """One."""
+        return 1
+
+    def listed(self, problem: Conv2dProblem, *, cache: str) -> None:
+        """Any config will do."""
+
+    def begin_layer(self, problem: Conv2dProblem) -> None:
+        """Any layer will do."""
+
+    def compile(self, source: KernelSource) -> Future[Binary]:
+        """A binary of nothing, or the failure that was asked for."""
+        future: Future[Binary] = Future()
+        failure = self._failure(source)
+        if failure == "compile":
+            future.set_exception(Rejected(*_FAILURES[failure]))
+        else:
+            registers = 32 + int(96 * _fraction(source.config.to_json()))
+            future.set_result(Binary(Target("null"), b"", Resources(registers), "", source.program.entries))
+        return future
+
+    def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
+        """The predicted time, or the failure that was asked for."""
+        self._sleep(self._delay_ms / 1000)
+        if failure := self._failure(source):
+            raise Rejected(*_FAILURES[failure])
+        time_us = predicted_us(source)
+        too_slow = best_us is not None and time_us > RACE_FACTOR * best_us
+        samples = (time_us,) * (1 if too_slow else _SAMPLES)
+        return Measured(summarise(samples, cache), ErrorStats(0.0, 0.0), too_slow)
+
+    def finals(
+        self,
+        kernels: Sequence[tuple[KernelSource, Binary]],
+        baselines: Sequence[Baseline],
+        *,
+        cache: str,
+        budget_s: float,
+        seed: int,
+    ) -> tuple[Timing, ...]:
+        """The predicted times once more. Raises DeviceError for a baseline: there is no library here."""
+        if baselines:
+            raise DeviceError("null: libraries are measured on CUDA devices only")
+        return tuple(summarise((predicted_us(source),) * _SAMPLES, cache) for source, _ in kernels)
+
+    def refresh(self) -> None:
+        """Nothing to replace."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _failure(self, source: KernelSource) -> str:
+        """The name of the failure that falls on this config, or empty."""
+        position, reached = _fraction(f"fail {source.config}"), 0.0
+        for name, share in self._shares.items():
+            reached += share
+            if position < reached:
+                return name
+        return ""
+
+
+def predicted_us(source: KernelSource) -> float:
+    """Time of a config: the layer's ideal, times a factor in [1, 2) for each parameter value."""
+    time_us = 1.0 + source.problem.flops / _FLOPS_PER_US
+    for name, value in source.config.items:
+        time_us *= 1.0 + _fraction(f"{source.config.template} {name}={value}")
+    return time_us
+
+
+def _fraction(text: str) -> float:
+    """A fixed number in [0, 1) for a text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48

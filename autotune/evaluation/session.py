@@ -1,0 +1,297 @@
+"""compile, load -> verify -> measure: what runs inside a worker process, `python -m autotune.evaluation.session FD`."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TypeAlias
+
+from autotune.compilation.compile import Binary
+from autotune.devices.device import Device, Sample
+from autotune.devices.opening import compile_program, open_device
+from autotune.errors import AutotuneError, DeviceError
+from autotune.evaluation.worker import (
+    Bug,
+    CalibrateRequest,
+    CompileRequest,
+    EvaluateRequest,
+    FinalsRequest,
+    FinalsTimings,
+    LayerRequest,
+    Opened,
+    OpenRequest,
+    Rates,
+    Reply,
+    Request,
+)
+from autotune.family.source import KernelSource
+from autotune.measurement.benchmark import Clocks, Converged, Race, Samples, interleave, lost, lost_at_first, measure
+from autotune.measurement.calibrate import calibrate
+from autotune.measurement.choices import ChoicesRequest, choices
+from autotune.measurement.exported import Handle, prepared
+from autotune.measurement.forward import LoadedKernel
+from autotune.measurement.network import Network, NetworkRequest
+from autotune.measurement.span import SpanRequest, run_span
+from autotune.measurement.verify import GuardedArray, Verifier
+from autotune.trial import Measured
+
+Passes: TypeAlias = Sequence[Callable[[], None]]
+"""Functions that enqueue one forward pass each."""
+
+_LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # of the finals
+_COMPILER_NICE = 10
+_MOST_PASSES = 32  # in one sample of a short kernel
+_COPIES_BYTES = 1 << 30  # the most that copies of a layer's arrays may take
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A kernel on the device with its own memory."""
+
+    kernel: LoadedKernel
+    workspace: GuardedArray
+    packed_w: GuardedArray
+    owned: ExitStack
+    """what is given back with it"""
+
+
+class Session:
+    """What a worker holds between requests."""
+
+    def __init__(
+        self, clock: Callable[[], float], opening: Callable[[str, Binary | None], Device] = open_device
+    ) -> None:
+        self._clock = clock
+        self._opening = opening
+        self._device: Device | None = None
+        self._verifier: Verifier | None = None
+        self._network: Network | None = None
+        self._clocks = Clocks()
+        self._compiles = False
+
+    def answer(self, request: Request) -> Reply:
+        """Do what a request asks."""
+        match request:
+            case CompileRequest(program, target):
+                if not self._compiles:  # what times kernels, and what proposes them, goes first
+                    self._compiles = True
+                    os.nice(_COMPILER_NICE)
+                return compile_program(program, target)
+            case OpenRequest(name, runtime):
+                self._device = self._opening(name, runtime)
+                return Opened(self._device.info, self._device.environment)
+            case LayerRequest(problem, check):
+                if self._verifier is not None:
+                    self._verifier.close()
+                    self._verifier = None
+                self._opened().admit(problem)
+                self._verifier = Verifier(self._opened(), problem, check)
+                return None
+            case EvaluateRequest():
+                return self._evaluate(request)
+            case FinalsRequest():
+                return self._finals(request)
+            case CalibrateRequest(binary):
+                return Rates(calibrate(self._opened(), binary))
+            case SpanRequest():
+                return run_span(self._opened(), self._layer(), request, self._clock)
+            case ChoicesRequest():
+                return choices(self._opened(), request)
+            case NetworkRequest(spec, references, kernels):
+                if self._network is None or self._network.spec != spec:
+                    self._network = Network(self._opened(), spec, references)
+                return self._network.agreement(kernels)
+
+    def _opened(self) -> Device:
+        if self._device is None:
+            raise DeviceError("the worker has no open device")
+        return self._device
+
+    def _layer(self) -> Verifier:
+        if self._verifier is None:
+            raise DeviceError("the worker has no layer")
+        return self._verifier
+
+    @contextmanager
+    def _loaded(self, source: KernelSource, binary: Binary) -> Iterator[_Loaded]:
+        """A kernel with its own memory, all given back at the end."""
+        device, verifier = self._opened(), self._layer()
+        with ExitStack() as owned:
+            module = device.load(binary)
+            owned.callback(module.unload)
+            workspace = GuardedArray(device, source.workspace_bytes)
+            owned.callback(workspace.free)
+            packed_w = GuardedArray(device, source.packed_w_bytes)
+            owned.callback(packed_w.free)
+            kernel = LoadedKernel(device, module, source, weight_bytes=verifier.normal.w.size_bytes)
+            yield _Loaded(kernel, workspace, packed_w, owned)
+
+    def _passes(self, loaded: _Loaded, count: int, *, cold: bool) -> Passes:
+        """Forward passes of a kernel; when several must be cold, each on arrays of its own."""
+        device, verifier, kernel, source = self._opened(), self._layer(), loaded.kernel, loaded.kernel.source
+        if count == 1 or not cold:
+            tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
+            return [partial(kernel.run, kernel.forward(tensors))] * count
+
+        def scratch(size_bytes: int) -> int:
+            address = device.allocate(size_bytes)
+            loaded.owned.callback(device.free, address)
+            return address
+
+        passes = []
+        for copy in verifier.copies(count):
+            tensors = replace(copy, packed_w=scratch(source.packed_w_bytes), workspace=scratch(source.workspace_bytes))
+            device.copy(tensors.packed_w, loaded.packed_w.address, source.packed_w_bytes)
+            passes.append(partial(kernel.run, kernel.forward(tensors)))
+        return passes
+
+    def _several(self) -> int:
+        """Passes that make up one sample of a short kernel."""
+        return max(1, min(_MOST_PASSES, _COPIES_BYTES // self._layer().problem.minimal_bytes))
+
+    def _finals(self, request: FinalsRequest) -> FinalsTimings:
+        device, verifier = self._opened(), self._layer()
+        cold = request.cache == "cold"
+        with ExitStack() as held:
+            kernels = [held.enter_context(self._loaded(source, binary)) for source, binary in request.kernels]
+            for loaded in kernels:
+                tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
+                loaded.kernel.prepare(tensors)
+
+            libraries = [held.enter_context(self._exported(*library)) for library in request.libraries]
+
+            def contenders(count: int) -> list[Passes]:
+                passes: list[Passes] = [self._passes(loaded, count, cold=cold) for loaded in kernels]
+                passes += [device.baseline(baseline, verifier.problem, copies=count) for baseline in request.baselines]
+                return passes + [self._exported_passes(*library, count, cold=cold) for library in libraries]
+
+            count, entered = 1, contenders(1)
+            if min(device.time(passes, cold=cold).us for passes in entered) < device.short_us:
+                count = self._several()
+                entered = contenders(count)
+                for passes in entered:
+                    device.time(passes, cold=cold)
+            all_samples = [Samples(partial(device.time, passes, cold=cold), self._clocks) for passes in entered]
+            interleave(
+                all_samples,
+                budget_s=request.budget_s,
+                least=_LEAST_ROUNDS,
+                most=_MOST_ROUNDS,
+                rng=random.Random(request.seed),
+                clock=self._clock,
+            )
+        return FinalsTimings(tuple(samples.timing(request.cache, device.health(), count) for samples in all_samples))
+
+    @contextmanager
+    def _exported(self, path: str, source: KernelSource) -> Iterator[tuple[Handle, GuardedArray]]:
+        """An exported library's handle on the layer's filters, once its output was right, and its workspace."""
+        device, verifier = self._opened(), self._layer()
+        filters = verifier.tensors(verifier.normal)
+        with prepared(Path(path), verifier.problem, filters.w, filters.bias) as handle:
+            workspace = GuardedArray(device, handle.workspace_bytes)
+            try:
+                workspace.poison()
+                verifier.y.poison()
+                handle.run(verifier.tensors(verifier.normal, workspace=workspace.address))
+                device.synchronize()
+                verifier.judge(verifier.normal, source, (workspace,))
+                yield handle, workspace
+            finally:
+                workspace.free()
+
+    def _exported_passes(self, handle: Handle, workspace: GuardedArray, count: int, *, cold: bool) -> Passes:
+        """Passes of an exported library; when several must be cold, each on arrays of its own."""
+        verifier = self._layer()
+        own = verifier.copies(count) if count > 1 and cold else [verifier.tensors(verifier.normal)] * count
+        return [partial(handle.run, replace(tensors, workspace=workspace.address)) for tensors in own]
+
+    def _evaluate(self, request: EvaluateRequest) -> Measured:
+        started = self._clock()
+        with self._loaded(request.source, request.binary) as loaded:
+            return self._measure(loaded, request, started)
+
+    def _measure(self, loaded: _Loaded, request: EvaluateRequest, started: float) -> Measured:
+        device, verifier, cold = self._opened(), self._layer(), request.cache == "cold"
+        ready = self._clock()
+        best_us = math.inf if request.best_us is None else request.best_us
+
+        def in_the_race(run_us: float) -> bool:
+            return device.info.kind == "host" or not lost_at_first(run_us, best_us)  # a run on a busy CPU says little
+
+        verified = verifier.verify(loaded.kernel, loaded.workspace, loaded.packed_w, repeat=in_the_race)
+        done = self._clock()
+        runs = verified.runs
+        count = self._several() if min(run.us for run in runs) < device.short_us else 1
+        passes = self._passes(loaded, count, cold=cold)
+        own: tuple[Sample, ...] = ()  # the verification's own runs are samples too, but for the first of several
+        if not in_the_race(runs[0].us):
+            own = runs
+        elif cold and count == 1:
+            own = runs[1:]
+        samples = Samples(partial(device.time, passes, cold=cold), self._clocks, own)
+        measure(samples, Race(best_us, Converged()))
+        timing = samples.timing(request.cache, device.health(), count)
+        measured = self._clock()
+        return Measured(
+            timing=timing,
+            error=verified.error,
+            too_slow=lost(timing.samples_us, best_us),
+            load_us=1e6 * (ready - started),
+            verify_us=1e6 * (done - ready),
+            measure_us=1e6 * (measured - done),
+        )
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests until the parent hangs up."""
+    session = Session(time.perf_counter)
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        reply: Reply | AutotuneError | Bug
+        try:
+            reply = session.answer(request)
+        except AutotuneError as error:
+            reply = error
+        except Exception:  # noqa: BLE001 - reported to the parent, which raises it
+            reply = Bug(traceback.format_exc())
+        connection.send(reply)
+
+
+def _end_with_parent(connection: Connection) -> None:
+    """Kill this process and all it started when the parent's end of the connection closes, even by SIGKILL.
+
+    A thread waits for that: a kernel in an endless loop keeps the main thread from handling signals. PR_SET_PDEATHSIG
+    would not do, since it fires when the parent's thread ends that started the worker.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hangup = select.poll()
+    hangup.register(connection.fileno(), 0)  # hang-ups are always reported
+
+    def wait() -> None:
+        hangup.poll()
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+if __name__ == "__main__":
+    parent = Connection(int(sys.argv[1]))
+    _end_with_parent(parent)
+    serve(parent)
+    os._exit(0)

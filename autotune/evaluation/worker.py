@@ -1,0 +1,203 @@
+"""The handle on a worker process (which runs `session`) and the records that pass between the two.
+
+A kernel that crashes, hangs or poisons its context takes only its worker with it. Requests and replies are records
+pickled over a private socket between parent and child; tensors never cross it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from autotune.compilation.compile import MAX_MESSAGE, Binary, Program, Target
+from autotune.devices.device import Baseline, DeviceInfo, Environment
+from autotune.errors import AutotuneError
+from autotune.family.source import KernelSource
+from autotune.measurement.choices import Choices, ChoicesRequest
+from autotune.measurement.network import Agreement, NetworkRequest
+from autotune.measurement.span import Spanned, SpanRequest
+from autotune.problem import Conv2dProblem
+from autotune.trial import Measured, Timing
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """Compile a program. Answer: Binary."""
+
+    program: Program
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """Open a device. Answer: Opened."""
+
+    device: str
+    runtime: Binary | None = None
+    """what its kind of device needs in its process before any kernel, so that no worker compiles it again"""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An open device's identity and environment."""
+
+    info: DeviceInfo
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRequest:
+    """Make a layer's test data and reference. Answer: None."""
+
+    problem: Conv2dProblem
+    check: Binary
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateRequest:
+    """Load, verify and time one kernel of the current layer. Answer: Measured."""
+
+    source: KernelSource
+    binary: Binary
+    cache: str
+    best_us: float | None
+    """median of the best kernel known; one far slower is not timed to the end"""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalsRequest:
+    """Time contenders in turns, in a random order each round. Answer: FinalsTimings."""
+
+    kernels: tuple[tuple[KernelSource, Binary], ...]
+    baselines: tuple[Baseline, ...]
+    cache: str
+    budget_s: float
+    seed: int
+    libraries: tuple[tuple[str, KernelSource], ...] = ()
+    """paths of exported libraries, each with the kernel that it must do as well as; they are verified first"""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalsTimings:
+    """A timing for each kernel, then each baseline and library; sample i of each was taken in round i."""
+
+    timings: tuple[Timing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrateRequest:
+    """Measure the device's rates. Answer: Rates."""
+
+    binary: Binary
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What `calibrate` measured, per second."""
+
+    per_second: Mapping[str, float]
+
+
+Request = (
+    CompileRequest
+    | OpenRequest
+    | LayerRequest
+    | EvaluateRequest
+    | FinalsRequest
+    | CalibrateRequest
+    | SpanRequest
+    | NetworkRequest
+    | ChoicesRequest
+)
+Reply = Binary | Opened | Measured | FinalsTimings | Rates | Spanned | Agreement | Choices | None
+
+
+class WorkerLost(Exception):
+    """The worker died or went past its deadline. `hung` tells which; the message is its last words."""
+
+    def __init__(self, message: str, *, hung: bool) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hung = hung
+
+
+class WorkerBug(Exception):
+    """The worker raised something that is no AutotuneError: a defect of this program, with its traceback."""
+
+
+class Worker:
+    """A child process that answers requests, in its own process group, killed with its children."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        ours, theirs = socket.socketpair()
+        self._words = tempfile.TemporaryFile(prefix="autotune-")  # noqa: SIM115 - lives as long as the worker
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "autotune.evaluation.session", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=self._words,
+            stderr=self._words,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            env={**os.environ, **(environ or {})},
+        )
+        theirs.close()
+        self._connection = Connection(ours.detach())
+
+    def ask(self, request: Request, deadline_s: float) -> Reply:
+        """Send a request and wait for its answer.
+
+        Raises what the worker raised (Rejected and other AutotuneErrors), or WorkerLost after killing it.
+        """
+        try:
+            self._connection.send(request)
+            if not self._connection.poll(deadline_s):
+                self.kill()
+                raise WorkerLost(f"no answer within {deadline_s:.0f} s", hung=True)
+            reply = self._connection.recv()
+        except (EOFError, OSError):
+            raise WorkerLost(self._last_words(), hung=False) from None
+        if isinstance(reply, AutotuneError):
+            raise reply
+        if isinstance(reply, Bug):
+            raise WorkerBug(reply.traceback)
+        answer: Reply = reply
+        return answer
+
+    def signal_end(self) -> None:
+        """Have the worker and everything it started killed; whoever waits for its answer gets WorkerLost."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """End the worker and everything it started, at once."""
+        self.signal_end()
+        self._process.wait()
+        self._connection.close()
+        self._words.close()
+
+    def _last_words(self) -> str:
+        """How the worker ended and what it printed last."""
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = 0
+        end = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        self._words.seek(0)
+        words = self._words.read().decode(errors="replace").strip()
+        self.kill()
+        return f"worker {end}" + (f": {words[:MAX_MESSAGE]}" if words else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """An unexpected exception as text: a pickled traceback would keep device memory alive."""
+
+    traceback: str

@@ -1,0 +1,1 @@
+"""A kernel family: its template file, what its header declares, its feasible configs, and their sources."""

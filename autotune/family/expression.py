@@ -1,0 +1,371 @@
+"""Expressions of a template's header: parsed once as Jinja expressions, compiled to plain closures.
+
+A Jinja call costs about 9 us and a space has 100,000 configs, so everything already known (the problem, the device) is
+folded away by `Expression.bind`, and what is left of the parsed tree becomes nested Python closures: one for the names
+of a single config, one for columns of many configs at once.
+Only a whitelist of nodes exists: no attribute but `device.NAME`, no subscript, no call but FUNCTIONS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from jinja2 import Environment, TemplateSyntaxError, nodes
+from jinja2.parser import Parser
+
+from autotune.errors import TemplateError
+from autotune.family.columns import OPERATIONS, Column, Columns, Operand, chosen, column_of, filled, of_rows, truth
+from autotune.trial import Value
+
+Names = Mapping[str, Value]
+Evaluated = Value | tuple[Value, ...]
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """The smallest integer not below numerator / denominator."""
+    return -(-numerator // denominator)
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` not below value."""
+    return ceil_div(value, multiple) * multiple
+
+
+def is_pow2(value: int) -> bool:
+    """True for 1, 2, 4, 8, ..."""
+    return value > 0 and value & (value - 1) == 0
+
+
+FUNCTIONS: Mapping[str, Callable[..., int | bool]] = {
+    "ceil_div": ceil_div,
+    "round_up": round_up,
+    "is_pow2": is_pow2,
+    "min": min,
+    "max": max,
+}
+
+_BINARY: Mapping[type[nodes.BinExpr], str] = {
+    nodes.Add: "+",
+    nodes.Sub: "-",
+    nodes.Mul: "*",
+    nodes.FloorDiv: "//",
+    nodes.Mod: "%",
+    nodes.Pow: "**",
+}
+_OPERATIONS: Mapping[str, Callable[..., Evaluated]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "neg": operator.neg,
+    "not": operator.not_,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "lteq": operator.le,
+    "gt": operator.gt,
+    "gteq": operator.ge,
+    "in": lambda value, container: value in container,
+    "notin": lambda value, container: value not in container,
+    **FUNCTIONS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A subtree whose value no longer depends on anything."""
+
+    value: Evaluated
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name that is looked up."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """An operation on the values of subtrees."""
+
+    operation: str
+    arguments: tuple[Tree, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Logic:
+    """`or` (stops at true) or `and` (stops at false): the second value is only looked at where it decides."""
+
+    stops_at: bool
+    left: Tree
+    right: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One subtree or another, the other never being looked at."""
+
+    test: Tree
+    then: Tree
+    otherwise: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A tuple of values."""
+
+    items: tuple[Tree, ...]
+
+
+Tree = Known | Name | Apply | Logic | Choice | Items
+_Closure = Callable[[Names], Evaluated]
+_ColumnClosure = Callable[[Columns], Operand]
+
+
+class _Unsupported(Exception):
+    """A node that expressions do not have."""
+
+
+def _fold(node: nodes.Expr, known: Names) -> Tree:
+    """What is left of a parsed expression once all that `known` decides is decided."""
+    match node:
+        case nodes.Const():
+            return Known(node.value)
+        case nodes.Tuple() | nodes.List():
+            items = tuple(_fold(item, known) for item in node.items)
+            if all(isinstance(item, Known) for item in items):
+                return Known(tuple(item.value for item in items if isinstance(item, Known)))  # type: ignore[misc]
+            return Items(items)
+        case nodes.Name() | nodes.Getattr():
+            name = _name(node)
+            return Known(known[name]) if name in known else Name(name)
+        case nodes.BinExpr() if isinstance(node, (nodes.And, nodes.Or)):
+            return _logic(isinstance(node, nodes.Or), _fold(node.left, known), _fold(node.right, known))
+        case nodes.BinExpr() if type(node) in _BINARY:
+            return apply(_BINARY[type(node)], _fold(node.left, known), _fold(node.right, known))
+        case nodes.Not():
+            return apply("not", _fold(node.node, known))
+        case nodes.Neg():
+            return apply("neg", _fold(node.node, known))
+        case nodes.Compare():
+            return _fold_compare(node, known)
+        case nodes.CondExpr() if node.expr2 is not None:
+            test = _fold(node.test, known)
+            if isinstance(test, Known):
+                return _fold(node.expr1 if test.value else node.expr2, known)
+            return Choice(test, _fold(node.expr1, known), _fold(node.expr2, known))
+        case nodes.Call() if isinstance(node.node, nodes.Name) and not (
+            node.kwargs or node.dyn_args or node.dyn_kwargs
+        ):
+            if node.node.name not in FUNCTIONS:
+                raise _Unsupported(f"{node.node.name}() does not exist; there are {', '.join(sorted(FUNCTIONS))}")
+            return apply(node.node.name, *(_fold(argument, known) for argument in node.args))
+    if isinstance(node, nodes.Div):
+        raise _Unsupported("/ yields a fraction; use // or ceil_div")
+    raise _Unsupported(f"{type(node).__name__} is not part of expressions")
+
+
+def apply(operation: str, *arguments: Tree) -> Tree:
+    """An operation on subtrees, done where their values are known."""
+    if all(isinstance(argument, Known) for argument in arguments):
+        values = [argument.value for argument in arguments if isinstance(argument, Known)]
+        try:
+            return Known(_OPERATIONS[operation](*values))
+        except (ArithmeticError, TypeError, ValueError):
+            pass  # raise when evaluated, so that a branch never taken never fails
+    return Apply(operation, arguments)
+
+
+def _logic(stops_at: bool, left: Tree, right: Tree) -> Tree:  # noqa: FBT001 - which of the two it is
+    if isinstance(left, Known):
+        return left if bool(left.value) == stops_at else right
+    return Logic(stops_at, left, right)
+
+
+def _fold_compare(node: nodes.Compare, known: Names) -> Tree:
+    """A chain `a < b < c` is `a < b and b < c`."""
+    left, links = _fold(node.expr, known), []
+    for operand in node.ops:
+        right = _fold(operand.expr, known)
+        links.append(apply(operand.op, left, right))
+        left = right
+    return functools.reduce(partial(_logic, False), links)  # noqa: FBT003
+
+
+def _closure(tree: Tree) -> _Closure:
+    """A function from one config's names to the value of a tree."""
+    match tree:
+        case Known(value):
+            return lambda _: value
+        case Name(name):
+            return lambda names: names[name]
+        case Apply(operation, arguments):
+            function, closures = _OPERATIONS[operation], [_closure(argument) for argument in arguments]
+            if len(closures) == 2:
+                one, other = closures
+                return lambda names: function(one(names), other(names))
+            if len(closures) == 1:
+                only = closures[0]
+                return lambda names: function(only(names))
+            return lambda names: function(*(closure(names) for closure in closures))
+        case Logic(stops_at, left, right):
+            first, second = _closure(left), _closure(right)
+            if stops_at:
+                return lambda names: first(names) or second(names)
+            return lambda names: first(names) and second(names)
+        case Choice(test, then, otherwise):
+            decide, yes, no = _closure(test), _closure(then), _closure(otherwise)
+            return lambda names: yes(names) if decide(names) else no(names)
+        case Items(items):
+            parts = [_closure(item) for item in items]
+            return lambda names: tuple(part(names) for part in parts)  # type: ignore[misc]
+
+
+def _column_closure(tree: Tree) -> _ColumnClosure:
+    """A function from the columns of many configs to a tree's value for each; what guards a row there guards it here.
+
+    It raises where a row would, and where a column cannot hold the values exactly.
+    """
+    match tree:
+        case Known(value):
+            return lambda _: value
+        case Name(name):
+            return lambda columns: columns[name]
+        case Apply(operation, arguments):
+            function, closures = OPERATIONS[operation], [_column_closure(argument) for argument in arguments]
+            return lambda columns: function(*(closure(columns) for closure in closures))
+        case Logic(stops_at, left, right):
+            first, second = _column_closure(left), _column_closure(right)
+
+            def logic(columns: Columns) -> Operand:
+                value = first(columns)
+                stops = truth(value) == stops_at
+                return chosen(stops, columns, lambda _: of_rows(value, stops), second)
+
+            return logic
+        case Choice(test, then, otherwise):
+            decide, yes, no = (_column_closure(part) for part in (test, then, otherwise))
+            return lambda columns: chosen(truth(decide(columns)), columns, yes, no)
+        case Items(items):
+            parts = [_column_closure(item) for item in items]
+            return lambda columns: tuple(part(columns) for part in parts)
+
+
+def _name(node: nodes.Expr) -> str:
+    if isinstance(node, nodes.Name):
+        return node.name
+    if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
+        return f"{node.node.name}.{node.attr}"
+    raise _Unsupported("only device.NAME has a dot")
+
+
+def _names_in(node: nodes.Node) -> set[str]:
+    if isinstance(node, nodes.Getattr):
+        return {_name(node)}
+    if isinstance(node, nodes.Name):
+        return {node.name}
+    children = list(node.iter_child_nodes())
+    if isinstance(node, nodes.Call):
+        children = [child for child in children if child is not node.node]
+    return set().union(*(_names_in(child) for child in children)) if children else set()
+
+
+class Bound:
+    """An expression with some names folded away; call it with the rest."""
+
+    __slots__ = ("_closure", "_column_closure", "_expression")
+
+    def __init__(self, expression: Expression, tree: Tree) -> None:
+        self._expression = expression
+        self._closure = _closure(tree)
+        self._column_closure = _column_closure(tree)
+
+    @property
+    def expression(self) -> Expression:
+        """The expression, nothing folded."""
+        return self._expression
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every name in the expression's text."""
+        return self._expression.names
+
+    def integer(self, names: Names) -> int:
+        """The value as an int (bools count). Raises TemplateError for anything else."""
+        value = self._value(names)
+        if not isinstance(value, int):
+            raise self._expression.error(f"yields {value!r}, expected a whole number or true/false")
+        return int(value)
+
+    def word(self, names: Names) -> str:
+        """The value as a string. Raises TemplateError for anything else."""
+        value = self._value(names)
+        if not isinstance(value, str):
+            raise self._expression.error(f"yields {value!r}, expected a string")
+        return value
+
+    def value(self, names: Names) -> int | bool:
+        """The value, int or bool as it came. Raises TemplateError for anything else."""
+        value = self._value(names)
+        if not isinstance(value, int):
+            raise self._expression.error(f"yields {value!r}, expected a whole number or true/false")
+        return value
+
+    def column(self, columns: Columns) -> Column:
+        """The value for every row of some columns, int or bool. Raises TemplateError where a row's would."""
+        with contextlib.suppress(ArithmeticError, KeyError, TypeError, ValueError):
+            column = filled(self._column_closure(columns), columns.size)
+            if column.dtype.kind in "bi":
+                return column
+        return column_of([self.value(columns.row(number, self.names)) for number in range(columns.size)])
+
+    def _value(self, names: Names) -> Evaluated:
+        try:
+            return self._closure(names)
+        except KeyError as error:
+            raise self._expression.error(f"uses {error.args[0]!r}, which is not known here") from None
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise self._expression.error(f"raises {type(error).__name__}: {error}") from None
+
+
+class Expression:
+    """One parsed expression. `where` is the path and dotted key that error messages name."""
+
+    __slots__ = ("_node", "names", "text", "where")
+
+    def __init__(self, text: str, where: str) -> None:
+        self.text = text
+        self.where = where
+        try:
+            parser = Parser(Environment(autoescape=False), text, state="variable")  # noqa: S701 - no HTML here
+            self._node = parser.parse_expression()
+            if not parser.stream.eos:
+                raise self.error(f"has something left over at {parser.stream.current.value!r}")
+            self.names = frozenset(_names_in(self._node))
+            _fold(self._node, {})
+        except TemplateSyntaxError as error:
+            raise self.error(f"does not parse: {error.message}") from None
+        except _Unsupported as error:
+            raise self.error(str(error)) from None
+        except RecursionError:
+            raise self.error("is nested too deeply") from None
+
+    def folded(self, known: Names) -> Tree:
+        """What is left of the expression once all that `known` decides is decided."""
+        return _fold(self._node, known)
+
+    def bind(self, known: Names) -> Bound:
+        """The expression with `known` folded into it."""
+        return Bound(self, self.folded(known))
+
+    def error(self, what: str) -> TemplateError:
+        """A TemplateError that names this expression and where it stands."""
+        return TemplateError(f"{self.where}: expression {self.text!r} {what}")

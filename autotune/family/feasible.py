@@ -1,0 +1,184 @@
+"""template -> space: which rows of value indices break no rule.
+
+Parameters are nested in the header's order; each rule is checked at the first depth where everything it needs is known,
+so a subtree that cannot hold a feasible config is never entered. Many rows are looked at together, as columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.family.columns import Columns, column_of
+from autotune.family.expression import Bound, Expression
+from autotune.family.template import Param
+from autotune.trial import Value
+
+Rows = npt.NDArray[np.int16]
+"""Value indices of configs, or of the first parameters of configs [rows, parameters]."""
+
+CHUNK = 1 << 15  # rows looked at together; bounds the memory
+LEAST_CHUNK = 1 << 9  # where only the first feasible row is wanted
+PATHS = 1 << 12  # random paths walked together
+_POSITION = ""  # a column beside those of names
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition with everything but the parameters folded in."""
+
+    reason: str
+    kind: str
+    """the trial's reason: `constraint` (of the header), `resource_limit` (of the device) or `accuracy_class`"""
+    needs: frozenset[str]
+    """parameters it depends on, also through derived values"""
+    holds: Bound
+    limit: int | None = None
+    """when set, the rule is: the value of `holds` is at most this"""
+
+    @property
+    def expression(self) -> Expression:
+        """The rule as one expression, nothing folded in."""
+        whole = self.holds.expression
+        return whole if self.limit is None else Expression(f"({whole.text}) <= {self.limit}", whole.where)
+
+    def met(self, names: Mapping[str, Value]) -> bool:
+        """Whether the rule holds."""
+        value = self.holds.integer(names)
+        return value <= self.limit if self.limit is not None else bool(value)
+
+    def violated(self, names: Mapping[str, Value]) -> str:
+        """Empty when the rule holds, else what is wrong."""
+        if self.limit is None:
+            return "" if self.holds.integer(names) else self.reason
+        value = self.holds.integer(names)
+        return "" if value <= self.limit else f"{self.reason}: {value} exceeds {self.limit}"
+
+    def kept(self, columns: Columns) -> Columns:
+        """The rows for which the rule holds."""
+        value = self.holds.column(columns)
+        holds = np.not_equal(value, 0) if self.limit is None else np.less_equal(value, self.limit)
+        return columns.where(holds.astype(np.bool_))
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The derived values and rules that become known when one more parameter has its value."""
+
+    before: list[Rule] = field(default_factory=list)
+    """rules that need no derived value of this level; they guard the derived expressions"""
+    derived: list[tuple[str, Bound]] = field(default_factory=list)
+    after: list[Rule] = field(default_factory=list)
+
+    def broken(self, names: dict[str, Value]) -> Rule | None:
+        """Compute the derived values into `names` and return the first rule that does not hold."""
+        for rule in self.before:
+            if not rule.met(names):
+                return rule
+        for name, bound in self.derived:
+            names[name] = bound.value(names)
+        for rule in self.after:
+            if not rule.met(names):
+                return rule
+        return None
+
+    def kept(self, columns: Columns) -> Columns:
+        """The rows that break no rule, with the derived values in further columns."""
+        for rule in self.before:
+            columns = rule.kept(columns)
+        for name, bound in self.derived:
+            columns[name] = bound.column(columns)
+        for rule in self.after:
+            columns = rule.kept(columns)
+        return columns
+
+
+class Tree:
+    """The partial configs of a family, a level for each parameter."""
+
+    def __init__(self, levels: Sequence[Level], params: Sequence[Param]) -> None:
+        self._levels, self._params = levels, params
+        self._tables = [column_of(param.values) for param in params]
+        self._needed = [
+            frozenset[str]().union(
+                *(rule.holds.names for level in levels[depth:] for rule in (*level.before, *level.after)),
+                *(bound.names for level in levels[depth:] for _, bound in level.derived),
+            )
+            for depth in range(1, len(levels) + 1)
+        ]
+        """what the levels after each look at"""
+
+    def feasible(self, *, most: int, visits: int) -> tuple[Rows, bool]:
+        """Feasible rows in lexicographic order, and whether they are all there are.
+
+        Ends once there are more than `most`, or after about so many visits to partial configs.
+        """
+        width, chunk = len(self._params), min(CHUNK, LEAST_CHUNK * (1 + most))
+        found, count, visited = [self._no_rows], 0, 1
+        at, columns = self._kept(0, Columns({}, 1))
+        waiting = [(np.zeros((len(at), 0), np.int16), columns)]
+        while waiting and count <= most and visited < visits:
+            rows, columns = waiting.pop()
+            depth = rows.shape[1]
+            if depth == width:
+                found.append(rows)
+                count += len(rows)
+                continue
+            step = max(1, chunk // len(self._params[depth].values))
+            if len(rows) > step:
+                parts = [np.arange(start, min(start + step, len(rows))) for start in range(0, len(rows), step)]
+                waiting += [(rows[part], columns.take(part)) for part in reversed(parts)]
+                continue
+            rows, columns = self._grown(rows, columns)
+            visited += len(rows)
+            at, columns = self._kept(depth + 1, columns)
+            if len(at):
+                waiting.append((rows[at], columns))
+        return np.concatenate(found), not waiting and count <= most
+
+    def sampled(self, rng: np.random.Generator, *, most: int, visits: int) -> Rows:
+        """Up to `most` feasible rows at random, in lexicographic order, each there once.
+
+        A path takes one of those values of the next parameter that break no rule, each being equally likely, and ends
+        where there is none. Ends after about so many visits to partial configs.
+        """
+        found, count = [self._no_rows], 0
+        while count < most and visits > 0:
+            paths = min(PATHS, most - count)
+            visits -= paths
+            at, columns = self._kept(0, Columns({}, paths))
+            rows = np.zeros((len(at), 0), np.int16)
+            for depth, param in enumerate(self._params):
+                of = np.repeat(np.arange(len(rows)), len(param.values))
+                rows, columns = self._grown(rows, columns)
+                visits -= len(rows)
+                at, columns = self._kept(depth + 1, columns)
+                order = np.lexsort((rng.random(len(at)), of[at]))
+                _, first = np.unique(of[at][order], return_index=True)
+                rows, columns = rows[at[order[first]]], columns.take(order[first])
+            found.append(rows)
+            count += len(rows)
+        return np.unique(np.concatenate(found), axis=0)
+
+    @property
+    def _no_rows(self) -> Rows:
+        return np.zeros((0, len(self._params)), np.int16)
+
+    def _grown(self, rows: Rows, columns: Columns) -> tuple[Rows, Columns]:
+        """Every row with each value of the next parameter."""
+        param, table = self._params[rows.shape[1]], self._tables[rows.shape[1]]
+        of = np.repeat(np.arange(len(rows)), len(table))
+        values = np.tile(np.arange(len(table), dtype=np.int16), len(rows))
+        columns = columns.take(of)
+        columns[param.name] = table[values]
+        return np.column_stack([rows[of], values]), columns
+
+    def _kept(self, depth: int, columns: Columns) -> tuple[npt.NDArray[np.intp], Columns]:
+        """The positions of those partial configs that break no rule of a level, and what later levels need of them."""
+        columns[_POSITION] = np.arange(columns.size)
+        kept = self._levels[depth].kept(columns)
+        needed = {name: kept[name] for name in self._needed[depth] if name in kept}
+        return kept[_POSITION].astype(np.intp), Columns(needed, kept.size)

@@ -1,0 +1,94 @@
+"""space -> render: one config of a family becomes a `KernelSource`: text to compile and launches to make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jinja2 import TemplateError as JinjaError
+
+from autotune.compilation.compile import Program
+from autotune.errors import TemplateError
+from autotune.family.source import ConstantSymbol, KernelSource, Stage
+from autotune.family.space import BoundTemplate
+from autotune.family.template import PROBLEM_NAMES, StageTemplate, environment, inline
+from autotune.trial import ACCURACY_CLASSES, Config, Value
+
+
+def render(bound: BoundTemplate, config: Config) -> KernelSource:
+    """The source of one config.
+
+    Raises Rejected('constraints', ...) when a rule of the space is broken and TemplateError when the body fails.
+    """
+    names = bound.check(config)
+    template = bound.template
+    accuracy = bound.bind(template.accuracy).word(names)
+    if accuracy not in ACCURACY_CLASSES:
+        raise TemplateError(f"{template.path}: accuracy: {accuracy!r} is none of {', '.join(ACCURACY_CLASSES)}")
+    prepare = launches(bound, template.prepare, names)
+    stages = launches(bound, template.stages, names)
+    return KernelSource(
+        problem=bound.problem,
+        config=config,
+        program=Program(
+            text=render_text(bound, names),
+            entries=tuple(dict.fromkeys(stage.entry for stage in (*prepare, *stages))),
+        ),
+        prepare=prepare,
+        stages=stages,
+        loop_count=bound.bind(template.loop_count).integer(names),
+        constants=tuple(
+            ConstantSymbol(constant.name, constant.origin)
+            for constant in template.constants
+            if bound.bind(constant.when).integer(names)
+        ),
+        packed_w_bytes=bound.bind(template.packed_w_bytes).integer(names),
+        workspace_bytes=bound.bind(template.workspace_bytes).integer(names),
+        accuracy=accuracy,
+        deterministic=bool(bound.bind(template.deterministic).integer(names)),
+    )
+
+
+def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
+    """The body's text with includes inlined: self-contained CUDA C++."""
+    template = bound.template
+    visible = {name: value for name, value in bound.problem.names().items() if name in PROBLEM_NAMES and name != "n"}
+    try:
+        text = bound.body.render({**visible, **names})
+    except JinjaError as error:
+        line = getattr(error, "lineno", None)
+        where = f"line {line}" if line else "body"
+        raise TemplateError(f"{template.path}: {where}: {error.message or type(error).__name__}") from None
+    except TemplateError as error:
+        raise TemplateError(f"{template.path}: body {error}") from None
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise TemplateError(f"{template.path}: body raises {type(error).__name__}: {error}") from None
+    return inline(text.lstrip("\n"), template.includes)
+
+
+def render_file(path: Path, values: Mapping[str, object]) -> str:
+    """The text of a template that is no kernel family. Raises TemplateError naming the file."""
+    try:
+        return environment().from_string(path.read_text(encoding="utf-8")).render(values)
+    except JinjaError as error:
+        raise TemplateError(f"{path}: {error.message or type(error).__name__}") from None
+
+
+def launches(bound: BoundTemplate, stages: Sequence[StageTemplate], names: dict[str, Value]) -> tuple[Stage, ...]:
+    """Those of a family's stages that a config has, evaluated; nothing is rendered."""
+    return tuple(_stage(bound, stage, names) for stage in stages if bound.bind(stage.when).integer(names))
+
+
+def _stage(bound: BoundTemplate, stage: StageTemplate, names: dict[str, Value]) -> Stage:
+    block = [bound.bind(extent).integer(names) for extent in stage.block]
+    grid = [bound.bind(extent).integer(names) for extent in stage.grid]
+    for label, extents in (("block", block), ("grid", grid)):
+        if min(extents) < 1:
+            raise TemplateError(f"{bound.template.path}: {label} of {stage.entry} is {extents}: at least 1 each")
+    return Stage(
+        entry=stage.entry,
+        args=stage.args,
+        block=(block[0], block[1], block[2]),
+        grid=(grid[0], grid[1], grid[2]),
+        smem_bytes=bound.bind(stage.smem_bytes).integer(names),
+    )

@@ -1,0 +1,74 @@
+"""The record that rendering yields: `KernelSource`, a program with its launches evaluated for one problem."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field, fields
+
+from autotune.compilation.compile import Program
+from autotune.problem import Conv2dProblem
+from autotune.trial import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One kernel of the forward pass, launch geometry evaluated for the problem's n."""
+
+    entry: str
+    args: tuple[str, ...]
+    """names out of x, w, bias, y, packed_w, workspace, n, i"""
+    block: tuple[int, int, int]
+    grid: tuple[int, int, int]
+    smem_bytes: int
+    """dynamic shared memory"""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantSymbol:
+    """A __constant__ array filled by a device-to-device copy before the first launch."""
+
+    name: str
+    origin: str
+    """the argument copied from: w, bias or packed_w"""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """A rendered kernel: what is compiled, how it is launched and what it promises."""
+
+    problem: Conv2dProblem
+    config: Config
+    program: Program
+    prepare: tuple[Stage, ...]
+    """run once per set of weights, writes packed_w"""
+    stages: tuple[Stage, ...]
+    """run in order, `loop_count` times with i = 0, 1, ..."""
+    loop_count: int
+    constants: tuple[ConstantSymbol, ...]
+    packed_w_bytes: int
+    workspace_bytes: int
+    accuracy: str
+    deterministic: bool
+
+    hash: str = field(init=False, compare=False, repr=False)
+    """identity: SHA-256 of everything that decides what runs, but not of the template's name or comments"""
+
+    def __post_init__(self) -> None:
+        launches = {
+            "prepare": [fields_of(stage) for stage in self.prepare],
+            "stages": [fields_of(stage) for stage in self.stages],
+            "loop": self.loop_count,
+            "constants": [fields_of(symbol) for symbol in self.constants],
+            "bytes": [self.packed_w_bytes, self.workspace_bytes],
+            "accuracy": [self.accuracy, self.deterministic],
+            "problem": fields_of(self.problem),
+        }
+        text = self.program.hash + json.dumps(launches, sort_keys=True)
+        # asked for at every step of a trial, so computed once
+        object.__setattr__(self, "hash", hashlib.sha256(text.encode()).hexdigest())
+
+
+def fields_of(record: Stage | ConstantSymbol | Conv2dProblem) -> dict[str, object]:
+    """A record's fields for JSON. (`dataclasses.asdict` copies deeply, which takes as long as storing them.)"""
+    return {each.name: getattr(record, each.name) for each in fields(record)}

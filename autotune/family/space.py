@@ -1,0 +1,313 @@
+"""template -> space: the feasible configs of one family for one problem on one device."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from autotune.devices.device import DeviceInfo
+from autotune.errors import Rejected, StudyError, TemplateError
+from autotune.family.expression import Bound, Expression
+from autotune.family.feasible import Level, Rows, Rule, Tree
+from autotune.family.template import Body, KernelTemplate, Param, compile_body
+from autotune.problem import Conv2dProblem
+from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
+
+MAX_ROWS = 200_000  # configs; a larger space is sampled
+MAX_VISITS = 4_000_000  # partial configs tried before a space counts as too large to enumerate
+SAMPLED_ROWS = 20_000  # configs drawn from a space too large to enumerate
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a study lets in besides what the families allow."""
+
+    accuracy: tuple[str, ...] = ACCURACY_CLASSES
+    workspace_limit_bytes: int = 1 << 62
+    listed: frozenset[Config] | None = None
+    """the only configs let in, where a device can evaluate no others; None: all"""
+
+
+class BoundTemplate:
+    """A family with one problem's and one device's names folded into all its expressions."""
+
+    def __init__(
+        self,
+        template: KernelTemplate,
+        problem: Conv2dProblem,
+        device: DeviceInfo,
+        admission: Admission = Admission(),
+    ) -> None:
+        self.template = template
+        self.problem = problem
+        self.device = device
+        self.admission = admission
+        self._bound: dict[Expression, Bound] = {}
+        self.known: dict[str, Value] = {**problem.names(), **device_names(device)}
+        self.derived = tuple((name, expression.bind(self.known)) for name, expression in template.derived)
+        self.needs: dict[str, frozenset[str]] = {param.name: frozenset({param.name}) for param in template.params}
+        for name, expression in template.derived:
+            self.needs[name] = self._needs(expression)
+
+    def bind(self, expression: Expression) -> Bound:
+        """One expression of the header, ready to be called with a config's names."""
+        if expression not in self._bound:
+            self._bound[expression] = expression.bind(self.known)
+        return self._bound[expression]
+
+    @cached_property
+    def body(self) -> Body:
+        """What renders the family's text."""
+        return compile_body(self.template.text)
+
+    @cached_property
+    def supported(self) -> bool:
+        """Whether the family serves this problem on this device at all."""
+        return bool(
+            self.bind(self.template.supports).integer({}) and self.bind(self.template.arch).integer({}),
+        )
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """The header's constraints and the device's limits on every launch, but for limits that no config breaks."""
+        return tuple(
+            rule
+            for rule in self.all_rules
+            if rule.limit is None or rule.holds.names - self.known.keys() or rule.violated({})
+        )
+
+    @cached_property
+    def all_rules(self) -> tuple[Rule, ...]:
+        """The header's constraints and the device's limits on every launch."""
+        rules = [
+            Rule(constraint.reason, "constraint", self._needs(constraint.holds), self.bind(constraint.holds))
+            for constraint in self.template.constraints
+        ]
+        rules.append(self._admitted())
+        device = self.device
+        limits: list[tuple[str, str, int]] = [
+            ("workspace bytes", self.template.workspace_bytes.text, self.admission.workspace_limit_bytes),
+        ]
+        for stage in (*self.template.prepare, *self.template.stages):
+            when = f"({stage.when.text})"
+            threads = " * ".join(f"({extent.text})" for extent in stage.block)
+            limits += [
+                (f"threads per block of {stage.entry}", f"{threads} if {when} else 0", device.max_threads_per_block),
+                (
+                    f"shared memory of {stage.entry}",
+                    f"({stage.smem_bytes.text}) if {when} else 0",
+                    device.smem_per_block_bytes,
+                ),
+                *(
+                    (f"{part} {axis} of {stage.entry}", f"({extent.text}) if {when} else 0", limit)
+                    for part, extents, most in (
+                        ("block", stage.block, device.block_limits),
+                        ("grid", stage.grid, device.grid_limits),
+                    )
+                    for axis, extent, limit in zip("xyz", extents, most, strict=True)
+                ),
+            ]
+        for reason, text, limit in limits:
+            expression = Expression(text, f"{self.template.path}: {reason}")
+            rules.append(Rule(reason, "resource_limit", self._needs(expression), self.bind(expression), limit))
+        return tuple(rules)
+
+    def _admitted(self) -> Rule:
+        classes = self.admission.accuracy
+        words = ", ".join(f"'{word}'" for word in classes)
+        expression = Expression(f"({self.template.accuracy.text}) in ({words},)", f"{self.template.path}: accuracy")
+        reason = f"accuracy class is one of {', '.join(classes)}"
+        return Rule(reason, "accuracy_class", self._needs(expression), self.bind(expression))
+
+    def _needs(self, expression: Expression) -> frozenset[str]:
+        return frozenset().union(*(self.needs.get(name, frozenset()) for name in expression.names))
+
+    @cached_property
+    def levels(self) -> tuple[Level, ...]:
+        """What becomes known as the parameters get their values in the header's order; the first needs none."""
+        return self.levelled(self.rules)
+
+    def levelled(self, rules: Sequence[Rule]) -> tuple[Level, ...]:
+        """Derived values and these rules, each where everything that it needs is known."""
+        depth = {param.name: index + 1 for index, param in enumerate(self.template.params)}
+        levels = tuple(Level() for _ in range(len(depth) + 1))
+        for name, bound in self.derived:
+            levels[max((depth[need] for need in self.needs[name]), default=0)].derived.append((name, bound))
+        for rule in rules:
+            level = levels[max((depth[need] for need in rule.needs), default=0)]
+            waits = rule.holds.names & {name for name, _ in level.derived}
+            (level.after if waits else level.before).append(rule)
+        return levels
+
+    def check(self, config: Config) -> dict[str, Value]:
+        """The config's names. Raises Rejected('constraints', ...) with the reasons of the rules it breaks.
+
+        Values and rules come in the order in which a space is walked, so what guards there guards here.
+        """
+        values = config.values()
+        known = {param.name for param in self.template.params}
+        if values.keys() != known:
+            raise StudyError(
+                f"config of {self.template.name}: parameters {', '.join(sorted(values.keys() ^ known))} do not match"
+            )
+        names: dict[str, Value] = {}
+        for level, param in zip(self.levels, (None, *self.template.params), strict=True):
+            if param is not None:
+                names[param.name] = values[param.name]
+            if (rule := level.broken(names)) is not None:
+                reasons = dict.fromkeys([rule.violated(names), *self._broken(values)])
+                raise Rejected(Outcome.CONSTRAINTS, rule.kind, "; ".join(reasons))
+        return names
+
+    def _broken(self, values: Mapping[str, Value]) -> list[str]:
+        """Every broken rule's reason, but for rules that a broken one guards."""
+        names = dict(values)
+        for name, bound in self.derived:
+            with contextlib.suppress(TemplateError):
+                names[name] = bound.value(names)
+        reasons = []
+        for rule in self.rules:
+            with contextlib.suppress(TemplateError):
+                reasons.append(rule.violated(names))
+        return [reason for reason in reasons if reason]
+
+
+def device_names(device: DeviceInfo) -> dict[str, Value]:
+    """The `device.NAME` values that expressions see."""
+    return {
+        "device.arch": device.arch,
+        "device.sm_count": device.sm_count,
+        "device.smem_per_block_bytes": device.smem_per_block_bytes,
+        "device.l2_bytes": device.l2_bytes,
+    }
+
+
+class ListedSpace:
+    """Configs of one family as rows of value indices [m, len(params)], in lexicographic order."""
+
+    template: str
+    params: tuple[Param, ...]
+    rows: Rows
+    complete: bool
+    """whether the rows are all that there are"""
+
+    @property
+    def default(self) -> Config | None:
+        """Every parameter's first value if that is listed, else the first config; None when there is none."""
+        return self.config(0) if len(self.rows) else None
+
+    def config(self, row: int) -> Config:
+        """The config in a row."""
+        indices = self.rows[row]
+        return Config(
+            self.template,
+            tuple((param.name, param.values[int(index)]) for param, index in zip(self.params, indices, strict=True)),
+        )
+
+    def row_of(self, config: Config) -> int | None:
+        """The row of a config; None when it is not in this space."""
+        indices = self.indices(config)
+        if indices is None:
+            return None
+        low, high = 0, len(self.rows)
+        for column, index in enumerate(indices):  # the rows are in lexicographic order
+            values, wanted = self.rows[low:high, column], np.int16(index)
+            low, high = (low + int(np.searchsorted(values, wanted, side)) for side in ("left", "right"))
+        return low if low < high else None
+
+    def indices(self, config: Config) -> tuple[int, ...] | None:
+        """The value indices of a config; None when it is another family's or has a value left out here."""
+        values = config.values()
+        if config.template != self.template or values.keys() != {param.name for param in self.params}:
+            return None
+        indices = []
+        for param in self.params:
+            value = values[param.name]
+            if value not in param.values:
+                return None
+            indices.append(param.values.index(value))
+        return tuple(indices)
+
+
+class SearchSpace(ListedSpace):
+    """The feasible configs of one family, narrowed by a study, as rows of value indices.
+
+    More than `most_rows` are not enumerated: then `sampled_rows` of them are drawn at random.
+    """
+
+    def __init__(
+        self,
+        bound: BoundTemplate,
+        narrowed: Mapping[str, Sequence[Value]] | None = None,
+        *,
+        seed: int = 0,
+        most_rows: int = MAX_ROWS,
+        sampled_rows: int = SAMPLED_ROWS,
+    ) -> None:
+        self.bound = bound
+        self.template = bound.template.name
+        self.params = narrow(bound.template, narrowed or {})
+        self.complete = True
+        if bound.admission.listed is not None:
+            self.rows = self._listed(bound.admission.listed)
+            return
+        tree = Tree(bound.levels, self.params)
+        self.rows, self.complete = tree.feasible(most=most_rows, visits=MAX_VISITS)
+        if not self.complete:
+            first = self.rows[:1]
+            drawn = tree.sampled(np.random.default_rng(seed), most=sampled_rows - len(first), visits=MAX_VISITS)
+            self.rows = np.unique(np.concatenate([first, drawn]), axis=0)
+
+    @property
+    def product(self) -> int:
+        """Configs of the full product, feasible or not."""
+        size = 1
+        for param in self.params:
+            size *= len(param.values)
+        return size
+
+    def _listed(self, configs: Iterable[Config]) -> Rows:
+        """The rows of those configs that are of this family and break no rule."""
+        rows = []
+        for config in configs:
+            indices = self.indices(config)
+            if indices is not None:
+                with contextlib.suppress(Rejected):
+                    self.bound.check(config)
+                    rows.append(indices)
+        return np.array(sorted(rows), dtype=np.int16).reshape(len(rows), len(self.params))
+
+    def rejected(self, most: int) -> Iterator[Config]:
+        """Configs of the full product that break a rule, for small spaces whose rejections are worth a record."""
+        if self.product > most:
+            return
+        feasible = set(map(tuple, self.rows.tolist()))
+        for row in itertools.product(*(range(len(param.values)) for param in self.params)):
+            if row not in feasible:
+                yield Config(
+                    self.template,
+                    tuple((param.name, param.values[at]) for param, at in zip(self.params, row, strict=True)),
+                )
+
+
+def narrow(template: KernelTemplate, narrowed: Mapping[str, Sequence[Value]]) -> tuple[Param, ...]:
+    """The family's parameters with only the values that a study keeps. Raises StudyError for a foreign one."""
+    known = {param.name: param for param in template.params}
+    for name, values in narrowed.items():
+        if name not in known:
+            raise StudyError(f"space.{template.name}.{name}: no such parameter; {template.name} has {', '.join(known)}")
+        for value in values:
+            if not any(value == own and type(value) is type(own) for own in known[name].values):
+                raise StudyError(
+                    f"space.{template.name}.{name}: {value!r} is not a value of the family; "
+                    f"it has {', '.join(map(str, known[name].values))}"
+                )
+    return tuple(
+        Param(param.name, tuple(narrowed[param.name]), param.doc) if param.name in narrowed else param
+        for param in template.params
+    )

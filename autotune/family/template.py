@@ -1,0 +1,525 @@
+"""problem -> template: a kernel family is one `.cu.j2` file, header and body; this module loads and checks it.
+
+Everything that can be known without a problem is checked here, once: the header's keys, the names that
+expressions and body use, cycles, unused parameters, and the spellings that Jinja misreads silently.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from jinja2 import StrictUndefined, Template, TemplateSyntaxError, Undefined, meta, nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from autotune.errors import TemplateError
+from autotune.family.expression import FUNCTIONS, Expression
+from autotune.problem import SIZE_NAMES
+from autotune.shipped import shipped
+from autotune.trial import ACCURACY_CLASSES, Value
+
+Body = Template
+"""a family's text as Jinja's own code"""
+SUFFIX = ".cu.j2"
+PROBLEM_NAMES = frozenset(SIZE_NAMES) | {"dtype", "layout", "epilogue", "p", "q"}
+DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_block_bytes", "device.l2_bytes"})
+ARGUMENTS = ("x", "w", "bias", "y", "packed_w", "workspace", "n", "i")
+_HEADER_KEYS = {
+    *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
+    *("stage", "prepare", "packed_w", "workspace", "loop"),
+}
+_FAMILIES = 64  # whose parsed text a process keeps
+_STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
+_HEADER = re.compile(r"\s*/\*#\s*kernel\b(.*?)#\*/", re.DOTALL)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A tunable parameter: its values in order, the first being the default."""
+
+    name: str
+    values: tuple[Value, ...]
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A condition that a config must meet; `reason` is what a rejected config is told."""
+
+    reason: str
+    holds: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class StageTemplate:
+    """A `[[stage]]` or `[[prepare]]` of the header, not yet evaluated."""
+
+    entry: str
+    args: tuple[str, ...]
+    block: tuple[Expression, Expression, Expression]
+    grid: tuple[Expression, Expression, Expression]
+    smem_bytes: Expression
+    when: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantTemplate:
+    """A `[constant]` entry: a __constant__ symbol, what fills it, and when it exists."""
+
+    name: str
+    origin: str
+    when: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTemplate:
+    """A kernel family: its header, checked, and its body."""
+
+    name: str
+    path: Path
+    summary: str
+    supports: Expression
+    arch: Expression
+    accuracy: Expression
+    deterministic: Expression
+    params: tuple[Param, ...]
+    derived: tuple[tuple[str, Expression], ...]
+    """in an order in which each uses only what stands before it"""
+    constraints: tuple[Constraint, ...]
+    constants: tuple[ConstantTemplate, ...]
+    prepare: tuple[StageTemplate, ...]
+    stages: tuple[StageTemplate, ...]
+    packed_w_bytes: Expression
+    workspace_bytes: Expression
+    loop_count: Expression
+    text: str
+    """the whole file, header included"""
+    includes: tuple[tuple[str, str], ...]
+    """name and text of every included `.cuh`, in the order of first use"""
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the file and of what it includes."""
+        return hashlib.sha256("\0".join((self.text, *(text for _, text in self.includes))).encode()).hexdigest()
+
+    @property
+    def header(self) -> str:
+        """The header's TOML."""
+        match = _HEADER.match(self.text)
+        return match.group(1).strip() if match else ""
+
+
+def _finalize(value: object) -> str:
+    """What `${...}` prints: C++ spelling of bools; floats and None are mistakes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, str, Undefined)):
+        return str(value)  # an undefined value says itself what it is
+    raise TemplateError(f"prints {value!r}; only whole numbers, words and true/false may be printed")
+
+
+def environment() -> ImmutableSandboxedEnvironment:
+    """The Jinja environment of kernel bodies; delimiters that do not collide with CUDA."""
+    jinja = ImmutableSandboxedEnvironment(
+        block_start_string="/*%",
+        block_end_string="%*/",
+        variable_start_string="${",
+        variable_end_string="}",
+        comment_start_string="/*#",
+        comment_end_string="#*/",
+        line_statement_prefix="//%",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        autoescape=False,
+    )
+    jinja.globals = {**FUNCTIONS, "range": range}
+    return jinja
+
+
+def template_files(directories: Sequence[Path] = ()) -> Mapping[str, Path]:
+    """Family name to file: the shipped families, then those of `directories`, in order.
+
+    Raises TemplateError when a directory does not exist or two of the given files share a name.
+    """
+    found: dict[str, Path] = {}
+    for directory in (shipped("templates"), *directories):
+        if not directory.is_dir():
+            raise TemplateError(f"{directory}: no such directory of templates")
+        for path in sorted(directory.glob(f"*{SUFFIX}")):
+            name = path.name.removesuffix(SUFFIX)
+            if name in found:
+                raise TemplateError(f"{path}: a family named {name!r} exists already in {found[name]}; rename the file")
+            if not path.name.startswith("_") and name != "dispatch":
+                found[name] = path
+    return found
+
+
+def load_templates(directories: Sequence[Path] = ()) -> Mapping[str, KernelTemplate]:
+    """Every family of `template_files`, loaded and checked, by name."""
+    return {name: load_template(path) for name, path in template_files(directories).items()}
+
+
+def load_template(path: Path) -> KernelTemplate:
+    """One family. Raises TemplateError naming the line (syntax, body) or the dotted key (header)."""
+    text = _read(path)
+    return replace(_family(path, text), includes=_includes(path, text))
+
+
+@lru_cache(maxsize=_FAMILIES)
+def _family(path: Path, text: str) -> KernelTemplate:
+    """A family without the files that it includes. Costs some 15 ms, so a text that was loaded before is not parsed."""
+    match = _HEADER.match(text)
+    if match is None:
+        raise TemplateError(f"{path}: line 1: expected the header, a comment that starts with /*# kernel")
+    reader = _Header(path, _toml(path, match.group(1), text[: match.start(1)].count("\n")))
+    template = reader.build(text)
+    reader.check_params_used(template, _check_body(template))
+    return template
+
+
+def template_of_header(name: str, header: str) -> KernelTemplate:
+    """A family as a results database keeps it: its header, for its expressions, without a body to render.
+
+    Raises TemplateError as `load_template` does.
+    """
+    path = Path(f"{name}{SUFFIX}")
+    return _Header(path, _toml(path, header, 0)).build(f"/*# kernel\n{header}\n#*/\n")
+
+
+def _toml(path: Path, header: str, first: int) -> Mapping[str, object]:
+    """A header's tables; `first` is the number of lines above it in its file."""
+    try:
+        return tomllib.loads(header)
+    except tomllib.TOMLDecodeError as error:
+        message = re.sub(r"at line (\d+)", lambda found: f"at line {int(found.group(1)) + first}", str(error))
+        raise TemplateError(f"{path}: header is not TOML: {message}") from None
+    except RecursionError:
+        raise TemplateError(f"{path}: header is nested too deeply") from None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TemplateError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise TemplateError(f"{path}: is not UTF-8 text: {error.reason}") from None
+
+
+class _Header:
+    """Reads a header's tables with errors that name the dotted key."""
+
+    def __init__(self, path: Path, header: Mapping[str, object]) -> None:
+        self.path = path
+        self.header = header
+        self.device_only = DEVICE_NAMES
+        self.problem_and_device = PROBLEM_NAMES | DEVICE_NAMES
+        self.everything: frozenset[str] = frozenset()
+
+    def error(self, key: str, what: str) -> TemplateError:
+        return TemplateError(f"{self.path}: {key}: {what}")
+
+    def below(self, table: str) -> Callable[[str, str], TemplateError]:
+        """Errors about the keys of one table."""
+        return lambda key, what: self.error(f"{table}.{key}", what)
+
+    def build(self, text: str) -> KernelTemplate:
+        check_keys(self.header, _HEADER_KEYS, self.error)
+        for key in ("summary", "supports", "arch", "accuracy", "stage"):
+            if key not in self.header:
+                raise self.error(key, "missing from the header")
+        params = self.params()
+        derived_names = frozenset(self.table("derived"))
+        self.everything = self.problem_and_device | {param.name for param in params} | derived_names
+        for name in derived_names:
+            if name in self.problem_and_device or name in {param.name for param in params}:
+                raise self.error(f"derived.{name}", "already the name of a problem size or parameter")
+        constants = tuple(self.constant(name, value) for name, value in self.table("constant").items())
+        prepare = self.stages("prepare")
+        stages = self.stages("stage")
+        if not stages:
+            raise self.error("stage", "a family needs at least one stage")
+        template = KernelTemplate(
+            name=self.path.name.removesuffix(SUFFIX),
+            path=self.path,
+            summary=self.string("summary"),
+            supports=self.expression("supports", self.string("supports"), PROBLEM_NAMES),
+            arch=self.expression("arch", self.string("arch"), self.device_only),
+            accuracy=self.accuracy(),
+            deterministic=self.expression("deterministic", self.header.get("deterministic", "true")),
+            params=params,
+            derived=self.derived(),
+            constraints=tuple(
+                Constraint(reason, self.expression(f'constraints."{reason}"', value))
+                for reason, value in self.table("constraints").items()
+            ),
+            constants=constants,
+            prepare=prepare,
+            stages=stages,
+            packed_w_bytes=self.single("packed_w", "bytes", "0"),
+            workspace_bytes=self.single("workspace", "bytes", "0"),
+            loop_count=self.single("loop", "count", "1"),
+            text=text,
+            includes=(),
+        )
+        self.check_arguments(template)
+        return template
+
+    def string(self, key: str) -> str:
+        value = self.header[key]
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(key, f"expected a string, got {value!r}")
+        return value
+
+    def table(self, key: str) -> Mapping[str, object]:
+        value = self.header.get(key, {})
+        if not isinstance(value, dict):
+            raise self.error(key, f"expected a table [{key}]")
+        return value
+
+    def expression(self, key: str, value: object, allowed: frozenset[str] | None = None) -> Expression:
+        if isinstance(value, bool):
+            value = str(value).lower()
+        elif isinstance(value, int):
+            value = str(value)
+        if not isinstance(value, str):
+            raise self.error(key, f"expected an expression in quotes, got {value!r}")
+        expression = Expression(value, f"{self.path}: {key}")
+        names = self.everything if allowed is None else allowed
+        for name in sorted(expression.names - names):
+            raise self.error(key, f"undeclared name {name!r} in {value!r}{_close(name, names)}")
+        return expression
+
+    def single(self, table: str, key: str, default: str) -> Expression:
+        values = self.table(table)
+        check_keys(values, {key}, self.below(table))
+        if values and key not in values:
+            raise self.error(f"{table}.{key}", "missing")
+        return self.expression(f"{table}.{key}", values.get(key, default))
+
+    def accuracy(self) -> Expression:
+        text = self.string("accuracy")
+        return self.expression("accuracy", f"'{text}'" if text in ACCURACY_CLASSES else text)
+
+    def params(self) -> tuple[Param, ...]:
+        params = []
+        for name, value in self.table("params").items():
+            key = f"params.{name}"
+            if name in self.problem_and_device or name in FUNCTIONS or not name.isidentifier():
+                raise self.error(key, "not a free name: it is a problem size, a function or no identifier")
+            if not isinstance(value, dict):
+                raise self.error(key, "expected { values = [...], doc = ... }")
+            check_keys(value, {"values", "doc"}, self.below(key))
+            values = value.get("values")
+            if not isinstance(values, list) or not values:
+                raise self.error(f"{key}.values", "expected a list with at least one value")
+            if any(not isinstance(item, (int, str)) for item in values) or len({type(item) for item in values}) > 1:
+                raise self.error(f"{key}.values", "values are whole numbers, words or true/false, all of one kind")
+            if len(set(values)) < len(values):
+                raise self.error(f"{key}.values", "a value stands twice")
+            doc = value.get("doc", "")
+            if not isinstance(doc, str) or not doc:
+                raise self.error(f"{key}.doc", "say what the parameter does")
+            params.append(Param(name, tuple(values), doc))
+        return tuple(params)
+
+    def derived(self) -> tuple[tuple[str, Expression], ...]:
+        waiting = {name: self.expression(f"derived.{name}", value) for name, value in self.table("derived").items()}
+        ordered: dict[str, Expression] = {}
+        while waiting:
+            ready = [name for name, expression in waiting.items() if not (expression.names & waiting.keys())]
+            if not ready:
+                raise self.error(f"derived.{min(waiting)}", f"a cycle through {', '.join(sorted(waiting))}")
+            for name in ready:
+                ordered[name] = waiting.pop(name)
+        return tuple(ordered.items())
+
+    def constant(self, name: str, value: object) -> ConstantTemplate:
+        key = f"constant.{name}"
+        if not isinstance(value, dict):
+            raise self.error(key, 'expected { from = "w", when = "..." }')
+        check_keys(value, {"from", "when"}, self.below(key))
+        if value.get("from") not in ("w", "bias", "packed_w"):
+            raise self.error(f"{key}.from", f"expected w, bias or packed_w, got {value.get('from')!r}")
+        return ConstantTemplate(name, str(value["from"]), self.expression(f"{key}.when", value.get("when", "true")))
+
+    def stages(self, kind: str) -> tuple[StageTemplate, ...]:
+        value = self.header.get(kind, [])
+        if not isinstance(value, list):
+            raise self.error(kind, f"expected [[{kind}]]")
+        return tuple(self.stage(f"{kind}[{index}]", stage) for index, stage in enumerate(value))
+
+    def stage(self, key: str, stage: object) -> StageTemplate:
+        if not isinstance(stage, dict) or not stage:
+            raise self.error(key, "an empty stage: it needs entry, args, block and grid")
+        check_keys(stage, _STAGE_KEYS, self.below(key))
+        for name in ("entry", "args", "block", "grid"):
+            if name not in stage:
+                raise self.error(f"{key}.{name}", "missing")
+        entry, args = stage["entry"], stage["args"]
+        if not isinstance(entry, str) or not entry.isidentifier():
+            raise self.error(f"{key}.entry", f"expected the name of a kernel, got {entry!r}")
+        if not isinstance(args, list) or any(argument not in ARGUMENTS for argument in args):
+            raise self.error(f"{key}.args", f"expected a list of names out of {', '.join(ARGUMENTS)}, got {args!r}")
+        return StageTemplate(
+            entry=entry,
+            args=tuple(args),
+            block=self.triple(f"{key}.block", stage["block"]),
+            grid=self.triple(f"{key}.grid", stage["grid"]),
+            smem_bytes=self.expression(f"{key}.smem_bytes", stage.get("smem_bytes", "0")),
+            when=self.expression(f"{key}.when", stage.get("when", "true")),
+        )
+
+    def triple(self, key: str, value: object) -> tuple[Expression, Expression, Expression]:
+        if not isinstance(value, list) or len(value) != 3:
+            raise self.error(key, f"expected three expressions, got {value!r}")
+        first, second, third = (self.expression(f"{key}[{axis}]", item) for axis, item in enumerate(value))
+        return first, second, third
+
+    def check_arguments(self, template: KernelTemplate) -> None:
+        """Arguments that need a declaration have one, and what is declared is passed."""
+        prepare = {argument for stage in template.prepare for argument in stage.args}
+        forward = {argument for stage in template.stages for argument in stage.args}
+        passed = prepare | forward | {constant.origin for constant in template.constants}
+        for argument, key in (("packed_w", "packed_w.bytes"), ("workspace", "workspace.bytes"), ("i", "loop.count")):
+            table = key.split(".")[0]
+            if argument in passed and table not in self.header:
+                raise self.error(key, f"missing, but a stage takes {argument}")
+            if argument not in passed and table in self.header and argument != "i":
+                raise self.error(key, f"declared, but no stage takes {argument}")
+        if prepare & {"x", "y", "n", "i"}:
+            raise self.error(
+                "prepare", "runs once per set of weights: it may take w, bias, packed_w and workspace only"
+            )
+
+    def check_params_used(self, template: KernelTemplate, body_names: Set[str]) -> None:
+        """A parameter reaches the body or the launch, directly or through derived values."""
+        used = set(body_names)
+        stages = (*template.prepare, *template.stages)
+        for expression in (
+            *(item for stage in stages for item in (*stage.block, *stage.grid, stage.smem_bytes, stage.when)),
+            *(constant.when for constant in template.constants),
+            *(template.packed_w_bytes, template.workspace_bytes, template.loop_count),
+        ):
+            used |= expression.names
+        for name, expression in reversed(template.derived):
+            if name in used:
+                used |= expression.names
+        for param in template.params:
+            if param.name not in used:
+                raise self.error(f"params.{param.name}", "declared and not used by the body or the launch")
+
+
+@lru_cache(maxsize=_FAMILIES)
+def compile_body(text: str) -> Body:
+    """A family's file as Jinja's own code. Costs some 10 ms, so it is kept."""
+    return environment().from_string(text)
+
+
+def _parse(path: Path, text: str) -> nodes.Template:
+    try:
+        return environment().parse(text)
+    except TemplateSyntaxError as error:
+        raise TemplateError(f"{path}: line {error.lineno}: {error.message}") from None
+
+
+def _check_body(template: KernelTemplate) -> Set[str]:
+    """Spellings that Jinja misreads, undeclared names, the run-time n used as a constant. Returns the body's names."""
+    body_starts = template.text.count("\n", 0, template.text.index("#*/")) + 2
+    for number, line in enumerate(template.text.splitlines()[body_starts - 1 :], body_starts):
+        if re.search(r"\$\{([-+]|[^}]*[-+]\})", line):
+            raise TemplateError(
+                f"{template.path}: line {number}: a sign at the edge of ${{...}} is whitespace control to Jinja, "
+                f"which drops it; write ${{0 - name}} or put the sign outside"
+            )
+        if re.match(r"\s*//%.*//", line):
+            raise TemplateError(
+                f"{template.path}: line {number}: // after a line statement is floor division to Jinja; "
+                f"put the note on a line of its own, or the division into [derived]"
+            )
+    tree = _parse(template.path, template.text)
+    of_n = {"n"}
+    for name, expression in template.derived:
+        if expression.names & of_n:
+            of_n.add(name)
+    allowed = {
+        *PROBLEM_NAMES,
+        *(param.name for param in template.params),
+        *(name for name, _ in template.derived),
+        *FUNCTIONS,
+        "range",
+    } - of_n
+    names = meta.find_undeclared_variables(tree)
+    for name in sorted(names - allowed):
+        at = next((node.lineno for node in tree.find_all(nodes.Name) if node.name == name), 0)
+        if name == "n":
+            what = "n is not a constant: a kernel takes it at run time, as an argument"
+        elif name in of_n:
+            what = f"{name!r} follows from n, which is not a constant: a kernel takes it at run time, as an argument"
+        else:
+            what = f"undeclared name {name!r}{_close(name, allowed)}"
+        raise TemplateError(f"{template.path}: line {at}: {what}")
+    return names
+
+
+def _includes(path: Path, text: str) -> tuple[tuple[str, str], ...]:
+    """Every file that the body includes by a quoted name, and those that these include."""
+    found: dict[str, str] = {}
+
+    def visit(where: Path, content: str) -> None:
+        for match in _INCLUDE.finditer(content):
+            name = match.group(1)
+            if name in found:
+                continue
+            line = content.count("\n", 0, match.start()) + 1
+            for folder in (path.parent, shipped("templates")):
+                if (folder / name).is_file():
+                    found[name] = ""
+                    included = _read(folder / name)
+                    visit(folder / name, included)
+                    del found[name]
+                    found[name] = included  # after what it includes itself
+                    break
+            else:
+                raise TemplateError(f"{where}: line {line}: included file {name!r} is not beside the template")
+
+    visit(path, text)
+    return tuple(found.items())
+
+
+def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
+    """Rendered text with its quoted includes replaced by their content, each once, and single blank lines."""
+    contents = dict(includes)
+    done: set[str] = set()
+
+    def replace(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name in done:
+            return ""
+        done.add(name)
+        content = re.sub(r"^#pragma once\n+", "", contents[name], flags=re.MULTILINE)
+        return _INCLUDE.sub(replace, content).rstrip("\n")
+
+    return re.sub(r"\n{3,}", "\n\n", _INCLUDE.sub(replace, text))
+
+
+def check_keys(table: Mapping[str, object], allowed: set[str], error: Callable[[str, str], Exception]) -> None:
+    """Raise `error(key, what)` for the first key that is not allowed, with the nearest one that is."""
+    for key in table:
+        if key not in allowed:
+            raise error(key, f"unknown key{_close(key, allowed)}; known keys are {', '.join(sorted(allowed))}")
+
+
+def _close(name: str, allowed: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(allowed), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,204 @@
+"""verify -> measure: samples of one kernel until they say enough -> `Timing`.
+
+A stopping criterion is a pure object: it sees the samples so far and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from autotune.devices.device import Health, Sample
+from autotune.trial import Timing
+
+RACE_FACTOR = 3.0  # a kernel this many times slower than the best known is not timed further
+FIRST_RUN_US = 100.0  # more that a first run may take: code comes to the device then, in 40 to 80 us on an H200
+BEHIND = 1.05  # one that is surely this much slower is known well enough
+THROTTLED = 0.9  # of the session's median clock, below which a sample is measured again
+MOST_DISCARDED = 0.2  # of the samples taken; further throttled ones are kept, and counted
+_JUDGED_AFTER = 20  # clocks, before there is a session's median
+
+
+class Criterion(Protocol):
+    """Decides when a list of samples is enough."""
+
+    def enough(self, samples_us: Sequence[float]) -> bool:
+        """Whether to stop after these samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converged:
+    """Stop when the median's 95 % confidence half-width is small, or when time or samples run out."""
+
+    relative: float = 0.01
+    """half-width over median"""
+    absolute_us: float = 0.5
+    """half-width that is always good enough: the resolution of device events"""
+    least: int = 5
+    """samples, before anything is judged"""
+    most: int = 50
+    """samples"""
+    budget_us: float = 1_000_000.0
+    """summed samples"""
+    batch: int = 5
+    """samples between two judgements"""
+
+    def enough(self, samples_us: Sequence[float]) -> bool:
+        """Whether the samples' median is known well enough."""
+        count = len(samples_us)
+        if count >= self.most or (count >= self.least and sum(samples_us) >= self.budget_us):
+            return True
+        if count < self.least or (count - self.least) % self.batch:
+            return False
+        goal = max(self.relative * statistics.median(samples_us), self.absolute_us)
+        return median_half_width(samples_us) <= goal
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Stop at once when the first sample is far behind the best known kernel, soon when surely behind, else as `then`.
+
+    Only the leaders' times need to be sharp: which of two kernels behind the best is slower decides nothing.
+    """
+
+    best_us: float
+    then: Criterion
+    least: int = 5
+    """samples, before a kernel is surely behind"""
+
+    def enough(self, samples_us: Sequence[float]) -> bool:
+        """Whether the race is lost or the samples suffice."""
+        if lost(samples_us, self.best_us):
+            return True
+        behind = len(samples_us) >= self.least and min(samples_us) > BEHIND * self.best_us
+        return behind or self.then.enough(samples_us)
+
+
+def lost(samples_us: Sequence[float], best_us: float) -> bool:
+    """Whether even the fastest sample is more than RACE_FACTOR times the best known."""
+    return bool(samples_us) and min(samples_us) > RACE_FACTOR * best_us
+
+
+def lost_at_first(first_us: float, best_us: float) -> bool:
+    """Whether a kernel's very first run alone says that it is out of the race."""
+    return lost([first_us - FIRST_RUN_US], best_us)
+
+
+def median_half_width(samples_us: Sequence[float]) -> float:
+    """Half the width of the 95 % confidence interval of the median, from order statistics (binomial, p = 1/2)."""
+    ordered = sorted(samples_us)
+    count = len(ordered)
+    reach = 0.98 * math.sqrt(count)  # 1.96 / 2 * sqrt(count) ranks on each side of the middle
+    low = max(0, math.floor((count - 1) / 2 - reach))
+    high = min(count - 1, math.ceil((count - 1) / 2 + reach))
+    return (ordered[high] - ordered[low]) / 2
+
+
+class Samples:
+    """Samples of one kernel as they are taken; those at a throttled clock are taken again, up to MOST_DISCARDED."""
+
+    def __init__(self, take: Callable[[], Sample], clocks: Clocks, first: Sequence[Sample] = ()) -> None:
+        self._take, self._clocks = take, clocks
+        self.taken: list[Sample] = []
+        self.discarded = self.throttled = 0
+        for sample in first:
+            self._judge(sample)
+
+    def add(self) -> None:
+        """Take one more sample that counts."""
+        count = len(self.taken)
+        while len(self.taken) == count:
+            self._judge(self._take())
+
+    def _judge(self, sample: Sample) -> None:
+        if self._clocks.throttled(sample.sm_clock_mhz):
+            if self.discarded + 1 <= MOST_DISCARDED * (len(self.taken) + self.discarded + 1):
+                self.discarded += 1
+                return
+            self.throttled += 1
+        self.taken.append(sample)
+
+    @property
+    def samples_us(self) -> list[float]:
+        """Their times."""
+        return [sample.us for sample in self.taken]
+
+    def timing(self, cache: str, health: Health, passes: int) -> Timing:
+        """What they come to; `health` is the device's after the last, `passes` how many made up a sample."""
+        clocks = tuple(sample.sm_clock_mhz for sample in self.taken if sample.sm_clock_mhz is not None)
+        return replace(
+            summarise(self.samples_us, cache),
+            sm_clocks_mhz=clocks if len(clocks) == len(self.taken) else (),
+            discarded=self.discarded,
+            throttled=self.throttled,
+            passes=passes,
+            power_w=health.power_w,
+            temperature_c=health.temperature_c,
+        )
+
+
+class Clocks:
+    """A session's clocks, against whose median a sample is judged: a nominal clock would condemn every sample of a
+    GPU that never reaches it."""
+
+    def __init__(self) -> None:
+        self._seen: deque[float] = deque(maxlen=500)
+
+    def throttled(self, clock_mhz: float | None) -> bool:
+        """Whether a sample's clock is far below the session's median so far."""
+        if clock_mhz is None:
+            return False
+        low = len(self._seen) >= _JUDGED_AFTER and clock_mhz < THROTTLED * statistics.median(self._seen)
+        self._seen.append(clock_mhz)
+        return low
+
+
+def measure(samples: Samples, criterion: Criterion) -> None:
+    """Take samples until the criterion has enough."""
+    while not criterion.enough(samples.samples_us):
+        samples.add()
+
+
+def interleave(
+    all_samples: Sequence[Samples],
+    *,
+    budget_s: float,
+    least: int,
+    most: int,
+    rng: random.Random,
+    clock: Callable[[], float],
+) -> None:
+    """Sample contenders in rounds, each once a round in a random order, for about `budget_s` of wall clock.
+
+    Sample i of each contender was taken in round i, so that two contenders can be compared in pairs.
+    """
+    started = clock()
+    order = list(all_samples)
+    for rounds in range(most):
+        if rounds >= least and clock() - started >= budget_s:
+            break
+        rng.shuffle(order)
+        for samples in order:
+            samples.add()
+
+
+def paired_ratio(ours_us: Sequence[float], theirs_us: Sequence[float]) -> tuple[float, float, float]:
+    """Low, median and high of ours / theirs over rounds: the median and its 95 % confidence interval."""
+    ratios = [ours / theirs for ours, theirs in zip(ours_us, theirs_us, strict=True)]
+    half = median_half_width(ratios)
+    median = statistics.median(ratios)
+    return median - half, median, median + half
+
+
+def summarise(samples_us: Sequence[float], cache: str) -> Timing:
+    """Median and quartiles of samples in the order taken."""
+    if len(samples_us) == 1:
+        q1 = median = q3 = samples_us[0]
+    else:
+        q1, median, q3 = statistics.quantiles(samples_us, n=4, method="inclusive")
+    return Timing(tuple(samples_us), median, q1, q3, cache)

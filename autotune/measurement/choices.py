@@ -1,0 +1,53 @@
+"""load -> choose: a compiled dispatcher asked on a device which kernel serves each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.compilation.compile import Binary
+from autotune.devices.device import Device, Launch
+
+_BLOCK = 64  # threads a block, a layer each
+
+
+@dataclass(frozen=True, slots=True)
+class ChoicesRequest:
+    """Have a compiled dispatcher choose for each row of a table of layers. Answer: Choices."""
+
+    binary: Binary
+    """of a program with the entry (table, choices, count)"""
+    table: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The position of the kernel chosen for each row; -1 where none fits."""
+
+    positions: tuple[int, ...]
+
+
+def choices(device: Device, request: ChoicesRequest) -> Choices:
+    """Load the dispatcher and ask it."""
+    table = np.array(request.table, dtype=np.int64)
+    count = len(table)
+    with ExitStack() as owned:
+        module = device.load(request.binary)
+        owned.callback(module.unload)
+
+        def array(size_bytes: int) -> int:
+            address = device.allocate(size_bytes)
+            owned.callback(device.free, address)
+            return address
+
+        rows, chosen = array(table.nbytes), array(4 * count)
+        device.write(rows, table.tobytes())
+        args = (np.uint64(rows), np.uint64(chosen), np.int32(count))
+        (entry,) = request.binary.entries
+        module.launch(Launch(entry, (-(-count // _BLOCK), 1, 1), (_BLOCK, 1, 1), 0, args))
+        device.synchronize()
+        found: Sequence[int] = np.frombuffer(device.read(chosen, 4 * count), np.int32).tolist()
+    return Choices(tuple(found))

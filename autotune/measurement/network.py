@@ -1,0 +1,297 @@
+"""load -> a whole network: what the errors of two convolutions do to the classes that a LeNet-like network predicts.
+
+conv, ReLU, 2x2 max pool, conv, ReLU, 2x2 max pool, two dense layers, ten classes. The images and the weights are random
+with a fixed seed; the dense layers' offsets and scales are such that, in float64, every class is about as frequent.
+The convolutions run on the device; everything else is NumPy in float64, the same for every kernel, so that whatever
+differs comes from the convolutions. The float64 network's convolutions are the verification program's, on doubles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.compilation.compile import Binary
+from autotune.devices.device import Device, Launch, Module
+from autotune.family.source import KernelSource
+from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.measurement.verify import REFERENCE_BYTES, GuardedArray
+from autotune.problem import Conv2dProblem
+
+CLASSES = 10
+_HIDDEN = 84  # units of the first dense layer: LeCun et al. 1998, layer F6
+_SLICE_BYTES = 64 << 20  # of float64 outputs in the host's memory at once, so that ReLU and pooling stay in cache reach
+_GRID, _BLOCK = 2048, 256  # most blocks and threads of the reference kernel, which strides over its outputs
+
+Array = npt.NDArray[np.float64]
+Convolve = Callable[[Array], Array]
+"""Input [N, C, H, W] of one layer to its pooled output, ReLU applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """A network on two layers that follow each other, and how many images go through it."""
+
+    first: Conv2dProblem
+    second: Conv2dProblem
+    images: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRequest:
+    """Run a network on a kernel for each of its convolutions. Answer: Agreement."""
+
+    spec: NetworkSpec
+    references: tuple[Binary, Binary]
+    """`reference_program` of both layers"""
+    kernels: tuple[tuple[KernelSource, Binary], tuple[KernelSource, Binary]]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How a network's predictions stand against those of float64."""
+
+    images: int
+    agreeing: int
+    """images whose predicted class is the same"""
+    largest_difference: float | None
+    """of a logit, whose standard deviation is 1; None when an output is no number"""
+    largest_share: float
+    """of the images in one class, in float64"""
+
+    @property
+    def fraction(self) -> float:
+        """Agreeing images over all."""
+        return self.agreeing / self.images
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """Of one convolution, exactly as they are stored: w [K, C/groups, R, S], bias [K]."""
+
+    w: Array
+    bias: Array
+
+
+class Network:
+    """A network's images, weights and float64 predictions."""
+
+    def __init__(self, device: Device, spec: NetworkSpec, references: tuple[Binary, Binary]) -> None:
+        self.device, self.spec = device, spec
+        random = np.random.default_rng(spec.seed)
+        first, second = spec.first, spec.second
+        shape = (spec.images, first.c, first.h, first.w)
+        self._x = stored(random.standard_normal(shape, dtype=np.float32), first.dtype)
+        self._weights = (_weights(first, random), _weights(second, random))
+        features = second.k * (second.p // 2) * (second.q // 2)
+        self._dense = (
+            random.standard_normal((features, _HIDDEN)) / math.sqrt(features),
+            random.standard_normal((_HIDDEN, CLASSES)) / math.sqrt(_HIDDEN),
+        )
+        with ExitStack() as owned:
+            convolve = [
+                _reference(device, problem.with_n(spec.images), weights, binary, owned)
+                for problem, weights, binary in zip((first, second), self._weights, references, strict=True)
+            ]
+            outputs = max(problem.y_elements // problem.n for problem in (first, second))
+            hidden = self._hidden(convolve[0], convolve[1], _most_images(outputs))
+        self._hidden_mean, self._hidden_deviation = hidden.mean(axis=0), _deviation(hidden)
+        raw = self._activate(hidden) @ self._dense[1]
+        self._logit_mean, self._logit_deviation = raw.mean(axis=0), _deviation(raw)
+        self.logits = self._logits(hidden)
+
+    def agreement(self, kernels: tuple[tuple[KernelSource, Binary], tuple[KernelSource, Binary]]) -> Agreement:
+        """Run the network on kernels, at the batch size that they were tuned for."""
+        with ExitStack() as owned:
+            convolve = [
+                _kernel(self.device, source, binary, weights, owned)
+                for (source, binary), weights in zip(kernels, self._weights, strict=True)
+            ]
+            logits = self._logits(self._hidden(convolve[0], convolve[1], kernels[0][0].problem.n))
+        expected = self.logits.argmax(axis=1)
+        largest = float(np.abs(logits - self.logits).max())
+        return Agreement(
+            images=self.spec.images,
+            agreeing=int((logits.argmax(axis=1) == expected).sum()),
+            largest_difference=largest if math.isfinite(largest) else None,
+            largest_share=float(np.bincount(expected, minlength=CLASSES).max() / self.spec.images),
+        )
+
+    def _hidden(self, first: Convolve, second: Convolve, chunk: int) -> Array:
+        """What the first dense layer makes of every image, `chunk` images at a time."""
+        rows = [
+            second(first(self._x[start : start + chunk].astype(np.float64))).reshape(-1, self._dense[0].shape[0])
+            @ self._dense[0]
+            for start in range(0, self.spec.images, chunk)
+        ]
+        return np.concatenate(rows)
+
+    def _activate(self, hidden: Array) -> Array:
+        active: Array = np.maximum((hidden - self._hidden_mean) / self._hidden_deviation, 0.0)
+        return active
+
+    def _logits(self, hidden: Array) -> Array:
+        logits: Array = (self._activate(hidden) @ self._dense[1] - self._logit_mean) / self._logit_deviation
+        return logits
+
+
+def pooled(y: Array) -> Array:
+    """ReLU, then the largest of each 2x2 square of y [N, K, P, Q]; an odd last row or column is dropped."""
+    p, q = y.shape[2] // 2 * 2, y.shape[3] // 2 * 2
+    rows = np.maximum(y[:, :, 0:p:2, :q], y[:, :, 1:p:2, :q])
+    return np.maximum(np.maximum(rows[..., 0::2], rows[..., 1::2]), 0.0)
+
+
+def stored(values: npt.NDArray[np.floating], dtype: str) -> npt.NDArray[np.float32]:
+    """The values as a storage type keeps them, rounded to nearest even."""
+    exact = values.astype(np.float32)
+    if dtype == "f16":
+        return exact.astype(np.float16).astype(np.float32)
+    if dtype == "bf16":
+        bits = exact.view(np.uint32)
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    return exact
+
+
+def encoded(values: npt.NDArray[np.floating], dtype: str) -> bytes:
+    """The values' bytes in a storage type; f64 for the reference."""
+    if dtype == "f64":
+        return values.astype(np.float64).tobytes()
+    if dtype == "bf16":
+        return (stored(values, dtype).view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    return values.astype(np.float32 if dtype == "f32" else np.float16).tobytes()
+
+
+def decoded(content: bytes, dtype: str) -> Array:
+    """Bytes of a storage type as float64."""
+    if dtype == "bf16":
+        return (np.frombuffer(content, np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    types = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
+    return np.frombuffer(content, types[dtype]).astype(np.float64)
+
+
+def _weights(problem: Conv2dProblem, random: np.random.Generator) -> _Weights:
+    shape = (problem.k, problem.c // problem.groups, problem.r, problem.s)
+    w = random.standard_normal(shape) * math.sqrt(2 / problem.reduction)  # He et al. 2015: keeps the variance
+    bias = 0.1 * random.standard_normal(problem.k)
+    return _Weights(stored(w, problem.dtype).astype(np.float64), stored(bias, problem.dtype).astype(np.float64))
+
+
+def _most_images(outputs: int) -> int:
+    """Images whose reference fits its limit: a double and a float for each output."""
+    return max(1, REFERENCE_BYTES // (12 * outputs))
+
+
+def _deviation(values: Array) -> Array:
+    """Standard deviation of each column; 1 where nothing varies."""
+    deviation: Array = values.std(axis=0)
+    return np.where(deviation > 0, deviation, 1.0)
+
+
+class _Convolution:
+    """One layer on the device, for a fixed number of images at a time."""
+
+    def __init__(
+        self,
+        device: Device,
+        problem: Conv2dProblem,
+        weights: _Weights,
+        owned: ExitStack,
+        *,
+        dtype: str,
+        y_bytes_per_image: int,
+    ) -> None:
+        self.device, self.problem, self.dtype = device, problem, dtype
+        self._element_bytes = 8 if dtype == "f64" else problem.element_bytes
+
+        def array(size_bytes: int) -> GuardedArray:
+            made = GuardedArray(device, size_bytes)
+            owned.callback(made.free)
+            return made
+
+        self.array = array
+        self.x = array(problem.x_elements * self._element_bytes)
+        self.w = array(problem.w_elements * self._element_bytes)
+        self.bias = array(problem.k * self._element_bytes)
+        self.y = array(problem.n * y_bytes_per_image)
+        nhwc = problem.layout == "nhwc"
+        device.write(self.w.address, encoded(weights.w.transpose(0, 2, 3, 1) if nhwc else weights.w, dtype))
+        device.write(self.bias.address, encoded(weights.bias, dtype))
+
+    def __call__(self, x: Array, run: Callable[[int], None]) -> Array:
+        """Pooled output of at most n images; `run` launches what computes y and gets their number."""
+        problem = self.problem
+        nhwc = problem.layout == "nhwc"
+        outputs = []
+        for start in range(0, len(x), problem.n):
+            batch = x[start : start + problem.n]
+            self.device.fill(self.x.address, 0, self.x.size_bytes)
+            self.device.write(self.x.address, encoded(batch.transpose(0, 2, 3, 1) if nhwc else batch, self.dtype))
+            self.y.poison()
+            run(len(batch))
+            self.device.synchronize()
+            outputs.append(self._read(len(batch)))
+        return np.concatenate(outputs)
+
+    def _read(self, images: int) -> Array:
+        """ReLU and pooling, a slice of images at a time."""
+        p = self.problem
+        image = p.k * p.p * p.q
+        step = max(1, _SLICE_BYTES // (8 * image))
+        parts = []
+        for first in range(0, images, step):
+            count = min(step, images - first)
+            address = self.y.address + first * image * self._element_bytes
+            flat = decoded(self.device.read(address, count * image * self._element_bytes), self.dtype)
+            if p.layout == "nhwc":
+                parts.append(pooled(flat.reshape(count, p.p, p.q, p.k).transpose(0, 3, 1, 2)))
+            else:
+                parts.append(pooled(flat.reshape(count, p.k, p.p, p.q)))
+        return np.concatenate(parts)
+
+
+def _reference(device: Device, problem: Conv2dProblem, weights: _Weights, binary: Binary, owned: ExitStack) -> Convolve:
+    """A layer in float64 through the verification program's reference kernel."""
+    outputs = problem.y_elements // problem.n
+    chunk = problem.with_n(min(problem.n, _most_images(outputs)))
+    module: Module = device.load(binary)
+    owned.callback(module.unload)
+    layer = _Convolution(device, chunk, weights, owned, dtype="f64", y_bytes_per_image=8 * outputs)
+    magnitude = layer.array(4 * chunk.y_elements)
+
+    def run(images: int) -> None:
+        count = images * outputs
+        arrays = (layer.x, layer.w, layer.bias, layer.y, magnitude)
+        args = (*(np.uint64(array.address) for array in arrays), np.int64(count))
+        blocks = min(_GRID, max(1, -(-count // _BLOCK)))
+        module.launch(Launch("reference", (blocks, 1, 1), (_BLOCK, 1, 1), 0, args))
+
+    return lambda x: layer(x, run)
+
+
+def _kernel(device: Device, source: KernelSource, binary: Binary, weights: _Weights, owned: ExitStack) -> Convolve:
+    """A layer through a tuned kernel, at the batch size that it was tuned for; the last batch is filled up with 0."""
+    problem = source.problem
+    device.admit(problem)
+    module = device.load(binary)
+    owned.callback(module.unload)
+    image_bytes = problem.y_elements // problem.n * problem.element_bytes
+    layer = _Convolution(device, problem, weights, owned, dtype=problem.dtype, y_bytes_per_image=image_bytes)
+    kernel = LoadedKernel(device, module, source, weight_bytes=layer.w.size_bytes)
+    tensors = Tensors(
+        x=layer.x.address,
+        w=layer.w.address,
+        bias=layer.bias.address,
+        y=layer.y.address,
+        packed_w=layer.array(source.packed_w_bytes).address,
+        workspace=layer.array(source.workspace_bytes).address,
+    )
+    kernel.prepare(tensors)
+    launches = kernel.forward(tensors)
+    return lambda x: layer(x, lambda _: kernel.run(launches))

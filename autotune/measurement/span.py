@@ -1,0 +1,338 @@
+"""load -> verify -> measure from host memory to host memory: a layer's batch cut in segments that overlap their copies.
+
+A segment's input is copied to the device, its kernels run, and its output is copied back, in order on one stream; the
+streams take the segments in turn and have device memory of their own. The filters stay on the device.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from autotune.compilation.compile import Binary
+from autotune.devices.device import Device, HostArray, Launch, Sample
+from autotune.errors import Rejected
+from autotune.family.source import KernelSource
+from autotune.measurement.benchmark import Clocks, Samples, interleave, median_half_width
+from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.measurement.verify import OUTPUT_GUARD, POISON, DataSet, GuardedArray, Verifier, exact_on_integers
+from autotune.trial import ErrorStats, Measured, Outcome, SpanParts
+
+_PAGE_BYTES = 4096  # the smallest page of the hosts that CUDA runs on
+_BUDGET_S = 2.0  # sampling of the total and its parts, wall clock
+_LEAST_ROUNDS, _MOST_ROUNDS = 5, 25
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPlan:
+    """How a batch is cut and moved."""
+
+    streams: int
+    segments: int
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Images `first` to `first + n - 1` of the batch."""
+
+    first: int
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRequest:
+    """Verify and time the current layer from host to host. Answer: Spanned."""
+
+    plan: SpanPlan
+    kernels: tuple[tuple[KernelSource, Binary], ...]
+    """the layer's kernel rendered for each size that a segment has"""
+
+
+@dataclass(frozen=True, slots=True)
+class Spanned:
+    """What running one plan told."""
+
+    measured: Measured
+    parts: SpanParts
+
+
+def cut(n: int, segments: int) -> tuple[Segment, ...]:
+    """Segments of equal size, the last one ragged. There are fewer where n has no such division."""
+    size = -(-n // segments)
+    return tuple(Segment(first, min(size, n - first)) for first in range(0, n, size))
+
+
+def run_span(device: Device, verifier: Verifier, request: SpanRequest, clock: Callable[[], float]) -> Spanned:
+    """Verify a plan on both data sets, in full, then time it and its parts.
+
+    Raises Rejected('correctness', ...) as the verifier does, and Rejected('constraints', 'indistinct', ...) when the
+    test data could not tell two segments apart.
+    """
+    started = clock()
+    with _laid_out(device, verifier, request, clock) as span:
+        loaded = clock()
+        span.verify()
+        verified = clock()
+        clocks = Clocks()
+        all_samples = [Samples(take, clocks) for take in (span.total, span.copy_in, span.kernel, span.copy_out)]
+        interleave(
+            all_samples,
+            budget_s=_BUDGET_S,
+            least=_LEAST_ROUNDS,
+            most=_MOST_ROUNDS,
+            rng=random.Random(0),
+            clock=clock,
+        )
+        error = span.verify_again()
+        measured = clock()
+        total, copy_in, kernel, copy_out = (samples.samples_us for samples in all_samples)
+        parts = SpanParts(
+            copy_in_us=statistics.median(copy_in),
+            kernel_us=statistics.median(kernel),
+            copy_out_us=statistics.median(copy_out),
+            hidden_fraction=hidden_fraction(total, copy_in, kernel, copy_out),
+            allocate_us=span.allocate_us,
+            host_bytes=span.host_x.nbytes + span.host_y.nbytes,
+            distinct_segments=span.distinct_segments,
+        )
+    return Spanned(
+        Measured(
+            timing=all_samples[0].timing("hot", device.health(), 1),
+            error=error,
+            load_us=1e6 * (loaded - started),
+            verify_us=1e6 * (verified - loaded),
+            measure_us=1e6 * (measured - verified),
+        ),
+        parts,
+    )
+
+
+def hidden_fraction(
+    total_us: Sequence[float], copy_in_us: Sequence[float], kernel_us: Sequence[float], copy_out_us: Sequence[float]
+) -> float | None:
+    """Share of the copy time that the total does not show, from rounds of samples; None where noise drowns it.
+
+    1: the total is as short as the kernels alone. 0: the parts come one after another. Below 0: side by side they
+    take longer than one after another.
+    """
+    rounds = list(zip(total_us, copy_in_us, kernel_us, copy_out_us, strict=True))
+    copies = statistics.median(copy_in + copy_out for _, copy_in, _, copy_out in rounds)
+    saved = [copy_in + kernel + copy_out - total for total, copy_in, kernel, copy_out in rounds]
+    if copies <= 0 or median_half_width(saved) > copies / 2:
+        return None
+    return min(1.0, statistics.median(saved) / copies)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """A stream and the device memory of the segment that is on it."""
+
+    stream: int
+    x: GuardedArray
+    y: GuardedArray
+    workspace: GuardedArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The kernel for one size of segment."""
+
+    kernel: LoadedKernel
+    packed_w: GuardedArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One segment on its way."""
+
+    lane: _Lane
+    kernel: LoadedKernel
+    launches: tuple[Launch, ...]
+    x: HostArray
+    y: HostArray
+
+
+@contextmanager
+def _laid_out(device: Device, verifier: Verifier, request: SpanRequest, clock: Callable[[], float]) -> Iterator[_Span]:
+    """Everything that a plan needs, allocated and loaded, and given back at the end."""
+    problem, plan = verifier.problem, request.plan
+    segments = cut(problem.n, plan.segments)
+    started = clock()
+    host_x = device.allocate_host(problem.x_elements * problem.element_bytes, pinned=plan.pinned)
+    host_y = device.allocate_host(problem.y_elements * problem.element_bytes, pinned=plan.pinned)
+    for array in (host_x, host_y):
+        array[::_PAGE_BYTES] = 0
+    allocate_us = 1e6 * (clock() - started)
+    largest = problem.with_n(segments[0].n)
+    workspace_bytes = max(source.workspace_bytes for source, _ in request.kernels)
+    with ExitStack() as owned:
+
+        def guarded(size_bytes: int, guard: int = POISON) -> GuardedArray:
+            array = GuardedArray(device, size_bytes, guard=guard)
+            owned.callback(array.free)
+            return array
+
+        kernels = {}
+        for source, binary in request.kernels:
+            module = device.load(binary)
+            owned.callback(module.unload)
+            kernel = LoadedKernel(device, module, source, weight_bytes=verifier.normal.w.size_bytes)
+            kernels[source.problem.n] = _Loaded(kernel, guarded(source.packed_w_bytes))
+        lanes = tuple(
+            _Lane(
+                stream=1 + number,
+                x=guarded(largest.x_elements * problem.element_bytes),
+                y=guarded(largest.y_elements * problem.element_bytes, OUTPUT_GUARD),
+                workspace=guarded(workspace_bytes),
+            )
+            for number in range(min(plan.streams, len(segments)))
+        )
+        yield _Span(device, verifier, segments, kernels, lanes, host_x, host_y, allocate_us, clock)
+
+
+class _Span:
+    """A plan laid out on the device: its runs, whole and in parts."""
+
+    def __init__(
+        self,
+        device: Device,
+        verifier: Verifier,
+        segments: tuple[Segment, ...],
+        kernels: dict[int, _Loaded],
+        lanes: tuple[_Lane, ...],
+        host_x: HostArray,
+        host_y: HostArray,
+        allocate_us: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.device, self.verifier, self.segments = device, verifier, segments
+        self.kernels, self.lanes = kernels, lanes
+        self.host_x, self.host_y, self.allocate_us = host_x, host_y, allocate_us
+        self.distinct_segments = 0
+        self._clock = clock
+        self._steps: tuple[_Step, ...] = ()
+
+    @property
+    def source(self) -> KernelSource:
+        """The kernel of most segments."""
+        return self.kernels[self.segments[0].n].kernel.source
+
+    def verify(self) -> None:
+        """Run on both data sets and compare every output that reached the host."""
+        seen: list[tuple[int, ...]] = [() for _ in self.segments]
+        integers = exact_on_integers(self.source.accuracy, self.verifier.problem)
+        for data in (*([self.verifier.integers] if integers else []), self.verifier.normal):
+            self._prepare(data)
+            seen = [(*marks, zlib.crc32(step.x.data)) for marks, step in zip(seen, self._steps, strict=True)]
+            self._run()
+            self._judge(data)
+        self.distinct_segments = sum(seen.count(marks) == 1 for marks in seen)
+        if self.distinct_segments < len(self.segments):
+            message = (
+                f"{len(self.segments)} segments of {self.segments[0].n} images cannot be told apart: the test images "
+                f"repeat; take another number of segments"
+            )
+            raise Rejected(Outcome.CONSTRAINTS, "indistinct", message)
+
+    def verify_again(self) -> ErrorStats:
+        """Run once more after the timing, from what the timed runs left, and compare."""
+        self.host_y.fill(POISON)
+        self._run()
+        return self._judge(self.verifier.normal)
+
+    def total(self) -> Sample:
+        """Host to host."""
+        return self._time(self._enqueue)
+
+    def copy_in(self) -> Sample:
+        """Only the inputs."""
+        return self._time(self._enqueue_in)
+
+    def kernel(self) -> Sample:
+        """Only the kernels."""
+        return self._time(self._enqueue_kernels)
+
+    def copy_out(self) -> Sample:
+        """Only the outputs."""
+        return self._time(self._enqueue_out)
+
+    def _enqueue(self) -> None:
+        for step in self._steps:
+            self.device.copy_in(step.lane.x.address, step.x, stream=step.lane.stream)
+            step.kernel.run(step.launches, stream=step.lane.stream)
+            self.device.copy_out(step.y, step.lane.y.address, stream=step.lane.stream)
+
+    def _enqueue_in(self) -> None:
+        for step in self._steps:
+            self.device.copy_in(step.lane.x.address, step.x, stream=step.lane.stream)
+
+    def _enqueue_kernels(self) -> None:
+        for step in self._steps:
+            step.kernel.run(step.launches, stream=step.lane.stream)
+
+    def _enqueue_out(self) -> None:
+        for step in self._steps:
+            self.device.copy_out(step.y, step.lane.y.address, stream=step.lane.stream)
+
+    def _time(self, enqueue: Callable[[], None]) -> Sample:
+        started = self._clock()
+        enqueue()
+        self.device.synchronize()
+        return Sample(1e6 * (self._clock() - started))
+
+    def _run(self) -> None:
+        self._enqueue()
+        self.device.synchronize()
+
+    def _prepare(self, data: DataSet) -> None:
+        """Put a data set's images on the host, poison everything that a run must write, and plan the steps."""
+        self.device.copy_out(self.host_x, data.x.address, stream=0)
+        self.host_y.fill(POISON)
+        for lane in self.lanes:
+            for array in (lane.x, lane.y, lane.workspace):
+                array.poison()
+        for loaded in self.kernels.values():
+            loaded.packed_w.poison()
+            loaded.kernel.prepare(self._tensors(data, self.lanes[0], loaded))
+        self.device.synchronize()
+        self._steps = tuple(
+            self._step(data, self.lanes[number % len(self.lanes)], segment)
+            for number, segment in enumerate(self.segments)
+        )
+
+    def _step(self, data: DataSet, lane: _Lane, segment: Segment) -> _Step:
+        loaded = self.kernels[segment.n]
+        n = self.verifier.problem.n
+        image_x, image_y = self.host_x.nbytes // n, self.host_y.nbytes // n
+        end = segment.first + segment.n
+        return _Step(
+            lane=lane,
+            kernel=loaded.kernel,
+            launches=loaded.kernel.forward(self._tensors(data, lane, loaded)),
+            x=self.host_x[segment.first * image_x : end * image_x],
+            y=self.host_y[segment.first * image_y : end * image_y],
+        )
+
+    def _tensors(self, data: DataSet, lane: _Lane, loaded: _Loaded) -> Tensors:
+        return Tensors(
+            x=lane.x.address,
+            w=data.w.address,
+            bias=data.bias.address,
+            y=lane.y.address,
+            packed_w=loaded.packed_w.address,
+            workspace=lane.workspace.address,
+        )
+
+    def _judge(self, data: DataSet) -> ErrorStats:
+        """Compare what is in the host's memory, all of it."""
+        self.verifier.y.poison()
+        self.device.copy_in(self.verifier.y.address, self.host_y, stream=0)
+        self.device.synchronize()
+        arrays = [array for lane in self.lanes for array in (lane.x, lane.y, lane.workspace)]
+        arrays += [loaded.packed_w for loaded in self.kernels.values()]
+        return self.verifier.judge(data, self.source, arrays)

@@ -1,0 +1,361 @@
+"""load -> verify: is a kernel's output right, everywhere, every time, and does it stay inside its buffers?
+
+Two data sets are kept on the device for a layer. On small integers every accuracy class must be exact; on normal
+data the error must stay under the class's bound against a float64 reference. Before each run the output and the
+workspace are poisoned with NaN, and guard bands of NaN lie before and behind every array.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.compilation.compile import Binary
+from autotune.devices.device import Device, Launch, Sample
+from autotune.errors import DeviceError, Rejected
+from autotune.family.source import KernelSource
+from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.problem import Conv2dProblem
+from autotune.trial import ErrorStats, Outcome
+
+POISON = 0xFF  # every byte of what a kernel must not rely on; all ones is NaN in every storage type
+OUTPUT_GUARD = 0xFE  # of the guards of y: what was computed from a poisoned input may be all ones, and shows here
+GUARD_BYTES = 1 << 16  # before and behind every array
+REFERENCE_BYTES = 256 << 20  # the most that one reference may take
+_REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
+_PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
+ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-9}  # unit roundoff of the stored output
+REPEATS = 2  # further runs whose bits must equal the first's
+_GRID, _BLOCK = 1024, 256  # most blocks and threads of the checking kernels, which stride over their elements
+_RESULTS = 8  # 64-bit words that the checking kernels answer in
+_BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pattern of each, 64 bits
+
+
+def error_factor(accuracy: str, reduction: int) -> float:
+    """The factor c of the bound |y - ref| <= c * S + rounding * |ref| for one accuracy class.
+
+    `reduction` is L, the products summed into one output; S = conv(|x|, |w|). The statistical bounds grow with
+    sqrt(L) instead of L (Higham 2002, 2.8 and 3.1).
+    """
+    root = math.sqrt(reduction)
+    match accuracy:
+        case "fp32":
+            return (4 + root) * 2.0**-24
+        case "fp32-3xtf32":
+            return (8 + root) * 2.0**-24
+        case "tf32" | "fp16":
+            return 2.0**-10 * min(1.0, 8 / root)
+        case "bf16":
+            return 2.0**-8 * min(1.0, 8 / root)
+        case "fp16-acc16":
+            return (4 + root) * 2.0**-11
+    raise ValueError(f"accuracy class {accuracy!r} has no bound")
+
+
+def exact_on_integers(accuracy: str, problem: Conv2dProblem) -> bool:
+    """Whether integer data must give the exact result: always, but for half accumulation of long sums."""
+    return accuracy != "fp16-acc16" or 2 * problem.reduction + 2 <= 2048
+
+
+class GuardedArray:
+    """Device memory with a guard band on both sides."""
+
+    def __init__(self, device: Device, size_bytes: int, *, guard: int = POISON) -> None:
+        self.device = device
+        self.size_bytes = size_bytes
+        self.guard = guard
+        self._base = device.allocate(size_bytes + 2 * GUARD_BYTES + 256)
+        self.address = self._base + GUARD_BYTES
+        self.fill_guards()
+
+    @property
+    def guards(self) -> tuple[tuple[int, int], ...]:
+        """Address and bytes of the two bands; the second starts at the first whole word behind the array."""
+        behind = self.address + -(-self.size_bytes // 4) * 4
+        return ((self._base, GUARD_BYTES), (behind, GUARD_BYTES))
+
+    def tail_changed(self) -> bool:
+        """Whether the bytes between the array's end and the next whole word have lost their pattern."""
+        count = -self.size_bytes % 4
+        return count > 0 and self.device.read(self.address + self.size_bytes, count) != bytes([self.guard]) * count
+
+    def fill_guards(self) -> None:
+        """Put the guard pattern in place."""
+        self.device.fill(self._base, self.guard, GUARD_BYTES)
+        self.device.fill(self.address + self.size_bytes, self.guard, GUARD_BYTES + 4)
+
+    def poison(self) -> None:
+        """Overwrite the array itself with NaN."""
+        if self.size_bytes:
+            self.device.fill(self.address, POISON, self.size_bytes)
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self.device.free(self._base)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """Inputs on the device and the reference of their first images."""
+
+    x: GuardedArray
+    w: GuardedArray
+    bias: GuardedArray
+    period: int
+    """images after which x repeats"""
+    ref: int
+    magnitude: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A kernel that is right, and how long it took meanwhile."""
+
+    error: ErrorStats
+    runs: tuple[Sample, ...]
+    """forward passes on normal data, each from a cold cache"""
+
+
+class Verifier:
+    """A layer's data sets and references on one device, made once and used for every kernel of the layer."""
+
+    def __init__(self, device: Device, problem: Conv2dProblem, check: Binary) -> None:
+        self.device = device
+        self.problem = problem
+        self._module = device.load(check)
+        self._result = device.allocate(_RESULTS * 8)
+        self._bands = device.allocate(_BANDS * _BAND_BYTES)
+        self._owned: list[int] = [self._result, self._bands]
+        self._arrays: list[GuardedArray] = []
+        self._copies: list[Tensors] = []
+        outputs = problem.y_elements // problem.n
+        most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
+        if most < 1:
+            raise DeviceError(f"{problem}: one image's reference exceeds {REFERENCE_BYTES >> 20} MB; make it smaller")
+        most = max(most, 3)  # with fewer, images mixed up in pairs would be equal
+        self.y = self._array(problem.y_elements * problem.element_bytes, guard=OUTPUT_GUARD)
+        self.integers = self._data_set(_period(problem.n, most, _PERIODS[1]), integers=True)
+        self.normal = self._data_set(_period(problem.n, most, _PERIODS[0]), integers=False)
+        self._inputs = self._input_hashes()
+
+    def tensors(self, data: DataSet, packed_w: int = 0, workspace: int = 0) -> Tensors:
+        """Addresses to run a kernel on one data set."""
+        return Tensors(data.x.address, data.w.address, data.bias.address, self.y.address, packed_w, workspace)
+
+    def verify(
+        self,
+        kernel: LoadedKernel,
+        workspace: GuardedArray,
+        packed_w: GuardedArray,
+        repeat: Callable[[float], bool] = lambda _: True,
+    ) -> Verified:
+        """Run and compare the kernel on normal data, twice more for the same bits, then on integers.
+
+        `repeat`, given the microseconds of the first run, says whether the rest is worth it: a kernel that will never
+        be chosen is known to be right within its bound everywhere by then.
+        Raises Rejected('correctness', oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten).
+        """
+        source = kernel.source
+        runs = [self._run(kernel, self.normal, workspace, packed_w)]
+        error = self.judge(self.normal, source, (workspace, packed_w))
+        if not repeat(runs[0].us):
+            return Verified(error, tuple(runs))
+        if source.deterministic:
+            first = self._hashes(self.y)
+            for _ in range(REPEATS):
+                runs.append(self._run(kernel, self.normal, workspace, packed_w, prepare=False))
+                if self._hashes(self.y) != first:
+                    message = "two runs on the same data gave different bits, but the template says deterministic"
+                    raise Rejected(Outcome.CORRECTNESS, "nondeterministic", message)
+        if exact_on_integers(source.accuracy, self.problem):
+            self._run(kernel, self.integers, workspace, packed_w)
+            self.judge(self.integers, source, (workspace, packed_w))
+        return Verified(error, tuple(runs))
+
+    def copies(self, count: int) -> tuple[Tensors, ...]:
+        """The normal data so many times, each with an output of its own, for passes that must not share a cache."""
+        while len(self._copies) < count:
+            arrays = (self.normal.x, self.normal.w, self.normal.bias, self.y)
+            addresses = [self.device.allocate(array.size_bytes) for array in arrays]
+            self._owned += addresses
+            for address, array in zip(addresses, arrays, strict=True):
+                self.device.copy(address, array.address, array.size_bytes)
+            self._copies.append(Tensors(*addresses))
+        return tuple(self._copies[:count])
+
+    def judge(self, data: DataSet, source: KernelSource, arrays: Sequence[GuardedArray] = ()) -> ErrorStats:
+        """Check all guards, the inputs, and every output in y, which the caller had made from one data set."""
+        self._check_guards([*self._arrays, *arrays])
+        self._check_inputs()
+        return self._compare(data, source, exact=data is self.integers)
+
+    def _check_inputs(self) -> None:
+        if self._input_hashes() != self._inputs:
+            self._fill(self.integers, integers=True)
+            self._fill(self.normal, integers=False)
+            raise Rejected(Outcome.CORRECTNESS, "input_overwritten", "the kernel changed its input, filters or bias")
+
+    def close(self) -> None:
+        """Free everything."""
+        for array in self._arrays:
+            array.free()
+        for address in self._owned:
+            self.device.free(address)
+        self._module.unload()
+
+    def _array(self, size_bytes: int, *, guard: int = POISON) -> GuardedArray:
+        array = GuardedArray(self.device, size_bytes, guard=guard)
+        self._arrays.append(array)
+        return array
+
+    def _data_set(self, period: int, *, integers: bool) -> DataSet:
+        problem, size = self.problem, self.problem.element_bytes
+        outputs = period * (problem.y_elements // problem.n)
+        ref, magnitude = self.device.allocate(8 * outputs), self.device.allocate(4 * outputs)
+        self._owned += [ref, magnitude]
+        data = DataSet(
+            x=self._array(problem.x_elements * size),
+            w=self._array(problem.w_elements * size),
+            bias=self._array(problem.k * size),
+            period=period,
+            ref=ref,
+            magnitude=magnitude,
+        )
+        self._fill(data, integers=integers)
+        inputs = (data.x.address, data.w.address, data.bias.address)
+        addresses = map(np.uint64, (*inputs, ref, magnitude))
+        self._launch("reference", outputs, *addresses, np.int64(outputs))
+        self.device.synchronize()
+        return data
+
+    def _fill(self, data: DataSet, *, integers: bool) -> None:
+        problem = self.problem
+        image = problem.x_elements // problem.n
+        for seed, (array, elements, period, least, span) in enumerate(
+            (
+                (data.x, problem.x_elements, data.period * image, -2, 5),
+                (data.w, problem.w_elements, problem.w_elements, -1, 3),
+                (data.bias, problem.k, problem.k, -2, 5),
+            )
+        ):
+            counts = (np.uint64(array.address), np.int64(elements), np.int64(period), np.uint64(seed << 40))
+            if integers:
+                self._launch("fill_integers", elements, *counts, np.int32(least), np.int32(span))
+            else:
+                self._launch("fill_normal", elements, *counts, np.float32(1.0))
+
+    def _run(
+        self,
+        kernel: LoadedKernel,
+        data: DataSet,
+        workspace: GuardedArray,
+        packed_w: GuardedArray,
+        *,
+        prepare: bool = True,
+    ) -> Sample:
+        """Poison, prepare and run once, from a cold cache."""
+        tensors = self.tensors(data, packed_w.address, workspace.address)
+        self.y.poison()
+        workspace.poison()
+        if prepare:
+            packed_w.poison()
+            kernel.prepare(tensors)
+        launches = kernel.forward(tensors)
+        sample = self.device.time([lambda: kernel.run(launches)], cold=True)
+        self.device.synchronize()
+        return sample
+
+    def _compare(self, data: DataSet, source: KernelSource, *, exact: bool) -> ErrorStats:
+        problem = self.problem
+        factor = -1.0 if exact else error_factor(source.accuracy, problem.reduction)
+        self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
+        period_outputs = data.period * (problem.y_elements // problem.n)
+        self._launch(
+            "compare",
+            period_outputs,
+            *map(np.uint64, (self.y.address, data.ref, data.magnitude)),
+            np.int64(problem.y_elements),
+            np.int64(period_outputs),
+            np.float64(factor),
+            np.float64(ROUNDING[problem.dtype]),
+            np.uint64(self._result),
+        )
+        self.device.synchronize()
+        found = self.device.read(self._result, 5 * 8)
+        wrong, unwritten, first = struct.unpack("<QQQ", found[:24])
+        over_bound, max_abs = struct.unpack("<dd", found[24:])
+        if unwritten:
+            message = (
+                f"{unwritten} of {problem.y_elements} outputs were never written, or come from memory that was not, "
+                f"the first {self._place(first)}"
+            )
+            raise Rejected(Outcome.CORRECTNESS, "unwritten", message)
+        if wrong:
+            reason = "inexact" if exact else "wrong"
+            kind = "integer" if exact else "normal"
+            message = (
+                f"{wrong} of {problem.y_elements} outputs are wrong on {kind} data, the first {self._place(first)}; "
+                f"largest error {max_abs:.3g}"
+            )
+            raise Rejected(Outcome.CORRECTNESS, reason, message if exact else f"{message}, {over_bound:.3g} x bound")
+        return ErrorStats(over_bound, max_abs)
+
+    def _place(self, flat: int) -> str:
+        """An output's index in words."""
+        p = self.problem
+        shape = (p.n, p.k, p.p, p.q) if p.layout == "nchw" else (p.n, p.p, p.q, p.k)
+        letters = "n k p q" if p.layout == "nchw" else "n p q k"
+        place = np.unravel_index(flat, shape)
+        return "at " + ", ".join(f"{letter} = {int(at)}" for letter, at in zip(letters.split(), place, strict=True))
+
+    def _check_guards(self, arrays: list[GuardedArray]) -> None:
+        self.device.fill(self._result, 0, 8)
+        bands = [
+            struct.pack("<QqQ", address, size_bytes // 4, array.guard * 0x01010101)
+            for array in arrays
+            for address, size_bytes in array.guards
+        ]
+        for start in range(0, len(bands), _BANDS):
+            some = bands[start : start + _BANDS]
+            self.device.write(self._bands, b"".join(some))
+            words = (np.uint64(self._bands), np.uint64(self._result))
+            self._launch("count_changed", GUARD_BYTES // 4, *words, rows=len(some))
+        self.device.synchronize()
+        (changed,) = struct.unpack("<Q", self.device.read(self._result, 8))
+        changed += sum(array.tail_changed() for array in arrays)
+        if changed:
+            for array in arrays:
+                array.fill_guards()
+            message = (
+                f"{changed} words outside the kernel's arrays were overwritten (within {GUARD_BYTES} bytes of them)"
+            )
+            raise Rejected(Outcome.CORRECTNESS, "oob_write", message)
+
+    def _hashes(self, *arrays: GuardedArray) -> tuple[int, ...]:
+        """A hash of each array, at most _RESULTS."""
+        self.device.fill(self._result, 0, 8 * len(arrays))
+        for place, array in enumerate(arrays):
+            words = -(-array.size_bytes // 4)  # the last may reach into the guard, which has been checked
+            result = np.uint64(self._result + 8 * place)
+            self._launch("hash_words", words, np.uint64(array.address), np.int64(words), result)
+        self.device.synchronize()
+        return struct.unpack(f"<{len(arrays)}Q", self.device.read(self._result, 8 * len(arrays)))
+
+    def _input_hashes(self) -> tuple[int, ...]:
+        return self._hashes(*(array for array in self._arrays if array is not self.y))
+
+    def _launch(self, entry: str, elements: int, *args: np.generic, rows: int = 1) -> None:
+        blocks = min(_GRID, max(1, -(-elements // _BLOCK)))
+        self._module.launch(Launch(entry, (blocks, rows, 1), (_BLOCK, 1, 1), 0, args))
+
+
+def _period(n: int, most: int, prime: int) -> int:
+    """Images that differ: all of them when that is few, else the largest prime that is at most `most` and `prime`."""
+    limit = min(most, prime)
+    if n <= limit:
+        return n
+    return next((size for size in range(limit, 1, -1) if all(size % d for d in range(2, size))), 1)

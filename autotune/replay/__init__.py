@@ -1,0 +1,1 @@
+"""Search on recorded results, without a device."""

@@ -1,0 +1,155 @@
+"""The `replay` device: the trials that a results database has of one device, answered again. Runs nothing.
+
+`replay:FILE` takes the database's only device; `replay:FILE@NAME` names one of several. Only what was recorded can be
+evaluated, so a study's search spaces shrink to the recorded configs of its layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.compilation.compile import Binary, Target
+from autotune.devices.device import Baseline, DeviceInfo, Environment
+from autotune.errors import DeviceError, Rejected
+from autotune.family.source import KernelSource
+from autotune.measurement.benchmark import summarise
+from autotune.problem import Conv2dProblem
+from autotune.replay.recorded_trials import REPLAYED, is_database, measured_rows
+from autotune.store import Store, TrialRow
+from autotune.trial import Config, ErrorStats, Measured, Outcome, Timing, Trial, Value
+
+_SAMPLES = 5  # of a recorded median in the finals
+
+
+_Key = tuple[str, frozenset[tuple[str, Value]]]
+"""A config whatever the order of its parameters, which a family may change."""
+
+
+class ReplayEvaluator:
+    """An Evaluator that answers with recorded trials, of one device in the environment of its latest one."""
+
+    def __init__(self, rest: str) -> None:
+        path, device = _file_and_device(rest)
+        if not is_database(path):
+            raise DeviceError(
+                f"replay:{path}: is no results database, so it knows no layers; `autotune replay {path}` scores the "
+                f"search on it"
+            )
+        self._file = str(path)
+        rows = _rows(path, device)
+        newest = max(rows, key=lambda row: row.started_at)
+        self._info = replace(newest.device, kind=REPLAYED, name=f"replay of {newest.device.name}")
+        self._environment = replace(newest.environment, attributes={"recording": str(path)})
+        self._trials: dict[tuple[Conv2dProblem, str], dict[_Key, Trial]] = {}
+        for row in rows:
+            if row.environment.identity == newest.environment.identity:
+                self._trials.setdefault((row.problem, row.policy), {})[_key(row.trial.config)] = row.trial
+
+    @property
+    def info(self) -> DeviceInfo:
+        """The recorded device, of the kind `replay`: what is stored here was not measured here."""
+        return self._info
+
+    @property
+    def environment(self) -> Environment:
+        """That of the recorded trials."""
+        return self._environment
+
+    @property
+    def ahead(self) -> int:
+        """Strictly sequential, so that a run can be repeated exactly."""
+        return 1
+
+    @property
+    def slots(self) -> int:
+        """One."""
+        return 1
+
+    def listed(self, problem: Conv2dProblem, *, cache: str) -> frozenset[Config]:
+        """The recorded configs of a layer. Raises DeviceError when there are none."""
+        found = self._trials.get((problem, cache))
+        if found is None:
+            known = "; ".join(f"{known} ({policy})" for known, policy in self._trials)
+            raise DeviceError(
+                f"replay:{self._file}: records no trial of the layer {problem} under the policy {cache}; it has {known}"
+            )
+        return frozenset(trial.config for trial in found.values())
+
+    def begin_layer(self, problem: Conv2dProblem) -> None:
+        """Every layer is there."""
+
+    def compile(self, source: KernelSource) -> Future[Binary]:
+        """A binary of nothing with the recorded resources, or the recorded failure to compile."""
+        future: Future[Binary] = Future()
+        key = _key(source.config)
+        trial = next(
+            found[key] for (problem, _), found in self._trials.items() if problem == source.problem and key in found
+        )
+        if trial.outcome == Outcome.COMPILE:
+            future.set_exception(_failure(trial))
+        else:
+            future.set_result(Binary(Target(REPLAYED), b"", trial.resources, "", source.program.entries))
+        return future
+
+    def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
+        """What was recorded of a config."""
+        trial = self._trials[source.problem, cache][_key(source.config)]
+        if trial.outcome != Outcome.CORRECT or trial.timing is None:
+            raise _failure(trial)
+        return Measured(trial.timing, trial.error or ErrorStats(0.0, 0.0), trial.reason == "too_slow")
+
+    def finals(
+        self,
+        kernels: Sequence[tuple[KernelSource, Binary]],
+        baselines: Sequence[Baseline],
+        *,
+        cache: str,
+        budget_s: float,
+        seed: int,
+    ) -> tuple[Timing, ...]:
+        """The recorded medians once more. Raises DeviceError for a baseline: none is recorded."""
+        if baselines:
+            raise DeviceError("replay: libraries are measured on CUDA devices only")
+        medians = [self._trials[source.problem, cache][_key(source.config)].median_us for source, _ in kernels]
+        return tuple(summarise((median or 0.0,) * _SAMPLES, cache) for median in medians)
+
+    def refresh(self) -> None:
+        """Nothing to replace."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def _file_and_device(rest: str) -> tuple[Path, str]:
+    """`FILE` or `FILE@NAME`; a file whose name has an @ is taken as it is."""
+    file, at, device = rest.rpartition("@")
+    if not rest or not at or Path(rest).is_file():
+        return Path(rest), ""
+    return Path(file), device
+
+
+def _rows(path: Path, device: str) -> list[TrialRow]:
+    """A database's trials of one device. Raises DeviceError when it has several and none is named, or none."""
+    with Store(path, create=False) as store:
+        groups = measured_rows(store)
+    devices = {rows[0].device.identity: rows[0].device for rows in groups.values()}
+    names = ", ".join(dict.fromkeys(info.name for info in devices.values()))
+    chosen = [info for info in devices.values() if device in ("", info.name)]
+    if not devices:
+        raise DeviceError(f"replay:{path}: records no trial of any device")
+    if not chosen:
+        raise DeviceError(f"replay:{path}: has no device {device!r}; it has {names}")
+    if len(chosen) > 1:
+        raise DeviceError(f"replay:{path}: has several devices; name one of them as replay:{path}@NAME: {names}")
+    return [row for rows in groups.values() for row in rows if row.device.identity == chosen[0].identity]
+
+
+def _key(config: Config) -> _Key:
+    return (config.template, frozenset(config.items))
+
+
+def _failure(trial: Trial) -> Rejected:
+    return Rejected(trial.outcome, trial.reason, trial.message)

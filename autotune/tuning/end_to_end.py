@@ -1,0 +1,254 @@
+"""A study's layers from host memory to host memory, on top of each layer's best kernel: every cut of the batch timed.
+
+Each way to cut and move the batch is a trial of its own under the policy `end_to_end`, stored and resumed like all
+others. Its kernel is the layer's best, rendered for the sizes of its segments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from autotune.compilation.compile import Binary, Program
+from autotune.errors import Rejected, StudyError
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.source import KernelSource
+from autotune.family.space import Admission, BoundTemplate
+from autotune.family.template import KernelTemplate
+from autotune.measurement.span import SpanPlan, SpanRequest, cut
+from autotune.problem import Layer
+from autotune.store import BestRow, Scope, SpanRow, Store, StudyRecord, TemplateRecord
+from autotune.study import EndToEnd, Study
+from autotune.trial import END_TO_END, Config, Outcome, Phases, Trial
+from autotune.tuning.layer_record import Progress
+from autotune.tuning.pipeline import STRIKES
+from autotune.tuning.tune import policy
+
+_HEADER = (
+    "summary = 'The layer from host memory to host memory: streams take the segments of the batch in turn; each copies "
+    "its input, runs the kernel, copies its output.'"
+)
+FAMILY = TemplateRecord(END_TO_END, hashlib.sha256(_HEADER.encode()).hexdigest(), _HEADER)
+"""What stands in the place of a template for these trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanResult:
+    """What timing one layer end to end came to."""
+
+    layer: Layer
+    name: str
+    kernel: BestRow | None
+    """None: the layer has no correct kernel to run"""
+    rows: tuple[SpanRow, ...]
+    """correct trials with this kernel, fastest first"""
+    failures: Mapping[str, int]
+
+
+def configs(choices: EndToEnd, n: int) -> Iterator[Config]:
+    """Every combination that differs from the others, the uncut batch first.
+
+    Left out: more streams than segments, and numbers of segments that n has no division for (they would be cut as a
+    smaller number is).
+    """
+    for pinned in choices.pinned:
+        for segments in sorted(set(choices.segments)):
+            for streams in sorted(set(choices.streams)):
+                if streams <= segments and len(cut(n, segments)) == segments:
+                    yield Config.of(END_TO_END, {"streams": streams, "segments": segments, "pinned": pinned})
+
+
+def time_end_to_end(
+    study: Study,
+    choices: EndToEnd,
+    templates: Mapping[str, KernelTemplate],
+    evaluator: DeviceEvaluator,
+    store: Store,
+    *,
+    layers: Sequence[Layer],
+    observe: Callable[[Progress], None] = lambda _: None,
+    stopping: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[SpanResult, ...]:
+    """Time layers that have been tuned, each with its best kernel of the study's classes.
+
+    Raises StudyError when a best kernel's family is not among the templates.
+    """
+    key = store.begin_study(StudyRecord(study.name, study.seed, study.text, study.layers))
+    results = []
+    for layer in layers:
+        if stopping():
+            break
+        kernel = best_kernel(study, layer, evaluator, store)
+        scope = store.scope(key, layer, evaluator.info, evaluator.environment, END_TO_END, [FAMILY])
+        if kernel is None:
+            results.append(SpanResult(layer, scope.name, None, (), {}))
+            continue
+        line = _SpanLine(study, choices, layer, kernel, templates, evaluator, store, scope, clock)
+        results.append(line.run(observe, stopping))
+    return tuple(results)
+
+
+def best_kernel(study: Study, layer: Layer, evaluator: DeviceEvaluator, store: Store) -> BestRow | None:
+    """The layer's fastest kernel on this device that the study admits."""
+    rows = [
+        row
+        for row in store.best(f"{study.name}.{layer.name}", kind=evaluator.info.kind)
+        if row.row.device.identity == evaluator.info.identity
+        and row.row.policy == policy(study)
+        and row.row.trial.accuracy in study.admitted(layer.problem)
+    ]
+    return min(rows, key=lambda row: row.median_us, default=None)
+
+
+class _SpanLine:
+    """Times one layer under every plan that is not in the database yet."""
+
+    def __init__(
+        self,
+        study: Study,
+        choices: EndToEnd,
+        layer: Layer,
+        kernel: BestRow,
+        templates: Mapping[str, KernelTemplate],
+        evaluator: DeviceEvaluator,
+        store: Store,
+        scope: Scope,
+        clock: Callable[[], float],
+    ) -> None:
+        self.study, self.choices, self.layer, self.kernel = study, choices, layer, kernel
+        self.evaluator, self.store, self.scope, self.clock = evaluator, store, scope, clock
+        family = kernel.row.trial.config.template
+        if family not in templates:
+            raise StudyError(
+                f"{scope.name}: its best kernel is of the family {family}, which is not among the templates "
+                f"({', '.join(templates)}); give its folder with --templates, or tune the layer again"
+            )
+        self.template = templates[family]
+        self.admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes)
+        self.whole = self._render(layer.problem.n)
+        self.compiled: dict[str, Future[Binary]] = {}
+        self.failures: Counter[str] = Counter()
+        self.best: Trial | None = None
+
+    def run(self, observe: Callable[[Progress], None], stopping: Callable[[], bool]) -> SpanResult:
+        """Time what is not known yet."""
+        started = self.clock()
+        wanted = list(configs(self.choices, self.layer.problem.n))
+        known = {
+            trial.config: trial
+            for trial in self.store.history(self.scope)
+            if trial.source_hash in (None, self.whole.hash)
+        }
+        suspects = {suspect.trial.config: suspect for suspect in self.store.suspects(self.scope)}
+        number = self.store.next_number(self.scope)
+        reused = 0
+        for done, config in enumerate(wanted):
+            if stopping():
+                break
+            if config in known:
+                trial, reused = known[config], reused + 1
+            else:
+                if done == reused:
+                    self.evaluator.begin_layer(self.layer.problem)
+                suspect = suspects.get(config)
+                if suspect is None:
+                    trial, number = self._try(number, config), number + 1
+                else:
+                    trial = self._try(suspect.key.number, config, attempts=suspect.attempts)
+            self._count(trial)
+            observe(
+                Progress(
+                    layer=f"{self.scope.name} end to end",
+                    done=done + 1,
+                    budget=len(wanted),
+                    best=self.best,
+                    failures=dict(self.failures),
+                    elapsed_s=self.clock() - started,
+                    reused=reused,
+                    ended=done + 1 == len(wanted),
+                )
+            )
+        rows = [row for row in self.store.spans(self.scope.name) if self._ours(row, set(wanted))]
+        rows.sort(key=lambda row: row.row.median_us or 0.0)
+        return SpanResult(self.layer, self.scope.name, self.kernel, tuple(rows), dict(self.failures))
+
+    def _ours(self, row: SpanRow, wanted: set[Config]) -> bool:
+        trial = row.row.trial
+        return (
+            trial.median_us is not None
+            and trial.config in wanted
+            and trial.source_hash == self.whole.hash
+            and row.row.device.identity == self.evaluator.info.identity
+            and row.row.environment.identity == self.evaluator.environment.identity
+        )
+
+    def _count(self, trial: Trial) -> None:
+        if trial.median_us is None:
+            self.failures[trial.outcome.value] += 1
+        elif self.best is None or trial.median_us < (self.best.median_us or 0.0):
+            self.best = trial
+
+    def _render(self, n: int) -> KernelSource:
+        bound = BoundTemplate(self.template, self.layer.problem.with_n(n), self.evaluator.info, self.admission)
+        return render(bound, self.kernel.row.trial.config)
+
+    def _try(self, number: int, config: Config, attempts: int = 0) -> Trial:
+        """Verify and time one plan; its trial is committed as running first."""
+        trial = Trial(
+            number=number,
+            config=config,
+            outcome=Outcome.RUNNING,
+            source_hash=self.whole.hash,
+            accuracy=self.whole.accuracy,
+            deterministic=self.whole.deterministic,
+        )
+        values = config.values()
+        plan = SpanPlan(int(values["streams"]), int(values["segments"]), values["pinned"] == "yes")
+        key = self.store.begin_trial(self.scope, number, config, self.whole)
+        parts = None
+        try:
+            if attempts >= STRIKES:
+                raise Rejected(Outcome.RUNTIME, "crash", f"{attempts} runs ended while it was running")
+            sources = [self._render(n) for n in sorted({segment.n for segment in cut(self._n, plan.segments)})]
+            started = self.clock()
+            binaries = [self._binary(source.program) for source in sources]
+            compile_us = 1e6 * (self.clock() - started)
+            spanned = self.evaluator.span(SpanRequest(plan, tuple(zip(sources, binaries, strict=True))))
+        except Rejected as rejected:
+            trial = replace(trial, outcome=Outcome(rejected.outcome), reason=rejected.reason, message=rejected.message)
+        else:
+            measured, parts = spanned.measured, spanned.parts
+            resources = binaries[0].resources
+            trial = replace(
+                trial,
+                outcome=Outcome.CORRECT,
+                timing=measured.timing,
+                error=measured.error,
+                resources=resources,
+                smem_bytes=resources.static_smem_bytes + max(stage.smem_bytes for stage in self.whole.stages),
+                occupancy=self.kernel.row.trial.occupancy,
+                phases=Phases(
+                    compile_us=compile_us,
+                    load_us=measured.load_us,
+                    verify_us=measured.verify_us,
+                    measure_us=measured.measure_us,
+                ),
+            )
+        self.store.end_trial(key, trial, parts)
+        return trial
+
+    @property
+    def _n(self) -> int:
+        return self.layer.problem.n
+
+    def _binary(self, program: Program) -> Binary:
+        """Compiled once: the text of most families is the same for every n."""
+        if program.hash not in self.compiled:
+            self.compiled[program.hash] = self.evaluator.build(program)
+        return self.compiled[program.hash].result()

@@ -1,0 +1,224 @@
+"""The line for one layer: ask, render, compile, verify, measure, store, tell, and the finals at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autotune.errors import Rejected
+from autotune.evaluation.evaluate import Evaluator
+from autotune.family.space import SearchSpace
+from autotune.problem import Layer
+from autotune.search import Search
+from autotune.store import Scope, Store
+from autotune.study import Study
+from autotune.trial import Config, Outcome, Trial
+from autotune.tuning.finals import entrants
+from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, hold_finals
+from autotune.tuning.layer_record import COLD_START, WARM_START, History, LayerResult, Progress, Start, StartResult
+from autotune.tuning.pipeline import Pipeline, cut_off, rejected_trial
+
+SHARE = 5  # a fifth of a budget is under way at most: the rest of a small one learns from what came before
+RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run of `tune` is asked for, the same for all its layers."""
+
+    study: Study
+    evaluator: Evaluator
+    store: Store
+    observe: Callable[[Progress], None]
+    stopping: Callable[[], bool]
+    clock: Callable[[], float] = time.perf_counter
+    search: bool = True
+    """False: only the finals, on what the database holds"""
+    finals: FinalsPlan = PLAIN_FINALS
+
+
+class LayerLine:
+    """Tunes one layer: asks the search, sends what it proposes through the pipeline, and holds the finals."""
+
+    def __init__(
+        self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope, start: Start = COLD_START
+    ) -> None:
+        self.run_of, self.study, self.evaluator, self.store = run, run.study, run.evaluator, run.store
+        self.layer, self.spaces, self.scope = layer, {space.template: space for space in spaces}, scope
+        self.history = History()
+        self.outside: dict[Config, Trial] = {}
+        for trial in self.store.history(scope):
+            if self._in_spaces(trial.config):
+                self.history.add(trial)
+            else:
+                self.outside[trial.config] = trial
+        self.incumbent = self.history.best
+        self.search = Search(
+            [space for space in spaces if space.default],
+            sampler=self.study.sampler,
+            seed=self.study.seed,
+            budget=self.study.trials,
+            history=self.history.trials,
+            openings=start.openings,
+            watch=self.study.stop_below is not None,
+        )
+        self.start = start
+        self.next_number = self.store.next_number(scope)
+        self.started = run.clock()
+
+    def run(self) -> LayerResult:
+        """Evaluate until the budget, the time or the space ends, then hold the finals."""
+        self._record_rejections()
+        stopped = "" if self.run_of.search else "finals only"
+        if not any(space.default for space in self.spaces.values()):
+            stopped = "no feasible config"
+        suspects = () if stopped else cut_off(self.store, self.scope, self.evaluator.info, self._in_spaces)
+        searching = bool(suspects) or not (stopped or self._why_stop(set()))
+        bounds = {name: space.bound for name, space in self.spaces.items()}
+        with Pipeline(
+            self.study,
+            self.evaluator,
+            self.store,
+            self.scope,
+            bounds,
+            quarantined=self.store.quarantined(self.scope),
+            best_us=lambda: self.history.best.median_us if self.history.best else None,
+            ended=self._ended,
+            clock=self.run_of.clock,
+        ) as pipeline:
+            if searching:
+                pipeline.prepare(self.layer.problem)
+            for number, config in suspects:  # each alone, before anything else
+                pipeline.start(number, config, self.search.proposed_by(config))
+                pipeline.drain()
+            while not stopped:  # a proposal at a time: the devices' answers do not wait for the next
+                if self._has_room(pipeline):
+                    stopped = self._why_stop(pipeline.pending) or self._ask(pipeline)
+                pipeline.advance(wait=bool(stopped) or not self._has_room(pipeline))
+            pipeline.drain()
+        new = pipeline.evaluated
+        finals = None
+        wanted = self.run_of.finals.baselines or not self.run_of.search or self._undecided(new)
+        if self.history.best is not None and wanted:
+            if not searching:
+                self.evaluator.begin_layer(self.layer.problem)
+            finals = hold_finals(
+                self.run_of.finals,
+                self.evaluator,
+                self.store,
+                self.scope,
+                bounds=bounds,
+                trials=self.history.trials,
+                default=next((space.default for space in self.spaces.values()), None),
+                incumbent=self.incumbent,
+                cache=self.study.measure.cache,
+                seed=self.study.seed,
+            )
+        self._report(ended=True)
+        return LayerResult(
+            layer=self.layer,
+            name=self.scope.name,
+            best=finals.winner if finals else self.history.best,
+            evaluated=len(self.history.evaluated),
+            new=new,
+            failures=dict(self.history.failures),
+            messages=dict(self.history.messages),
+            stopped=stopped,
+            starts=self._start_results(),
+            finals=finals,
+        )
+
+    def _start_results(self) -> tuple[StartResult, ...]:
+        """What came of the configs that the search started with, from what suggested them."""
+        results = []
+        for by in (opening.by for opening in self.start.openings):
+            trials = [trial for trial in self.history.trials if self.search.proposed_by(trial.config) == by]
+            timed = [trial for trial in trials if trial.median_us is not None]
+            best = min(timed, key=lambda trial: trial.median_us or 0.0, default=None)
+            if trials:
+                results.append(StartResult(by, len(trials), self.start.layers if by == WARM_START else (), best))
+        return tuple(results)
+
+    def _undecided(self, new: int) -> bool:
+        """Whether trials came since the last finals, or none were held: a killed run may have ended before its own."""
+        held = any(
+            row.basis == "finals"
+            for row in self.store.best(self.scope.name, kind=self.evaluator.info.kind)
+            if row.row.device.identity == self.evaluator.info.identity and row.row.policy == self.scope.policy
+        )
+        return new > 0 or (not held and len(entrants(self.history.trials, [])) > 1)
+
+    # What is there already.
+
+    def _in_spaces(self, config: Config) -> bool:
+        space = self.spaces.get(config.template)
+        return space is not None and space.row_of(config) is not None
+
+    def _record_rejections(self) -> None:
+        """Keep a trial for each config that breaks a rule, in spaces small enough to list them."""
+        found = []
+        for space in self.spaces.values():
+            for config in space.rejected(RECORDED_REJECTIONS):
+                known = self.outside.get(config)
+                if known is not None:
+                    self.history.count_failure(known)
+                    continue
+                try:
+                    space.bound.check(config)
+                except Rejected as rejected:
+                    trial = rejected_trial(Trial(self.next_number, config, Outcome.RUNNING), rejected)
+                    found.append(trial)
+                    self.next_number += 1
+                    self.history.count_failure(trial)
+        self.store.add_rejected(self.scope, found)
+
+    # Asking and starting.
+
+    def _why_stop(self, pending: set[str]) -> str:
+        """Why no further config is to be started, with these sources under way; empty while there is no reason."""
+        if self.run_of.stopping():
+            return "interrupted"
+        limit = self.study.time_budget_s
+        if limit is not None and self.run_of.clock() - self.started >= limit:
+            return "time"
+        if len(self.history.evaluated | pending) >= self.study.trials:
+            return "budget"
+        gain, least = self.search.expected_gain, self.study.stop_below
+        if gain is not None and least is not None and gain < least:
+            return f"expected gain {gain:.2%}, below {least:.2%}"
+        return ""
+
+    def _has_room(self, pipeline: Pipeline) -> bool:
+        """Whether another config is worth starting before one has ended."""
+        return pipeline.has_room and pipeline.under_way < max(1, self.study.trials // SHARE)
+
+    def _ask(self, pipeline: Pipeline) -> str:
+        """Start the next config; `exhausted` when the search has none left."""
+        config = self.search.ask(self.next_number)
+        if config is None:
+            return "exhausted"
+        pipeline.start(self.next_number, config, self.search.proposed_by(config))
+        self.next_number += 1
+        return ""
+
+    def _ended(self, trial: Trial, *, known: bool) -> None:
+        """Count a trial that is stored, and tell the search."""
+        self.history.add(trial)
+        self.history.reused += known
+        self.search.tell(trial)
+        self._report()
+
+    def _report(self, *, ended: bool = False) -> None:
+        self.run_of.observe(
+            Progress(
+                layer=self.scope.name,
+                done=len(self.history.evaluated),
+                budget=self.study.trials,
+                best=self.history.best,
+                failures=dict(self.history.failures),
+                elapsed_s=self.run_of.clock() - self.started,
+                reused=self.history.reused,
+                ended=ended,
+            )
+        )

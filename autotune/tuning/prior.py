@@ -1,0 +1,90 @@
+"""space -> search: how long a config might take, judged by its launch geometry before anything is rendered.
+
+The estimate is crude and means an order, not a time: bytes at the copy rate against arithmetic at the FFMA rate, the
+latter made longer by issue slots spent on loads, by a last wave that is not full, by too few warps to hide latency and
+by registers beyond the cap. Bank conflicts are not in it: a header says nothing of shared-memory addresses, and
+families choose their pitches by computation.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from autotune.devices.device import DeviceInfo
+from autotune.errors import Rejected
+from autotune.family.render import launches
+from autotune.family.source import Stage
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.measurement.occupancy import residency
+from autotune.trial import Config
+
+JUDGED = 500
+"""Random feasible configs of a family whose time is estimated."""
+OF_FAMILY = 3
+"""Configs of one family among the first, at most."""
+LAUNCH_US = 2.0
+"""Of each launch, in a stream without gaps."""
+HIDING = 8.0
+"""Independent results a scheduler needs under way to issue without waiting: warps times outputs a thread, at most 8."""
+OWN_REGISTERS = 24
+"""Registers of a thread beside its sums, as the headers reckon."""
+MOST_REGISTERS = 255
+"""Of a thread, from compute capability 3.5 on."""
+SCHEDULERS = 4
+"""Of a multiprocessor, from compute capability 7.0 on."""
+
+
+def first_configs(
+    spaces: Sequence[SearchSpace], device: DeviceInfo, rates: Mapping[str, float], *, most: int, seed: int
+) -> tuple[Config, ...]:
+    """The feasible configs with the smallest estimates out of a random draw, a few of each family, best first."""
+    estimates: list[tuple[float, str, Config]] = []
+    for space in spaces:
+        rows = np.random.default_rng([seed, len(space.rows)]).permutation(len(space.rows))[:JUDGED]
+        judged = ((space.config(int(row)), row) for row in rows)
+        offers = [(estimate_us(space.bound, config, device, rates), str(config), config) for config, _ in judged]
+        estimates += heapq.nsmallest(OF_FAMILY, offers)
+    return tuple(config for time_us, _, config in heapq.nsmallest(most, estimates) if time_us < math.inf)
+
+
+def estimate_us(bound: BoundTemplate, config: Config, device: DeviceInfo, rates: Mapping[str, float]) -> float:
+    """An estimate of a config's time; infinite for one that is not feasible, or of which no block fits the device.
+
+    `rates` are the device's calibrated ones: `copy` in bytes, `fp32` in FLOP per second.
+    """
+    try:
+        names = bound.check(config)
+    except Rejected:
+        return math.inf
+    problem = bound.problem
+    stages = launches(bound, bound.template.stages, names)
+    loop_count = bound.bind(bound.template.loop_count).integer(names)
+    workspace_bytes = bound.bind(bound.template.workspace_bytes).integer(names)
+    bytes_us = 1e6 * (problem.minimal_bytes + 2 * workspace_bytes * loop_count) / rates["copy"]
+    stage = _convolution(stages)
+    threads = math.prod(stage.block)
+    blocks = math.prod(stage.grid) * loop_count
+    outputs = problem.y_elements / (threads * blocks)
+    wanted, cap = names.get("registers"), names.get("register_cap")
+    registers = wanted if isinstance(wanted, int) else OWN_REGISTERS + math.ceil(outputs)
+    limit = cap if isinstance(cap, int) else MOST_REGISTERS
+    held = residency(device, threads=threads, registers=min(registers, limit), smem_bytes=stage.smem_bytes)
+    if not held.blocks:
+        return math.inf
+    at_once = held.blocks * device.sm_count
+    waves = math.ceil(blocks / at_once) * at_once / blocks
+    issue = 1 + 2 / math.sqrt(max(1.0, outputs))  # a square tile of outputs loads both its sides for each product
+    waiting = max(1.0, HIDING / (held.warps / SCHEDULERS * min(8.0, max(1.0, outputs))))
+    spilling = 1 + max(0, registers - limit) / 32
+    arithmetic_us = 1e6 * problem.flops / rates["fp32"] * issue * waves * waiting * spilling
+    return math.hypot(bytes_us, arithmetic_us) + LAUNCH_US * len(stages) * loop_count
+
+
+def _convolution(stages: Sequence[Stage]) -> Stage:
+    """The stage that multiplies: the largest of those that take the filters."""
+    multiplying = [stage for stage in stages if {"w", "packed_w"} & set(stage.args)]
+    return max(multiplying or stages, key=lambda stage: math.prod(stage.block) * math.prod(stage.grid))

@@ -1,0 +1,131 @@
+"""The whole line: study, problem, template, space, render, compile, verify, measure, store, search."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from autotune.errors import DeviceError, NoTemplate, StudyError
+from autotune.evaluation.evaluate import Evaluator
+from autotune.family.space import Admission, BoundTemplate, SearchSpace, narrow
+from autotune.family.template import KernelTemplate
+from autotune.problem import Layer
+from autotune.search import single_threaded
+from autotune.store import Scope, Store, StudyRecord, TemplateRecord
+from autotune.study import SAMPLERS, Study
+from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
+from autotune.tuning.layer_line import RECORDED_REJECTIONS, LayerLine, Run
+from autotune.tuning.layer_record import COLD_START, PRIOR, LayerResult, Listed, Progress, Start
+from autotune.tuning.prior import first_configs
+from autotune.tuning.warm_start import MOST, warm_start
+
+
+@single_threaded()
+def tune(
+    study: Study,
+    templates: Mapping[str, KernelTemplate],
+    evaluator: Evaluator,
+    store: Store,
+    *,
+    layers: Sequence[Layer] | None = None,
+    fresh: bool = False,
+    observe: Callable[[Progress], None] = lambda _: None,
+    stopping: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.perf_counter,
+    search: bool = True,
+    finals: FinalsPlan = PLAIN_FINALS,
+) -> tuple[LayerResult, ...]:
+    """Tune the layers of a study, all or those given, and return what came of each.
+
+    Without `search` only the finals are held, on what the database has of the study. `finals` says how those are held.
+
+    Raises StudyError when a layer has no family, before anything is run.
+    """
+    check_study(study, templates)
+    chosen = study.layers if layers is None else layers
+    spaces = {layer.name: open_spaces(study, layer, templates, evaluator) for layer in chosen}
+    key = store.begin_study(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
+    records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
+    run = Run(study, evaluator, store, observe, stopping, clock, search, finals)
+    results = []
+    for layer in chosen:
+        scope = store.scope(key, layer, evaluator.info, evaluator.environment, policy(study), records)
+        start = start_of(study, layer, spaces[layer.name], scope, store, evaluator) if search else COLD_START
+        results.append(LayerLine(run, layer, spaces[layer.name], scope, start).run())
+        if stopping():
+            break
+    return tuple(results)
+
+
+def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
+    """Raise StudyError when a study names a family, a parameter, a value or a sampler that does not exist."""
+    where = study.path or study.name
+    for name in (*(study.templates or ()), *(study.space or {})):
+        if name not in templates:
+            raise StudyError(f"{where}: no template named {name!r}; there are {', '.join(templates)}")
+    for name, narrowed in (study.space or {}).items():
+        try:
+            narrow(templates[name], narrowed)
+        except StudyError as error:
+            raise StudyError(f"{where}: {error}") from None
+    if study.sampler not in SAMPLERS:
+        raise StudyError(f"{where}: sampler = {study.sampler!r}: expected one of {', '.join(SAMPLERS)}")
+
+
+def start_of(
+    study: Study, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope, store: Store, evaluator: Evaluator
+) -> Start:
+    """What the search of a layer starts with: what the database has of like layers and devices, else the prior's."""
+    info = evaluator.info
+    most = min(MOST, study.trials)
+    if study.warm_start:
+        kinds = ("cuda", "replay") if info.kind == "replay" else (info.kind,)
+        leaders = store.leaders(scope, kinds=kinds, accuracies=study.admitted(layer.problem))
+        warm = warm_start(layer.problem, info, leaders, spaces, most)
+        if warm.layers:
+            return Start((warm,), warm.layers)
+    if study.prior:
+        rates = store.rates(info)
+        if not {"copy", "fp32"} <= rates.keys():
+            advice = (
+                "leave the prior out"
+                if info.kind == "replay"
+                else "run `autotune devices --calibrate` with this database first"
+            )
+            raise DeviceError(f"prior: {info.name} was never calibrated; {advice}")
+        return Start((Listed(PRIOR, first_configs(spaces, info, rates, most=most, seed=study.seed)),))
+    return COLD_START
+
+
+def policy(study: Study) -> str:
+    """How trials are verified and timed, as part of their identity."""
+    return study.measure.cache
+
+
+def open_spaces(
+    study: Study, layer: Layer, templates: Mapping[str, KernelTemplate], evaluator: Evaluator
+) -> list[SearchSpace]:
+    """The search spaces of the families that serve a layer; small ones also when empty, for their rejections' sake.
+
+    Raises NoTemplate when no family serves the layer, saying why.
+    """
+    listed = evaluator.listed(layer.problem, cache=study.measure.cache)
+    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed)
+    spaces, refusals = [], []
+    for name in study.templates or tuple(templates):
+        bound = BoundTemplate(templates[name], layer.problem, evaluator.info, admission)
+        narrowed = (study.space or {}).get(name, {})
+        if not bound.supported:
+            refusals.append(f"{name} needs {templates[name].supports.text} and {templates[name].arch.text}")
+            continue
+        space = SearchSpace(bound, narrowed, seed=study.seed)
+        if space.default is None:
+            refusals.append(f"{name} has no feasible config (accuracy classes {', '.join(admission.accuracy)})")
+        spaces.append(space)
+    rejections = any(0 < space.product <= RECORDED_REJECTIONS for space in spaces)
+    if not any(space.default for space in spaces) and not rejections:
+        raise NoTemplate(
+            f"{study.path or study.name}: layer {layer.name} ({layer.problem}): no template supports it: "
+            f"{'; '.join(refusals)}"
+        )
+    return spaces

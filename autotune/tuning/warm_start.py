@@ -1,0 +1,276 @@
+"""store -> search: the configs that a layer's search starts with, from what is known of like layers and like devices.
+
+A Gaussian process for each family predicts how far behind its layer's best a config is, from the fastest trials of the
+nearest layers and devices. It sees a config by what that comes to on a layer: beside the parameters, all that the
+header derives from them and from the problem, such as rows a thread, blocks over the maps, registers and warps. Those
+carry over where parameters do not: 20 rows a thread are as good a choice elsewhere, a tile of 22 rows that the layer's
+80 rows even out to 20 need not be. The feasible config with the smallest prediction comes next; what the layer's own
+first trials say counts for those that follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.devices.device import DeviceInfo
+from autotune.errors import TemplateError
+from autotune.family.columns import Columns, column_of
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import KernelTemplate
+from autotune.problem import Conv2dProblem
+from autotune.store import Leader
+from autotune.trial import Config
+from autotune.tuning.layer_record import WARM_START
+from autotune.tuning.nearness import device_distance, layer_distance
+
+Singles = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+
+MOST = 10
+"""Configs that a search starts with, at most."""
+NEAREST = 8
+"""Pairs of layer and device that are looked at."""
+NEAR = 4.0
+"""Distance of the nearest layer beyond which there is no warm start."""
+FARTHEST = 12.0
+"""Distance beyond which a layer says nothing, where another is near."""
+CAP = 1.0
+"""Log of the largest slowdown that is told apart: the prediction where nothing is known."""
+SHARED = 0.6
+"""Part of the variance that belongs to a family on a layer as a whole; the rest belongs to its configs."""
+SHARED_DECAY = 0.25
+"""How fast the word for a whole family fades with its layer's and device's distance."""
+DECAY = 0.1
+"""How fast the word for a config fades with that distance."""
+NOISE = 0.02
+"""Variance of a prediction's error that no distance explains, relative to the signal's."""
+AGAIN = 0.08
+"""What each config under way costs its family's next: a family that misleads must not get all before that is known."""
+DRAWN = 2000
+"""Feasible configs of a family that are judged, at random."""
+NEIGHBOURS = 30
+"""Feasible configs nearest to each of the BEST sources that are judged too."""
+BEST = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A layer on a device that was tuned before, with its fastest trials."""
+
+    leaders: tuple[Leader, ...]
+    distance: float
+    """from the layer and device that are to be tuned"""
+
+    @property
+    def name(self) -> str:
+        """`study.layer on DEVICE`."""
+        return f"{self.leaders[0].name} on {self.leaders[0].device.name}"
+
+    def slowdowns(self) -> list[tuple[Config, float]]:
+        """Configs with the log of their time over the best one's, at most CAP."""
+        best_us = min(leader.median_us for leader in self.leaders)
+        return [(leader.config, min(CAP, math.log(leader.median_us / best_us))) for leader in self.leaders]
+
+    def apart(self, other: Place) -> float:
+        """The distance of two places."""
+        one, two = self.leaders[0], other.leaders[0]
+        return layer_distance(one.problem, two.problem) + device_distance(one.device, two.device)
+
+
+class WarmStart:
+    """The first configs of a layer's search, each chosen by what is known when it is asked for."""
+
+    by = WARM_START
+
+    def __init__(self, places: Sequence[Place], families: Sequence[_Family], most: int) -> None:
+        self._families, self._most = families, most
+        self.layers = tuple((place.name, place.distance) for place in places) if families else ()
+        """`study.layer on DEVICE` to its distance, nearest first"""
+
+    def next(self, told: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
+        """The config to evaluate next, given the log times of those told, infinite where they failed, and those under
+        way; None once there are enough of both."""
+        if len(told) + len(pending) >= self._most:
+            return None
+        best = min(told.values(), default=math.inf)
+        behind = {
+            config: min(CAP, log_time - best) if log_time < math.inf else CAP for config, log_time in told.items()
+        }
+        offers = [family.offer(behind, pending) for family in self._families]
+        promise, config = min(offers, key=lambda offer: offer[0], default=(math.inf, None))
+        return config if promise < math.inf else None
+
+
+def warm_start(
+    problem: Conv2dProblem, device: DeviceInfo, leaders: Sequence[Leader], spaces: Sequence[SearchSpace], most: int
+) -> WarmStart:
+    """What a search of up to `most` configs starts with; nothing where nothing near was ever tuned."""
+    places = near(problem, device, leaders)
+    families = [family for space in spaces if len(space.rows) and space.params if (family := _judge(space, places))]
+    return WarmStart(places, families, most)
+
+
+def near(problem: Conv2dProblem, device: DeviceInfo, leaders: Sequence[Leader]) -> list[Place]:
+    """The nearest layers and devices with their trials, nearest first; none where even the nearest is far."""
+    groups: dict[tuple[Conv2dProblem, tuple[str, str, int, int, int]], list[Leader]] = {}
+    for leader in leaders:
+        groups.setdefault((leader.problem, leader.device.identity), []).append(leader)
+    places = [
+        Place(tuple(found), layer_distance(problem, found[0].problem) + device_distance(device, found[0].device))
+        for found in groups.values()
+    ]
+    places = sorted((place for place in places if place.distance <= FARTHEST), key=lambda place: place.distance)
+    return places[:NEAREST] if places and places[0].distance <= NEAR else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """The configs of a family that are judged, and what the trials of other layers say of them."""
+
+    space: SearchSpace
+    rows: Ints
+    """of the space, ascending"""
+    view: Singles
+    predicted: Floats
+    """log slowdowns"""
+    said: Floats
+    """what each trial, made independent of those before, says of each config [trials, configs]"""
+
+    def offer(self, behind: Mapping[Config, float], pending: Sequence[Config]) -> tuple[float, Config]:
+        """The smallest predicted slowdown, and of which config; infinite when none is left.
+
+        `behind` says how far behind the layer's best so far its own trials are.
+        """
+        predicted, said = self.predicted.copy(), self.said
+        taken = []
+        for config in (*behind, *pending):
+            row = self.space.row_of(config)
+            place = int(np.searchsorted(self.rows, -1 if row is None else row))
+            if row is None or place == len(self.rows) or self.rows[place] != row:
+                continue
+            taken.append(place)
+            if config in behind:
+                covariance = _covariance(_apart(self.view, self.view[place : place + 1]), np.zeros(1))[:, 0]
+                left = covariance - said.T @ said[:, place]
+                deviation = math.sqrt(left[place] + NOISE)
+                predicted += left / deviation * ((behind[config] - predicted[place]) / deviation)
+                said = np.vstack([said, left / deviation])
+        predicted[taken] = math.inf
+        best = int(predicted.argmin())
+        cost = AGAIN * sum(config.template == self.space.template for config in pending)
+        return float(predicted[best]) + cost, self.space.config(int(self.rows[best]))
+
+
+def _judge(space: SearchSpace, places: Sequence[Place]) -> _Family | None:
+    """A family's feasible configs worth judging, with their predicted slowdowns; none where it was never good."""
+    template = space.bound.template
+    views, of, slowdowns, positions = [], [], [], []
+    for number, place in enumerate(places):
+        told = [(config, slowdown) for config, slowdown in place.slowdowns() if _knows(template, config)]
+        if not told:
+            continue
+        here = np.stack([_positions(template, config) for config, _ in told])
+        bound = BoundTemplate(template, place.leaders[0].problem, place.leaders[0].device)
+        try:
+            views.append(_view(bound, here))
+        except TemplateError:  # of a version of the family that admitted what this one does not
+            continue
+        positions.append(here)
+        of += [number] * len(told)
+        slowdowns += [slowdown for _, slowdown in told]
+    if not slowdowns or min(slowdowns) >= CAP:
+        return None
+    distances = np.array([place.distance for place in places])[of]
+    between = np.array([[one.apart(other) for other in places] for one in places])[np.ix_(of, of)]
+    behind = np.array(slowdowns)
+    best = np.argsort(behind + SHARED_DECAY * distances, kind="stable")[:BEST]
+    rows = _header_positions(space)
+    judged = _worth_judging(template, rows, np.concatenate(positions)[best])
+    known, view = _scaled(np.concatenate(views), _view(space.bound, rows[judged]))
+    root = np.linalg.cholesky(_covariance(_apart(known, known), between) + NOISE * np.eye(len(of)))
+    whitening = np.linalg.inv(root)
+    said = whitening @ _covariance(_apart(known, view), distances[:, None])
+    predicted = CAP + said.T @ (whitening @ (behind - CAP))
+    return _Family(space, judged, view, predicted, said)
+
+
+def _covariance(apart: Singles, distance: Floats) -> Floats:
+    """Of two configs so far apart on layers and devices of some distance."""
+    config = np.exp(-apart - DECAY * distance)
+    return np.asarray(SHARED * np.exp(-SHARED_DECAY * distance) + (1 - SHARED) * config)
+
+
+def _knows(template: KernelTemplate, config: Config) -> bool:
+    """Whether a config is of the family as it is now."""
+    values = config.values()
+    return (
+        config.template == template.name
+        and values.keys() == {param.name for param in template.params}
+        and all(values[param.name] in param.values for param in template.params)
+    )
+
+
+def _positions(template: KernelTemplate, config: Config) -> Ints:
+    """The positions of a config's values in the header."""
+    values = config.values()
+    return np.array([param.values.index(values[param.name]) for param in template.params], dtype=np.intp)
+
+
+def _header_positions(space: SearchSpace) -> Ints:
+    """The feasible configs by positions in the header, whatever a study has narrowed [configs, params]."""
+    tables = [
+        np.array([whole.values.index(value) for value in kept.values], dtype=np.intp)
+        for whole, kept in zip(space.bound.template.params, space.params, strict=True)
+    ]
+    return np.stack([table[space.rows[:, column]] for column, table in enumerate(tables)], axis=1)
+
+
+def _view(bound: BoundTemplate, positions: Ints) -> Singles:
+    """What configs come to on a layer: logarithms of numbers, words one-hot [configs, features]."""
+    columns = Columns({}, len(positions))
+    features: list[npt.NDArray[np.generic]] = []
+    for column, param in enumerate(bound.template.params):
+        columns[param.name] = column_of(param.values)[positions[:, column]]
+    for name, value in bound.derived:
+        columns[name] = value.column(columns)
+    for param in bound.template.params:
+        if any(isinstance(value, str) for value in param.values):
+            features += [np.equal(columns[param.name], value) for value in param.values]
+        else:
+            features.append(columns[param.name])
+    features += [columns[name] for name, _ in bound.derived]
+    numbers = np.stack([feature.astype(np.float32) for feature in features], axis=1)
+    return np.asarray(np.sign(numbers) * np.log2(1 + np.abs(numbers)), dtype=np.float32)
+
+
+def _worth_judging(template: KernelTemplate, rows: Ints, sources: Ints) -> Ints:
+    """Which configs to judge: some at random, and those whose values are nearest to a source's in order."""
+    spans = np.array([max(1, len(param.values) - 1) for param in template.params], dtype=np.float32)
+    drawn = np.random.default_rng(len(rows)).permutation(len(rows))[:DRAWN]
+    scaled, most = (rows / spans).astype(np.float32), min(NEIGHBOURS, len(rows))
+    nearest = [
+        np.argpartition(np.abs(scaled - source).sum(axis=1), most - 1)[:most]
+        for source in (sources / spans).astype(np.float32)
+    ]
+    return np.unique(np.concatenate([drawn, *nearest]))
+
+
+def _scaled(known: Singles, judged: Singles) -> tuple[Singles, Singles]:
+    """Both views with every feature that varies at all scaled to the same spread."""
+    spread = np.concatenate([known, judged]).std(axis=0)
+    varies = spread > 0
+    return known[:, varies] / spread[varies], judged[:, varies] / spread[varies]
+
+
+def _apart(left: Singles, right: Singles) -> Singles:
+    """Mean difference over all features [len(left), len(right)]."""
+    total = np.zeros((len(left), len(right)), np.float32)
+    for column in range(left.shape[1]):
+        total += np.abs(left[:, column, None] - right[None, :, column])
+    return np.asarray(total / max(1, left.shape[1]), dtype=np.float32)
