@@ -68,7 +68,7 @@ _CHECK_COLUMNS = (
     Column[CheckRow]("accuracy", lambda row: row.source.accuracy),
     Column[CheckRow]("outcome", lambda row: row.outcome),
     Column[CheckRow]("reason", lambda row: row.reason),
-    Column[CheckRow]("error_over_bound", lambda row: row.measured.error.over_bound if row.measured else None),
+    Column[CheckRow]("error_over_bound", lambda row: row.error.over_bound if row.error else None),
     Column[CheckRow]("message", lambda row: row.message),
 )
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.errors import DeviceError, Rejected
-from autotune.evaluation.evaluate import Evaluator
+from autotune.evaluation.evaluate import Checker, Evaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.problem import Conv2dProblem
-from autotune.trial import Measured, Outcome
+from autotune.trial import ErrorStats, Outcome
 
 AWKWARD: Mapping[str, Conv2dProblem] = {
     "small": Conv2dProblem(2, 3, 9, 11, 5, 3, 3),
@@ -55,7 +55,7 @@ class CheckRow:
     outcome: str
     reason: str
     message: str
-    measured: Measured | None
+    error: ErrorStats | None
 
 
 def check_family(
@@ -71,7 +71,7 @@ def check_family(
     The first problem gets the family's default config; random configs then go round over the problems. Raises
     DeviceError on a device that runs nothing and would call everything correct.
     """
-    if evaluator.info.kind in ("null", "replay"):
+    if not isinstance(evaluator, Checker):
         raise DeviceError(
             f"{evaluator.info.kind}: runs nothing, so it cannot verify a kernel; "
             f"give --device host, host:check or cuda:N"
@@ -86,11 +86,11 @@ def check_family(
                 if not begun:
                     evaluator.begin_layer(source.problem)
                     begun = True
-                measured = evaluator.evaluate(source, binary.result(), cache="hot", best_us=None)
-            except Rejected as error:
-                yield CheckRow(name, source, error.outcome, error.reason, error.message, None)
+                error = evaluator.verify(source, binary.result())
+            except Rejected as rejected:
+                yield CheckRow(name, source, rejected.outcome, rejected.reason, rejected.message, None)
             else:
-                yield CheckRow(name, source, Outcome.CORRECT, "", "", measured)
+                yield CheckRow(name, source, Outcome.CORRECT, "", "", error)
 
 
 def sample_sources(

@@ -26,6 +26,7 @@ from autotune.evaluation.worker import (
     Rates,
     Reply,
     Request,
+    VerifyRequest,
     Worker,
     WorkerLost,
 )
@@ -36,7 +37,7 @@ from autotune.measurement.network import Agreement, NetworkRequest
 from autotune.measurement.reference import check_program
 from autotune.measurement.span import Spanned, SpanRequest
 from autotune.problem import Conv2dProblem
-from autotune.trial import Config, Measured, Outcome, Timing
+from autotune.trial import Config, ErrorStats, Measured, Outcome, Timing
 
 _RESPAWNS = 3  # fresh workers tried in a row before the device counts as lost
 _RECYCLE_AFTER = 500  # evaluations of one worker, before a fresh one takes over
@@ -103,6 +104,14 @@ class Evaluator(Protocol):
 
 
 @runtime_checkable
+class Checker(Protocol):
+    """What kernels are verified with and not timed; not every evaluator runs them."""
+
+    def verify(self, source: KernelSource, binary: Binary) -> ErrorStats:
+        """Verify one kernel of the current layer. Raises as `evaluate` does."""
+
+
+@runtime_checkable
 class Chooser(Protocol):
     """What dispatchers are compiled and asked with; not every evaluator is one."""
 
@@ -124,7 +133,7 @@ class _Seat:
         self._environ = _environ(name)
         self._worker: Worker | None = None
         self._answered = 0
-        self._known_good: EvaluateRequest | None = None
+        self._known_good: EvaluateRequest | VerifyRequest | None = None
         self._doubtful = False
         """the last kernel failed: the known-good one must pass before the next"""
         try:
@@ -152,6 +161,21 @@ class _Seat:
 
     def evaluate(self, request: EvaluateRequest) -> Measured:
         """Verify and time a kernel. Raises Rejected with the kernel's outcome."""
+        reply = self._run(request)
+        assert isinstance(reply, Measured)  # noqa: S101 - the type of this request's answer
+        if self._known_good is None and not reply.too_slow:
+            self._known_good = request
+        return reply
+
+    def verify(self, request: VerifyRequest) -> ErrorStats:
+        """Verify a kernel. Raises Rejected with the kernel's outcome."""
+        reply = self._run(request)
+        assert isinstance(reply, ErrorStats)  # noqa: S101 - the type of this request's answer
+        self._known_good = self._known_good or request
+        return reply
+
+    def _run(self, request: EvaluateRequest | VerifyRequest) -> Reply:
+        """Run a kernel that may ruin its worker. Raises Rejected with the kernel's outcome."""
         self._ready()
         try:
             reply = self._ask(request, self._deadlines.evaluate_s)
@@ -165,9 +189,6 @@ class _Seat:
             if error.outcome != Outcome.CORRECTNESS or error.reason == "oob_write":
                 self.drop()  # the context may be poisoned or the reference overwritten
             raise
-        assert isinstance(reply, Measured)  # noqa: S101 - the type of this request's answer
-        if self._known_good is None and not reply.too_slow:
-            self._known_good = request
         self._answered += 1
         if self._answered % _RECYCLE_AFTER == 0:
             self.drop()
@@ -342,6 +363,14 @@ class DeviceEvaluator:
         seat = self._idle.get()
         try:
             return seat.evaluate(EvaluateRequest(source, binary, cache, best_us))
+        finally:
+            self._idle.put(seat)
+
+    def verify(self, source: KernelSource, binary: Binary) -> ErrorStats:
+        """Verify a kernel on whichever device is idle."""
+        seat = self._idle.get()
+        try:
+            return seat.verify(VerifyRequest(source, binary))
         finally:
             self._idle.put(seat)
 

@@ -36,6 +36,7 @@ from autotune.evaluation.worker import (
     Rates,
     Reply,
     Request,
+    VerifyRequest,
 )
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import Clocks, Converged, Race, Samples, interleave, lost, lost_at_first, measure
@@ -102,6 +103,9 @@ class Session:
                 return None
             case EvaluateRequest():
                 return self._evaluate(request)
+            case VerifyRequest(source, binary):
+                with self._loaded(source, binary) as loaded:
+                    return self._layer().verify(loaded.kernel, loaded.workspace, loaded.packed_w).error
             case FinalsRequest():
                 return self._finals(request)
             case CalibrateRequest(binary):

@@ -25,7 +25,7 @@ from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.network import Agreement, NetworkRequest
 from autotune.measurement.span import Spanned, SpanRequest
 from autotune.problem import Conv2dProblem
-from autotune.trial import Measured, Timing
+from autotune.trial import ErrorStats, Measured, Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,14 @@ class EvaluateRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifyRequest:
+    """Load and verify one kernel of the current layer. Answer: ErrorStats."""
+
+    source: KernelSource
+    binary: Binary
+
+
+@dataclass(frozen=True, slots=True)
 class FinalsRequest:
     """Time contenders in turns, in a random order each round. Answer: FinalsTimings."""
 
@@ -111,13 +119,14 @@ Request = (
     | OpenRequest
     | LayerRequest
     | EvaluateRequest
+    | VerifyRequest
     | FinalsRequest
     | CalibrateRequest
     | SpanRequest
     | NetworkRequest
     | ChoicesRequest
 )
-Reply = Binary | Opened | Measured | FinalsTimings | Rates | Spanned | Agreement | Choices | None
+Reply = Binary | Opened | Measured | ErrorStats | FinalsTimings | Rates | Spanned | Agreement | Choices | None
 
 
 class WorkerLost(Exception):

@@ -51,4 +51,4 @@ def verify(name: str, problem: Conv2dProblem, values: Mapping[str, int | str], e
     """Verify one config of a family; raises Rejected when it is wrong."""
     source = render(BoundTemplate(family(name), problem, evaluator.info), Config.of(name, values))
     evaluator.begin_layer(problem)
-    evaluator.evaluate(source, evaluator.compile(source).result(), cache="hot", best_us=None)
+    evaluator.verify(source, evaluator.compile(source).result())

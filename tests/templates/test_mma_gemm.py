@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from autotune.compilation.cache import BinaryCache
 from autotune.evaluation.evaluate import DeviceEvaluator
-from autotune.family.render import render
-from autotune.family.space import BoundTemplate
 from autotune.problem import Conv2dProblem
-from autotune.trial import Config
 
-from .shipped_families import family
+from .shipped_families import verify
 
 BASE: dict[str, int | str] = {
     "rows": 3,
@@ -36,14 +30,6 @@ STRIDED = Conv2dProblem(3, 20, 13, 9, 8, 3, 3, 2, 1, 1, 1, 1, 2, dtype="f16", la
 """Rows of input that no output row needs, filter columns that lie apart, channels whose last part is padded."""
 
 
-@pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceEvaluator]:
-    """The host device with sanitizers; the configs share the verification programs through a cache."""
-    evaluator = DeviceEvaluator(["host:check"], 1, cache=BinaryCache(tmp_path_factory.mktemp("binaries")))
-    yield evaluator
-    evaluator.close()
-
-
 @pytest.mark.cxx
 @pytest.mark.parametrize(
     ("problem", "values"),
@@ -54,7 +40,4 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceEvaluato
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
-    bound = BoundTemplate(family("mma_gemm"), problem, checked.info)
-    source = render(bound, Config.of("mma_gemm", {**BASE, **values}))
-    checked.begin_layer(problem)
-    checked.evaluate(source, checked.compile(source).result(), cache="hot", best_us=None)
+    verify("mma_gemm", problem, {**BASE, **values}, checked)
