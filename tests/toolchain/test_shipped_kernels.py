@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-from functools import cache
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from autotune.cli import cli
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.evaluation.check import AWKWARD
+from autotune.export import export_library
 from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import KernelTemplate, load_template, template_files
+from autotune.family.template import template_files
 from autotune.measurement.calibrate import calibration_program
 from autotune.measurement.reference import check_program
-from autotune.problem import SIZE_NAMES, Conv2dProblem
+from autotune.problem import Conv2dProblem
+from tests.exports import chosen
+from tests.templates.shipped_families import family
 
 pytestmark = pytest.mark.nvcc
 
@@ -40,18 +39,12 @@ def tightest(archs: tuple[int, ...]) -> DeviceInfo:
     return device(min(archs, key=lambda arch: SMEM_BYTES[arch]))
 
 
-@cache
-def family(name: str) -> KernelTemplate:
-    """A shipped family."""
-    return load_template(FILES[name])
-
-
 def admitted(name: str, problem: Conv2dProblem) -> tuple[int, ...]:
     """Architectures on which a family serves a problem."""
     return tuple(arch for arch in ARCHS if BoundTemplate(family(name), problem, device(arch)).supported)
 
 
-def chosen(name: str, order: tuple[str, ...], *, configs: int) -> tuple[SearchSpace, tuple[int, ...]]:
+def served(name: str, order: tuple[str, ...], *, configs: int) -> tuple[SearchSpace, tuple[int, ...]]:
     """The first problem that a family serves with configs for every admitted architecture; those and the archs."""
     for problem in (AWKWARD[label] for label in order):
         if archs := admitted(name, problem):
@@ -63,10 +56,15 @@ def chosen(name: str, order: tuple[str, ...], *, configs: int) -> tuple[SearchSp
 
 
 def nvcc(source: Path, archs: tuple[int, ...], *options: str) -> None:
-    """Compile as a user would; every warning fails."""
-    command = [str(find_nvcc()), "-std=c++17", "-Werror", "all-warnings", "--threads", "2", *options]
+    """Compile as a user would; every warning fails.
+
+    Front ends differ only where a text asks for its architecture. Of one that does not, the oldest architecture's PTX
+    is assembled for all, and front ends run for the newest and for sm_90 besides.
+    """
+    command = [str(find_nvcc()), "-std=c++17", "-Werror", "all-warnings", *options]
+    own = archs if "__CUDA_ARCH__" in source.read_text() else (archs[0], 90, archs[-1])
     for arch in archs:
-        command += ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
+        command += ["-gencode", f"arch=compute_{arch if arch in own else archs[0]},code=sm_{arch}"]
     done = subprocess.run(
         [*command, "-o", "kernel.out", str(source)], capture_output=True, text=True, check=False, cwd=source.parent
     )
@@ -75,43 +73,21 @@ def nvcc(source: Path, archs: tuple[int, ...], *options: str) -> None:
 
 
 def exported(folder: Path, space: SearchSpace, row: int) -> Path:
-    """One config of a space as `autotune export` writes it, tuned on the null device."""
-    name, problem, config = space.template, space.bound.problem, space.config(row)
-    layer = {size: getattr(problem, size) for size in SIZE_NAMES if "_" not in size}
-    pairs = {
-        pair: [getattr(problem, f"{pair}_h"), getattr(problem, f"{pair}_w")] for pair in ("stride", "pad", "dilation")
-    }
-    words = {"dtype": problem.dtype, "layout": problem.layout, "epilogue": problem.epilogue}
-    accuracy = "bf16" if problem.dtype == "bf16" else "fp16-acc16"
-    study = [
-        f'name = "exported"\naccuracy = "{accuracy}"\ntrials = 1\ntemplates = ["{name}"]',
-        f"[space.{name}]",
-        *(f"{param} = {json.dumps(value)}" for param, value in config.items),
-        '[[layer]]\nname = "layer"',
-        *(f"{key} = {json.dumps(value)}" for key, value in {**layer, **pairs, **words}.items()),
-    ]
-    (folder / "study.toml").write_text("\n".join(study))
-    database = str(folder / "results.db")
-    run = CliRunner()
-    for command in (
-        ["tune", str(folder / "study.toml"), "--device", "null", "--db", database],
-        ["export", "exported", "--db", database, "--out", str(folder), "--no-proof"],
-    ):
-        done = run.invoke(cli, command, catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-    (path,) = folder.glob("exported.layer*.cu")
-    return path
+    """One config of a space as `autotune export` writes it."""
+    kernel = chosen(family(space.template), space.bound.problem, space.config(row), "layer")
+    (source,) = export_library([kernel], folder, ()).sources
+    return source
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_exported_default_compiles_everywhere(name: str, tmp_path: Path) -> None:
-    space, archs = chosen(name, ("stride", *AWKWARD), configs=1)
+    space, archs = served(name, ("stride", *AWKWARD), configs=1)
     nvcc(exported(tmp_path, space, 0), archs, "-c")
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_exported_sample_compiles_on_the_oldest_and_the_newest(name: str, tmp_path: Path) -> None:
-    space, archs = chosen(name, PREFERRED, configs=8)
+    space, archs = served(name, PREFERRED, configs=8)
     nvcc(exported(tmp_path, space, len(space.rows) - 1), (archs[0], archs[-1]), "-fatbin")
 
 
