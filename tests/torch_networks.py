@@ -258,7 +258,7 @@ def captured(library: str) -> tuple[list[int], list[str], float]:
             refused.append(str(error))
         finally:
             CPU.captures = False
-        handles.append(sum(isinstance(thing, Handle) for thing in gc.get_objects()))
+        handles.append(handle_count())
 
     def change() -> None:
         for part in (made.conv1, made.conv2, network.conv1, network.conv2):
@@ -274,6 +274,34 @@ def captured(library: str) -> tuple[list[int], list[str], float]:
     change()
     run(4, captures=False)
     return handles, refused, difference(made, network, images(4))
+
+
+def handle_count() -> int:
+    """How many handles there are in the process."""
+    return sum(isinstance(thing, Handle) for thing in gc.get_objects())
+
+
+@torch.no_grad()
+def forgotten(library: str) -> tuple[int, int]:
+    """How many more handles there are once a network ran, and once it is gone."""
+    gc.collect()
+    before = handle_count()
+    made, _ = convert(seeded(Digits), images(4), library=library, margin=ALWAYS)
+    made(images(4))
+    gc.collect()
+    while_it_lives = handle_count()
+    del made
+    gc.collect()
+    return while_it_lives - before, handle_count() - before
+
+
+@torch.no_grad()
+def without_images(library: str, name: str) -> tuple[Tensor, Tensor]:
+    """What a converted network and its original make of no images."""
+    network = seeded(CONVOLUTIONS[name])
+    c = 2 if name == "channels last" else 1
+    made, _ = convert(network, (4, c, 12, 12), library=library, margin=ALWAYS)
+    return made(images(0, c)), network(images(0, c))
 
 
 def trained(library: str, how: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ class View:
     address: int
     shape: tuple[int, ...]
     element_bytes: int
+    device: int | None
+    """its number; None where the array does not tell, as PyCUDA's"""
 
     @property
     def size_bytes(self) -> int:
@@ -37,7 +40,22 @@ def view(array: object, what: str, dtype: str | None = None) -> View:
     element_bytes = int(typestr[2:])
     if strides is not None and not _dense(shape, strides, element_bytes):
         raise ValueError(f"{what}: is not contiguous (C order); copy it first")
-    return View(int(interface["data"][0]), shape, element_bytes)
+    return View(int(interface["data"][0]), shape, element_bytes, _device(array))
+
+
+def _device(array: Any) -> int | None:
+    library = _library_of(array)
+    return int(array.device.id if library == "cupy" else array.device.index) if library in ("cupy", "torch") else None
+
+
+def on_device_of(array: Any) -> AbstractContextManager[object]:
+    """Make an array's device the calling thread's for a while; where it does not tell which, the current one stays."""
+    library = _library_of(array)
+    if library == "torch":
+        import torch
+
+        return torch.cuda.device(array.device)
+    return array.device if library == "cupy" else nullcontext()
 
 
 def _dense(shape: Sequence[int], strides: Sequence[int], element_bytes: int) -> bool:

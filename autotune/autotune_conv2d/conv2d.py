@@ -10,7 +10,7 @@ class Conv2d:
     """y = epilogue(conv2d(x, w)) for one problem's shape and any number of images.
 
     The filters are copied when it is made, so later changes of w and bias are not seen. It belongs to the device that
-    is current then; any thread may call it, on any stream, several at once.
+    w lies on (PyCUDA: the current one); any thread may call it, on any stream, several at once.
     """
 
     def __init__(
@@ -22,7 +22,7 @@ class Conv2d:
         library: Library | None = None,
         stream: object = None,
     ) -> None:
-        """Prepare filters w [K, C/groups, R, S] (nhwc: [K, R, S, C/groups]) and bias [K] on the current device.
+        """Prepare filters w [K, C/groups, R, S] (nhwc: [K, R, S, C/groups]) and bias [K] on their device.
 
         The kernel is the one that is best for problem.n images. `library` None: the one that `find_library` finds.
         `stream` is where w and bias are ready and the copies are made: other streams must wait for it before the first
@@ -31,15 +31,18 @@ class Conv2d:
         self.problem = problem
         w_view = arrays.view(w, "w", problem.dtype)
         _check_shape("w", w_view.shape, problem.w_shape)
+        self._device = w_view.device
         bias_address = 0
         if problem.epilogue != "none":
             bias_view = arrays.view(bias, "bias", problem.dtype)
             _check_shape("bias", bias_view.shape, (problem.k,))
+            self._check_device("bias", bias_view)
             bias_address = bias_view.address
         elif bias is not None:
             raise ValueError("bias: the problem has none; give epilogue='bias' or 'bias_relu'")
         on = arrays.stream_address(stream, w)
-        self.handle = (library or Library()).prepare(problem, w_view.address, bias_address, on)
+        with arrays.on_device_of(w):
+            self.handle = (library or Library()).prepare(problem, w_view.address, bias_address, on)
 
     @property
     def kernel_name(self) -> str:
@@ -59,20 +62,28 @@ class Conv2d:
         x_view = arrays.view(x, "x", self.problem.dtype)
         n = x_view.shape[0] if x_view.shape else 0
         _check_shape("x", x_view.shape, self.problem.x_shape(n))
+        self._check_device("x", x_view)
         on = arrays.stream_address(stream, x)
-        needed = self.workspace_bytes(n)
+        needed = self.workspace_bytes(n) if n else 0
         if needed and workspace is None:
             workspace = arrays.workspace_like(x, needed, on)
         if out is None:
             out = arrays.empty_like(x, self.problem.y_shape(n), on)
         y_view = arrays.view(out, "out", self.problem.dtype)
         _check_shape("out", y_view.shape, self.problem.y_shape(n))
+        self._check_device("out", y_view)
         given = (0, 0)
         if workspace is not None:
             workspace_view = arrays.view(workspace, "workspace")
+            self._check_device("workspace", workspace_view)
             given = (workspace_view.address, workspace_view.size_bytes)
-        self.handle.run(n, x_view.address, y_view.address, *given, stream=on)
+        if n:
+            self.handle.run(n, x_view.address, y_view.address, *given, stream=on)
         return out
+
+    def _check_device(self, what: str, view: arrays.View) -> None:
+        if None not in (view.device, self._device) and view.device != self._device:
+            raise ValueError(f"{what}: lies on device {view.device}, the filters on device {self._device}")
 
 
 def _check_shape(what: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:

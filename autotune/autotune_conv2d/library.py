@@ -244,10 +244,14 @@ class Library:
     def call(self, function: str, *arguments: object) -> None:
         """Call a function that returns a status. Raises Conv2dError when it is not OK."""
         status = getattr(self._c, function)(*arguments)
-        if status != Status.OK:
-            message = bytes(self._c.conv2d_status_text(status)).decode()
-            more = bytes(self._c.conv2d_last_error()).decode()
-            raise Conv2dError(Status(status), f"{message} ({more})" if more else message)
+        if status:
+            raise self.error(status)
+
+    def error(self, status: int) -> Conv2dError:
+        """What the library says of the calling thread's latest call, which returned this status."""
+        message = bytes(self._c.conv2d_status_text(status)).decode()
+        more = bytes(self._c.conv2d_last_error()).decode()
+        return Conv2dError(Status(status), f"{message} ({more})" if more else message)
 
 
 def _declare(c: ctypes.CDLL) -> None:
@@ -282,6 +286,7 @@ class Handle:
     def __init__(self, library: Library, address: ctypes.c_void_p) -> None:
         self._library = library
         self._address = address.value
+        self._run = library._c.conv2d_run  # looked up once: small layers take no longer than their call
         # Freeing waits for the device to be done with it. Not at exit: the driver may be gone by then.
         self._free = weakref.finalize(self, library._c.conv2d_release, self._address)
         self._free.atexit = False
@@ -302,7 +307,9 @@ class Handle:
 
         Nothing is allocated and nothing waits, so that it may be captured into a CUDA graph.
         """
-        self._library.call("conv2d_run", self._address, _int32(n), x, y, workspace, workspace_bytes, stream)
+        status = self._run(self._address, _int32(n), x, y, workspace, workspace_bytes, stream)
+        if status:
+            raise self._library.error(status)
 
     def release(self) -> None:
         """Wait for the device to be done with the handle and free it; it must not be run again."""

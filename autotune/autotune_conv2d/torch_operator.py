@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from .library import Handle, Library, Problem, find_library
 from .torch_layers import DTYPES, TrainingMode
@@ -146,12 +146,15 @@ class _Pass:
     handle: Handle
     workspace_bytes: int
     y_shape: tuple[int, ...]
+    y_strides: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class _Filters:
     """What is prepared of a weight and its bias as they were at some time."""
 
+    of: weakref.ref[Tensor]
+    """the weight; when it dies, this is forgotten"""
     stamp: tuple[object, ...]
     weight: Tensor
     """keeps the memory, so that no other tensor comes to have the same address; so does the bias"""
@@ -164,7 +167,8 @@ class _Filters:
     """by shape and number of images"""
 
 
-_PREPARED: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weight to _Filters
+_PREPARED: dict[int, _Filters] = {}
+"""By id of the weight, as long as it lives; looking one up in a `WeakTensorKeyDictionary` takes ten times as long."""
 _PREPARING = threading.Lock()
 _RUNTIMES: dict[str, Runtime] = {}
 _REGISTRATIONS = torch.library.Library("autotune_conv2d", "DEF")
@@ -188,8 +192,10 @@ def _run(
     channels_last: bool,  # noqa: FBT001
     library: str,
 ) -> Tensor:
-    """The operator on a device."""
+    """The operator on a device. A network of small layers waits for this function, so what can be is done once."""
     _refuse_gradients(x, weight, bias)
+    if x.shape[0] == 0:  # which the library has no kernels for
+        return _fake(x, weight, bias, stride, padding, dilation, groups, relu, channels_last, library)
     runtime = _RUNTIMES[x.device.type]
     filters = _filters(weight, bias, runtime)
     rest = (tuple(stride), tuple(padding), tuple(dilation), groups)
@@ -204,7 +210,7 @@ def _run(
         filters.captured.add(ready.handle)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     x = _aligned(x.contiguous(memory_format=memory_format))
-    y = torch.empty(ready.y_shape, dtype=x.dtype, device=x.device, memory_format=memory_format)
+    y = x.new_empty_strided(ready.y_shape, ready.y_strides)
     workspace = (
         torch.empty(ready.workspace_bytes, dtype=torch.uint8, device=x.device) if ready.workspace_bytes else None
     )
@@ -222,12 +228,14 @@ def _run(
 def _filters(weight: Tensor, bias: Tensor | None, runtime: Runtime) -> _Filters:
     """What is prepared of a weight; nothing is where it or its bias changed since."""
     stamp = (_stamp(weight), None if bias is None else _stamp(bias))
-    found: _Filters | None = _PREPARED.get(weight)
+    found = _PREPARED.get(id(weight))
     if found is None or found.stamp != stamp:
         _refuse_capture(runtime)  # also since what was prepared is freed, which waits for the device
         captured = set() if found is None else found.captured
         values = (weight.detach(), None if bias is None else bias.detach())
-        found = _PREPARED[weight] = _Filters(stamp, *values, captured)
+        key, forget = id(weight), _PREPARED.pop
+        of = weakref.ref(weight, lambda _: forget(key, None))
+        found = _PREPARED[key] = _Filters(of, stamp, *values, captured)
     return found
 
 
@@ -242,15 +250,17 @@ def _prepare(filters: _Filters, problem: Problem, path: str, runtime: Runtime, d
     library = load(path)
     library.workspace_bytes(problem)  # raises where no kernel serves it
     which = (path, problem.with_n(1), library.kernel_name(problem))
+    memory_format = torch.channels_last if problem.layout == "nhwc" else torch.contiguous_format
     if which not in filters.handles:
-        nhwc = torch.channels_last if problem.layout == "nhwc" else torch.contiguous_format
-        weight = _aligned(filters.weight.contiguous(memory_format=nhwc))
+        weight = _aligned(filters.weight.contiguous(memory_format=memory_format))
         bias = None if filters.bias is None else _aligned(filters.bias.contiguous())
         address = 0 if bias is None else bias.data_ptr()
         filters.handles[which] = library.prepare(problem, weight.data_ptr(), address, runtime.stream(device))
         runtime.synchronize(device)  # from now on any stream may run it, and the copies may go
     handle = filters.handles[which]
-    return _Pass(handle, handle.workspace_bytes(problem.n), (problem.n, problem.k, problem.p, problem.q))
+    y_shape = (problem.n, problem.k, problem.p, problem.q)
+    y_strides = torch.empty(y_shape, device="meta", memory_format=memory_format).stride()
+    return _Pass(handle, handle.workspace_bytes(problem.n), y_shape, y_strides)
 
 
 def _refuse_capture(runtime: Runtime) -> None:

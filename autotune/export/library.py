@@ -275,15 +275,7 @@ def _shapes(views: Sequence[_View]) -> list[_Shape]:
     shapes = []
     for group in by_shape.values():
         group.sort(key=lambda view: view.problem.n)
-        sides = tuple(
-            _Side(
-                view,
-                f"most_n_of_{view.identifier}",
-                math.isqrt(view.problem.n * after.problem.n) if after else 0,
-                after,
-            )
-            for view, after in zip(group, (*group[1:], None), strict=True)
-        )
+        sides = tuple(_side(view, after) for view, after in zip(group, (*group[1:], None), strict=True))
         shapes.append(_Shape(sides, ", ".join(f"&{view.identifier}" for view in reversed(group))))
     return shapes
 

@@ -145,6 +145,25 @@ def test_network_that_moves_to_another_device(network: torch.nn.Module, made: to
     assert close(made(x), expected)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+def test_loader_runs_on_the_device_of_the_filters(library: str) -> None:
+    x, w, bias = (torch.randn(shape) for shape in (CHUNKED.x_shape(7), CHUNKED.w_shape, (6,)))
+    expected = torch.nn.functional.conv2d(x, w, bias).relu()
+    convs = [Conv2d(CHUNKED, w.to(on), bias.to(on), library=Library(library)) for on in ("cuda:0", "cuda:1")]
+    assert torch.cuda.current_device() == 0
+    images = [x.to(on) for on in ("cuda:0", "cuda:1")]
+    outputs: list[Any] = []
+    for _ in range(3):
+        outputs = [conv(there) for conv, there in zip(convs, images, strict=True)]
+    for at, y in enumerate(outputs):
+        assert y.device.index == at
+        assert close(y.cpu(), expected)
+    with pytest.raises(ValueError, match="x: lies on device 0, the filters on device 1"):
+        convs[1](images[0])
+    with pytest.raises(ValueError, match="bias: lies on device 0, the filters on device 1"):
+        Conv2d(CHUNKED, w.to("cuda:1"), bias.to("cuda:0"), library=Library(library))
+
+
 @pytest.fixture
 def pycuda_context() -> Iterator[None]:
     """The primary context as PyCUDA's current one too, which takes none that it was not given."""

@@ -68,7 +68,7 @@ def outputs(library: str, problem: Problem, w: Array, bias: Array, images: list[
     answers = []
     for x in images:
         out = device_array(np.full(problem.y_shape(len(x)), np.nan, np.float32))
-        workspace = device_array(np.empty(max(1, conv.workspace_bytes(len(x))), np.uint8))
+        workspace = device_array(np.empty(max(1, conv.workspace_bytes(len(x) or 1)), np.uint8))
         assert conv(device_array(x), out, workspace=workspace) is out
         answers.append(np.array(out.array, np.float32))
     conv.handle.release()
@@ -78,7 +78,7 @@ def outputs(library: str, problem: Problem, w: Array, bias: Array, images: list[
 @pytest.mark.parametrize("problem", [RELU, CHUNKED], ids=["constant memory", "workspace"])
 def test_is_right_for_any_n(problem: Problem, on_cpu: OnHostDriver) -> None:
     w, bias = normal(*problem.w_shape), normal(problem.k)
-    images = [normal(*problem.x_shape(n)) for n in (1, 7, problem.n)]
+    images = [normal(*problem.x_shape(n)) for n in (1, 7, problem.n, 0)]
     for x, y in zip(images, on_cpu(outputs, problem, w, bias, images), strict=True):
         np.testing.assert_allclose(y, expected(problem, x, w, bias), rtol=1e-4, atol=1e-4)
 

@@ -156,6 +156,17 @@ def test_nothing_is_prepared_or_freed_in_a_capture_nor_what_was_captured(on_cpu:
     assert difference < CLOSE
 
 
+def test_filters_are_freed_with_their_network(on_cpu: OnHostDriver) -> None:
+    assert on_cpu(networks.forgotten) == (2, 0)
+
+
+@pytest.mark.parametrize("name", ["strided", "channels last"])
+def test_no_images_give_no_outputs(name: str, on_cpu: OnHostDriver) -> None:
+    made, expected = on_cpu(networks.without_images, name)
+    assert (made.shape, made.dtype) == (expected.shape, expected.dtype)
+    assert made.shape[0] == 0
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [
