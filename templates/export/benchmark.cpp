@@ -33,7 +33,7 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
         expect(driver().cuMemsetD8Async(array->address(), 0, array->bytes(), nullptr), "cuMemsetD8Async");
     int l2_bytes = 0;
     expect(driver().cuDeviceGetAttribute(&l2_bytes, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device), "cuDeviceGetAttribute");
-    const Array flush(static_cast<size_t>(2) * std::max(l2_bytes, 32 << 20));
+    const Array flush(2 * static_cast<size_t>(std::max(l2_bytes, 32 << 20)));
     conv2d_handle *handle = nullptr;
     expect(conv2d_prepare(&problem, w.pointer(), bias.pointer(), nullptr, &handle), "conv2d_prepare");
     uint64_t workspace_bytes = 0;

@@ -88,7 +88,7 @@ void check_pointer(const void *pointer) {
 
 void check_workspace(const Plan &plan, const void *workspace, uint64_t bytes) {
     if (plan.workspace_bytes == 0) return;
-    if (bytes < static_cast<uint64_t>(plan.workspace_bytes.value())) fail(CONV2D_SHORT_WORKSPACE);
+    if (bytes < unsigned_of(plan.workspace_bytes)) fail(CONV2D_SHORT_WORKSPACE);
     check_pointer(workspace);
 }
 
@@ -179,10 +179,10 @@ conv2d_status conv2d_workspace_size(const conv2d_problem *problem, uint64_t *byt
         if (!bytes) fail(CONV2D_NULL_POINTER);
         if (current_context()) {
             const Device device = current_device();
-            *bytes = Plan(choose(*problem, &device), problem->n, device).workspace_bytes.value();
+            *bytes = unsigned_of(Plan(choose(*problem, &device), problem->n, device).workspace_bytes);
         } else {
             const Kernel &kernel = choose(*problem, nullptr);
-            *bytes = Plan(kernel, problem->n, kernel.tuned_on).workspace_bytes.value();
+            *bytes = unsigned_of(Plan(kernel, problem->n, kernel.tuned_on).workspace_bytes);
         }
     });
 }
@@ -198,17 +198,15 @@ conv2d_status conv2d_prepare(const conv2d_problem *problem, const void *w, const
         const Kernel &kernel = choose(*problem, &device);
         const Plan plan(kernel, problem->n, device);
         auto made = std::make_unique<conv2d_handle>(kernel, context, device);
-        const uint64_t element = problem->dtype == CONV2D_F32 ? 4 : 2;
-        const auto copy = [&](const void *from, uint64_t elements) {
-            Memory to(element * elements);
-            check(driver().cuMemcpyDtoDAsync(to.address(), address_of(from), element * elements, stream),
-                  "cuMemcpyDtoDAsync");
+        const auto copy = [&](const void *from, uint64_t bytes) {
+            Memory to(bytes);
+            check(driver().cuMemcpyDtoDAsync(to.address(), address_of(from), bytes, stream), "cuMemcpyDtoDAsync");
             return to;
         };
-        if (takes(plan, Argument::w))
-            made->w = copy(w, uint64_t{1} * problem->k * (problem->c / problem->groups) * problem->r * problem->s);
-        if (takes(plan, Argument::bias) && problem->epilogue != CONV2D_NONE) made->bias = copy(bias, problem->k);
-        made->packed_w = Memory(plan.packed_w_bytes.value());
+        if (takes(plan, Argument::w)) made->w = copy(w, w_bytes(*problem));
+        if (takes(plan, Argument::bias) && problem->epilogue != CONV2D_NONE)
+            made->bias = copy(bias, bias_bytes(*problem));
+        made->packed_w = Memory(unsigned_of(plan.packed_w_bytes));
         const CUdeviceptr given_bias = problem->epilogue == CONV2D_NONE ? 0 : address_of(bias);
         made->loaded.prepare(plan, {0, address_of(w), given_bias, 0, made->packed_w.address(), 0}, stream);
         *handle = made.release();
@@ -221,7 +219,7 @@ conv2d_status conv2d_handle_workspace_size(const conv2d_handle *handle, int32_t 
         if (n < 1) fail(CONV2D_BAD_PROBLEM);
         const Plan plan(handle->loaded.kernel, n, handle->loaded.device);
         if (plan.status != CONV2D_OK) fail(plan.status, plan.reason);
-        *bytes = plan.workspace_bytes.value();
+        *bytes = unsigned_of(plan.workspace_bytes);
     });
 }
 
@@ -276,7 +274,7 @@ conv2d_status conv2d_forward(const conv2d_problem *problem, const void *x, const
             return;
         }
         const std::lock_guard<std::mutex> lock(own.filters);
-        if (plan.packed_w_bytes > 0 && !own.packed_w.address()) own.packed_w = Memory(plan.packed_w_bytes.value());
+        if (plan.packed_w_bytes > 0 && !own.packed_w.address()) own.packed_w = Memory(unsigned_of(plan.packed_w_bytes));
         tensors.packed_w = own.packed_w.address();
         check(driver().cuStreamWaitEvent(stream, own.used, 0), "cuStreamWaitEvent");
         own.loaded.prepare(plan, tensors, stream);

@@ -147,4 +147,13 @@ inline bool same_shape(const conv2d_problem &a, const conv2d_problem &b) {
            a.dtype == b.dtype && a.layout == b.layout && a.epilogue == b.epilogue;
 }
 
+inline uint64_t unsigned_of(Int size) { return static_cast<uint64_t>(size.value()); }
+
+// Bytes of a problem's filters and of its bias.
+inline uint64_t element_bytes(const conv2d_problem &p) { return p.dtype == CONV2D_F32 ? 4 : 2; }
+inline uint64_t w_bytes(const conv2d_problem &p) {
+    return element_bytes(p) * unsigned_of(Int(p.k) * (p.c / p.groups) * p.r * p.s);
+}
+inline uint64_t bias_bytes(const conv2d_problem &p) { return element_bytes(p) * unsigned_of(p.k); }
+
 }  // namespace autotune_conv2d

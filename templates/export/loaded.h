@@ -96,20 +96,19 @@ public:
     void prepare(const Plan &plan, const Tensors &tensors, CUstream stream) const {
         for (int i = 0; i < plan.prepare_count; ++i) launch(plan.prepare_at(i), tensors, 0, 0, stream);
         const conv2d_problem &p = kernel.info.problem;
-        const size_t element = p.dtype == CONV2D_F32 ? 4 : 2;
         for (int i = 0; i < kernel.constant_count; ++i) {
             const Constant &constant = kernel.constants[i];
             CUdeviceptr to = 0;
             size_t bytes = 0;
             check(driver().cuModuleGetGlobal(&to, &bytes, module_, constant.name), "cuModuleGetGlobal");
             CUdeviceptr from = tensors.packed_w;
-            size_t available = static_cast<size_t>(plan.packed_w_bytes.value());
+            size_t available = unsigned_of(plan.packed_w_bytes);
             if (constant.origin == Argument::w) {
                 from = tensors.w;
-                available = element * p.k * (p.c / p.groups) * p.r * p.s;
+                available = w_bytes(p);
             } else if (constant.origin == Argument::bias) {
                 from = tensors.bias;
-                available = element * p.k;
+                available = bias_bytes(p);
             }
             bytes = bytes < available ? bytes : available;
             if (from) check(driver().cuMemcpyDtoDAsync(to, from, bytes, stream), "cuMemcpyDtoDAsync");
@@ -153,8 +152,8 @@ private:
         }
         const auto size = [](Int extent) { return static_cast<unsigned>(extent.value()); };
         check(driver().cuLaunchKernel(function, size(launch.grid.x), size(launch.grid.y), size(launch.grid.z),
-                                      size(launch.block.x), size(launch.block.y), size(launch.block.z), smem_bytes,
-                                      stream, arguments, nullptr),
+                                      size(launch.block.x), size(launch.block.y), size(launch.block.z),
+                                      size(launch.smem_bytes), stream, arguments, nullptr),
               kernel.entries[launch.entry]);
     }
 
