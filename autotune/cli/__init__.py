@@ -14,6 +14,7 @@ from autotune.cli.accuracy import accuracy
 from autotune.cli.answers import query, trials
 from autotune.cli.best import best
 from autotune.cli.changes import diff, history
+from autotune.cli.choose import choose
 from autotune.cli.devices import devices
 from autotune.cli.dispatch import dispatch
 from autotune.cli.export import export
@@ -44,6 +45,7 @@ for command in (
         compare,
         ladder,
         dispatch,
+        choose,
         replay,
         importance,
         best,

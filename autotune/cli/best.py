@@ -92,11 +92,11 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
                 _tell_why(store, name, db, [one.layer.problem for one in answers if one.standing is None])
             return
         info = None if device is None else named_device(store, device)
-        layers = _layers(store, what)
+        layers = named_layers(store, what)
         show([found for name, layer in layers for found in _nearest(store, name, layer, info)], NEAREST_COLUMNS, style)
 
 
-def _layers(store: Store, what: str | None) -> list[tuple[str, Layer]]:
+def named_layers(store: Store, what: str | None) -> list[tuple[str, Layer]]:
     """The layers that are asked about by name: the database's, else those of a study file or a shipped study."""
     if what is not None:
         known = {name for row in store.layers() for name in (row.name, row.layer.name, row.study)}

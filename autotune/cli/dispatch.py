@@ -199,7 +199,7 @@ def _show_all(built: Built, out: Path | None) -> None:
     click.echo(f"unsure, so that the default comes first: {', '.join(unsure) or 'none'}")
     waiting = [layer.layer.name for layer in built.layers if layer.kernel is None]
     if waiting:
-        click.echo(f"nothing fits, to be tuned: {', '.join(waiting)}")
+        click.echo(f"nothing fits, to be tuned (`autotune tune STUDY --unserved`): {', '.join(waiting)}")
     how = "its C++ agrees on the device" if built.compiled else "its C++ was not compiled: nothing runs on this device"
     click.echo(
         f"{built.configs} configs, {built.measured} cells measured now, {built.evaluated} rules tried now; {how}; "

@@ -118,12 +118,12 @@ def _best(
 
 
 def _dispatcher(store: Store, what: str | None, db: str, *, kind: str | None, gpu: str | None) -> DispatcherRow:
-    """The latest dispatcher of a study on a device."""
-    rows = [row for row in store.dispatchers(what) if kind in (None, row.device.kind)]
+    """The latest dispatcher of all layers of a study on a device."""
+    rows = [row for row in store.dispatchers(what) if not row.held_out and kind in (None, row.device.kind)]
     if gpu is not None:
         rows = [row for row in rows if row.device in devices_named(gpu, [one.device for one in rows])]
     if not rows:
-        raise StoreError(f"{db}: no dispatcher of {what}; run autotune dispatch first")
+        raise StoreError(f"{db}: no dispatcher of all layers of {what}; run autotune dispatch first")
     return rows[0]
 
 

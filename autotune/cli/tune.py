@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from autotune.cli.answers import DATABASE, undominated, with_floor
 from autotune.cli.best import BEST_COLUMNS, answer
+from autotune.cli.choose import unserved
 from autotune.cli.devices import cache_folder, jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.spans import run_end_to_end, show_end_to_end
@@ -59,6 +60,9 @@ _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 @click.option("--template", "only_templates", multiple=True, help="Only this family; may be repeated.")
 @DIRECTORIES
 @click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
+@click.option(
+    "--unserved", "only_unserved", is_flag=True, help="Only layers that the latest dispatcher has nothing for."
+)
 @click.option("--seed", type=click.IntRange(0, LARGEST), help="Seed of the search.")
 @click.option("--sampler", type=click.Choice(SAMPLERS), help="Search method; overrules the study.")
 @click.option(
@@ -85,6 +89,7 @@ def tune(
     only_templates: tuple[str, ...],
     directories: tuple[Path, ...],
     only_layers: tuple[str, ...],
+    only_unserved: bool,
     seed: int | None,
     sampler: str | None,
     warm_start: bool | None,
@@ -114,7 +119,12 @@ def tune(
         prior=wanted.prior if prior is None else prior,
     )
     layers = chosen_layers(wanted, only_layers)
-    tune_and_show(wanted, layers, directories, device, jobs, db, style, fresh=fresh, baseline=baseline)
+    tune_and_show(
+        *(wanted, layers, directories, device, jobs, db, style),
+        fresh=fresh,
+        baseline=baseline,
+        only_unserved=only_unserved,
+    )
 
 
 @click.command()
@@ -154,6 +164,7 @@ def tune_and_show(
     fresh: bool = False,
     search: bool = True,
     baseline: str | None = None,
+    only_unserved: bool = False,
 ) -> None:
     """Run the line and print what came of it."""
     from autotune.store import Store
@@ -165,6 +176,9 @@ def tune_and_show(
     check_study(study, families)  # before a database is made
     with Store(db) as store:
         with under_way(store, study, device, jobs) as (evaluator, observe, stopping):
+            if only_unserved:
+                layers = unserved(store, layers, evaluator.info)
+                click.echo(f"without a kernel: {', '.join(layer.name for layer in layers) or 'none'}", err=True)
             results = run(
                 study,
                 families,

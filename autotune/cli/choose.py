@@ -1,0 +1,94 @@
+"""`choose`: which kernel of a stored dispatcher serves a layer, whether that was tuned or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.answers import DATABASE
+from autotune.cli.best import named_device, named_layers
+from autotune.cli.tables import Column, format_options, show
+from autotune.devices.device import DeviceInfo
+from autotune.dispatcher.dispatcher import Choice
+from autotune.errors import StoreError
+from autotune.problem import Layer
+
+if TYPE_CHECKING:
+    from autotune.store import DispatcherRow, Store
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What a dispatcher does with a layer."""
+
+    name: str
+    """study.layer"""
+    layer: Layer
+    made: DispatcherRow
+    choice: Choice
+
+
+_COLUMNS = (
+    Column[_Served]("layer", lambda row: row.name),
+    Column[_Served]("problem", lambda row: str(row.layer.problem), terminal=False),
+    Column[_Served]("device", lambda row: row.made.device.name),
+    Column[_Served]("dispatcher", lambda row: row.made.study),
+    Column[_Served]("unsure", lambda row: row.choice.unsure),
+    Column[_Served]("kernel", lambda row: row.choice.kernel.name if row.choice.kernel else "to be tuned"),
+    Column[_Served]("config", lambda row: str(row.choice.kernel.config) if row.choice.kernel else None),
+    Column[_Served]("passed_over", lambda row: " ".join(row.choice.passed_over) or None, terminal=False),
+)
+
+
+@click.command()
+@click.argument("what", metavar="STUDY|LAYER")
+@DATABASE
+@click.option("--device", help="By its dispatcher alone: cuda:N, host, null, or a part of a recorded device's name.")
+@format_options
+def choose(what: str, db: str, device: str | None, style: str | None) -> None:
+    """Which kernel the latest dispatcher of each device takes for a layer, tuned or not; nothing is run.
+
+    The layer may be one of a study file that was never tuned. `unsure`: it is unlike the layers that the dispatcher was
+    made from, so that the safe default comes first. Layers whose kernel is "to be tuned" are those that `autotune tune
+    STUDY --unserved` tunes.
+    """
+    from autotune.store import Store
+
+    with Store(db, create=False) as store:
+        info = None if device is None else named_device(store, device)
+        layers, dispatchers = named_layers(store, what), latest_dispatchers(store, info)
+    show(
+        [
+            _Served(name, layer, made, made.dispatcher.choose(layer.problem))
+            for name, layer in layers
+            for made in dispatchers
+        ],
+        _COLUMNS,
+        style,
+    )
+
+
+def latest_dispatchers(store: Store, info: DeviceInfo | None = None) -> Sequence[DispatcherRow]:
+    """Of each device, or of this one, the latest dispatcher that was made of all layers of its study.
+
+    Raises StoreError where there is none.
+    """
+    found: dict[tuple[str, str, int, int, int], DispatcherRow] = {}
+    for row in store.dispatchers():
+        if not row.held_out and (info is None or row.device.identity == info.identity):
+            found.setdefault(row.device.identity, row)
+    if not found:
+        on = f" on {info.name}" if info else ""
+        raise StoreError(
+            f"{store.path}: no dispatcher was made{on} of all layers of a study; run autotune dispatch first"
+        )
+    return list(found.values())
+
+
+def unserved(store: Store, layers: Sequence[Layer], info: DeviceInfo) -> tuple[Layer, ...]:
+    """The layers that no kernel of a device's latest dispatcher fits. Raises StoreError where it has none."""
+    (made,) = latest_dispatchers(store, info)
+    return tuple(layer for layer in layers if made.dispatcher.choose(layer.problem).kernel is None)

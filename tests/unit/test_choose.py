@@ -1,0 +1,64 @@
+"""`choose` and `tune --unserved`: what a stored dispatcher has for layers that were never tuned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .tiny import Command, Finished
+
+LAYER = '[[layer]]\nname = "{name}"\nn = {n}\nc = 2\nh = {h}\nw = 8\nk = {k}\nr = 3\ns = 3\n'
+TUNED = ("k4", 3, 9, 4), ("k32", 3, 9, 32)
+NEVER_TUNED = ("like", 5, 9, 4), ("huge", 2_000_000_000, 2000, 32)
+"""The second has more outputs than a kernel of the dispatcher counts."""
+ON_NULL = ("--device", "null", "--templates", "families")
+
+
+def study(name: str, family: str, *layers: tuple[str, int, int, int]) -> None:
+    """Write a study file."""
+    text = "".join(LAYER.format(name=layer, n=n, h=h, k=k) for layer, n, h, k in layers)
+    head = f'name = "{name}"\ntrials = 3\nwarm_start = false\ntemplates = ["{family}"]\n'
+    Path(f"{name}.toml").write_text(head + text)
+
+
+@pytest.fixture
+def dispatched(autotune: Command) -> Command:
+    """The command line in a folder with a dispatcher of two tuned layers, and a study of two others."""
+    study("tuned", "tiny", *TUNED)
+    study("new", "direct", *NEVER_TUNED)
+    assert autotune("tune", "tuned.toml", *ON_NULL).code == 0
+    done = autotune("dispatch", "tuned.toml", *ON_NULL, "--kernels", 1, "--trials", 3)
+    assert done.code == 0, done.err
+    return autotune
+
+
+def kernels(finished: Finished) -> dict[str, str]:
+    """Layer to the kernel that a `--json` answer names."""
+    assert finished.code == 0, finished.err
+    return {row["layer"]: row["kernel"] for row in json.loads(finished.out)}
+
+
+def test_layers_that_were_never_tuned_are_served_or_tuned_later(dispatched: Command) -> None:
+    asked = kernels(dispatched("choose", "new.toml", "--json"))
+    assert asked == {"new.like": "tiny_1", "new.huge": "to be tuned"}
+    assert kernels(dispatched("choose", "tuned.k32", "--json", "--device", "null")) == {"tuned.k32": "tiny_1"}
+    tuned = dispatched("tune", "new.toml", *ON_NULL, "--unserved", "--json")
+    assert "without a kernel: huge" in tuned.err
+    assert [row["layer"] for row in json.loads(tuned.out)] == ["new.huge"]
+    nothing = dispatched("tune", "tuned.toml", *ON_NULL, "--unserved", "--json")
+    assert "without a kernel: none" in nothing.err
+    assert json.loads(nothing.out) == []
+
+
+def test_without_a_dispatcher_of_all_layers_nothing_is_chosen(autotune: Command) -> None:
+    study("tuned", "tiny", *TUNED, ("n4", 4, 9, 4), ("n5", 5, 9, 4))
+    missing = autotune("tune", "tuned.toml", *ON_NULL, "--unserved")
+    assert "no dispatcher was made on null of all layers of a study; run autotune dispatch first" in missing.complaint
+    assert autotune("tune", "tuned.toml", *ON_NULL).code == 0
+    held_out = autotune("dispatch", "tuned.toml", *ON_NULL, "--trials", 3, "--holdout", 0)
+    assert held_out.code == 0, held_out.err
+    for words in (("choose", "tuned"), ("export", "tuned", "--dispatcher", "--out", "exported")):
+        assert "run autotune dispatch first" in autotune(*words).complaint
+    assert not Path("exported").exists()
