@@ -39,6 +39,8 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
         3, 3, 23, 21, 7, 3, 5, 2, 2, pad_h=1, pad_w=2, dtype="f16", layout="nhwc", epilogue="bias_relu"
     ),
     "bfloat_nhwc": Conv2dProblem(2, 12, 11, 10, 12, 3, 3, dtype="bf16", layout="nhwc", epilogue="bias"),
+    "half_single": Conv2dProblem(3, 1, 16, 22, 6, 3, 5, pad_h=1, pad_w=2, dtype="f16", epilogue="bias_relu"),
+    "bfloat_nhwc_single": Conv2dProblem(2, 1, 15, 18, 10, 7, 7, dtype="bf16", layout="nhwc", epilogue="bias"),
 }
 """Problems that no tile divides, with every feature a family may claim to support; the most different ones first."""
 

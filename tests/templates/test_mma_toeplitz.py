@@ -1,0 +1,34 @@
+"""Paths of `mma_toeplitz` that awkward problems do not take: long filter rows, runs of several maps, odd rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.problem import Conv2dProblem
+
+from .shipped_families import verify
+
+BASE: dict[str, int | str] = {"rows": 3, "bands": 1, "tiles": 1, "staging": 2, "slots": 2, "min_blocks": 1}
+LONG = Conv2dProblem(5, 1, 10, 20, 6, 3, 9, dtype="f16", epilogue="bias")
+"""Two units of taps a filter row, the second mostly padding; bands of 16-byte runs; a tile with two of four maps."""
+ODD = Conv2dProblem(5, 1, 9, 13, 3, 2, 4)
+"""Rows of an odd number of floats, filter rows of an even number of columns."""
+FOUR = Conv2dProblem(4, 1, 7, 8, 8, 3, 3, dtype="bf16")
+"""Of 30 outputs a map: only four maps together end at a multiple of 16 bytes."""
+TWO = Conv2dProblem(4, 1, 6, 8, 6, 1, 3, dtype="f16", epilogue="bias_relu")
+"""Runs of two maps, the last of which is alone in its tile."""
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (LONG, {"bands": 2}),
+        (ODD, {"rows": 4, "slots": 3}),
+        (FOUR, {"tiles": 2, "rows": 2}),
+        (TWO, {"tiles": 1, "rows": 4}),
+    ],
+)
+def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
+    verify("mma_toeplitz", problem, {**BASE, **values}, checked)
