@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from statistics import median
 
 import numpy as np
 import pytest
@@ -133,16 +134,18 @@ def test_sixteen_in_flight_do_not_crowd_together() -> None:
     assert np.mean(apart) >= 3.4  # 2.9 when configs in flight are not taken into account, 4.0 when they are
 
 
-def test_a_proposal_at_a_thousand_trials_takes_milliseconds() -> None:
-    """The bound is loose, for slow and busy machines; the measured figure stands in docs/search.md."""
+def test_a_proposal_at_a_thousand_trials_takes_less_than_20_ms() -> None:
+    """Of processor time, which a busy machine hardly stretches; the first proposal also looks at all trials."""
     recording = synthetic("stencil", "small")
     history = [recording.trial(n, recording.config(37 * n)) for n in range(1000)]
     search = Search([recording], sampler="default", seed=0, budget=2000, history=history)
     search.ask(1000)
-    started = time.process_time()
-    for number in range(1001, 1006):
+    seconds = []
+    for number in range(1001, 1010):
+        started = time.process_time()
         search.ask(number)
-    assert (time.process_time() - started) / 5 < 0.2
+        seconds.append(time.process_time() - started)
+    assert median(seconds) < 0.02
 
 
 def test_neighbours_are_the_rows_that_differ_in_one_or_two_values() -> None:
