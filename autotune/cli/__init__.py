@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import TextIO
 
 import click
@@ -75,10 +78,13 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line: exit 0, 1 for an AutotuneError (one line), 2 for wrong usage, 141 for a closed pipe."""
+    """Run the command line: exit 0, 1 for an AutotuneError (one line), 2 for wrong usage, 141 and 143 for the signals.
+
+    Those are of a closed pipe (SIGPIPE) and SIGTERM, numbered as a shell does.
+    """
     stdout = sys.stdout
     try:
-        with warnings.catch_warnings():
+        with _cleaning_up_on_sigterm(), warnings.catch_warnings():
             warnings.simplefilter("always", StoreWarning)
             warnings.showwarning = _note
             cli(prog_name="autotune")
@@ -87,8 +93,22 @@ def main() -> None:
         sys.exit(1)
     except SystemExit:
         if sys.stdout is not stdout:  # `autotune trials | head`: click silences it and exits with 1
-            sys.exit(128 + signal.SIGPIPE)  # as a shell says it of a program that the signal ended
+            sys.exit(128 + signal.SIGPIPE)
         raise
+
+
+@contextmanager
+def _cleaning_up_on_sigterm() -> Iterator[None]:
+    """End by an exception on SIGTERM, so that temporary folders go and workers end, instead of at once."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _note(

@@ -20,7 +20,7 @@ DIRECTORIES = click.option(
 _FAMILY_COLUMNS = (
     Column[KernelTemplate]("name", lambda family: family.name),
     Column[KernelTemplate]("summary", lambda family: family.summary),
-    Column[KernelTemplate]("supports", lambda family: family.supports.text),
+    Column[KernelTemplate]("supports", lambda family: family.supports.text, terminal=False),
     Column[KernelTemplate]("arch", lambda family: family.arch.text, terminal=False),
     Column[KernelTemplate]("accuracy", lambda family: family.accuracy.text, terminal=False),
     Column[KernelTemplate]("params", lambda family: len(family.params)),
