@@ -18,6 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .arrays import torch_stream
 from .library import Handle, Library, Problem, find_library
 from .torch_layers import DTYPES, TrainingMode
 
@@ -53,7 +54,7 @@ class Cuda:
         return torch.cuda.device(device)
 
     def stream(self, device: torch.device) -> int:
-        return int(torch.cuda.current_stream(device).cuda_stream)
+        return torch_stream(device)
 
     def synchronize(self, device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()

@@ -77,6 +77,9 @@ def export(
         made = _dispatcher(store, asked(what), db, kind=kind, gpu=gpu) if dispatcher else None
         if made is None:
             rows = _best(store, asked(what), kind=kind, gpu=gpu, accuracy=accuracy)
+            missing = sorted({row.name for row in store.layers(asked(what))} - {row.name for row in rows})
+            if rows and missing:
+                click.echo(f"left out, without such a kernel in {db}: {', '.join(missing)}", err=True)
         else:
             rows = list(_dispatched(store, made))
         if not rows:
@@ -108,7 +111,8 @@ def _best(
         gpus = devices_named(gpu, gpus)
     if len(gpus) > 1 or (gpu is not None and not gpus):
         names = ", ".join(dict.fromkeys(row.row.device.name for row in rows if row.row.device.kind == "cuda")) or "none"
-        raise StoreError(f"{what}: expected kernels of one GPU; the database has {names}: name it with --gpu")
+        why = "expected kernels of one GPU" if gpus else f"no kernel of a GPU named {gpu!r}"
+        raise StoreError(f"{what}: {why}; the database has {names}{': name it with --gpu' if gpus else ''}")
     on_gpu = {row.name for row in rows if row.row.device in gpus}
     rows = tuple(row for row in rows if row.row.device in gpus or (not gpu and row.name not in on_gpu))
     files: dict[str, BestRow] = {}

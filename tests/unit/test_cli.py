@@ -276,6 +276,17 @@ def test_export_writes_each_layers_kernel_with_its_provenance(folder: Path, fill
     assert (folder / again.out.strip()).read_text() == text
 
 
+def test_layers_without_a_kernel_are_named_by_an_export(folder: Path, autotune: Command) -> None:
+    text = (folder / "small.toml").read_text()
+    second = text[text.index("[[layer]]") :].replace("one", "two").replace("k = 4", "k = 5")
+    (folder / "small.toml").write_text(text + second)
+    half = autotune("tune", "small.toml", "--templates", "families", "--device", "null", "--layer", "one")
+    assert half.code == 0, half.err
+    finished = autotune("export", "small", "--out", "out", "--no-proof")
+    assert (finished.code, finished.out) == (0, "out/small.one.null.cu\n")
+    assert "left out, without such a kernel in autotune.db: small.two" in finished.err
+
+
 @pytest.mark.cxx
 def test_exported_folder_proves_itself(folder: Path, filled: Path, autotune: Command) -> None:
     out = "the $HOME of 'my' kernels"
@@ -316,7 +327,7 @@ def test_architectures_that_are_none(archs: str, folder: Path, filled: Path, aut
 
 def test_export_of_a_gpu_that_has_no_kernels(folder: Path, filled: Path, autotune: Command) -> None:
     complaint = autotune("export", "small", "--out", "out", "--gpu", "H200").complaint
-    assert complaint == "small: expected kernels of one GPU; the database has none: name it with --gpu"
+    assert complaint == "small: no kernel of a GPU named 'H200'; the database has none"
     assert not (folder / "out").exists()
 
 
