@@ -237,6 +237,9 @@ def changed(library: str, how: str) -> float:
         made, other = pickle.loads(pickle.dumps(made)), network
     elif how == "copied":
         made, other = copy.deepcopy(made), network
+    elif how == "cast":
+        other = copy.deepcopy(network).double()
+        return difference(made.double(), other, images(4).double())
     return difference(made, other, images(4))
 
 

@@ -29,7 +29,8 @@ class TunedConv2d(nn.Conv2d):
     """A convolution that runs a library's kernel on images of the shape it was made for, any number of them.
 
     It has the parameters of the `nn.Conv2d` that it replaces, under the same names. Images of another shape or on
-    another type of device go through PyTorch's convolution. A change of the parameters in place, or by
+    another type of device go through PyTorch's convolution, and so do all once the filters were cast to another dtype
+    (`network.half()`). A change of the parameters in place, or by
     `load_state_dict`, is noticed; one through `.data` is not.
     """
 
@@ -39,7 +40,7 @@ class TunedConv2d(nn.Conv2d):
         super().__init__(*sizes, conv.groups, bias=conv.bias is not None, device="meta")
         self.weight, self.bias = conv.weight, conv.bias
         self.problem = problem
-        self._x_sizes = (problem.c, problem.h, problem.w)
+        self._x_sizes, self._dtype = (problem.c, problem.h, problem.w), conv.weight.dtype
         self._relu = problem.epilogue == "bias_relu"
         self._arguments = (
             *(conv.stride, (problem.pad_h, problem.pad_w), conv.dilation, conv.groups),
@@ -49,8 +50,9 @@ class TunedConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """y [N, K, P, Q] of x [N, C, H, W]."""
-        if x.shape[1:] == self._x_sizes and runtime_of(x.device) is not None:
-            tuned: Tensor = OPERATOR(x, self.weight, self.bias, *self._arguments)
+        weight = self.weight
+        if x.shape[1:] == self._x_sizes and weight.dtype == self._dtype and runtime_of(x.device) is not None:
+            tuned: Tensor = OPERATOR(x, weight, self.bias, *self._arguments)
             return tuned
         y = super().forward(x)
         return torch.relu(y) if self._relu else y

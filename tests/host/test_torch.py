@@ -142,7 +142,7 @@ def test_autocast_keeps_the_kernels_dtype(on_cpu: OnHostDriver) -> None:
     assert difference < CLOSE
 
 
-@pytest.mark.parametrize("how", ["in place", "bias alone", "loaded", "assigned", "pickled", "copied"])
+@pytest.mark.parametrize("how", ["in place", "bias alone", "loaded", "assigned", "pickled", "copied", "cast"])
 def test_filters_are_those_of_now(how: str, on_cpu: OnHostDriver) -> None:
     assert on_cpu(networks.changed, how) < CLOSE
 
