@@ -77,15 +77,15 @@ def export(
         made = _dispatcher(store, asked(what), db, kind=kind, gpu=gpu) if dispatcher else None
         if made is None:
             rows = _best(store, asked(what), kind=kind, gpu=gpu, accuracy=accuracy)
-            missing = sorted({row.name for row in store.layers(asked(what))} - {row.name for row in rows})
-            if rows and missing:
-                click.echo(f"left out, without such a kernel in {db}: {', '.join(missing)}", err=True)
         else:
             rows = list(_dispatched(store, made))
         if not rows:
             raise StoreError(f"{db}: no correct trial of {what} to export; run autotune tune first")
         kernels = [_chosen(store, row, db) for row in rows]
         exported = export_library(kernels, out, archs or (), dispatcher=made.dispatcher if made else None)
+        missing = {row.name for row in store.layers(asked(what))} - {row.name for row in rows}
+        if made is None and missing:
+            click.echo(f"left out, without such a kernel in {db}: {', '.join(sorted(missing))}", err=True)
         noise = {
             row.row.policy: floor.noise_fraction
             for row in rows
