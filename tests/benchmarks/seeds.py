@@ -33,6 +33,7 @@ class Winner:
     seed: int
     trial: Trial
     source: KernelSource
+    evaluated: int
     seconds: float
     gain: float | None
     """finals time of the search's fastest over the winner's, where the finals chose another kernel"""
@@ -55,7 +56,7 @@ def tuned(study: Study, layer: Layer, evaluator: DeviceEvaluator, finals_s: floa
             gain = in_finals[ranked.id] / result.finals.timing.median_us
         source = store.source(result.best.source_hash or "")
         assert source is not None
-        return Winner(study.seed, result.best, source, seconds, gain)
+        return Winner(study.seed, result.best, source, result.evaluated, seconds, gain)
 
 
 def main() -> None:
@@ -64,10 +65,12 @@ def main() -> None:
     parser.add_argument("study")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--seconds", type=float, help="of each seed's search, when its trials are not done by then")
     parser.add_argument("--finals-s", type=float, default=4.0)
     parser.add_argument("--device", default="cuda:0")
     arguments = parser.parse_args()
-    study = replace(load_study(find_study(arguments.study)), trials=arguments.trials)
+    study = load_study(find_study(arguments.study))
+    study = replace(study, trials=arguments.trials, time_budget_s=arguments.seconds)
     for layer in study.layers:
         evaluator = DeviceEvaluator([arguments.device], jobs_default())
         winners = [
@@ -86,7 +89,7 @@ def main() -> None:
             print(
                 f"{layer.name} seed {winner.seed}: {timing.median_us:.1f} us, "
                 f"{timing.median_us / fastest.median_us:.4f} of the fastest, "
-                f"found in {winner.seconds:.1f} s{moved}; {winner.trial.config}"
+                f"{winner.evaluated} evaluations in {winner.seconds:.1f} s{moved}; {winner.trial.config}"
             )
         spread = max(timing.median_us for timing in own) / fastest.median_us - 1
         gains = [winner.gain - 1 for winner in winners if winner.gain]
