@@ -118,7 +118,7 @@ class Conv2dProblem:
 
     def names(self) -> dict[str, int | str]:
         """The names that template expressions see: every field, and p and q."""
-        return {**dataclasses.asdict(self), "p": self.p, "q": self.q}
+        return {**{name: getattr(self, name) for name in _FIELDS}, "p": self.p, "q": self.q}
 
     def with_n(self, n: int) -> Conv2dProblem:
         """The same layer shape at another batch size."""
@@ -139,6 +139,7 @@ class Conv2dProblem:
         return text if self.epilogue == "none" else f"{text} {self.epilogue}"
 
 
+_FIELDS = tuple(field.name for field in dataclasses.fields(Conv2dProblem))
 SIZE_NAMES = tuple(field.name for field in dataclasses.fields(Conv2dProblem) if field.type == "int")
 
 

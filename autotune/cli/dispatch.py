@@ -103,7 +103,7 @@ _KERNELS = (
 @DATABASE
 @DIRECTORIES
 @click.option(
-    "--kernels", type=click.IntRange(1, 64), default=16, show_default=True, help="At most, beside the safe default."
+    "--kernels", type=click.IntRange(1, 64), default=24, show_default=True, help="At most, beside the safe default."
 )
 @click.option(
     "--trials", type=click.IntRange(min=1), default=60, show_default=True, help="Rules that the search proposes."
@@ -181,7 +181,10 @@ def _show_all(built: Built, out: Path | None) -> None:
     click.echo("The rule:")
     for line in built.dispatcher.words():
         click.echo(f"  {line}")
-    click.echo("  A kernel that may not serve a layer is passed over for the next one, in the order of this table.")
+    click.echo("  The fastest on such layers stand first; of those that may serve a layer, the one that is taken")
+    click.echo(
+        "  has the least time of these layers after what of the device idles. The others follow as in this table."
+    )
     _show(built, "kernels", None)
     for one in built.flat:
         click.echo(
@@ -203,7 +206,7 @@ def _show_all(built: Built, out: Path | None) -> None:
     how = "its C++ agrees on the device" if built.compiled else "its C++ was not compiled: nothing runs on this device"
     click.echo(
         f"{built.configs} configs, {built.measured} cells measured now, {built.evaluated} rules tried now; {how}; "
-        f"rules within {built.noise:.1%} of the layers' time count as equals"
+        f"rules within {built.within_us:.3g} us of all layers' time count as equals"
     )
     if out is not None:
         click.echo(str(out))

@@ -21,6 +21,7 @@ from autotune.dispatch.plan import (
     left_out,
     make,
     nearest,
+    noise_us,
     others,
     regrets,
     single_best,
@@ -69,7 +70,8 @@ class Built:
     """its C++"""
     compiled: bool
     """whether its C++ was asked on the device"""
-    noise: float
+    within_us: float
+    """what two rules may differ by and count as equals, weighted"""
     configs: int
     measured: int
     """cells of the matrix that were measured by this run"""
@@ -107,7 +109,8 @@ def build(run: Run, template: DispatchTemplate, *, kernels: int, trials: int, ho
     )
     line = RuleLine(run, template, matrix, rows, plan, scope)
     tried = line.run(trials, named_rules(study, matrix, plan))
-    final = line.decide(tried, noise)
+    within_us = noise_us(matrix, rows, noise)
+    final = line.decide(tried, within_us)
     decided = replace(plan, rule=final.rule)
     dispatcher = line.dispatcher(final.rule)
     dispatched = (
@@ -123,7 +126,7 @@ def build(run: Run, template: DispatchTemplate, *, kernels: int, trials: int, ho
         tried=tuple(sorted(tried, key=lambda one: (one.outcome != Outcome.CORRECT, one.total_us, leaves(one.rule)))),
         text=render_dispatch(template, dispatcher, found),
         compiled=line.compiles,
-        noise=noise,
+        within_us=within_us,
         configs=len(matrix.configs),
         measured=measured,
         evaluated=line.evaluated,
@@ -164,7 +167,6 @@ def _dispatched(
     names = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
     unsure = unsure_rows(matrix, rows, plan)
     seen = [others(made_of, row) for row in rows]
-    singles = [served(matrix, (single_best(matrix, known), matrix.default)).tolist() for known in seen]
     singles = [served(matrix, (single_best(matrix, known), matrix.default)) for known in seen]
     columns = (
         serving,

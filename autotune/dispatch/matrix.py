@@ -80,14 +80,14 @@ class _Row:
         """The time of the layer's own best kernel."""
         return next(iter(self.own.values()))
 
-    def may_serve(self, config: Config) -> bool:
-        """Whether a config breaks no rule on this layer."""
+    def room(self, config: Config) -> int:
+        """The outputs that there is room for in the time that a config takes; 0 where it breaks a rule."""
         bound = self.bounds[config.template]
         try:
-            bound.check(config)
+            names = bound.check(config)
         except (Rejected, StudyError):  # a StudyError: the family has other parameters by now
-            return False
-        return bound.supported
+            return 0
+        return bound.bind(bound.template.room).integer(names) if bound.supported else 0
 
 
 def default_config(template: KernelTemplate) -> Config:
@@ -105,21 +105,21 @@ def build_matrix(
     records = [TemplateRecord(one.name, one.hash, one.header) for one in run.templates.values()]
     rows = [_row(run, key, layer, records) for layer in layers]
     default = default_config(run.templates[SAFE])
-    served: dict[Config, tuple[bool, ...]] = {}
+    rooms: dict[Config, tuple[int, ...]] = {}
 
-    def serving(config: Config) -> tuple[bool, ...]:
-        if config not in served:
-            served[config] = tuple(row.may_serve(config) for row in rows)
-        return served[config]
+    def room(config: Config) -> tuple[int, ...]:
+        if config not in rooms:
+            rooms[config] = tuple(row.room(config) for row in rows)
+        return rooms[config]
 
-    leaders = [_leaders(row, lambda config: sum(serving(config))) for row in rows]
+    leaders = [_leaders(row, lambda config: sum(map(bool, room(config)))) for row in rows]
     techniques = _techniques(run.study, rows)
     configs = tuple(dict.fromkeys([default, *(config for few in leaders for config in few), *techniques.values()]))
     measured = 0
     for number, row in enumerate(rows):
         if run.stopping():
             break
-        wanted = [config for config in configs if config not in row.times_us and serving(config)[number]]
+        wanted = [config for config in configs if config not in row.times_us and room(config)[number]]
         if row.listed is not None:
             wanted = [config for config in wanted if config in row.listed]
         measured += _measure(run, row, wanted)
@@ -127,7 +127,7 @@ def build_matrix(
     failed = np.zeros(times.shape, dtype=np.bool_)
     for number, row in enumerate(rows):
         for position, config in enumerate(configs):
-            if serving(config)[number]:
+            if room(config)[number]:
                 time_us = row.times_us.get(config)
                 failed[number, position] = time_us is None
                 times[number, position] = np.inf if time_us is None else time_us
@@ -137,6 +137,7 @@ def build_matrix(
         configs=configs,
         times_us=times,
         failed=failed,
+        room=np.array([room(config) for config in configs], dtype=np.int64).T,
         best_us=np.array([row.best_us for row in rows]),
         leaders=tuple(tuple(positions[config] for config in few) for few in leaders),
         default=0,

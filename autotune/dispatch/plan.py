@@ -19,12 +19,14 @@ from autotune.dispatch.portfolio import (
     Ints,
     Matrix,
     candidates,
-    heard,
+    expected,
     lost_us,
+    measured,
+    near,
     portfolio,
     served,
 )
-from autotune.dispatch.thresholds import Costs, best_rule
+from autotune.dispatch.thresholds import Costs, best_rule, taken
 from autotune.dispatcher.dispatcher import DEFAULT, UNSURE, Leaf, Property, Rule, Split
 from autotune.dispatcher.source import Flat, PropertyTemplate
 from autotune.tuning.nearness import layer_distance
@@ -53,7 +55,7 @@ class Making:
     kernels: int
     """in the portfolio at most, beside the default"""
     noise: float
-    """the fraction of the set's time within which rules count as equals"""
+    """of a layer's time, as a fraction of it"""
     wanted: tuple[int, ...] = ()
     """configs that are in the portfolio whatever they gain"""
 
@@ -66,8 +68,12 @@ def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
     columns = matrix.values[list(rows)].T.tolist()
     properties = tuple(item.around(column) for item, column in zip(making.properties, columns, strict=True))
     plan = Plan(kernels, names, properties, UNSURE)
-    total = float(matrix.weights[list(rows)] @ matrix.best_us[list(rows)])
-    return replace(plan, rule=best_rule(costs_of(matrix, rows, plan), making.noise * total))
+    return replace(plan, rule=best_rule(costs_of(matrix, rows, plan), noise_us(matrix, rows, making.noise)))
+
+
+def noise_us(matrix: Matrix, rows: Sequence[int], noise: float) -> float:
+    """Weighted microseconds within which two rules count as equals: the noise of a sum of layers, each with its own."""
+    return noise * float(np.linalg.norm(matrix.weights[list(rows)] * matrix.best_us[list(rows)]))
 
 
 def kernel_names(matrix: Matrix, kernels: Sequence[int]) -> tuple[str, ...]:
@@ -84,16 +90,19 @@ def kernel_names(matrix: Matrix, kernels: Sequence[int]) -> tuple[str, ...]:
 def costs_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Costs:
     """What rules for a plan's kernels cost some layers."""
     here, columns = np.array(rows, dtype=np.int64), np.array([*plan.kernels, matrix.default], dtype=np.int64)
+    cells = np.ix_(here, columns)
     weights, best = matrix.weights[here], matrix.best_us[here]
-    said, evidence = heard(matrix, np.eye(len(matrix.layers))[here], columns)
+    logs = expected(matrix, near(matrix, rows), columns.tolist())
+    regrets = np.expm1((measured(matrix)[cells] + logs + matrix.idling[cells]) / 2)
+    lost = (weights * best)[:, None] * regrets
     return Costs(
         properties=tuple(item.name for item in plan.properties),
         values=matrix.values[here],
         kernels=plan.names,
-        lost_us=weights[:, None] * (matrix.times_us[np.ix_(here, columns)] - best[:, None]),
+        lost_us=np.where(np.isfinite(matrix.times_us[cells]), lost, np.inf),
         nothing_us=weights * NOTHING_FITS * best,
-        said=said,
-        evidence=evidence,
+        expected=logs,
+        room=matrix.room[cells],
     )
 
 
@@ -107,7 +116,7 @@ def unsure_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, 
 
 def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
     """The config that serves each of some layers; -1 where nothing fits."""
-    columns = dict(zip(plan.names, (*plan.kernels, matrix.default), strict=True))
+    columns = (*plan.kernels, matrix.default)
     names = [item.name for item in plan.properties]
     unsure = unsure_rows(matrix, rows, plan)
     found = []
@@ -115,8 +124,9 @@ def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
         rule: Rule = UNSURE if unsure[at] else plan.rule
         while isinstance(rule, Split):
             rule = rule.below if matrix.values[row, names.index(rule.property)] < rule.threshold else rule.above
-        order = [columns[name] for name in dict.fromkeys([*rule.kernels, *plan.names])]
-        found.append(next((config for config in order if np.isfinite(matrix.times_us[row, config])), -1))
+        cells = np.ix_([row], columns)
+        (position,) = taken(rule, plan.names, np.isfinite(matrix.times_us[cells]), matrix.room[cells]).tolist()
+        found.append(columns[position] if position >= 0 else -1)
     return tuple(found)
 
 

@@ -27,6 +27,9 @@ PRIOR = 0.4
 """Log regret that is expected of a config of which nothing is known."""
 PRIOR_WEIGHT = 0.05
 """How much that counts, as a share of what a layer says of itself."""
+IDLING = 0.5
+"""Power of the room that a kernel takes which its time grows as: where half of the device idles, what is busy runs
+faster. Of the strips of `dispatch-40` on an H200 it is 0.6."""
 NOTHING_FITS = 10.0
 """Regret that a layer counts with when no kernel may serve it: it is left to be tuned."""
 
@@ -41,6 +44,8 @@ class Matrix:
     """[layers, configs]; infinite where a config may not serve a layer, or fails on it"""
     failed: Bools
     """[layers, configs]; where a config may serve a layer by its predicate, and is not correct"""
+    room: Ints
+    """[layers, configs]; outputs that there is room for in the time that a config takes; 0 where it may not serve"""
     best_us: Floats
     """[layers]; of the layer's own best kernel"""
     leaders: tuple[tuple[int, ...], ...]
@@ -67,6 +72,13 @@ class Matrix:
         regrets: Floats = self.times_us / self.best_us[:, None] - 1
         return regrets
 
+    @property
+    def idling(self) -> Floats:
+        """[layers, configs]; log of what the part of the device that idles adds to a config's time."""
+        outputs = np.array([[layer.problem.y_elements] for layer in self.layers])
+        logs: Floats = IDLING * np.log(np.maximum(self.room, outputs) / outputs)
+        return logs
+
 
 def candidates(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
     """The configs that a portfolio for these layers may have: their own best few, without what fails on any of them.
@@ -77,18 +89,30 @@ def candidates(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
     return tuple(config for config in suggested if not matrix.failed[list(rows), config].any())
 
 
-def heard(matrix: Matrix, weights: Floats, of: Ints) -> tuple[Floats, Floats]:
-    """What layers, weighted [..., layers], and like configs say of configs: [..., of] log regrets, and how much."""
-    serves = np.isfinite(matrix.regrets)
-    logs = np.where(serves, np.log1p(np.clip(np.where(serves, matrix.regrets, 0.0), LEAST_REGRET, MOST_REGRET)), 0.0)
-    alike = matrix.likeness[of].T
-    return weights @ logs @ alike, weights @ serves.astype(np.float64) @ alike
-
-
-def expected(said: Floats, evidence: Floats) -> Floats:
-    """Log regrets to expect, of what was heard; PRIOR where little was."""
-    logs: Floats = (said + PRIOR_WEIGHT * PRIOR) / (evidence + PRIOR_WEIGHT)
+def measured(matrix: Matrix) -> Floats:
+    """[layers, configs]; log regrets, 0 where a config may not serve a layer."""
+    regrets = np.where(np.isfinite(matrix.regrets), matrix.regrets, 0.0)
+    logs: Floats = np.log1p(np.clip(regrets, LEAST_REGRET, MOST_REGRET))
     return logs
+
+
+def expected(matrix: Matrix, weights: Floats, of: Sequence[int]) -> Floats:
+    """[..., of]; log regrets to expect of configs where nothing idles, PRIOR where little is known.
+
+    They are what layers, weighted [..., layers], say of these configs and of those like them.
+    """
+    serves = np.isfinite(matrix.regrets).astype(np.float64)
+    alike = matrix.likeness[list(of)].T
+    said = weights @ (serves * (measured(matrix) - matrix.idling)) @ alike
+    logs: Floats = (said + PRIOR_WEIGHT * PRIOR) / (weights @ serves @ alike + PRIOR_WEIGHT)
+    return logs
+
+
+def near(matrix: Matrix, rows: Sequence[int]) -> Floats:
+    """[rows, layers]; how much each of these layers says of each: the nearer the more, and the others nothing."""
+    weights = np.zeros((len(rows), len(matrix.layers)))
+    weights[:, list(rows)] = matrix.nearness[np.ix_(list(rows), list(rows))]
+    return weights
 
 
 def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]:
@@ -96,18 +120,18 @@ def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]
 
     Each is the one that takes away the most weighted regret of the layers, if each layer had the best of those chosen
     that may serve it. A config's regret on a layer is taken to lie halfway between what was measured and what the other
-    layers, the nearer the more, and like configs lead to expect: what was measured alone says little of layers to come.
+    layers, the nearer the more, like configs and what idles lead to expect: what was measured alone says little of
+    layers to come.
     Regrets count by their logarithm, so that no single layer decides.
     """
     offered = np.array(candidates(matrix, rows), dtype=np.int64)
     if not len(offered):
         return ()
     here = np.array(rows, dtype=np.int64)
-    near = np.zeros((len(here), len(matrix.layers)))
-    near[:, here] = matrix.nearness[np.ix_(here, here)] * (1 - np.eye(len(here)))
-    measured = np.log1p(np.clip(matrix.regrets[np.ix_(here, offered)], LEAST_REGRET, MOST_REGRET))
-    cost = (measured + expected(*heard(matrix, near, offered))) / 2
-    cost[~np.isfinite(matrix.regrets[np.ix_(here, offered)])] = np.inf
+    cells = np.ix_(here, offered)
+    of_others = near(matrix, rows) * (1 - np.eye(len(matrix.layers)))[here]
+    cost = (measured(matrix)[cells] + expected(matrix, of_others, offered.tolist()) + matrix.idling[cells]) / 2
+    cost[~np.isfinite(matrix.regrets[cells])] = np.inf
     having = np.log1p(np.minimum(matrix.regrets[here, matrix.default], NOTHING_FITS))
     weights = matrix.weights[here]
     chosen: list[int] = []

@@ -119,8 +119,8 @@ class RuleLine:
             if one.point is not None:
                 search.tell(_told(*one.point, tried[one.rule]))
 
-    def decide(self, tried: Sequence[Tried], noise: float) -> Tried:
-        """The simplest of the correct rules that are as fast as the fastest, within noise of the set's time.
+    def decide(self, tried: Sequence[Tried], within_us: float) -> Tried:
+        """The simplest of the correct rules that lose no more than `within_us` over the best of them.
 
         Raises StudyError when none is correct.
         """
@@ -131,8 +131,7 @@ class RuleLine:
                 f"{self.run_of.study.path or self.run_of.study.name}: no dispatcher is correct: "
                 f"{trial.outcome} {trial.reason}: {trial.message}"
             )
-        best = float(self.matrix.weights[self.rows] @ self.matrix.best_us[self.rows])
-        return correct[simplest(self.costs, list(correct), noise * best)]
+        return correct[simplest(self.costs, list(correct), within_us)]
 
     def _kernels(self) -> tuple[PortfolioKernel, ...]:
         """The plan's kernels and the default, each with its predicate."""

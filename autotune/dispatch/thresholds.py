@@ -3,8 +3,8 @@
 What is counted is time, each layer's weighted by how often the network runs it, and never the layers that are given
 another kernel than their best: a threshold does not move for two kernels that are as fast as each other.
 
-At each end of a rule the kernels are tried in an order: first what is expected to lose least on layers like those that
-end there, by what these and like configs say.
+At each end of a rule a kernel has a pace: the time to expect of it on the layers that end there, by what these, the
+layers near them and like configs say, where nothing of the device idles. What idles is known of any layer.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from autotune.dispatch.portfolio import Floats, Ints, expected
+from autotune.dispatch.portfolio import Bools, Floats, Ints
 from autotune.dispatcher.dispatcher import Leaf, Rule, Split, leaves
 
 DEPTH = 3
 """Thresholds in a row, at most."""
-SHARE = 10
+SHARE = 20
 """Each side of a threshold has at least one in so many of the layers, rounded down."""
+UNIT = 1000
+"""Pace, before it is squared, of a kernel that takes as long as a layer's best."""
+_LAST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -34,39 +37,39 @@ class Costs:
     """[layers, properties]"""
     kernels: tuple[str, ...]
     lost_us: Floats
-    """[layers, kernels]; weighted, when the kernel serves the layer; infinite where it may not"""
+    """[layers, kernels]; weighted, when the kernel serves the layer, halfway between what was measured and what is
+    expected; infinite where it may not"""
     nothing_us: Floats
     """[layers]; the same when nothing does"""
-    said: Floats
-    """[layers, kernels]; what each layer says of each kernel and those like it: log regrets"""
-    evidence: Floats
-    """[layers, kernels]; how much it says"""
+    expected: Floats
+    """[layers, kernels]; log regrets, where nothing idles"""
+    room: Ints
+    """[layers, kernels]; as in the matrix"""
 
     def leaf(self, first: str | None = None) -> Leaf:
-        """The kernels in the order for these layers, another one first if asked for."""
-        order = np.argsort(expected(self.said.sum(axis=0), self.evidence.sum(axis=0)), kind="stable")
-        names = [self.kernels[position] for position in order]
-        return Leaf(tuple(dict.fromkeys([*([first] if first else []), *names])))
+        """The kernels with their paces for these layers, the least first; another one before all if asked for."""
+        squares = np.rint((UNIT * np.exp(self.expected.mean(axis=0))) ** 2).astype(np.int64).tolist()
+        paces = dict(zip(self.kernels, squares, strict=True)) | ({first: 0} if first else {})
+        kernels = sorted(paces, key=lambda name: paces[name])
+        return Leaf(tuple(kernels), tuple(paces[name] for name in kernels))
 
     def of(self, rule: Rule) -> float:
         """Weighted microseconds that a rule loses."""
         if isinstance(rule, Leaf):
-            order = [self.kernels.index(name) for name in rule.kernels]
-            lost = self.lost_us[:, order]
-            fits = np.isfinite(lost)
-            first = lost[np.arange(len(lost)), np.argmax(fits, axis=1)]
-            return float(np.where(fits.any(axis=1), first, self.nothing_us).sum())
+            serving = taken(rule, self.kernels, np.isfinite(self.lost_us), self.room)
+            lost = self.lost_us[np.arange(len(serving)), serving]
+            return float(np.where(serving < 0, self.nothing_us, lost).sum())
         below = self.below(rule.property, rule.threshold)
         return self.part(below).of(rule.below) + self.part(~below).of(rule.above)
 
-    def below(self, name: str, threshold: int) -> np.typing.NDArray[np.bool_]:
+    def below(self, name: str, threshold: int) -> Bools:
         """[layers]; which lie below a threshold."""
-        found: np.typing.NDArray[np.bool_] = self.values[:, self.properties.index(name)] < threshold
+        found: Bools = self.values[:, self.properties.index(name)] < threshold
         return found
 
-    def part(self, rows: np.typing.NDArray[np.bool_]) -> Costs:
+    def part(self, rows: Bools) -> Costs:
         """The same of some of the layers."""
-        names = ("values", "lost_us", "nothing_us", "said", "evidence")
+        names = ("values", "lost_us", "nothing_us", "expected", "room")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def gaps(self) -> Iterator[tuple[str, int]]:
@@ -74,6 +77,21 @@ class Costs:
         for position, name in enumerate(self.properties):
             for low, high in pairwise(np.unique(self.values[:, position]).tolist()):
                 yield name, between(low, high)
+
+
+def taken(leaf: Leaf, kernels: Sequence[str], fits: Bools, room: Ints) -> Ints:
+    """[layers]; the position of the kernel that an end of a rule takes for each; -1: none fits.
+
+    `fits` and `room` are [layers, kernels]. The same as `Dispatcher.choose` says, of layers that were measured.
+    """
+    order = [kernels.index(name) for name in dict.fromkeys([*leaf.kernels, *kernels])]
+    squares = np.zeros((len(fits), len(order)), dtype=np.int64)
+    if leaf.paces:
+        squares[:] = _LAST - 1
+        squares[:, : len(leaf.paces)] = np.array(leaf.paces) * room[:, order[: len(leaf.paces)]]
+    first = np.argmin(np.where(fits[:, order], squares, _LAST), axis=1)
+    found: Ints = np.where(fits.any(axis=1), np.array(order)[first], -1)
+    return found
 
 
 def between(low: int, high: int) -> int:

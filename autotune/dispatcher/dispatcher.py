@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
-from autotune.dispatcher.predicate import Predicate, Step
+from autotune.dispatcher.predicate import ALL_BUSY, Predicate, Step
 from autotune.errors import StudyError
 from autotune.family.expression import Bound, Expression
 from autotune.problem import Conv2dProblem
@@ -61,9 +61,15 @@ class PortfolioKernel:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Where a rule ends: the kernels that come first, in order; DEFAULT first where the rule is unsure."""
+    """Where a rule ends: the kernels that come first; DEFAULT first where the rule is unsure.
+
+    Without paces they are tried in order. With paces, of those that may serve a problem the one comes first whose pace
+    times room is least: a kernel's time grows with what idles, about as the square root of the room that it takes.
+    """
 
     kernels: tuple[str, ...]
+    paces: tuple[int, ...] = ()
+    """of each kernel, squared: the time to expect where nothing idles, 1000 for a layer's best; 0 is always first"""
 
 
 UNSURE = Leaf((DEFAULT,))
@@ -116,6 +122,9 @@ class Dispatcher:
             known = {kernel.name for kernel in self.all_kernels}
             if not rule.kernels:
                 raise StudyError("dispatcher: its rule ends without a kernel")
+            if rule.paces and len(rule.paces) != len(rule.kernels):
+                counts = f"{len(rule.paces)} paces for {len(rule.kernels)} kernels"
+                raise StudyError(f"dispatcher: its rule has {counts}; give one for each")
             for name in rule.kernels:
                 if name not in known:
                     raise StudyError(f"dispatcher: its rule names the kernel {name!r}, which it does not have")
@@ -138,14 +147,17 @@ class Dispatcher:
 
     def choose(self, problem: Conv2dProblem) -> Choice:
         """The kernel that serves a problem."""
-        order = self.order(UNSURE if self.is_unsure(problem) else self.leaf(problem))
+        leaf = UNSURE if self.is_unsure(problem) else self.leaf(problem)
+        order = self.order(leaf)
         unsure = order[0].name == DEFAULT
-        passed_over: list[str] = []
-        for kernel in order:
-            if kernel.predicate.holds(problem):
-                return Choice(kernel, unsure, tuple(passed_over))
-            passed_over.append(kernel.name)
-        return Choice(None, unsure, tuple(passed_over))
+        paces = dict(zip(leaf.kernels, leaf.paces, strict=False))
+        fitting = [kernel for kernel in order if kernel.predicate.holds(problem)]
+        paced = [kernel for kernel in fitting if kernel.name in paces]
+        kernel = fitting[0] if fitting else None
+        if paced:
+            kernel = min(paced, key=lambda one: paces[one.name] * one.predicate.room_for(problem))
+        before = order if kernel is None else order[: order.index(kernel)]
+        return Choice(kernel, unsure, tuple(one.name for one in before if one not in fitting))
 
     def order(self, leaf: Leaf) -> tuple[PortfolioKernel, ...]:
         """All kernels in the order in which they are tried at an end of the rule."""
@@ -212,13 +224,13 @@ class Dispatcher:
 
 
 def rule_of(params: Mapping[str, Value], prefix: str = "") -> Rule:
-    """The rule that parameters describe: `property`, `threshold` and `kernels`, prefixed for the nodes beneath.
+    """The rule that parameters describe: `property`, `threshold`, `kernels`, `paces`, prefixed for the nodes beneath.
 
     Raises StudyError where one is missing.
     """
     kernels = params.get(f"{prefix}kernels")
     if isinstance(kernels, str):
-        return Leaf(tuple(kernels.split()))
+        return Leaf(tuple(kernels.split()), tuple(map(int, str(params.get(f"{prefix}paces", "")).split())))
     name, threshold = params.get(f"{prefix}property"), params.get(f"{prefix}threshold")
     if not isinstance(name, str) or not isinstance(threshold, int):
         raise StudyError(f"dispatcher: its rule lacks {prefix}kernels, or {prefix}property and {prefix}threshold")
@@ -243,6 +255,8 @@ def _listed(leaf: Leaf) -> str:
 def _params(rule: Rule, prefix: str) -> Iterator[tuple[str, Value]]:
     if isinstance(rule, Leaf):
         yield f"{prefix}kernels", " ".join(rule.kernels)
+        if rule.paces:
+            yield f"{prefix}paces", " ".join(map(str, rule.paces))
         return
     yield f"{prefix}property", rule.property
     yield f"{prefix}threshold", rule.threshold
@@ -274,14 +288,19 @@ def _kernel_json(kernel: PortfolioKernel) -> _Json:
         "family": kernel.config.template,
         "params": kernel.config.values(),
         "predicate": [[step.name, step.text, step.reason] for step in kernel.predicate.steps],
+        "room": [[step.name, step.text] for step in kernel.predicate.room],
     }
 
 
 def _kernel_of(content: _Json) -> PortfolioKernel:
     steps = cast("list[tuple[str, str, str]]", content["predicate"])
+    room = cast("list[tuple[str, str]]", content.get("room", []))  # a record of an older version has none
     params = cast("Mapping[str, Value]", content["params"])
     return PortfolioKernel(
         name=str(content["name"]),
         config=Config.of(str(content["family"]), params),
-        predicate=Predicate(tuple(Step(text, name, reason) for name, text, reason in steps)),
+        predicate=Predicate(
+            tuple(Step(text, name, reason) for name, text, reason in steps),
+            tuple(Step(text, name) for name, text in room) or ALL_BUSY,
+        ),
     )

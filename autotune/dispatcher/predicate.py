@@ -12,27 +12,34 @@ from functools import cached_property
 from autotune.family.expression import Bound, Expression
 from autotune.family.folding import Folded, fold
 from autotune.family.space import BoundTemplate, device_names
+from autotune.family.template import OUTPUTS
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, Value
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A derived value, or a condition that a problem must meet for the next step to be looked at."""
+    """A derived value; or, without a name, a condition that a problem must meet to go on, or the last step's value."""
 
     text: str
     """an expression over the problem and the derived values before"""
     name: str = ""
-    """of a derived value; empty for a condition"""
+    """of a derived value"""
     reason: str = ""
     """why a problem that breaks the condition is refused"""
 
 
+ALL_BUSY = (Step(OUTPUTS),)
+"""The room of a kernel of which nothing is said: nothing idles."""
+
+
 @dataclass(frozen=True)
 class Predicate:
-    """Whether a config may serve a problem: every condition holds."""
+    """Whether a config may serve a problem: every condition holds; and how much of the device idles if it does."""
 
     steps: tuple[Step, ...]
+    room: tuple[Step, ...] = ALL_BUSY
+    """derived values, and last the outputs that there is room for in the time that a launch takes"""
 
     def holds(self, problem: Conv2dProblem) -> bool:
         """Whether the problem meets every condition."""
@@ -49,9 +56,25 @@ class Predicate:
                 return step.reason
         return None
 
+    def room_for(self, problem: Conv2dProblem) -> int:
+        """The outputs that there is room for, of a problem that meets every condition."""
+        names: dict[str, Value] = {**problem.names()}
+        *derived, (_, last) = self._bound_room
+        for step, bound in derived:
+            names[step.name] = bound.value(names)
+        return last.integer(names)
+
     @cached_property
     def _bound(self) -> tuple[tuple[Step, Bound], ...]:
-        return tuple((step, Expression(step.text, step.name or step.reason).bind({})) for step in self.steps)
+        return _bind(self.steps)
+
+    @cached_property
+    def _bound_room(self) -> tuple[tuple[Step, Bound], ...]:
+        return _bind(self.room)
+
+
+def _bind(steps: tuple[Step, ...]) -> tuple[tuple[Step, Bound], ...]:
+    return tuple((step, Expression(step.text, step.name or step.reason).bind({})) for step in steps)
 
 
 def predicate(bound: BoundTemplate, config: Config) -> Predicate:
@@ -88,7 +111,8 @@ def predicate(bound: BoundTemplate, config: Config) -> Predicate:
                 natural |= {name} if left.natural else set()
         for rule in level.after:
             require(rule.expression, rule.reason)
-    return Predicate(_used(steps))
+    derived = [step for step in steps if step.name]
+    return Predicate(_used(steps), _used([*derived, Step(folded(template.room).text)]))
 
 
 def _used(steps: list[Step]) -> tuple[Step, ...]:
@@ -102,11 +126,11 @@ def _used(steps: list[Step]) -> tuple[Step, ...]:
     return tuple(reversed(kept))
 
 
-def cpp_steps(made: Predicate) -> tuple[tuple[Step, str], ...]:
+def cpp_steps(steps: tuple[Step, ...]) -> tuple[tuple[Step, str], ...]:
     """The steps with their expressions as C++. Raises TemplateError for what C++ cannot say."""
     natural: set[str] = set()
     found = []
-    for step in made.steps:
+    for step in steps:
         left = fold(Expression(step.text, step.name or step.reason), {}, frozenset(natural))
         natural |= {step.name} if step.name and left.natural else set()
         found.append((step, left.cpp))

@@ -23,7 +23,7 @@ from autotune.dispatcher.dispatcher import (
     Split,
     ends,
 )
-from autotune.dispatcher.predicate import cpp_steps
+from autotune.dispatcher.predicate import Step, cpp_steps
 from autotune.errors import TemplateError
 from autotune.family.expression import Expression
 from autotune.family.folding import fold
@@ -160,8 +160,13 @@ def _kernel(kernel: PortfolioKernel) -> Mapping[str, object]:
         "name": kernel.name,
         "symbol": kernel.name.upper(),
         "config": str(kernel.config),
-        "steps": [{"name": step.name, "reason": step.reason, "cpp": cpp} for step, cpp in cpp_steps(kernel.predicate)],
+        "steps": _steps(kernel.predicate.steps),
+        "room": _steps(kernel.predicate.room),
     }
+
+
+def _steps(steps: tuple[Step, ...]) -> list[Mapping[str, str]]:
+    return [{"name": step.name, "reason": step.reason, "cpp": cpp} for step, cpp in cpp_steps(steps)]
 
 
 def _property_values(item: Property, doc: str) -> Mapping[str, object]:
@@ -193,11 +198,16 @@ def _flat_words(split: Split, flat: tuple[Flat, ...]) -> str:
 def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
     """What is tried where a rule ends, and for layers unlike those that it was made from."""
     found: list[Mapping[str, object]] = [
-        {"words": words, "function": f"end_{number}", "kernels": [kernel.name for kernel in dispatcher.order(leaf)]}
+        _end(dispatcher, leaf, words, f"end_{number}")
         for number, (words, leaf) in enumerate(zip(dispatcher.words(), ends(dispatcher.rule), strict=True), 1)
     ]
-    order = [kernel.name for kernel in dispatcher.order(UNSURE)]
-    return [*found, {"words": "a layer unlike those that were measured", "function": "unsure", "kernels": order}]
+    return [*found, _end(dispatcher, UNSURE, "a layer unlike those that were measured", "unsure")]
+
+
+def _end(dispatcher: Dispatcher, leaf: Leaf, words: str, function: str) -> Mapping[str, object]:
+    order = [kernel.name for kernel in dispatcher.order(leaf)]
+    paced = list(zip(order, leaf.paces, strict=False))
+    return {"words": words, "function": function, "paced": paced, "kernels": order[len(paced) :]}
 
 
 def _rule_lines(rule: Rule, symbols: Iterator[str], numbers: Iterator[int]) -> Iterator[str]:

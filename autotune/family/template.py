@@ -32,8 +32,10 @@ DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_blo
 ARGUMENTS = ("x", "w", "bias", "y", "packed_w", "workspace", "n", "i")
 _HEADER_KEYS = {
     *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
-    *("stage", "prepare", "packed_w", "workspace", "loop"),
+    *("room", "stage", "prepare", "packed_w", "workspace", "loop"),
 }
+OUTPUTS = "n * k * p * q"
+"""The room that a family which says nothing of it takes: nothing is idle."""
 _FAMILIES = 64  # whose parsed text a process keeps
 _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
 _HEADER = re.compile(r"\s*/\*#\s*kernel\b(.*?)#\*/", re.DOTALL)
@@ -89,6 +91,8 @@ class KernelTemplate:
     arch: Expression
     accuracy: Expression
     deterministic: Expression
+    room: Expression
+    """outputs that there is room for in the time that a launch takes, idle threads and multiprocessors included"""
     params: tuple[Param, ...]
     derived: tuple[tuple[str, Expression], ...]
     """in an order in which each uses only what stands before it"""
@@ -257,6 +261,7 @@ class _Header:
             arch=self.expression("arch", self.string("arch"), self.device_only),
             accuracy=self.accuracy(),
             deterministic=self.expression("deterministic", self.header.get("deterministic", "true")),
+            room=self.expression("room", self.header.get("room", OUTPUTS)),
             params=params,
             derived=self.derived(),
             constraints=tuple(

@@ -88,10 +88,18 @@ def test_a_threshold_that_is_off_by_one_is_seen(dispatcher: Dispatcher, cxx: str
     assert compiled_choices(plain, ASKED, cxx, wrong) != expected
 
 
+def test_the_compiled_dispatcher_compares_pace_times_room(dispatcher: Dispatcher, cxx: str) -> None:
+    """`direct` and `implicit_gemm` serve most problems, and differ in what idles."""
+    paced = dataclasses.replace(dispatcher, rule=Leaf(("direct", "implicit_gemm"), (1_000_000, 1_000_000)))
+    expected = recorded_choices(paced, ASKED)
+    assert {"direct", "implicit_gemm"} < set(expected), "one is always taken, or nothing else is"
+    assert compiled_choices(paced, ASKED, cxx, TEMPLATE) == expected
+
+
 @pytest.mark.nvcc
 def test_nvcc_compiles_it_without_a_warning(dispatcher: Dispatcher) -> None:
     few = dispatcher.kernels[:3]
-    rule = Split("k", 12, Leaf((few[1].name, "default")), Leaf((few[2].name,)))
+    rule = Split("k", 12, Leaf((few[1].name, "default")), Leaf((few[2].name, "default"), (1000, 1100)))
     made = dataclasses.replace(dispatcher, kernels=few, rule=rule)
     binary = compile_cubin(dispatch_program(TEMPLATE, made), 90, find_nvcc())
     assert "warning" not in binary.log, binary.log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
@@ -56,6 +57,31 @@ def test_each_end_has_an_order_of_its_own() -> None:
     assert chosen(made, k=20) == (DEFAULT, False, ("few",))
 
 
+def test_an_end_with_paces_takes_what_is_fast_and_leaves_little_idle() -> None:
+    """`fours` computes 64 maps at a time: of 16 maps its room is four times the outputs."""
+    made = dispatcher(Leaf(("fours", "few"), (300, 1000)))
+    fours, few = made.kernels
+    idle = dataclasses.replace(fours.predicate, room=(Step("ceil_div(k, 64)", "tiles"), Step("64 * tiles * n * p * q")))
+    made = dataclasses.replace(made, kernels=(dataclasses.replace(fours, predicate=idle), few))
+    assert chosen(made, k=16) == ("few", False, ())
+    assert chosen(made, k=14) == ("few", False, ("fours",))
+    assert chosen(made, k=20) == ("fours", False, ())
+    assert chosen(made, k=22) == (DEFAULT, False, ("fours", "few"))
+    enough = dataclasses.replace(made, rule=Leaf(("fours", "few"), (249, 1000)))
+    assert chosen(enough, k=16) == ("fours", False, ())
+    first = dataclasses.replace(made, rule=Leaf(("fours", "few"), (0, 1)))
+    assert chosen(first, k=16) == ("fours", False, ())
+    assert Dispatcher.from_json(made.to_json()) == made
+    assert rule_of(made.config().values()) == made.rule
+
+
+def test_a_record_of_before_there_were_paces_is_read() -> None:
+    content = json.loads(dispatcher(RULE).to_json())
+    for one in (content["default"], *content["kernels"]):
+        del one["room"]
+    assert Dispatcher.from_json(json.dumps(content)) == dispatcher(RULE)
+
+
 def test_what_is_unlike_the_measured_layers_gets_the_default() -> None:
     made = dispatcher(RULE)
     assert chosen(made, k=128) == ("fours", False, ())
@@ -102,6 +128,7 @@ def test_it_survives_being_written_down() -> None:
             Split("k", 13, Leaf(("few",)), Split("k", 8, Leaf(("few",)), Leaf(("fours",)))),
             "k < 8 is asked where k is at least 13",
         ),
+        (Leaf(("few", "fours"), (1000,)), "has 1 paces for 2 kernels; give one for each"),
         (Leaf(("many",)), "names the kernel 'many', which it does not have"),
         (Split("maps", 13, Leaf(("few",)), Leaf(("fours",))), "asks for 'maps'; there are k, pixels"),
     ],

@@ -43,6 +43,10 @@ def test_a_predicate_agrees_with_the_search_space(name: str) -> None:
                 expected = accepts(other, config)
                 admitted += expected
                 assert made.holds(other.problem) == expected, f"{config} on {other.problem}"
+                if expected:
+                    room = other.bind(template.room).integer(other.check(config))
+                    assert made.room_for(other.problem) == room, f"{config} on {other.problem}"
+                    assert room >= other.problem.y_elements, f"{config} on {other.problem}: no room for every output"
     assert admitted, "no config serves any problem"
 
 

@@ -40,6 +40,7 @@ def matrix(layers: Sequence[Layer], times: Sequence[Sequence[float]], leaders: S
         configs=tuple(config(str(number)) for number in range(times_us.shape[1])),
         times_us=times_us,
         failed=np.zeros(times_us.shape, dtype=np.bool_),
+        room=np.array([[one.problem.y_elements] * times_us.shape[1] for one in layers]) * np.isfinite(times_us),
         best_us=times_us.min(axis=1),
         leaders=tuple(map(tuple, leaders)),
         default=0,
@@ -58,8 +59,8 @@ def costs(ks: Sequence[int], lost_us: Sequence[Sequence[float]]) -> Costs:
         kernels=tuple("abcdef"[: lost.shape[1]]),
         lost_us=lost,
         nothing_us=np.full(len(ks), 1e6),
-        said=np.log1p(lost / 100),
-        evidence=np.ones(lost.shape),
+        expected=np.log1p(np.where(np.isfinite(lost), lost, 0) / 100),
+        room=np.ones(lost.shape, dtype=np.int64),
     )
 
 
@@ -111,13 +112,32 @@ def test_a_tree_is_grown_where_one_threshold_is_not_enough() -> None:
     assert first(rule) == ("a", "b", "a")
 
 
-def test_an_end_begins_with_what_like_layers_say_loses_least() -> None:
-    """Of the layer of 8 maps nothing is known of b, which is a little better than a on the others."""
+def test_an_end_begins_with_what_is_expected_to_lose_least() -> None:
+    """b, which may not serve the layer of 8 maps, is expected to be a little better than a."""
     made = costs((4, 8, 16), [(2, 1, 50), (1, NO, 50), (2, 1, 50)])
-    made.said[1, 1] = made.evidence[1, 1] = 0.0
     assert made.leaf().kernels == ("b", "a", "c")
     assert made.leaf("c").kernels == ("c", "b", "a")
     assert made.of(made.leaf()) == 1 + 1 + 1
+    assert made.of(made.leaf("c")) == 150
+
+
+def test_the_kernel_that_leaves_less_of_the_device_idle_comes_first() -> None:
+    """b is a tenth slower than a; on the second layer a takes room for half as many outputs again as b does."""
+    made = costs((4, 8), [(0, 10), (9, 0)])
+    made.expected[:] = np.log([1.0, 1.1])
+    for room, total in ((120, 0 + 9), (150, 0 + 0)):
+        made.room[:] = [(100, 100), (room, 100)]
+        assert made.of(made.leaf()) == total, "1.1 squared is 1.21"
+
+
+def test_what_idles_is_not_held_against_a_kernel_where_nothing_does() -> None:
+    """1 is slower than 2 on layers where half of the device idles with it, and faster where nothing does."""
+    layers = [layer(k) for k in (4, 8, 16)]
+    made = matrix(layers, [(40, 12, 10), (40, 12, 10), (40, 10, 11)], [[2], [2], [1]])
+    making = replace(MAKING, wanted=(1, 2))
+    assert chosen(made, [2], make(made, [0, 1], making)) == (2,)
+    made.room[:2, 1] *= 2
+    assert chosen(made, [0, 2], make(made, [0, 1], making)) == (2, 1)
 
 
 def test_a_portfolio_takes_the_largest_regret_away_first_and_nothing_for_nothing() -> None:
