@@ -44,7 +44,8 @@ def utc_now() -> datetime:
 
 def one_line(text: str) -> str:
     """The text on one line, control characters escaped."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
+    line = " ".join(text.split())
+    return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,9 +66,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder, mark = tmp_path_factory.mktemp("faults"), uuid.uuid4().hex
     (folder / "tmp").mkdir()
     families = {FAMILY: load_template(GOOD)}
-    for name, fault in HOST_FAULTS.items():
+    for name in sorted(HOST_FAULTS, key=lambda name: name != "compiler_never_ends"):  # the others run meanwhile
         path = folder / f"{name}.cu.j2"
-        path.write_text(fault.text)
+        path.write_text(HOST_FAULTS[name].text)
         families[name] = load_template(path)
     study = Study(
         name="faults",
