@@ -1,17 +1,20 @@
-"""Runs FAULTY in check mode with one fault chosen by number: `python -m tests.host.checked CXX FAULT`.
+"""Runs FAULTY in check mode without and with each fault: `python -m tests.host.checked CXX FOLDER`.
 
-A process of its own, because AddressSanitizer must be in it from the start and ends it at the first error.
+A process of its own, because AddressSanitizer must be in it from the start, and a fork for each fault, because it ends
+a process at the first error.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 
 from autotune.compilation.compile import Program, Target
 from autotune.devices.device import Launch
-from autotune.devices.host import HostDevice
+from autotune.devices.host import HostDevice, HostModule
 from autotune.devices.host_compile import compile_host
 
 FAULTY = """
@@ -35,15 +38,30 @@ extern "C" __global__ void faulty(const float* __restrict__ x, float* __restrict
     y[i] = v;
 }
 """
+FAULTS = 6
 THREADS, BLOCKS = 64, 40
 N = THREADS * BLOCKS
 
 
 def main() -> None:
-    """Compile, run in four orders of threads, compare."""
-    cxx, fault = sys.argv[1:]
+    """Compile once, then run each fault in a fork, with its words in FOLDER/FAULT; print the forks' exit codes."""
+    cxx, folder = sys.argv[1], Path(sys.argv[2])
     device = HostDevice(cxx)
     module = device.load(compile_host(Program(FAULTY, ("faulty",)), Target("host", check=True), cxx=cxx))
+    codes = []
+    for fault in range(FAULTS + 1):
+        child = os.fork()
+        if child == 0:
+            with open(folder / str(fault), "w") as words:
+                os.dup2(words.fileno(), sys.stderr.fileno())
+            run(device, module, fault)
+            os._exit(0)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(*codes)
+
+
+def run(device: HostDevice, module: HostModule, fault: int) -> None:
+    """Run in four orders of threads, compare."""
     x, y = device.allocate(4 * N), device.allocate(4 * N)
     content = np.arange(N, dtype=np.float32)
     device.write(x, content.tobytes())
@@ -53,7 +71,6 @@ def main() -> None:
         module.launch_ordered(Launch("faulty", (BLOCKS, 1, 1), (THREADS, 1, 1), 4 * THREADS, args), order_seed)
         result = np.frombuffer(device.read(y, 4 * N), np.float32)
         np.testing.assert_array_equal(result, (rows[:, ::-1] + rows[:, :1]).reshape(-1))
-    print("ran")
 
 
 if __name__ == "__main__":
