@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -86,6 +87,20 @@ def test_cmake_builds_it_for_several_architectures(tmp_path: Path) -> None:
     assert refused.returncode != 0
     words = " ".join(refused.stderr.split())
     assert "tested.direct_strip needs a compute capability of at least 80 in CONV2D_ARCHS" in words
+
+
+def test_commands_of_its_readme_build_programs_that_run_from_anywhere(tmp_path: Path) -> None:
+    exported = tmp_path / "the $HOME of kernels"
+    export_library(kernels()[:1], exported, ())
+    _, _, rest = (exported / "README.md").read_text().partition("Without CMake:\n\n```\n")
+    environment = {**os.environ, "PATH": f"{find_nvcc().parent}:{os.environ['PATH']}"}
+    script = rest.partition("```")[0].replace(" -O2 ", " -O0 ")  # for the test's sake
+    command = ["sh", "-e", "-c", script]
+    built = subprocess.run(command, cwd=exported, env=environment, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    for program in ("selftest", "benchmark"):
+        run = subprocess.run([str(exported / program)], cwd="/", capture_output=True, text=True, check=False)
+        assert "autotune" in run.stdout or run.stderr == "no NVIDIA driver on this machine\n", run.stderr
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
