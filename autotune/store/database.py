@@ -31,6 +31,9 @@ WAL_RETRY_S = 0.005
 LOCK_TIMEOUT_S = 30.0
 """how long a transaction waits for another process's"""
 
+LOG_PAGES = 8000
+"""pages of 4 KB that the log may take before a commit folds it into the file, which waits for the disk"""
+
 LEAST_BYTES = 512
 """of an SQLite file that is not empty: its smallest page (file format, 1.3.2)"""
 
@@ -221,6 +224,7 @@ def connect_for_writing(path: Path, timeout_s: float) -> sqlite3.Connection:
     raw = _connect(path, "mode=rwc", timeout_s)
     raw.execute("PRAGMA foreign_keys = ON")
     raw.execute("PRAGMA synchronous = NORMAL")
+    raw.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
     return raw
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.dialects.sqlite import insert as insert_new
 
 from autotune import __version__
 from autotune.devices.device import DeviceInfo, Environment
@@ -76,6 +77,7 @@ from autotune.trial import Config, Outcome, SpanParts, Timing, Trial
 
 # The statements of every trial, made once: SQLAlchemy takes longer to build one than SQLite to run it.
 _INSERT = {table: table.insert() for table in metadata.sorted_tables}
+_INSERT_NEW = {table: insert_new(table).on_conflict_do_nothing() for table in (sources, trials)}
 _SOURCE = select(sources).where(sources.c.hash == bindparam("hash"))
 _SCOPE = ("study_id", "subject_id", "device_id", "environment_id", "policy")
 _NUMBERED = select(trials.c.id, trials.c.outcome, trials.c.config, trials.c.attempts).where(
@@ -93,6 +95,12 @@ _END = (
 def insert(connection: Connection, table: Table, values: Values) -> int:
     """Insert a row and return its id."""
     return connection.execute(_INSERT[table], values).lastrowid
+
+
+def insert_unless_there(connection: Connection, table: Table, values: Values) -> int | None:
+    """Insert a row and return its id; None when a row with its identity is there."""
+    result = connection.execute(_INSERT_NEW[table], values)
+    return result.lastrowid if result.rowcount else None
 
 
 def next_id(connection: Connection, table: Table) -> int:
@@ -203,9 +211,10 @@ def source(connection: Connection, scope: Scope, record: KernelSource) -> int:
     Raises StoreError when another kernel has its hash.
     """
     values = source_values(record)
-    row = connection.execute(_SOURCE, {"hash": record.hash}).mappings().one_or_none()
-    if row is None:
-        return insert(connection, sources, {**values, "layer_id": scope.layer_id})
+    new_id = insert_unless_there(connection, sources, {**values, "layer_id": scope.layer_id})
+    if new_id is not None:
+        return new_id
+    row = connection.execute(_SOURCE, {"hash": record.hash}).mappings().one()
     if not row[sources.c.text_bytes]:
         connection.execute(update(sources).where(sources.c.id == row[sources.c.id]), values)
         return int(row[sources.c.id])
@@ -280,10 +289,11 @@ def begin_trial(
         "reused_trial_id": reused_trial_id,
     }
     identity = identity_of(scope, number)
-    row = connection.execute(_NUMBERED, identity).mappings().one_or_none()
-    if row is None:
-        running = outcome_values(Trial(number, config, Outcome.RUNNING))
-        return insert(connection, trials, {**identity, **beginning, **running, "attempts": 1})
+    running = outcome_values(Trial(number, config, Outcome.RUNNING))
+    new_id = insert_unless_there(connection, trials, {**identity, **beginning, **running, "attempts": 1})
+    if new_id is not None:
+        return new_id
+    row = connection.execute(_NUMBERED, identity).mappings().one()
     if row[trials.c.outcome] != str(Outcome.RUNNING) or row[trials.c.config] != config.to_json():
         raise StoreError(
             f"{scope.name}: trial {number} is stored already; is another run tuning this study into the same file?"
