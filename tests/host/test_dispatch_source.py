@@ -90,9 +90,10 @@ def test_a_threshold_that_is_off_by_one_is_seen(dispatcher: Dispatcher, cxx: str
 
 def test_the_compiled_dispatcher_compares_pace_times_room(dispatcher: Dispatcher, cxx: str) -> None:
     """`direct` and `implicit_gemm` serve most problems, and differ in what idles."""
-    paced = dataclasses.replace(dispatcher, rule=Leaf(("direct", "implicit_gemm"), (1_000_000, 1_000_000)))
+    rule = Leaf(("implicit_gemm", "direct"), (1_000_000, 3_000_000))
+    paced = dataclasses.replace(dispatcher, rule=rule, properties=tuple(item.plain for item in TEMPLATE.properties))
     expected = recorded_choices(paced, ASKED)
-    assert {"direct", "implicit_gemm"} < set(expected), "one is always taken, or nothing else is"
+    assert min(expected.count("direct"), expected.count("implicit_gemm")) > 20, "pace alone decides"
     assert compiled_choices(paced, ASKED, cxx, TEMPLATE) == expected
 
 
