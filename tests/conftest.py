@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
@@ -63,8 +64,18 @@ def one_thread() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compiled programs are kept for one run of the tests, by all of its workers, and not in the user's own cache."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
+        yield
+
+
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
+def nursery(binaries: None) -> Iterator[Nursery]:
     """Where runs of `autotune` as processes of their own come from."""
     opened = Nursery()
     yield opened

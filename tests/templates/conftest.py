@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.compilation.cache import BinaryCache
+from autotune.cli.devices import binary_cache
 from autotune.evaluation.evaluate import DeviceEvaluator
 
 
@@ -21,8 +21,8 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceEvaluator]:
+def checked(binaries: None) -> Iterator[DeviceEvaluator]:
     """The host device with sanitizers; the configs share the verification programs through a cache."""
-    evaluator = DeviceEvaluator(["host:check"], 1, cache=BinaryCache(tmp_path_factory.mktemp("binaries")))
+    evaluator = DeviceEvaluator(["host:check"], 1, cache=binary_cache())
     yield evaluator
     evaluator.close()

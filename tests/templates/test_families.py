@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from autotune.cli import cli
-from autotune.compilation.cache import BinaryCache
+from autotune.cli.devices import binary_cache
 from autotune.evaluation.check import AWKWARD, CheckRow, check_family
 from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.family.render import render
@@ -158,9 +158,9 @@ def test_every_golden_file_has_a_family() -> None:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceEvaluator]:
+def host(binaries: None) -> Iterator[DeviceEvaluator]:
     """The host device; the families share the verification programs through a cache."""
-    evaluator = DeviceEvaluator(["host"], 2, cache=BinaryCache(tmp_path_factory.mktemp("binaries")))
+    evaluator = DeviceEvaluator(["host"], 2, cache=binary_cache())
     yield evaluator
     evaluator.close()
 

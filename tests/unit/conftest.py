@@ -18,7 +18,6 @@ from .tiny import STUDY, Command, Finished, changed, write_family
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory with a small study and the tiny family in `families`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     return make_folder(tmp_path)
 
 

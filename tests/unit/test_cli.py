@@ -632,7 +632,8 @@ def test_a_ladder_without_techniques(folder: Path, autotune: Command) -> None:
     assert complaint == "small.toml: technique: a ladder needs [[technique]] tables"
 
 
-def test_upkeep_of_an_empty_house(filled: Path, autotune: Command) -> None:
+def test_upkeep_of_an_empty_house(filled: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(filled.parent / "cache"))
     assert rows(autotune("quarantine", "--json")) == []
     assert autotune("quarantine", "--clear").err == "0 kernels released\n"
     (state,) = rows(autotune("cache", "--json"))
