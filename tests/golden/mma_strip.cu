@@ -495,14 +495,16 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
         block_filters[i] = packed_w[i];
     }
     __syncthreads();
-    const int team = static_cast<int>(threadIdx.x) / THREADS, thread = static_cast<int>(threadIdx.x) - team * THREADS;
-    if (threadIdx.x >= TEAMS * THREADS) {
+    // The same for a warp's lanes, and seen to be: its loops and the operands of wgmma then need uniform registers only.
+    const int block_warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+    const int team = min(block_warp / (THREADS / 32), TEAMS);
+    if (team == TEAMS) {
         Bits* const raw = reinterpret_cast<Bits*>(smem + 3840);  // [stage][image][channel]
         supply(team_words, raw, x, static_cast<int>(threadIdx.x) - TEAMS * THREADS, units, n);
         return;
     }
-    const int lane = thread % 32;
-    const int group = GROUPS_K == 1 ? 0 : thread / 32 / WARPS_P, warp_p = GROUPS_K == 1 ? thread / 32 : thread / 32 % WARPS_P;
+    const int thread = static_cast<int>(threadIdx.x) - team * THREADS, lane = thread % 32;
+    const int warp = block_warp - team * (THREADS / 32), group = warp / WARPS_P, warp_p = warp % WARPS_P;
     const Filters* const filters = block_filters + group * (MAP_TILES * PARTS * 32) + lane;
     const Word* const words = team_words + team * 4916;  // [image][plane][row][column]
     T* const staged_outputs = reinterpret_cast<T*>(team_words + team * 4916 + WORDS);  // [image][map][row][column]
