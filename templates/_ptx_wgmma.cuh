@@ -75,12 +75,18 @@ __device__ __forceinline__ void increase_registers() {
                          TRANSPOSED ";}"                                                                                   \
                          : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2)                                                     \
                          : WGMMA_INPUTS);                                                                                  \
-        } else {                                                                                                           \
-            static_assert(TILES == 4, "1 to 4 tiles");                                                                     \
+        } else if constexpr (TILES == 4) {                                                                                 \
             asm volatile("{.reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32" SHAPE ".f32." TYPE    \
                          " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, " \
                          "%20, p, 1, 1" TRANSPOSED ";}"                                                                    \
                          : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3)                                      \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else {                                                                                                           \
+            static_assert(TILES == 6, "1, 2, 3, 4 or 6 tiles");                                                            \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %29, 0; wgmma.mma_async.sync.aligned.m64n48" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "    \
+                         "%20, %21, %22, %23}, {%24, %25, %26, %27}, %28, p, 1, 1" TRANSPOSED ";}"                         \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3), WGMMA_TILE(4), WGMMA_TILE(5)        \
                          : WGMMA_INPUTS);                                                                                  \
         }                                                                                                                  \
     }

@@ -1,5 +1,5 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
-// mma_strip precision=tf32 products=warp teams=2 copiers=4 filters=shared columns=6 map_tiles=1 block_k=1 bands=1 images=1 rounds=1 cuts=1 stages=2 lookahead=0 store=bulk min_blocks=1
+// mma_strip precision=tf32 products=warp teams=2 copiers=4 filters=shared columns=6 rows=1 map_tiles=1 block_k=1 bands=1 images=1 rounds=1 cuts=1 stages=2 lookahead=0 store=bulk min_blocks=1
 
 // Convolution as matrix products of 16 output pixels by 8 output maps, 8 pairs deep, on tensor cores. A pair is
 // a channel and a filter row.
@@ -12,6 +12,8 @@
 //
 // A lane keeps strips of input: COLUMNS + S - 1 neighbours of a row (at stride 1), for two pairs and two strips of output
 // columns. Output column j under filter column s then needs register j + s: the registers are the fragments of all taps.
+// The columns of a product are the maps of ROWS neighbouring output rows, its pairs the input rows that any of these needs:
+// filters are zero where an output row does not. An infinity or a NaN there makes a NaN of it.
 // A team of warps takes IMAGES images, or a band of rows of one, at a time, and goes on to the next such unit TEAMS * gridDim.x
 // units away. For the teams of a block other warps, the copiers, supply the input: they copy rows as they lie, well ahead, and
 // put them in order as words when the team is done with its last ones.
@@ -20,7 +22,8 @@
 //
 //   grid  x: units that run at once;  y: block of maps
 //   warp  tile of 16 strips, then group of MAP_TILES tiles of 8 maps
-//   lane  strips lane / 4 and lane / 4 + 8;  pairs lane % 4 and lane % 4 + 4;  of each tile maps 2 (lane % 4) and the next
+//   lane  strips lane / 4 and lane / 4 + 8;  pairs lane % 4 and lane % 4 + 4;  of each tile columns 2 (lane % 4) and the next:
+//         TILE_MAPS maps of the first row, then those of the next
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
 
@@ -186,7 +189,7 @@ constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr bool WITH_BIAS = true, WITH_RELU = true;
 
 // Parameters
-constexpr int COLUMNS = 6;  // of a strip
+constexpr int ROWS = 1, COLUMNS = 6;  // of a strip
 constexpr int MAP_TILES = 1, GROUPS_K = 1;
 constexpr int BANDS = 1, IMAGES = 1;
 constexpr int ROUNDS = 1;  // tiles of strips a warp computes one after the other
@@ -199,15 +202,17 @@ constexpr int THREADS = 64;  // of a team
 constexpr int WARPS_P = 2;
 constexpr int BAND_P = 12;
 constexpr int STRIPS_Q = 2;  // of a row
-constexpr int STRIPS = IMAGES * BAND_P * STRIPS_Q, STRIP_TILES = (STRIPS + 15) / 16;
-constexpr int BLOCK_TILES = MAP_TILES * GROUPS_K;
+constexpr int STRIP_ROWS = BAND_P / ROWS;  // strips of a column of a band
+constexpr int STRIPS = IMAGES * STRIP_ROWS * STRIPS_Q, STRIP_TILES = (STRIPS + 15) / 16;
+constexpr int TILE_MAPS = 8 / ROWS, BLOCK_TILES = MAP_TILES * GROUPS_K;
 constexpr int CHANNELS = 6;  // staged at once
 constexpr int WORD_CHANNELS = 1, PLANES = CHANNELS / WORD_CHANNELS;
-constexpr int PAIRS = PLANES * R;
+constexpr int PAIR_ROWS = 3, PAIRS = PLANES * PAIR_ROWS;
 constexpr int TAPS = 5;  // products of a pair
 constexpr int STEPS = 3;
 constexpr bool LAST_IS_HALF = true;  // four pairs or fewer
 constexpr int WINDOW_H = 25;    // input rows of a band, padding too
+constexpr bool ALL_INSIDE = PAD_H == 0 && BANDS * BAND_P == P;  // windows have neither padding nor rows beyond the last band's
 constexpr int VECTOR = 4;        // elements of 16 bytes
 constexpr int RAW_PLANE = 488;  // elements of a plane's rows as they lie
 constexpr int ROW_WORDS = 25, PITCH = 25;  // an odd pitch, so that neighbouring rows begin in different banks
@@ -216,7 +221,7 @@ constexpr int WORDS = 3936;
 constexpr int STRIP_INPUTS = 15;  // words of a strip
 constexpr int BLOCK_MAPS = 7;
 constexpr int STORED = 1;  // neighbours of one store
-constexpr int RUN = BAND_P * Q, RUN_PITCH = 140;  // elements of a map's staged outputs
+constexpr int RUN_PITCH = 140;  // elements of a map's staged outputs
 using Filters = Neighbours<Word, 2>;  // a lane's, for one product
 constexpr int PARTS = 1;  // of a filter: rounded to the nearest TF32
 constexpr int STEP_FILTERS = TAPS * BLOCK_TILES * PARTS * 32;
@@ -229,11 +234,11 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __rest
     const int tile = i / (64 * PARTS) % BLOCK_TILES, tap = i / (64 * PARTS * BLOCK_TILES) % TAPS;
     const int step = i / (2 * STEP_FILTERS);
     const int pair = step % STEPS * 8 + lane % 4 + half * 4;
-    const int channel = step / STEPS % CUTS * CHANNELS + pair / R * WORD_CHANNELS;
-    const int map = (step / (STEPS * CUTS) * BLOCK_TILES + tile) * 8 + lane / 4;
-    const int s = tap;
-    const bool padding = pair >= PAIRS || channel >= C || map >= K;
-    const int at = ((map * C + channel) * R + pair % R) * S + s;
+    const int channel = step / STEPS % CUTS * CHANNELS + pair / PAIR_ROWS * WORD_CHANNELS;
+    const int map = (step / (STEPS * CUTS) * BLOCK_TILES + tile) * TILE_MAPS + lane / 4 % TILE_MAPS;
+    const int r = pair % PAIR_ROWS - lane / 4 / TILE_MAPS * STRIDE_H, s = tap;
+    const bool padding = pair >= PAIRS || channel >= C || map >= K || r < 0 || r >= R;
+    const int at = ((map * C + channel) * R + r) * S + s;
     packed_w[i] = padding ? 0.0f : to_tf32(w[at]);
 }
 
@@ -249,9 +254,9 @@ struct Rows {
     const Bits* begin;
 
     __device__ __forceinline__ Rows(const Bits* x, int unit)
-        : window(min(unit % BANDS * BAND_P, P - BAND_P) * STRIDE_H - PAD_H),
+        : window(unit % BANDS * BAND_P * STRIDE_H - PAD_H),
           first(PAD_H == 0 ? window : max(window, 0)),
-          count(PAD_H == 0 ? WINDOW_H : max(min(window + WINDOW_H, H) - first, 0)),
+          count(ALL_INSIDE ? WINDOW_H : max(min(window + WINDOW_H, H) - first, 0)),
           begin(x + static_cast<long long>(unit / BANDS * IMAGES) * (C * H * W) + first * W) {}
 
     // A plane's rows.
@@ -302,9 +307,10 @@ __device__ __forceinline__ void form_words(Word* words, const Bits* raw, const B
     constexpr int FORMING = 32 * COPIERS, COLUMNS_FORMED = (ROW_WORDS + FORMING - 1) / FORMING;
     constexpr int ROW_STEP = COLUMNS_FORMED > 1 ? 1 : FORMING / ROW_WORDS, ROWS_FORMED = (WINDOW_H + ROW_STEP - 1) / ROW_STEP;
     constexpr int ALL_PLANES = IMAGES * PLANES, COPIED = CHANNELS < C ? CHANNELS : C;
-    // Rows and planes of which words are loaded together, before any is stored.
-    constexpr int ROWS_LOADED = ROWS_FORMED < 12 ? ROWS_FORMED : 12, MOST_LOADED = 12 / ROWS_LOADED;
-    constexpr int PLANES_LOADED = MOST_LOADED < ALL_PLANES ? MOST_LOADED : ALL_PLANES;
+    // Words loaded together, before any is stored: of so many rows, or of so many planes.
+    constexpr int MOST_LOADED = 12;
+    constexpr int ROWS_LOADED = ROWS_FORMED < MOST_LOADED ? ROWS_FORMED : MOST_LOADED, MOST_PLANES = MOST_LOADED / ROWS_LOADED;
+    constexpr int PLANES_LOADED = MOST_PLANES < ALL_PLANES ? MOST_PLANES : ALL_PLANES;
     const int first_row = COLUMNS_FORMED > 1 ? 0 : thread / ROW_WORDS;
     if (first_row >= ROW_STEP) return;
     const Rows rows(x, unit);
@@ -333,7 +339,7 @@ __device__ __forceinline__ void form_words(Word* words, const Bits* raw, const B
                     for (int l = 0; l < ROWS_LOADED; ++l) {
                         const int row = first_row + (first + l) * ROW_STEP;
                         const bool in_x = (ROWS_FORMED % ROWS_LOADED == 0 && WINDOW_H % ROW_STEP == 0 || row < WINDOW_H) &&
-                                          (PAD_H == 0 || static_cast<unsigned>(rows.window + row) < static_cast<unsigned>(H));
+                                          (ALL_INSIDE || static_cast<unsigned>(rows.window + row) < static_cast<unsigned>(H));
                         loaded[j][l] = has_one && in_x ? one[l * (ROW_STEP * W)] : 0.0f;
                     }
                 }
@@ -404,11 +410,28 @@ __device__ __forceinline__ void supply(Word* team_words, Bits* raw, const Bits* 
     }
 }
 
-// Where a pair's rows begin among the words. Pairs that pad the last step meet filters that are zero.
-__device__ __forceinline__ int pair_at(int pair) {
-    const int there = PAIRS % 8 == 0 || pair < PAIRS ? pair : 0;
-    return there / R * PLANE + there % R * (DILATION_H * PITCH);
-}
+// A lane's pair of a step, and where its rows begin among the words.
+struct Pair {
+    int number, row, begin;
+
+    __device__ __forceinline__ explicit Pair(int number)
+        : number(number),
+          row(number % PAIR_ROWS),
+          begin(number / PAIR_ROWS * PLANE + number % PAIR_ROWS * (DILATION_H * PITCH)) {}
+
+    // Pairs that pad the last step meet filters that are zero.
+    __device__ __forceinline__ int at() const { return PAIRS % 8 == 0 || number < PAIRS ? begin : 0; }
+
+    // To the next step, with few instructions that wait for each other.
+    __device__ __forceinline__ void next() {
+        number += 8;
+        row += 8 % PAIR_ROWS;
+        const bool wraps = row >= PAIR_ROWS;
+        row -= wraps ? PAIR_ROWS : 0;
+        begin += 8 / PAIR_ROWS * PLANE + 8 % PAIR_ROWS * (DILATION_H * PITCH);
+        begin += wraps ? PLANE - PAIR_ROWS * (DILATION_H * PITCH) : 0;
+    }
+};
 
 using Sums = float[COLUMNS][MAP_TILES][4];
 
@@ -442,17 +465,17 @@ __device__ __forceinline__ void multiply(float (&d)[MAP_TILES][4], const Word (&
 template <int DEPTH>
 struct Inputs {
     Word of[STRIP_INPUTS][DEPTH / 2];
-    // Pairs from `first` on of two strips that begin at `rows`.
-    __device__ __forceinline__ void load(const Word* const (&rows)[2], int first) {
-        const int pair = first + static_cast<int>(threadIdx.x) % 4;
+    // A step of two strips that begin at `rows`; the pairs are the next step's afterwards.
+    __device__ __forceinline__ void load(const Word* const (&rows)[2], Pair (&pairs)[2]) {
 #pragma unroll
         for (int l = 0; l < DEPTH / 2; ++l) {
-            const Word* const row = rows[l % 2] + pair_at(pair + l / 2 * 4);
+            const Word* const row = rows[l % 2] + pairs[l / 2].at();
 #pragma unroll
             for (int i = 0; i < STRIP_INPUTS; ++i) {
                 of[i][l] = row[i];
             }
         }
+        for (Pair& pair : pairs) pair.next();
     }
 };
 
@@ -474,9 +497,9 @@ struct Strip {
     int image, row, column;
 
     __device__ __forceinline__ explicit Strip(int strip)
-        : image(strip / (BAND_P * STRIPS_Q)),
-          row(strip % BAND_P),
-          column(min(strip / BAND_P % STRIPS_Q * COLUMNS, Q - COLUMNS)) {}
+        : image(strip / (STRIP_ROWS * STRIPS_Q)),
+          row(strip % STRIP_ROWS * ROWS),
+          column(min(strip / STRIP_ROWS % STRIPS_Q * COLUMNS, Q - COLUMNS)) {}
 
     __device__ __forceinline__ int input() const {
         return image * (PLANES * PLANE) + row * (STRIDE_H * PITCH) + column * STRIDE_W;
@@ -508,14 +531,14 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
     const Filters* const filters = block_filters + group * (MAP_TILES * PARTS * 32) + lane;
     const Word* const words = team_words + team * 4916;  // [image][plane][row][column]
     T* const staged_outputs = reinterpret_cast<T*>(team_words + team * 4916 + WORDS);  // [image][map][row][column]
-    const int block_map = static_cast<int>(blockIdx.y) * (8 * BLOCK_TILES);
+    const int block_map = static_cast<int>(blockIdx.y) * (TILE_MAPS * BLOCK_TILES);
 
     const int step = TEAMS * static_cast<int>(gridDim.x);
 
     for (int unit = TEAMS * static_cast<int>(blockIdx.x) + team; unit < units; unit += step) {
         const int first = unit / BANDS * IMAGES;  // image
         const int images = IMAGES == 1 ? 1 : min(IMAGES, n - first);
-        const int first_row = min(unit % BANDS * BAND_P, P - BAND_P);
+        const int first_row = unit % BANDS * BAND_P, run_length = min(BAND_P, P - first_row) * Q;
         T* const unit_outputs = y + (static_cast<long long>(first) * K + block_map) * (P * Q) + first_row * Q;
 #pragma unroll 1
         for (int round = 0; round < ROUNDS; ++round) {
@@ -539,18 +562,19 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
                 if (computes) {
                     const Word* const rows[2] = {words + strips[0].input(), words + strips[1].input()};
                     const Filters* step_filters = filters + cut * (STEPS * STEP_FILTERS);
+                    Pair pairs[2] = {Pair(lane % 4), Pair(lane % 4 + 4)};
                     constexpr int WHOLE = STEPS - LAST_IS_HALF;  // steps
                     const auto nothing = [] {};
 #pragma unroll 1
                     for (int i = 0; i < WHOLE; ++i) {
                         Inputs<8> inputs;
-                        inputs.load(rows, i * 8);
+                        inputs.load(rows, pairs);
                         add_step(sums, inputs, step_filters, nothing);
                         step_filters += STEP_FILTERS;
                     }
                     if constexpr (LAST_IS_HALF) {
                         Inputs<4> inputs;
-                        inputs.load(rows, WHOLE * 8);
+                        inputs.load(rows, pairs);
                         add_step(sums, inputs, step_filters, nothing);
                     }
                 }
@@ -568,11 +592,12 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
 #pragma unroll
                     for (int l = 0; l < 4; ++l) {
                         const Strip& at = strips[l / 2];
-                        const int map = (group * MAP_TILES + tile) * 8 + lane % 4 * 2 + l % 2;
-                        if (K % (8 * BLOCK_TILES) > 0 && block_map + map >= K) continue;
+                        const int column = lane % 4 * 2 + l % 2;
+                        const int map = (group * MAP_TILES + tile) * TILE_MAPS + column % TILE_MAPS;
+                        if (K % (TILE_MAPS * BLOCK_TILES) > 0 && block_map + map >= K) continue;
                         T* const run = unit_outputs + (at.image * K + map) * (P * Q);
-                        T* const output = staged_outputs + (at.image * BLOCK_MAPS + map) * RUN_PITCH +
-                                              behind_vector(run) + at.row * Q + at.column;
+                        T* const output = staged_outputs + (at.image * BLOCK_MAPS + map) * RUN_PITCH + behind_vector(run) +
+                                          (at.row + column / TILE_MAPS) * Q + at.column;
 #pragma unroll
                         for (int j = 0; j < COLUMNS; j += STORED) {
                             Neighbours<T, STORED> neighbours;
@@ -596,7 +621,7 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
             if (!there(i)) continue;
             T* const run = run_at(i);
             const T* const from = staged_outputs + i * RUN_PITCH + behind_vector(run);
-            const int head = (VECTOR - behind_vector(run)) % VECTOR, vectors = (RUN - head) / VECTOR;
+            const int head = (VECTOR - behind_vector(run)) % VECTOR, vectors = (run_length - head) / VECTOR;
             if (vectors > 0) bulk_store(run + head, from + head, 16 * vectors);
         }
         bulk_store_commit();

@@ -15,6 +15,7 @@ from .shipped_families import verify
 BASE: dict[str, int | str] = {
     "precision": "tf32",
     "products": "warp",
+    "rows": 1,
     "columns": 3,
     "map_tiles": 3,
     "block_k": 1,
@@ -37,6 +38,9 @@ ODD = Conv2dProblem(3, 3, 9, 11, 21, 2, 4, stride_h=2)
 ODD_HALF = Conv2dProblem(3, 3, 9, 17, 21, 2, 5, stride_w=2, dilation_w=2, dtype="f16")
 LONG = Conv2dProblem(1, 3, 10, 40, 9, 2, 11)
 """More filter columns than tensor cores add up before 3xTF32 is promoted."""
+UNEVEN = Conv2dProblem(2, 3, 58, 9, 12, 3, 3, stride_h=2, pad_h=1, epilogue="bias")
+UNEVEN_HALF = Conv2dProblem(2, 2, 31, 9, 6, 3, 3, dtype="f16")
+"""29 output rows: the last of two bands is shorter, the last products' second rows lie beyond it."""
 
 
 @pytest.mark.cxx
@@ -57,6 +61,25 @@ LONG = Conv2dProblem(1, 3, 10, 40, 9, 2, 11)
         (
             HALF,
             {"precision": "stored", "teams": 3, "images": 1, "products": "warpgroup", "bands": 2, "store": "bulk"},
+        ),
+        (UNEVEN, {"images": 1, "rows": 2, "bands": 2, "cuts": 1}),
+        (
+            UNEVEN,
+            {"images": 1, "rows": 2, "bands": 2, "cuts": 1, "products": "warpgroup", "store": "bulk"},
+        ),
+        (UNEVEN_HALF, {"precision": "stored", "rows": 4, "cuts": 1, "columns": 2}),
+        (UNEVEN_HALF, {"precision": "stored", "images": 1, "rows": 4, "bands": 2, "cuts": 1, "store": "bulk"}),
+        (
+            HALF,
+            {
+                "precision": "stored",
+                "images": 1,
+                "cuts": 1,
+                "products": "warpgroup",
+                "rows": 2,
+                "map_tiles": 6,
+                "columns": 2,
+            },
         ),
         (LONG, {"precision": "3xtf32", "map_tiles": 2, "images": 1, "cuts": 1, "filters": "global"}),
     ],
