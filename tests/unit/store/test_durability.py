@@ -21,36 +21,33 @@ PROCESSES = 8
 TRIALS = 25
 ROOT = Path(__file__).parents[3]
 
-WRITER = """
-import dataclasses, sys
+WRITERS = """
+import os, sys
 sys.path.insert(0, sys.argv[1])
 from {package} import builders
 from autotune.store import Store
-from autotune.trial import Outcome
 
-path, study, count = sys.argv[2], sys.argv[3], int(sys.argv[4])
-with Store(path) as store:
-    scope = builders.open_scope(store, study=study)
-    print("ready", flush=True)
-    for number in range(store.next_number(scope), count):
-        source = builders.source_of(builders.config_of(number))
-        key = store.begin_trial(scope, number, builders.config_of(number), source)
-        store.end_trial(key, builders.correct(number, 10.0 + number, source=source))
-        print(number, flush=True)
+path, count, studies = sys.argv[2], int(sys.argv[3]), sys.argv[4:]
+for study in studies:
+    if os.fork() == 0:
+        with Store(path) as store:
+            scope = builders.open_scope(store, study=study)
+            for number in range(store.next_number(scope), count):
+                source = builders.source_of(builders.config_of(number))
+                key = store.begin_trial(scope, number, builders.config_of(number), source)
+                store.end_trial(key, builders.correct(number, 10.0 + number, source=source))
+        os._exit(0)
+sys.exit(max(os.wait()[1] for _ in studies) > 0)
 """
 
 
-def start_writer(path: Path, study: str, count: int) -> subprocess.Popen[str]:
-    """A process that stores `count` trials under a study, printing each number once it is committed."""
+def write_from_processes(path: Path, count: int, *studies: str) -> None:
+    """Have a process for each study store `count` trials, all at once: forks of one that has imported the store."""
     package = __package__ or ""
     top = Path(__file__).parents[package.count(".") + 1]
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER.format(package=package), str(top), str(path), study, str(count)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
+    command = [sys.executable, "-c", WRITERS.format(package=package), str(top), str(path), str(count), *studies]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def check_consistent(path: Path) -> None:
@@ -65,10 +62,7 @@ def check_consistent(path: Path) -> None:
 
 
 def test_eight_writers_lose_nothing(path: Path) -> None:
-    writers = [start_writer(path, f"study{index}", TRIALS) for index in range(PROCESSES)]
-    for writer in writers:
-        _, errors = writer.communicate(timeout=120)
-        assert (writer.returncode, errors) == (0, "")
+    write_from_processes(path, TRIALS, *(f"study{index}" for index in range(PROCESSES)))
     check_consistent(path)
     with Store(path, create=False) as store:
         for index in range(PROCESSES):
@@ -100,8 +94,7 @@ def test_looking_into_a_file_that_is_open_loses_none_of_its_locks(path: Path) ->
         with Store(path) as second:
             assert len(second.trials()) == 1
         store.query("SELECT 1")
-        writer = start_writer(path, "another", 1)
-        writer.communicate(timeout=60)
+        write_from_processes(path, 1, "another")
         run_trial(store, scope, correct(1, 20.0))
         check_consistent(path)
         looked = subprocess.run(
