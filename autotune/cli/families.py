@@ -99,8 +99,6 @@ def check(
         evaluator.close()
     show(rows, _CHECK_COLUMNS, style)
     wrong = [row for row in rows if row.outcome != Outcome.CORRECT]
-    if not rows:
-        raise TemplateError(f"{family.path}: supports: none of the awkward problems is supported")
     if wrong:
         raise AutotuneError(f"{family.name}: {len(wrong)} of {len(rows)} configs failed; the table says which")
     click.echo(f"{family.name}: {len(rows)} configs on {len({row.problem for row in rows})} problems correct", err=True)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.errors import DeviceError, Rejected
+from autotune.errors import DeviceError, Rejected, TemplateError
 from autotune.evaluation.evaluate import Checker, Evaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.problem import Conv2dProblem
-from autotune.trial import ErrorStats, Outcome
+from autotune.trial import Config, ErrorStats, Outcome
 
 AWKWARD: Mapping[str, Conv2dProblem] = {
     "small": Conv2dProblem(2, 3, 9, 11, 5, 3, 3),
@@ -71,7 +71,7 @@ def check_family(
     """Verify up to `most` sampled configs on the awkward problems that the family supports.
 
     The first problem gets the family's default config; random configs then go round over the problems. Raises
-    DeviceError on a device that runs nothing and would call everything correct.
+    DeviceError on a device that runs nothing and would call everything correct, TemplateError when there is no config.
     """
     if not isinstance(evaluator, Checker):
         raise DeviceError(
@@ -98,9 +98,11 @@ def check_family(
 def sample_sources(
     template: KernelTemplate, evaluator: Evaluator, *, most: int, seed: int, problems: Mapping[str, Conv2dProblem]
 ) -> list[tuple[str, KernelSource]]:
-    """Pairs of a problem's name and a rendered config, distinct, `most` at the most."""
+    """Pairs of a problem's name and a rendered config, distinct, `most` at the most. Raises TemplateError for none."""
     rng = np.random.default_rng(seed)
     names = [name for name, problem in problems.items() if BoundTemplate(template, problem, evaluator.info).supported]
+    if not names:
+        raise TemplateError(f"{template.path}: supports: none of the awkward problems is supported")
     spaces: dict[str, SearchSpace] = {}
     chosen: list[tuple[str, KernelSource]] = []
     seen: set[str] = set()
@@ -119,4 +121,18 @@ def sample_sources(
         if source.hash not in seen:
             seen.add(source.hash)
             chosen.append((name, source))
+    if not chosen:
+        raise TemplateError(
+            f"{template.path}: no config is feasible on any awkward problem; the first values of all parameters are "
+            f"refused on {names[0]}: {_refusal(spaces[names[0]].bound)}"
+        )
     return sorted(chosen, key=lambda pair: names.index(pair[0]))
+
+
+def _refusal(bound: BoundTemplate) -> str:
+    """Why no kernel may have the first value of every parameter."""
+    try:
+        bound.check(Config.of(bound.template.name, {param.name: param.values[0] for param in bound.template.params}))
+    except Rejected as rejected:
+        return rejected.message
+    return ""

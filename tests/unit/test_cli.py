@@ -443,6 +443,16 @@ def test_check_refuses_a_device_that_runs_nothing(device: str, autotune: Command
 
 
 @pytest.mark.cxx
+def test_a_family_without_a_feasible_config_is_told_why(autotune: Command, folder: Path) -> None:
+    write_family(folder / "families", ("outputs <= 512", "outputs <= 5"))
+    complaint = autotune("check", "families/tiny.cu.j2", "--device", "host").err.splitlines()[-1]
+    assert complaint == (
+        "autotune: families/tiny.cu.j2: no config is feasible on any awkward problem; "
+        "the first values of all parameters are refused on small: a block computes at most 512 outputs"
+    )
+
+
+@pytest.mark.cxx
 def test_a_family_that_supports_nothing_awkward_is_told(autotune: Command, folder: Path) -> None:
     write_family(folder / "families", ("groups == 1", "groups == 999"))
     complaint = autotune("check", "families/tiny.cu.j2", "--device", "host").err.splitlines()[-1]
