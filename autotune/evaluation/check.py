@@ -19,7 +19,7 @@ from autotune.trial import Config, ErrorStats, Outcome
 AWKWARD: Mapping[str, Conv2dProblem] = {
     "small": Conv2dProblem(2, 3, 9, 11, 5, 3, 3),
     "stride": Conv2dProblem(3, 6, 23, 21, 7, 3, 5, stride_h=2, stride_w=2, pad_h=1, pad_w=2, epilogue="bias_relu"),
-    "half_nhwc": Conv2dProblem(2, 8, 11, 13, 16, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc"),
+    "half_nhwc": Conv2dProblem(2, 8, 11, 13, 24, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc"),
     "groups": Conv2dProblem(2, 6, 13, 11, 9, 3, 3, groups=3, pad_h=1, pad_w=1),
     "dilation": Conv2dProblem(
         2, 3, 19, 23, 4, 3, 3, stride_h=1, stride_w=3, pad_h=2, pad_w=1, dilation_h=2, dilation_w=3

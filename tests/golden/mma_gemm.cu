@@ -1,5 +1,5 @@
-// conv2d n2 c8 11x13 k16 3x3 pad 1 f16 nhwc
-// mma_gemm rows=4 map_tiles=1 block_k=2 bands=1 strips=1 images=1 runs=pixel cuts=1 stages=2 filters=resident min_blocks=2
+// conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
+// mma_gemm products=warp rows=4 map_tiles=3 block_k=1 bands=1 strips=1 images=1 runs=pixel cuts=1 stages=2 lookahead=0 filters=resident min_blocks=2
 
 // Implicit matrix product: y [pixels x maps] = im2col(x) [pixels x taps] * w [taps x maps], on tensor cores.
 // Eight taps that neighbour each other in x are a chunk of 16 bytes: a row of an operand. So the window of x that a tile of
@@ -197,13 +197,12 @@ __device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (
 #else
 #include <autotune_host_ptx.h>
 #endif
-
 using T = __half;  // x, w, bias and y in memory
 using Bits = unsigned short;  // of an element of x or w
 
 // Problem
 constexpr int C = 8, H = 11, W = 13;
-constexpr int K = 16, R = 3, S = 3;
+constexpr int K = 24, R = 3, S = 3;
 constexpr int P = 11, Q = 13;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
@@ -212,13 +211,13 @@ constexpr bool WITH_BIAS = false, WITH_RELU = false;
 
 // Parameters
 constexpr int ROWS = 4;  // of outputs, a warp
-constexpr int MAP_TILES = 1, GROUPS_K = 2;
+constexpr int MAP_TILES = 3, GROUPS_K = 1;
 constexpr int BANDS = 1, STRIPS = 1, IMAGES = 1;
 constexpr int CUTS = 1, STAGES = 2;
 constexpr int MIN_BLOCKS = 2;  // blocks resident on a multiprocessor
 
 // Derived
-constexpr int THREADS = 192, WARPS_Q = 3;
+constexpr int THREADS = 96, WARPS_Q = 3;
 constexpr int TILE_P = 11, TILE_Q = 13;
 constexpr int GROUPS_P = (TILE_P + ROWS - 1) / ROWS;  // groups of ROWS rows
 constexpr int GROUP_COLUMNS = 13;
@@ -237,7 +236,7 @@ constexpr int PIXEL_CHUNKS = 1;  // odd: of eight neighbours no two begin in the
 constexpr int ROW_CHUNKS = 15;  // of which WINDOW_W * PIXEL_CHUNKS are filled, against bank conflicts
 constexpr int CUT_FILTERS = STEPS * BLOCK_TILES * 16;  // 16 bytes each
 constexpr int STAGE_CHUNKS = 200;
-constexpr int OUTPUT_PITCH = 8;  // elements of a pixel's staged outputs: rows of a product in different banks
+constexpr int OUTPUT_PITCH = 24;  // elements of a pixel's staged outputs: rows of a product in different banks
 constexpr int MAPS = MAP_TILES * 8 < K ? MAP_TILES * 8 : K;  // of a warp
 constexpr int STORE_VEC = 8;
 constexpr int VECTORS = (MAPS + STORE_VEC - 1) / STORE_VEC, STORES = (16 * VECTORS + 31) / 32;  // of a pixel, of a lane and row
@@ -248,7 +247,6 @@ struct alignas(16) Chunk {
 
 constexpr int FILTER_TILES = MAP_TILES % 2 == 0 ? 2 : 1;  // tiles whose filters a lane loads at once
 using Filters = Neighbours<unsigned, 2 * FILTER_TILES>;
-
 // First of the two filter rows whose last chunks make a step. Of an odd number of rows the last but one comes twice.
 __device__ __forceinline__ constexpr int odd_row(int step) { return R == 1 ? 0 : 2 * step < R - 2 ? 2 * step : R - 2; }
 
@@ -257,14 +255,14 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, unsigned* __
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= PACKED) return;
     constexpr int GROUP = 64 * FILTER_TILES;
-    const int lane = i % GROUP / (2 * FILTER_TILES);
+    const int lane = i % GROUP / (2 * FILTER_TILES), chunk = i % 2;
     const int tile = i / GROUP % (BLOCK_TILES / FILTER_TILES) * FILTER_TILES + i / 2 % FILTER_TILES;
     const int step = i / (BLOCK_TILES * 64) % STEPS;
     const int map = (i / (CUT_FILTERS * 4 * CUTS) * BLOCK_TILES + tile) * 8 + lane / 4;
     const bool paired = step < PAIRS * R;
     const int odd = step - PAIRS * R;  // step of the chunks that are left
-    const int row = paired ? step % R : odd_row(odd) + i % 2;
-    const int in_run = paired ? step / R * 2 + i % 2 : RUN_CHUNKS - 1;
+    const int row = paired ? step % R : odd_row(odd) + chunk;
+    const int in_run = paired ? step / R * 2 + chunk : RUN_CHUNKS - 1;
     const bool once = paired || (row >= 2 * odd && row < R);  // not in the step before
     unsigned word = 0;
     for (int half = 0; half < 2; ++half) {
@@ -386,7 +384,6 @@ __device__ __forceinline__ void add_steps(Sums& sums, const Chunk* inputs, const
         }
     }
 }
-
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias,
                 T* __restrict__ y, int n) {

@@ -10,6 +10,7 @@ from autotune.problem import Conv2dProblem
 from .shipped_families import verify
 
 BASE: dict[str, int | str] = {
+    "products": "warp",
     "rows": 3,
     "map_tiles": 1,
     "block_k": 1,
@@ -19,6 +20,7 @@ BASE: dict[str, int | str] = {
     "runs": "row",
     "cuts": 1,
     "stages": 2,
+    "lookahead": 0,
     "filters": "resident",
     "min_blocks": 1,
 }
@@ -26,6 +28,10 @@ ODD = Conv2dProblem(2, 3, 11, 9, 7, 4, 3, pad_h=1, pad_w=1, dtype="f16", layout=
 """Eight copies of a row, two chunks of taps in one."""
 TWELVE = Conv2dProblem(3, 12, 8, 11, 12, 3, 3, dtype="bf16", layout="nhwc", epilogue="bias")
 """Two copies of a row and a spare column; five chunks: one is left of every filter row, and of their odd number too."""
+THREE = Conv2dProblem(2, 12, 14, 20, 22, 5, 5, dtype="f16", layout="nhwc", epilogue="bias")
+"""Three tiles of maps, so that four warps may multiply; four pairs of chunks a filter row."""
+FOUR = Conv2dProblem(2, 12, 21, 13, 30, 3, 3, 2, 1, dtype="bf16", layout="nhwc")
+"""Four tiles of maps; rows that no output row needs, and a chunk that is left of every filter row."""
 STRIDED = Conv2dProblem(3, 20, 13, 9, 8, 3, 3, 2, 1, 1, 1, 1, 2, dtype="f16", layout="nhwc")
 """Rows of input that no output row needs, filter columns that lie apart, channels whose last part is padded."""
 
@@ -36,6 +42,8 @@ STRIDED = Conv2dProblem(3, 20, 13, 9, 8, 3, 3, 2, 1, 1, 1, 1, 2, dtype="f16", la
     [
         (ODD, {"bands": 2, "stages": 1, "min_blocks": 2}),
         (TWELVE, {"images": 2, "map_tiles": 2}),
+        (THREE, {"products": "warpgroup", "map_tiles": 3, "rows": 4, "lookahead": 1}),
+        (FOUR, {"products": "warpgroup", "map_tiles": 4, "rows": 5}),
         (STRIDED, {"rows": 7, "runs": "pixel", "images": 2, "cuts": 3, "filters": "staged", "stages": 3}),
     ],
 )
