@@ -130,9 +130,8 @@ class Why:
 
 
 def explain(best: BestRow, rows: Sequence[TrialRow]) -> Why:
-    """Why a best kernel wins; `rows` are the trials of its layer, of any device, environment and study."""
+    """Why a best kernel wins; `rows` are the trials that compare with it, of any study, as `Store.like` lists them."""
     winner = best.row
-    rows = [row for row in rows if _comparable(row, winner)]
     family = [row for row in rows if row.template_hash == winner.template_hash]
     known = _by_config(family, winner)
     known[winner.trial.config] = winner
@@ -166,18 +165,6 @@ def neighbours(bound: BoundTemplate, winner: Config) -> tuple[Neighbour, ...]:
             else:
                 found.append(Neighbour(param.name, value, ""))
     return tuple(found)
-
-
-def _comparable(row: TrialRow, winner: TrialRow) -> bool:
-    """Measured under the same circumstances, and finished."""
-    return (
-        row.device.identity == winner.device.identity
-        and (row.environment.driver, row.environment.toolkit, row.environment.flags)
-        == (winner.environment.driver, winner.environment.toolkit, winner.environment.flags)
-        and row.policy == winner.policy
-        and row.origin == winner.origin
-        and row.trial.outcome != Outcome.RUNNING
-    )
 
 
 def _by_config(rows: Sequence[TrialRow], winner: TrialRow) -> dict[Config, TrialRow]:

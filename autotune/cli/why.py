@@ -96,7 +96,7 @@ def _explained(store: Store, families: Mapping[str, KernelTemplate], standing: S
     from autotune.analysis.why import explain, neighbours
 
     winner = standing.best.row
-    why_it = explain(standing.best, store.trials(winner.problem, generations="all"))
+    why_it = explain(standing.best, store.like(winner))
     floor = store.noise_floor(winner.device, winner.policy)
     noise = floor.noise_fraction if floor else None
     seen = [row.profile for row in store.profiles(standing.best.name) if row.row.id == winner.id]

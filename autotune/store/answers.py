@@ -15,6 +15,7 @@ from autotune.store import spaces
 from autotune.store.database import one_line
 from autotune.store.records import BestRow, LayerRow, ProfileRow, RetimeRow, SpanRow, StudyRow, TrialRow
 from autotune.store.rows import (
+    TrialRows,
     date_of,
     environment_of,
     layer_of,
@@ -22,7 +23,6 @@ from autotune.store.rows import (
     profile_of,
     span_of,
     timing_of,
-    trial_row_of,
 )
 from autotune.store.tables import (
     best_trials,
@@ -46,6 +46,8 @@ from autotune.trial import Outcome
 SORTS = ("number", "median", "registers", "error", "started")
 """Orders of a list of trials; those without the value come last."""
 GENERATIONS = ("newest", "all")
+CIRCUMSTANCES = ("subject_id", "device_id", "environment_id", "policy", "origin")
+"""what two trials have in common whose times compare"""
 CHUNK = 500
 """trial ids in one IN list; SQLite's least limit for bound values is 999"""
 
@@ -219,7 +221,22 @@ def list_trials(
         statement = statement.where(devices.c.kind == kind)
     if limit is not None:
         statement = statement.limit(limit)
-    return tuple(trial_row_of(row) for row in connection.execute(statement).mappings())
+    made = TrialRows()
+    return tuple(made.of(row) for row in connection.execute(statement).mappings())
+
+
+def list_like(connection: Connection, trial_id: int) -> tuple[TrialRow, ...]:
+    """Finished trials of a trial's shape that were measured under the same circumstances, in the order stored."""
+    winner = trials.alias("winner")
+    same = [trials.c[name] == winner.c[name] for name in CIRCUMSTANCES]
+    statement = (
+        select_trials()
+        .join(winner, and_(winner.c.id == trial_id, *same))
+        .where(trials.c.outcome != str(Outcome.RUNNING))
+        .order_by(trials.c.id)
+    )
+    made = TrialRows()
+    return tuple(made.of(row) for row in connection.execute(statement).mappings())
 
 
 def list_best(connection: Connection, where: Where, *, kind: str | None, accuracy: str | None) -> tuple[BestRow, ...]:
@@ -300,10 +317,11 @@ def _of_problem(problem: Conv2dProblem) -> list[ColumnElement[bool]]:
 def trials_by_id(connection: Connection, ids: Sequence[int]) -> dict[int, TrialRow]:
     """The trials with these ids."""
     found: dict[int, TrialRow] = {}
+    made = TrialRows()
     for start in range(0, len(ids), CHUNK):
         statement = select_trials().where(trials.c.id.in_(ids[start : start + CHUNK]))
         for row in connection.execute(statement).mappings():
-            found[row[trials.c.id]] = trial_row_of(row)
+            found[row[trials.c.id]] = made.of(row)
     return found
 
 

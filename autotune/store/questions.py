@@ -83,6 +83,11 @@ class Questions:
                     where = [place for place in where if place.current] or where
             return answers.list_trials(connection, where, outcome=outcome, sort=sort, limit=limit, kind=kind)
 
+    def like(self, row: TrialRow) -> tuple[TrialRow, ...]:
+        """Finished trials that compare with one: of its shape, device, environment, policy and origin in any study."""
+        with self._database.read() as connection:
+            return answers.list_like(connection, row.id)
+
     def space_trials(
         self,
         what: str | None = None,

@@ -6,9 +6,10 @@ import json
 import math
 import statistics
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from sqlalchemy import RowMapping
 
@@ -35,6 +36,9 @@ from autotune.store.tables import (
     trials,
 )
 from autotune.trial import Config, ErrorStats, Outcome, Phases, Resources, SpanParts, Timing, Trial
+
+Key = TypeVar("Key")
+Record = TypeVar("Record")
 
 SqlValue = int | float | str | bytes | bool | None
 Values = dict[str, SqlValue]
@@ -295,29 +299,49 @@ def trial_of(row: RowMapping) -> Trial:
     )
 
 
-def trial_row_of(row: RowMapping) -> TrialRow:
-    """The trial of a row that has the columns of every table joined in `answers`."""
-    column = trials.c
-    ended_at: str | None = row[column.ended_at]
-    return TrialRow(
-        id=row[column.id],
-        study=row[studies.c.name],
-        generation=row[studies.c.generation],
-        layer=layer_of(row),
-        device=device_of(row),
-        environment=environment_of(row),
-        policy=row[column.policy],
-        template_hash=row[templates.c.hash],
-        trial=trial_of(row),
-        started_at=date_of(row[column.started_at]),
-        ended_at=None if ended_at is None else date_of(ended_at),
-        reused=row[column.reused_trial_id] is not None,
-        attempts=row[column.attempts],
-        stages=_stages_of(row[sources.c.launches]),
-        origin=row[column.origin],
-        proposed_by=row[column.proposed_by],
-        ranked_us=row[column.ranked_us],
-    )
+class TrialRows:
+    """Makes trials of rows that have the columns of every table joined in `answers`.
+
+    What many of them share, such as their device, is made once: it takes longer than all the rest of a trial.
+    """
+
+    def __init__(self) -> None:
+        self._layers: dict[tuple[int, str | None, int | None], Layer] = {}
+        self._devices: dict[int, DeviceInfo] = {}
+        self._environments: dict[int, Environment] = {}
+        self._stages: dict[str | None, tuple[Stage, ...]] = {}
+
+    def of(self, row: RowMapping) -> TrialRow:
+        """The trial of a row."""
+        column = trials.c
+        ended_at: str | None = row[column.ended_at]
+        layer = row[layers.c.id], row[study_layers.c.name], row[study_layers.c.count]
+        launches = row[sources.c.launches]
+        return TrialRow(
+            id=row[column.id],
+            study=row[studies.c.name],
+            generation=row[studies.c.generation],
+            layer=_once(self._layers, layer, lambda: layer_of(row)),
+            device=_once(self._devices, row[column.device_id], lambda: device_of(row)),
+            environment=_once(self._environments, row[column.run_id], lambda: environment_of(row)),
+            policy=row[column.policy],
+            template_hash=row[templates.c.hash],
+            trial=trial_of(row),
+            started_at=date_of(row[column.started_at]),
+            ended_at=None if ended_at is None else date_of(ended_at),
+            reused=row[column.reused_trial_id] is not None,
+            attempts=row[column.attempts],
+            stages=_once(self._stages, launches, lambda: _stages_of(launches)),
+            origin=row[column.origin],
+            proposed_by=row[column.proposed_by],
+            ranked_us=row[column.ranked_us],
+        )
+
+
+def _once(made: dict[Key, Record], key: Key, make: Callable[[], Record]) -> Record:
+    if key not in made:
+        made[key] = make()
+    return made[key]
 
 
 def _stages_of(launches: str | None) -> tuple[Stage, ...]:

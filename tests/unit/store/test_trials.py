@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autotune.errors import StoreError
 from autotune.problem import Conv2dProblem, Layer
-from autotune.store import Store, TemplateRecord
+from autotune.store import Store, TemplateRecord, merge
 from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats, Outcome, Phases, Resources, Timing, Trial
 
 from .builders import (
@@ -338,3 +338,26 @@ def test_a_new_version_of_a_template_is_a_row_of_its_own(store: Store) -> None:
         scope = store.scope(key, CONV1, H200, DRIVER_580, "cold", [version])
         run_trial(store, scope, correct(number, 1.0))
     assert [row.template_hash for row in store.trials()] == ["ab" * 32, "99" * 32]
+
+
+def test_only_trials_under_the_same_circumstances_are_like_a_trial(path: Path, store: Store, tmp_path: Path) -> None:
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    run_trial(store, open_scope(store), failed(1))
+    run_trial(store, open_scope(store, study="other"), correct(2, 12.0))
+    store.begin_trial(open_scope(store), 3, config_of(3))
+    for number, elsewhere in enumerate(
+        (
+            open_scope(store, layer=CONV2),
+            open_scope(store, device=HOST),
+            open_scope(store, environment=DRIVER_590),
+            open_scope(store, policy="hot"),
+        ),
+        10,
+    ):
+        run_trial(store, elsewhere, correct(number, 20.0))
+    with Store(tmp_path / "other.db") as foreign:
+        run_trial(foreign, open_scope(foreign, study="foreign"), correct(4, 11.0))
+    merge(tmp_path / "other.db", path)
+    (best,) = store.best(CONV1.problem, H200)[:1]
+    assert best.row.trial.number == 0
+    assert [row.trial.number for row in store.like(best.row)] == [0, 1, 2]
