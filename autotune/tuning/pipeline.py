@@ -216,10 +216,12 @@ class Pipeline:
             self._ended(trial, known=False)
             return
         key = self._store.begin_trial(self._scope, candidate.number, candidate.config, source, proposed_by=by)
-        future = self._threads.submit(
-            self._evaluator.evaluate, source, binary, cache=self._study.measure.cache, best_us=self._best_us()
-        )
+        future = self._threads.submit(self._evaluate, source, binary)
         self._measuring[future] = _Launched(key, trial, source)
+
+    def _evaluate(self, source: KernelSource, binary: Binary) -> Measured:
+        """On a free device, in a race against what is the best by then."""
+        return self._evaluator.evaluate(source, binary, cache=self._study.measure.cache, best_us=self._best_us())
 
     def _end(self, future: Future[Measured], launched: _Launched) -> None:
         """Store what a device said of a candidate."""

@@ -156,11 +156,13 @@ def main() -> None:
     """Measure each layer of a study."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study")
+    parser.add_argument("--layer", help="only this one")
     parser.add_argument("--configs", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=60.0, help="of Kernel Tuner, for each layer")
     parser.add_argument("--device", default="cuda:0", help="one, or several with commas between them")
     arguments = parser.parse_args()
-    for layer in load_study(find_study(arguments.study)).layers:
+    layers = load_study(find_study(arguments.study)).layers
+    for layer in (layer for layer in layers if arguments.layer in (None, layer.name)):
         with tempfile.TemporaryDirectory() as folder:
             sources = ours(arguments.study, layer, arguments.configs, arguments.device.split(","), Path(folder))
             if arguments.seconds:
