@@ -72,10 +72,28 @@ class Place:
         """`study.layer on DEVICE`."""
         return f"{self.leaders[0].name} on {self.leaders[0].device.name}"
 
-    def slowdowns(self) -> list[tuple[Config, float]]:
-        """Configs with the log of their time over the best one's, at most CAP."""
-        best_us = min(leader.median_us for leader in self.leaders)
-        return [(leader.config, min(CAP, math.log(leader.median_us / best_us))) for leader in self.leaders]
+    @property
+    def families(self) -> frozenset[str]:
+        """Those tried here."""
+        return frozenset(leader.config.template for leader in self.leaders)
+
+    def best_us(self, families: frozenset[str]) -> float:
+        """The fastest trial of some families, infinite where none of them was tried."""
+        return min((leader.median_us for leader in self.leaders if leader.config.template in families), default=math.inf)
+
+    def slowdowns(self, places: Sequence[Place]) -> list[tuple[Config, float]]:
+        """Configs with the log of their time over the best one's, at most CAP.
+
+        Families that were not tried here might have been faster: by as much as on the nearest of the places where both
+        they and some of this one's were tried.
+        """
+        elsewhere = [place for place in places if place.families - self.families and place.families & self.families]
+        unseen = 0.0
+        if elsewhere:
+            nearest = min(elsewhere, key=self.apart)
+            unseen = math.log(nearest.best_us(self.families) / nearest.best_us(nearest.families))
+        best_us = self.best_us(self.families)
+        return [(leader.config, min(CAP, math.log(leader.median_us / best_us) + unseen)) for leader in self.leaders]
 
     def apart(self, other: Place) -> float:
         """The distance of two places."""
@@ -111,7 +129,8 @@ def warm_start(
     problem: Conv2dProblem, device: DeviceInfo, leaders: Sequence[Leader], spaces: Sequence[SearchSpace], most: int
 ) -> WarmStart:
     """What a search of up to `most` configs starts with; nothing where nothing near was ever tuned."""
-    places = near(problem, device, leaders)
+    wanted = {space.template for space in spaces}
+    places = near(problem, device, [leader for leader in leaders if leader.config.template in wanted])
     families = [family for space in spaces if len(space.rows) and space.params if (family := _judge(space, places))]
     return WarmStart(places, families, most)
 
@@ -172,7 +191,7 @@ def _judge(space: SearchSpace, places: Sequence[Place]) -> _Family | None:
     template = space.bound.template
     views, of, slowdowns, positions = [], [], [], []
     for number, place in enumerate(places):
-        told = [(config, slowdown) for config, slowdown in place.slowdowns() if _knows(template, config)]
+        told = [(config, slowdown) for config, slowdown in place.slowdowns(places) if _knows(template, config)]
         if not told:
             continue
         here = np.stack([_positions(template, config) for config, _ in told])
