@@ -79,7 +79,9 @@ class Place:
 
     def best_us(self, families: frozenset[str]) -> float:
         """The fastest trial of some families, infinite where none of them was tried."""
-        return min((leader.median_us for leader in self.leaders if leader.config.template in families), default=math.inf)
+        return min(
+            (leader.median_us for leader in self.leaders if leader.config.template in families), default=math.inf
+        )
 
     def slowdowns(self, places: Sequence[Place]) -> list[tuple[Config, float]]:
         """Configs with the log of their time over the best one's, at most CAP.
