@@ -50,6 +50,9 @@ DECAY = 0.1
 """How fast the word for a config fades with that distance."""
 NOISE = 0.02
 """Variance of a prediction's error that no distance explains, relative to the signal's."""
+HOPE = 0.4
+"""Standard deviations by which a config may turn out better than predicted, for its place in the list: variants of
+what is known by now tell less than another tile does."""
 AGAIN = 0.08
 """What each config under way costs its family's next: a family that misleads must not get all before that is known."""
 DRAWN = 2000
@@ -182,6 +185,8 @@ class _Family:
                 deviation = math.sqrt(left[place] + NOISE)
                 predicted += left / deviation * ((behind[config] - predicted[place]) / deviation)
                 said = np.vstack([said, left / deviation])
+        left = np.maximum(1.0 - np.einsum("ij,ij->j", said, said), 0.0)
+        predicted -= HOPE * np.sqrt(left)
         predicted[taken] = math.inf
         best = int(predicted.argmin())
         cost = AGAIN * sum(config.template == self.space.template for config in pending)
