@@ -50,9 +50,9 @@ DECAY = 0.1
 """How fast the word for a config fades with that distance."""
 NOISE = 0.02
 """Variance of a prediction's error that no distance explains, relative to the signal's."""
-HOPE = 0.4
-"""Standard deviations by which a config may turn out better than predicted, for its place in the list: variants of
-what is known by now tell less than another tile does."""
+HOPE = 0.3
+"""Deviations by which a config counts as better than predicted, beside others of a family that the layer has tried:
+without them the list is made of variants of one tile."""
 AGAIN = 0.08
 """What each config under way costs its family's next: a family that misleads must not get all before that is known."""
 DRAWN = 2000
@@ -185,12 +185,11 @@ class _Family:
                 deviation = math.sqrt(left[place] + NOISE)
                 predicted += left / deviation * ((behind[config] - predicted[place]) / deviation)
                 said = np.vstack([said, left / deviation])
-        left = np.maximum(1.0 - np.einsum("ij,ij->j", said, said), 0.0)
-        predicted -= HOPE * np.sqrt(left)
         predicted[taken] = math.inf
-        best = int(predicted.argmin())
+        promise, left = float(predicted.min()), np.maximum(1.0 - np.einsum("ij,ij->j", said, said), 0.0)
+        best = int((predicted - HOPE * np.sqrt(left) if len(said) > len(self.said) else predicted).argmin())
         cost = AGAIN * sum(config.template == self.space.template for config in pending)
-        return float(predicted[best]) + cost, self.space.config(int(self.rows[best]))
+        return promise + cost, self.space.config(int(self.rows[best]))
 
 
 def _judge(space: SearchSpace, places: Sequence[Place]) -> _Family | None:
