@@ -118,6 +118,16 @@ class Features:
         apart: Floats = (self.codes(left) @ self._values.distance) @ self.codes(right).T
         return apart
 
+    def failing(self, rows: Ints, failed: npt.NDArray[np.bool_], asked: Ints, *, below: float) -> npt.NDArray[np.bool_]:
+        """Which of the rows asked about have a value that failed in every row so far that has it, where as many of the
+        other rows would fail by chance with a probability below the one given."""
+        codes = self.codes(rows)
+        tried = codes.sum(axis=0)
+        succeeded = codes[~failed].sum(axis=0)
+        others = (np.count_nonzero(~failed) - succeeded) / (len(rows) - tried + 1)  # their rate of success, from below
+        never = (succeeded == 0) & ((1 - others) ** tried < below)
+        return np.asarray(self.codes(asked)[:, never].any(axis=1))
+
     def fit(self, rows: Ints, targets: Floats) -> Weights:
         """The weights and noise that explain the targets best; of many observations the best ones and every k-th."""
         if len(rows) > FIT_ROWS:

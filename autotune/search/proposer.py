@@ -33,6 +33,8 @@ LEAST_CHANCE = 0.01
 """Chance of success that is never undercut."""
 LIKELY = 0.4
 """Rows with a smaller chance of success are left out while others are to be had."""
+BY_CHANCE = 0.001
+"""So are rows with a value that failed whenever it was tried, where that would be less likely by chance."""
 DARE_EVERY = 25
 """Every so many proposals they are not left out, so that no region is given up for ever."""
 MODEL_ROWS = 256
@@ -145,8 +147,9 @@ class _Family:
         if not correct.all():
             chances = self._chances(rows, ~correct, draw)
             gain = gain + np.log(chances)
-            if (len(rows) + 1) % DARE_EVERY and (chances >= LIKELY).any():
-                gain = np.where(chances >= LIKELY, gain, -np.inf)
+            likely = (chances >= LIKELY) & ~self._features.failing(rows, ~correct, draw, below=BY_CHANCE)
+            if (len(rows) + 1) % DARE_EVERY and likely.any():
+                gain = np.where(likely, gain, -np.inf)
         place = int(np.argmax(gain))
         return Offer(self._offset + int(draw[place]), float(gain[place]))
 
