@@ -37,7 +37,7 @@ class CompilePool:
         self._compilers: dict[str, str] = {}
         self._lock = threading.Lock()
         for _ in range(jobs):
-            self._idle.put(Worker())  # they start while a device is opened and the search begins
+            self._idle.put(None)
 
     def submit(self, program: Program, target: Target) -> Future[Binary]:
         """Start compiling; the future raises Rejected('compile', ...) or ToolchainError."""
