@@ -59,7 +59,10 @@ def importance(what: str, db: str, template: str | None, style: str | None) -> N
                 rows += _rows(names[problem], device, space.template, found)
     if not rows:
         family = f"the family {template}" if template else "any family"
-        raise StoreError(f"{db}: {what}: there are not 20 correct trials of {family}, too few to say anything")
+        raise StoreError(
+            f"{db}: {what}: there are not 20 correct trials of {family}, too few to say anything; replayed ones count "
+            f"where they were measured"
+        )
     show(rows, _COLUMNS, style)
 
 
