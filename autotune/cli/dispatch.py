@@ -181,10 +181,8 @@ def _show_all(built: Built, out: Path | None) -> None:
     click.echo("The rule:")
     for line in built.dispatcher.words():
         click.echo(f"  {line}")
-    click.echo("  The fastest on such layers stand first; of those that may serve a layer, the one that is taken")
-    click.echo(
-        "  has the least time of these layers after what of the device idles. The others follow as in this table."
-    )
+    click.echo("  Kernels stand in the order of their pace on such layers. Of those that may serve a layer the one is")
+    click.echo("  taken whose pace times room, what of the device idles included, is least; see docs/dispatch.md.")
     _show(built, "kernels", None)
     for one in built.flat:
         click.echo(
