@@ -63,6 +63,7 @@ def main() -> None:
     """Tune each layer with every seed, and compare the winners."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study")
+    parser.add_argument("--layer", help="only this one")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--seconds", type=float, help="of each seed's search, when its trials are not done by then")
@@ -71,7 +72,7 @@ def main() -> None:
     arguments = parser.parse_args()
     study = load_study(find_study(arguments.study))
     study = replace(study, trials=arguments.trials, time_budget_s=arguments.seconds)
-    for layer in study.layers:
+    for layer in (layer for layer in study.layers if arguments.layer in (None, layer.name)):
         evaluator = DeviceEvaluator([arguments.device], jobs_default())
         winners = [
             tuned(replace(study, seed=seed), layer, evaluator, arguments.finals_s) for seed in range(arguments.seeds)
