@@ -213,6 +213,7 @@ constexpr int STEPS = 3;
 constexpr bool LAST_IS_HALF = true;  // four pairs or fewer
 constexpr int WINDOW_H = 25;    // input rows of a band, padding too
 constexpr bool ALL_INSIDE = PAD_H == 0 && BANDS * BAND_P == P;  // windows have neither padding nor rows beyond the last band's
+constexpr bool ROWS_CHECKED = ROWS > 1 ? !ALL_INSIDE : PAD_H > 0;  // or rows beyond meet no output that is stored
 constexpr int VECTOR = 4;        // elements of 16 bytes
 constexpr int RAW_PLANE = 488;  // elements of a plane's rows as they lie
 constexpr int ROW_WORDS = 25, PITCH = 25;  // an odd pitch, so that neighbouring rows begin in different banks
@@ -339,7 +340,7 @@ __device__ __forceinline__ void form_words(Word* words, const Bits* raw, const B
                     for (int l = 0; l < ROWS_LOADED; ++l) {
                         const int row = first_row + (first + l) * ROW_STEP;
                         const bool in_x = (ROWS_FORMED % ROWS_LOADED == 0 && WINDOW_H % ROW_STEP == 0 || row < WINDOW_H) &&
-                                          (ALL_INSIDE || static_cast<unsigned>(rows.window + row) < static_cast<unsigned>(H));
+                                          (!ROWS_CHECKED || static_cast<unsigned>(rows.window + row) < static_cast<unsigned>(H));
                         loaded[j][l] = has_one && in_x ? one[l * (ROW_STEP * W)] : 0.0f;
                     }
                 }
