@@ -176,16 +176,9 @@ class _Seat:
 
     def _run(self, request: EvaluateRequest | VerifyRequest) -> Reply:
         """Run a kernel that may ruin its worker. Raises Rejected with the kernel's outcome."""
-        self._ready()
         try:
-            reply = self._ask(request, self._deadlines.evaluate_s)
-        except WorkerLost as error:
-            self._doubtful = True
-            if error.hung:
-                raise Rejected(Outcome.TIMEOUT, "hang", error.message) from None
-            raise Rejected(Outcome.RUNTIME, "crash", error.message) from None
+            reply = self._launch(request, self._deadlines.evaluate_s)
         except Rejected as error:
-            self._doubtful = True
             if error.outcome != Outcome.CORRECTNESS or error.reason == "oob_write":
                 self.drop()  # the context may be poisoned or the reference overwritten
             raise
@@ -206,6 +199,14 @@ class _Seat:
 
     def perform(self, request: Request, deadline_s: float) -> Reply:
         """Have the worker do something else with kernels. Raises Rejected when they take it down."""
+        try:
+            return self._launch(request, deadline_s)
+        except Rejected:
+            self.drop()
+            raise
+
+    def _launch(self, request: Request, deadline_s: float) -> Reply:
+        """Ask for what kernels may ruin the worker with. Raises Rejected; then the next request is checked first."""
         self._ready()
         try:
             return self._ask(request, deadline_s)
@@ -216,7 +217,6 @@ class _Seat:
             raise Rejected(Outcome.RUNTIME, "crash", error.message) from None
         except Rejected:
             self._doubtful = True
-            self.drop()
             raise
 
     def calibrate(self, binary: Binary) -> Mapping[str, float]:
