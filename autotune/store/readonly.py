@@ -38,7 +38,10 @@ def query(database: Database, sql: str) -> QueryResult:
             if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in THE_FILES_FAULT:
                 raise
             allowed = "only reading is allowed, one SELECT statement: " if guard.refused else ""
-            raise StoreError(f"query: {allowed}{one_line(str(error))}: {_shortened(sql)}") from error
+            words = one_line(str(error)).rstrip(".")
+            if isinstance(error, sqlite3.ProgrammingError | sqlite3.Warning):  # several statements, or a null character
+                words += "; give one SELECT statement"
+            raise StoreError(f"query: {allowed}{words}: {_shortened(sql)}") from error
 
 
 class _Guard:

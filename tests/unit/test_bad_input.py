@@ -327,7 +327,10 @@ def test_sql_that_writes(sql: str, folder: Path, autotune: Command, filled: Path
         ("", "query: nothing to answer; give one SELECT statement"),
         ("SELEC", 'query: near "SELEC": syntax error: SELEC'),
         ("SELECT * FROM nowhere", "query: no such table: nowhere: SELECT * FROM nowhere"),
-        ("SELECT 1; DROP TABLE trials", "query: You can only execute one statement at a time"),
+        (
+            "SELECT 1; DROP TABLE trials",
+            "query: You can only execute one statement at a time; give one SELECT statement: SELECT 1; DROP TABLE",
+        ),
         ("SELECT\n'a", "query: "),
         ("SELECT '\0'", "query: "),
     ],
