@@ -83,7 +83,7 @@ def latest_dispatchers(store: Store, info: DeviceInfo | None = None) -> Sequence
     if not found:
         on = f" on {info.name}" if info else ""
         raise StoreError(
-            f"{store.path}: no dispatcher was made{on} of all layers of a study; run autotune dispatch first"
+            f"{store.path}: no dispatcher was made{on} of all layers of a study; run `autotune dispatch STUDY` first"
         )
     return list(found.values())
 

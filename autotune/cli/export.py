@@ -127,7 +127,7 @@ def _dispatcher(store: Store, what: str | None, db: str, *, kind: str | None, gp
     if gpu is not None:
         rows = [row for row in rows if row.device in devices_named(gpu, [one.device for one in rows])]
     if not rows:
-        raise StoreError(f"{db}: no dispatcher of all layers of {what}; run autotune dispatch first")
+        raise StoreError(f"{db}: no dispatcher of all layers of {what}; run `autotune dispatch STUDY` first")
     return rows[0]
 
 
