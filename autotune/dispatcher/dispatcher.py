@@ -1,8 +1,8 @@
 """store -> dispatch: the record of a dispatcher, which says what kernel serves a problem. Pure, and stored as JSON.
 
 A dispatcher has a few kernels in an order, each with the predicate that says when it may serve; a rule of thresholds on
-properties of a problem, which says which kernel comes first; and a safe default. A kernel that may not serve is passed
-over for the next in order.
+properties of a problem, which says which kernels come first; and a safe default. Of the first that may serve the one
+with the least pace times room is taken, without paces the first in order; where none may serve, the next in order.
 """
 
 from __future__ import annotations
