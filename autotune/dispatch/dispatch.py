@@ -17,6 +17,7 @@ from autotune.dispatch.plan import (
     Making,
     Plan,
     chosen,
+    ends_of,
     flat,
     left_out,
     make,
@@ -26,7 +27,6 @@ from autotune.dispatch.plan import (
     regrets,
     single_best,
     times_of,
-    unsure_rows,
     without_unsure_ends,
 )
 from autotune.dispatch.portfolio import Matrix, served
@@ -165,7 +165,7 @@ def _dispatched(
     """
     serving = chosen(matrix, rows, plan)
     names = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
-    unsure = unsure_rows(matrix, rows, plan)
+    ends = ends_of(matrix, rows, plan)
     seen = [others(made_of, row) for row in rows]
     singles = [served(matrix, (single_best(matrix, known), matrix.default)) for known in seen]
     columns = (
@@ -181,7 +181,7 @@ def _dispatched(
             layer=matrix.layers[row],
             role="held out" if without is None else "tuned",
             kernel=names.get(serving[at]),
-            unsure=unsure[at] or serving[at] == matrix.default,
+            unsure=ends[at].unsure,
             time_us=times[0][at],
             best_us=float(matrix.best_us[row]),
             left_out_us=times[1][at],

@@ -114,18 +114,25 @@ def unsure_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, 
     return tuple(outside.tolist())
 
 
+def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Leaf, ...]:
+    """Where the plan's rule ends for each of some layers; UNSURE outside the range in which it is trusted."""
+    names = [item.name for item in plan.properties]
+    found = []
+    for row, outside in zip(rows, unsure_rows(matrix, rows, plan), strict=True):
+        rule: Rule = UNSURE if outside else plan.rule
+        while isinstance(rule, Split):
+            rule = rule.below if matrix.values[row, names.index(rule.property)] < rule.threshold else rule.above
+        found.append(rule)
+    return tuple(found)
+
+
 def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
     """The config that serves each of some layers; -1 where nothing fits."""
     columns = (*plan.kernels, matrix.default)
-    names = [item.name for item in plan.properties]
-    unsure = unsure_rows(matrix, rows, plan)
     found = []
-    for at, row in enumerate(rows):
-        rule: Rule = UNSURE if unsure[at] else plan.rule
-        while isinstance(rule, Split):
-            rule = rule.below if matrix.values[row, names.index(rule.property)] < rule.threshold else rule.above
+    for row, end in zip(rows, ends_of(matrix, rows, plan), strict=True):
         cells = np.ix_([row], columns)
-        (position,) = taken(rule, plan.names, np.isfinite(matrix.times_us[cells]), matrix.room[cells]).tolist()
+        (position,) = taken(end, plan.names, np.isfinite(matrix.times_us[cells]), matrix.room[cells]).tolist()
         found.append(columns[position] if position >= 0 else -1)
     return tuple(found)
 

@@ -71,6 +71,11 @@ class Leaf:
     paces: tuple[int, ...] = ()
     """of each kernel, squared: the time to expect where nothing idles, 1000 for a layer's best; 0 is always first"""
 
+    @property
+    def unsure(self) -> bool:
+        """Whether the default comes first whatever its pace."""
+        return self.kernels[0] == DEFAULT and not any(self.paces[:1])
+
 
 UNSURE = Leaf((DEFAULT,))
 
@@ -149,7 +154,6 @@ class Dispatcher:
         """The kernel that serves a problem."""
         leaf = UNSURE if self.is_unsure(problem) else self.leaf(problem)
         order = self.order(leaf)
-        unsure = order[0].name == DEFAULT
         paces = dict(zip(leaf.kernels, leaf.paces, strict=False))
         fitting = [kernel for kernel in order if kernel.predicate.holds(problem)]
         paced = [kernel for kernel in fitting if kernel.name in paces]
@@ -157,7 +161,7 @@ class Dispatcher:
         if paced:
             kernel = min(paced, key=lambda one: paces[one.name] * one.predicate.room_for(problem))
         before = order if kernel is None else order[: order.index(kernel)]
-        return Choice(kernel, unsure, tuple(one.name for one in before if one not in fitting))
+        return Choice(kernel, leaf.unsure, tuple(one.name for one in before if one not in fitting))
 
     def order(self, leaf: Leaf) -> tuple[PortfolioKernel, ...]:
         """All kernels in the order in which they are tried at an end of the rule."""

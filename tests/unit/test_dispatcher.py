@@ -92,6 +92,11 @@ def test_what_is_unlike_the_measured_layers_gets_the_default() -> None:
 
 def test_an_unsure_end_gets_the_default() -> None:
     assert chosen(dispatcher(Split("k", 13, Leaf((DEFAULT,)), Leaf(("few",)))), k=12) == (DEFAULT, True, ())
+    assert chosen(dispatcher(Leaf((DEFAULT, "few"), (0, 1000))), k=12) == (DEFAULT, True, ())
+
+
+def test_an_end_is_not_unsure_because_the_default_is_fast_there() -> None:
+    assert chosen(dispatcher(Leaf((DEFAULT, "few"), (900, 1000))), k=12) == (DEFAULT, False, ())
 
 
 def test_nothing_fits() -> None:
