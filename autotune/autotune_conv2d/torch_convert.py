@@ -30,8 +30,8 @@ class TunedConv2d(nn.Conv2d):
 
     It has the parameters of the `nn.Conv2d` that it replaces, under the same names. Images of another shape or on
     another type of device go through PyTorch's convolution, and so do all once the filters were cast to another dtype
-    (`network.half()`). A change of the parameters in place, or by
-    `load_state_dict`, is noticed; one through `.data` is not.
+    (`network.half()`). A change of the parameters in place, or by `load_state_dict`, is noticed; one through `.data` is
+    not.
     """
 
     def __init__(self, conv: nn.Conv2d, problem: Problem, library: str) -> None:
