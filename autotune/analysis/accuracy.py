@@ -83,7 +83,7 @@ def check_accuracy(
     pairs = {name: tuple(rows.get(name) or rows.get("fp32") for rows in best) for name in classes}
     if not pairs:
         raise StoreError(
-            f"{store.path}: no correct kernel of {study.name} on {evaluator.info.name}; run autotune tune first"
+            f"{store.path}: no correct kernel of {study.name} on {evaluator.info.name}; run `autotune tune STUDY` first"
         )
     spec = NetworkSpec(first.problem, second.problem, images, seed)
     compiled = [evaluator.build(reference_program(problem)) for problem in (spec.first, spec.second)]

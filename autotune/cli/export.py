@@ -80,7 +80,7 @@ def export(
         else:
             rows = list(_dispatched(store, made))
         if not rows:
-            raise StoreError(f"{db}: no correct trial of {what} to export; run autotune tune first")
+            raise StoreError(f"{db}: no correct trial of {what} to export; run `autotune tune STUDY` first")
         kernels = [_chosen(store, row, db) for row in rows]
         exported = export_library(kernels, out, archs or (), dispatcher=made.dispatcher if made else None)
         missing = {row.name for row in store.layers(asked(what))} - {row.name for row in rows}

@@ -91,7 +91,9 @@ def _profiled(store: Store, what: str | None, device: str | None, accuracy: str 
         best = store.best(what, kind="cuda", accuracy=accuracy)
         rows = {row.row.trial.source_hash: row.row for row in best if row.row.device.identity == info.identity}
         if not rows:
-            raise StoreError(f"{store.path}: no correct kernel of {what} on {info.name}; run autotune tune first")
+            raise StoreError(
+                f"{store.path}: no correct kernel of {what} on {info.name}; run `autotune tune STUDY` first"
+            )
         sources = [_source(store, row) for row in rows.values()]
         binaries = [evaluator.compile(source).result() for source in sources]
     finally:

@@ -97,7 +97,7 @@ def export_t4(what: str | None, out: Path, db: str) -> None:
         name = asked(what)
         written = write_t4((*store.trials(name), *store.space_trials(name)), out)
     if not written:
-        raise StoreError(f"{db}: no trial of {what or 'any study'} has ended; run autotune tune first")
+        raise StoreError(f"{db}: no trial of {what or 'any study'} has ended; run `autotune tune STUDY` first")
     for path in written:
         click.echo(path)
 
