@@ -36,7 +36,6 @@ CONSTANT_BYTES = 65536  # constant memory of a program: what ptxas admits
 _MESSAGE_LINES = 3
 _EXTERN_SHARED = re.compile(r"\bextern\s+__shared__\b[^;\[]*?(\w+)\s*\[\s*\]\s*;")
 _CONSTANT = re.compile(r"\b__constant__\b[^;=({\[]*?(\w+)\s*(?:__attribute__\s*\(\(.*?\)\)\s*)?[\[;={]")
-_DYNAMIC_SMEM = "autotune_smem_address"
 
 
 def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:

@@ -15,7 +15,6 @@ from autotune.trial import Value
 
 _CONDITIONAL, _OR, _AND, _NOT, _COMPARED, _SUM, _PRODUCT, _SIGN, _ATOM = range(9)  # how tightly a text holds together
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "lteq": "<=", "gt": ">", "gteq": ">="}
-_COMPARING = (*_COMPARISONS, "in", "notin")
 _METHODS = ("p", "q")
 _WORDS = {
     **{word: f"Dtype::{word}" for word in DTYPES},

@@ -46,11 +46,6 @@ def residency(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: i
     return Residency(blocks, blocks * warps, blocks * warps / device.max_warps_per_sm, limits)
 
 
-def resident_blocks(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> int:
-    """Blocks that one multiprocessor holds at once; 0 when a block does not fit at all."""
-    return residency(device, threads=threads, registers=registers, smem_bytes=smem_bytes).blocks
-
-
 def occupancy(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> float:
     """Resident warps over the multiprocessor's most, 0 to 1."""
     return residency(device, threads=threads, registers=registers, smem_bytes=smem_bytes).occupancy

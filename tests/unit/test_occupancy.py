@@ -11,7 +11,7 @@ import pytest
 
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.devices.device import DeviceInfo
-from autotune.measurement.occupancy import occupancy, resident_blocks
+from autotune.measurement.occupancy import occupancy, residency
 from tests.unit.tiny import DEVICE
 
 CALCULATOR = r"""
@@ -113,7 +113,7 @@ def test_agrees_with_nvidias_calculator(calculator: Path, name: str) -> None:
     expected = [int(line) for line in done.stdout.split()]
     assert len(set(expected)) > 8
     for (block, used, bytes_), blocks in zip(cases, expected, strict=True):
-        found = resident_blocks(device, threads=block, registers=used, smem_bytes=bytes_)
+        found = residency(device, threads=block, registers=used, smem_bytes=bytes_).blocks
         assert found == blocks, f"{name}: {block} threads, {used} registers, {bytes_} bytes"
 
 
