@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from autotune.compilation.compile import NVCC_FLAGS, Binary, Program, Target
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices import host_compile
@@ -29,6 +31,13 @@ def runtime_program(kind: str) -> Program | None:
     if kind != "host":
         return None
     return host_compile.runtime_program()
+
+
+def worker_environ(name: str) -> Mapping[str, str]:
+    """What the process that opens a device needs in its environment: for `host:check` a sanitizer, loaded first."""
+    if parse_device(name) == ("host", "check"):
+        return host_compile.check_environment(str(find_cxx()))
+    return {}
 
 
 def open_device(name: str, runtime: Binary | None = None) -> Device:

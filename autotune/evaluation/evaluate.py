@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.device import Baseline, DeviceInfo, Environment
-from autotune.devices.opening import parse_device, runtime_program
+from autotune.devices.opening import parse_device, runtime_program, worker_environ
 from autotune.errors import DeviceError, DeviceLost, Rejected, ToolchainError
 from autotune.evaluation.compilers import CompilePool
 from autotune.evaluation.worker import (
@@ -130,7 +130,7 @@ class _Seat:
         self.layer: LayerRequest | None = None
         self._deadlines = deadlines
         self._opening = OpenRequest(name, runtime)
-        self._environ = _environ(name)
+        self._environ = worker_environ(name)
         self._worker: Worker | None = None
         self._answered = 0
         self._known_good: EvaluateRequest | VerifyRequest | None = None
@@ -434,14 +434,3 @@ class DeviceEvaluator:
         for seat in self._seats:
             seat.drop()
         self._pool.close()
-
-
-def _environ(device: str) -> Mapping[str, str]:
-    """What a worker's process needs in its environment for this device."""
-    kind, rest = parse_device(device)
-    if (kind, rest) == ("host", "check"):
-        from autotune.compilation.toolchain import find_cxx
-        from autotune.devices.host_compile import check_environment
-
-        return check_environment(str(find_cxx()))
-    return {}
