@@ -27,7 +27,8 @@ from autotune.dispatcher.predicate import Step, cpp_steps
 from autotune.errors import TemplateError
 from autotune.family.expression import Expression
 from autotune.family.folding import fold
-from autotune.family.template import PROBLEM_NAMES, SUFFIX, Body, check_keys, environment
+from autotune.family.template import PROBLEM_NAMES, SUFFIX, check_keys
+from autotune.family.text import Body, environment
 from autotune.problem import DTYPES, EPILOGUES, LAYOUTS, Conv2dProblem
 from autotune.shipped import shipped
 

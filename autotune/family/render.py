@@ -11,7 +11,8 @@ from autotune.compilation.compile import Program
 from autotune.errors import TemplateError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.family.space import BoundTemplate
-from autotune.family.template import PROBLEM_NAMES, StageTemplate, environment, inline
+from autotune.family.template import PROBLEM_NAMES, StageTemplate
+from autotune.family.text import environment, inline
 from autotune.trial import ACCURACY_CLASSES, Config, Value
 
 

@@ -14,7 +14,8 @@ from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, StudyError, TemplateError
 from autotune.family.expression import Bound, Expression
 from autotune.family.feasible import Level, Rows, Rule, Tree
-from autotune.family.template import Body, KernelTemplate, Param, compile_body
+from autotune.family.template import KernelTemplate, Param
+from autotune.family.text import Body, compile_body
 from autotune.problem import Conv2dProblem
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 

@@ -15,17 +15,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from jinja2 import StrictUndefined, Template, TemplateSyntaxError, Undefined, meta, nodes
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import meta, nodes
 
 from autotune.errors import TemplateError
 from autotune.family.expression import FUNCTIONS, Expression
+from autotune.family.text import KEPT, includes_of, parse, read_text
 from autotune.problem import SIZE_NAMES
 from autotune.shipped import shipped
 from autotune.trial import ACCURACY_CLASSES, Value
 
-Body = Template
-"""a family's text as Jinja's own code"""
 SUFFIX = ".cu.j2"
 PROBLEM_NAMES = frozenset(SIZE_NAMES) | {"dtype", "layout", "epilogue", "p", "q"}
 DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_block_bytes", "device.l2_bytes"})
@@ -36,10 +34,8 @@ _HEADER_KEYS = {
 }
 OUTPUTS = "n * k * p * q"
 """The room that a family which says nothing of it takes: nothing is idle."""
-_FAMILIES = 64  # whose parsed text a process keeps
 _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
 _HEADER = re.compile(r"\s*/\*#\s*kernel\b(.*?)#\*/", re.DOTALL)
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,36 +116,6 @@ class KernelTemplate:
         return match.group(1).strip() if match else ""
 
 
-def _finalize(value: object) -> str:
-    """What `${...}` prints: C++ spelling of bools; floats and None are mistakes."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, str, Undefined)):
-        return str(value)  # an undefined value says itself what it is
-    raise TemplateError(f"prints {value!r}; only whole numbers, words and true/false may be printed")
-
-
-def environment() -> ImmutableSandboxedEnvironment:
-    """The Jinja environment of kernel bodies; delimiters that do not collide with CUDA."""
-    jinja = ImmutableSandboxedEnvironment(
-        block_start_string="/*%",
-        block_end_string="%*/",
-        variable_start_string="${",
-        variable_end_string="}",
-        comment_start_string="/*#",
-        comment_end_string="#*/",
-        line_statement_prefix="//%",
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        autoescape=False,
-    )
-    jinja.globals = {**FUNCTIONS, "range": range}
-    return jinja
-
-
 def template_files(directories: Sequence[Path] = ()) -> Mapping[str, Path]:
     """Family name to file: the shipped families, then those of `directories`, in order.
 
@@ -175,11 +141,11 @@ def load_templates(directories: Sequence[Path] = ()) -> Mapping[str, KernelTempl
 
 def load_template(path: Path) -> KernelTemplate:
     """One family. Raises TemplateError naming the line (syntax, body) or the dotted key (header)."""
-    text = _read(path)
-    return replace(_family(path, text), includes=_includes(path, text))
+    text = read_text(path)
+    return replace(_family(path, text), includes=includes_of(path, text))
 
 
-@lru_cache(maxsize=_FAMILIES)
+@lru_cache(maxsize=KEPT)
 def _family(path: Path, text: str) -> KernelTemplate:
     """A family without the files that it includes. Costs some 15 ms, so a text that was loaded before is not parsed."""
     match = _HEADER.match(text)
@@ -209,15 +175,6 @@ def _toml(path: Path, header: str, first: int) -> Mapping[str, object]:
         raise TemplateError(f"{path}: header is not TOML: {message}") from None
     except RecursionError:
         raise TemplateError(f"{path}: header is nested too deeply") from None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TemplateError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise TemplateError(f"{path}: is not UTF-8 text: {error.reason}") from None
 
 
 class _Header:
@@ -425,19 +382,6 @@ class _Header:
                 raise self.error(f"params.{param.name}", "declared and not used by the body or the launch")
 
 
-@lru_cache(maxsize=_FAMILIES)
-def compile_body(text: str) -> Body:
-    """A family's file as Jinja's own code. Costs some 10 ms, so it is kept."""
-    return environment().from_string(text)
-
-
-def _parse(path: Path, text: str) -> nodes.Template:
-    try:
-        return environment().parse(text)
-    except TemplateSyntaxError as error:
-        raise TemplateError(f"{path}: line {error.lineno}: {error.message}") from None
-
-
 def _check_body(template: KernelTemplate) -> Set[str]:
     """Spellings that Jinja misreads, undeclared names, the run-time n used as a constant. Returns the body's names."""
     body_starts = template.text.count("\n", 0, template.text.index("#*/")) + 2
@@ -452,7 +396,7 @@ def _check_body(template: KernelTemplate) -> Set[str]:
                 f"{template.path}: line {number}: // after a line statement is floor division to Jinja; "
                 f"put the note on a line of its own, or the division into [derived]"
             )
-    tree = _parse(template.path, template.text)
+    tree = parse(template.path, template.text)
     of_n = {"n"}
     for name, expression in template.derived:
         if expression.names & of_n:
@@ -475,47 +419,6 @@ def _check_body(template: KernelTemplate) -> Set[str]:
             what = f"undeclared name {name!r}{_close(name, allowed)}"
         raise TemplateError(f"{template.path}: line {at}: {what}")
     return names
-
-
-def _includes(path: Path, text: str) -> tuple[tuple[str, str], ...]:
-    """Every file that the body includes by a quoted name, and those that these include."""
-    found: dict[str, str] = {}
-
-    def visit(where: Path, content: str) -> None:
-        for match in _INCLUDE.finditer(content):
-            name = match.group(1)
-            if name in found:
-                continue
-            line = content.count("\n", 0, match.start()) + 1
-            for folder in (path.parent, shipped("templates")):
-                if (folder / name).is_file():
-                    found[name] = ""
-                    included = _read(folder / name)
-                    visit(folder / name, included)
-                    del found[name]
-                    found[name] = included  # after what it includes itself
-                    break
-            else:
-                raise TemplateError(f"{where}: line {line}: included file {name!r} is not beside the template")
-
-    visit(path, text)
-    return tuple(found.items())
-
-
-def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
-    """Rendered text with its quoted includes replaced by their content, each once, and single blank lines."""
-    contents = dict(includes)
-    done: set[str] = set()
-
-    def replace(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name in done:
-            return ""
-        done.add(name)
-        content = re.sub(r"^#pragma once\n+", "", contents[name], flags=re.MULTILINE)
-        return _INCLUDE.sub(replace, content).rstrip("\n")
-
-    return re.sub(r"\n{3,}", "\n\n", _INCLUDE.sub(replace, text))
 
 
 def check_keys(table: Mapping[str, object], allowed: set[str], error: Callable[[str, str], Exception]) -> None:

@@ -1,0 +1,116 @@
+"""The text of a family's file: what Jinja reads it with, and the files that it includes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from jinja2 import StrictUndefined, Template, TemplateSyntaxError, Undefined, nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from autotune.errors import TemplateError
+from autotune.family.expression import FUNCTIONS
+from autotune.shipped import shipped
+
+Body = Template
+"""a family's text as Jinja's own code"""
+KEPT = 64
+"""Families whose parsed text a process keeps."""
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
+
+
+def read_text(path: Path) -> str:
+    """A file's text. Raises TemplateError when it cannot be read or is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TemplateError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise TemplateError(f"{path}: is not UTF-8 text: {error.reason}") from None
+
+
+def _finalize(value: object) -> str:
+    """What `${...}` prints: C++ spelling of bools; floats and None are mistakes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, str, Undefined)):
+        return str(value)  # an undefined value says itself what it is
+    raise TemplateError(f"prints {value!r}; only whole numbers, words and true/false may be printed")
+
+
+def environment() -> ImmutableSandboxedEnvironment:
+    """The Jinja environment of kernel bodies; delimiters that do not collide with CUDA."""
+    jinja = ImmutableSandboxedEnvironment(
+        block_start_string="/*%",
+        block_end_string="%*/",
+        variable_start_string="${",
+        variable_end_string="}",
+        comment_start_string="/*#",
+        comment_end_string="#*/",
+        line_statement_prefix="//%",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        autoescape=False,
+    )
+    jinja.globals = {**FUNCTIONS, "range": range}
+    return jinja
+
+
+@lru_cache(maxsize=KEPT)
+def compile_body(text: str) -> Body:
+    """A family's file as Jinja's own code. Costs some 10 ms, so it is kept."""
+    return environment().from_string(text)
+
+
+def parse(path: Path, text: str) -> nodes.Template:
+    """A family's file as Jinja's tree. Raises TemplateError with the line that Jinja cannot read."""
+    try:
+        return environment().parse(text)
+    except TemplateSyntaxError as error:
+        raise TemplateError(f"{path}: line {error.lineno}: {error.message}") from None
+
+
+def includes_of(path: Path, text: str) -> tuple[tuple[str, str], ...]:
+    """Name and text of every file that the body includes by a quoted name, and those that these include."""
+    found: dict[str, str] = {}
+
+    def visit(where: Path, content: str) -> None:
+        for match in _INCLUDE.finditer(content):
+            name = match.group(1)
+            if name in found:
+                continue
+            line = content.count("\n", 0, match.start()) + 1
+            for folder in (path.parent, shipped("templates")):
+                if (folder / name).is_file():
+                    found[name] = ""
+                    included = read_text(folder / name)
+                    visit(folder / name, included)
+                    del found[name]
+                    found[name] = included  # after what it includes itself
+                    break
+            else:
+                raise TemplateError(f"{where}: line {line}: included file {name!r} is not beside the template")
+
+    visit(path, text)
+    return tuple(found.items())
+
+
+def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
+    """Rendered text with its quoted includes replaced by their content, each once, and single blank lines."""
+    contents = dict(includes)
+    done: set[str] = set()
+
+    def replace(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name in done:
+            return ""
+        done.add(name)
+        content = re.sub(r"^#pragma once\n+", "", contents[name], flags=re.MULTILINE)
+        return _INCLUDE.sub(replace, content).rstrip("\n")
+
+    return re.sub(r"\n{3,}", "\n\n", _INCLUDE.sub(replace, text))
