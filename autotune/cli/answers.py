@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.analysis.facts import Facts, facts
 from autotune.cli.tables import Cell, Column, format_options, show
-from autotune.study import load_study
+from autotune.study import find_study, load_study
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome
 
 if TYPE_CHECKING:
@@ -44,9 +43,9 @@ def trials(
     """Every trial, with its outcome and time; of failed ones, the compiler's, driver's or checker's own words."""
     from autotune.store import Store
 
+    name = asked(what)
     generations = "all" if everything else "newest"
     with Store(db, create=False) as store:
-        name = asked(what)
         rows = store.trials(name, outcome=outcome, sort=sort, limit=limit, generations=generations)
         spaces = store.space_trials(name, outcome=outcome, sort=sort, limit=limit)
         found = [*judged(store, rows), *(Judged(row, NO_FACTS) for row in spaces)][:limit]
@@ -111,10 +110,19 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def asked(what: str | None) -> str | None:
-    """A study's or layer's name; a study file stands for the name in it."""
-    if what is not None and what.endswith(".toml") and Path(what).is_file():
-        return load_study(Path(what)).name
+    """A study's or layer's name; a study file stands for the name in it. Asked for before a database is opened."""
+    if what is not None and what.endswith(".toml"):
+        return load_study(find_study(what)).name
     return what
+
+
+def open_filled(db: str) -> Store:
+    """The results database open for writing, for what builds on its results; where there is none, none is made."""
+    from autotune.store import Store
+
+    with Store(db, create=False):
+        pass  # it is there and not empty
+    return Store(db)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,33 +83,52 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
     """
     from autotune.store import Store
 
+    name, of_file = (None, layers_of_file(what)) if nearest else (asked(what), ())
     with Store(db, create=False) as store:
         if not nearest:
-            name = asked(what)
             answers = tuple(_answers(store, name, device))
             show(answers, BEST_COLUMNS, style)
             if device is None and not (answers and all(one.standing for one in answers)):
                 _tell_why(store, name, db, [one.layer.problem for one in answers if one.standing is None])
             return
         info = None if device is None else named_device(store, device)
-        layers = named_layers(store, what)
+        layers = of_file or named_layers(store, what)
         show([found for name, layer in layers for found in _nearest(store, name, layer, info)], NEAREST_COLUMNS, style)
 
 
-def named_layers(store: Store, what: str | None) -> list[tuple[str, Layer]]:
-    """The layers that are asked about by name: the database's, else those of a study file or a shipped study."""
-    if what is not None:
-        known = {name for row in store.layers() for name in (row.name, row.layer.name, row.study)}
-        stem, _, layer = what.rpartition(".")
-        study = what if what.endswith(".toml") or what in study_names() else stem
-        if what not in known and (study.endswith(".toml") or study in study_names()):
-            loaded = load_study(find_study(study))
-            chosen = [one for one in loaded.layers if study == what or one.name == layer]
-            if not chosen:
-                names = ", ".join(one.name for one in loaded.layers)
-                raise StudyError(f"{what}: {loaded.name} has no layer {layer!r}; it has {names}")
-            return [(f"{loaded.name}.{one.name}", one) for one in chosen]
-    return [(row.name, row.layer) for row in store.layers(what)]
+NamedLayers = Sequence[tuple[str, Layer]]
+"""`study.layer` and the layer"""
+
+
+def layers_of_file(what: str | None) -> NamedLayers:
+    """The layers that FILE.toml or FILE.toml.LAYER asks for; none for other words. Read before a database is opened."""
+    return _layers_of_study(what, lambda name: name.endswith(".toml"))
+
+
+def named_layers(store: Store, what: str | None) -> NamedLayers:
+    """The layers that are asked about by name: the database's, else those of a shipped study."""
+    known = {name for row in store.layers() for name in (row.name, row.layer.name, row.study)}
+    of_shipped = () if what in known else _layers_of_study(what, lambda name: name in study_names())
+    return of_shipped or [(row.name, row.layer) for row in store.layers(what)]
+
+
+def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> NamedLayers:
+    """The layers that STUDY or STUDY.LAYER asks for, none where that is no such study.
+
+    Raises StudyError where the study cannot be read or has no such layer.
+    """
+    if what is None:
+        return ()
+    stem, _, layer = what.rpartition(".")
+    study = what if is_study(what) else stem
+    if not is_study(study):
+        return ()
+    loaded = load_study(find_study(study))
+    chosen = [one for one in loaded.layers if study == what or one.name == layer]
+    if not chosen:
+        names = ", ".join(one.name for one in loaded.layers)
+        raise StudyError(f"{what}: {loaded.name} has no layer {layer!r}; it has {names}")
+    return [(f"{loaded.name}.{one.name}", one) for one in chosen]
 
 
 def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None) -> list[Answer]:

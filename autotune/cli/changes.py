@@ -36,14 +36,15 @@ def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str |
     from autotune.errors import StoreError
     from autotune.store import Store
 
+    name = asked(what)
     with Store(db, create=False) as store:
         studies, devices = store.studies(), store.devices()
         first, second = (resolve(word, studies, devices, by) for word in (a, b))
         if first.kind != second.kind:
             raise StoreError(f"{a!r} is a {first.kind} and {b!r} a {second.kind}; give two of {', '.join(SIDES)}")
         found = differences(
-            undominated(_best(store, first, what)),
-            undominated(_best(store, second, what)),
+            undominated(_best(store, first, name)),
+            undominated(_best(store, second, name)),
             lambda best: _floor(store, best),
             across_devices=first.kind == "device",
         )
@@ -112,8 +113,8 @@ def history(what: str, db: str, style: str | None) -> None:
     from autotune.analysis.history import history as events
     from autotune.store import Store
 
+    name = asked(what)
     with Store(db, create=False) as store:
-        name = asked(what)
         show(events(store.improvements(name), store.finals(name), store.retimes(name)), _EVENT_COLUMNS, style)
 
 

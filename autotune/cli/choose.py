@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.answers import DATABASE
-from autotune.cli.best import named_device, named_layers
+from autotune.cli.best import layers_of_file, named_device, named_layers
 from autotune.cli.tables import Column, format_options, show
 from autotune.devices.device import DeviceInfo
 from autotune.dispatcher.dispatcher import Choice
@@ -57,9 +57,10 @@ def choose(what: str, db: str, device: str | None, style: str | None) -> None:
     """
     from autotune.store import Store
 
+    of_file = layers_of_file(what)
     with Store(db, create=False) as store:
         info = None if device is None else named_device(store, device)
-        layers, dispatchers = named_layers(store, what), latest_dispatchers(store, info)
+        layers, dispatchers = of_file or named_layers(store, what), latest_dispatchers(store, info)
     show(
         [
             _Served(name, layer, made, made.dispatcher.choose(layer.problem))

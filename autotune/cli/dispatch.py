@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import DATABASE
+from autotune.cli.answers import DATABASE, open_filled
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import under_way
@@ -138,14 +138,13 @@ def dispatch(
     from autotune.dispatch.dispatch import build
     from autotune.dispatch.matrix import Run
     from autotune.dispatcher.source import load_dispatch_template
-    from autotune.store import Store
 
     if out is not None and not out.parent.is_dir():
         raise StoreError(f"{out}: there is no folder {out.parent}; create it first or give another --out")
     wanted = load_study(find_study(study))
     families = load_templates(directories)
     template = load_dispatch_template()
-    with Store(db) as store, under_way(store, wanted, device, jobs) as (evaluator, observe, stopping):
+    with open_filled(db) as store, under_way(store, wanted, device, jobs) as (evaluator, observe, stopping):
         run = Run(wanted, families, evaluator, store, observe, stopping)
         built = build(run, template, kernels=kernels, trials=trials, holdout=holdout)
     if out is not None:

@@ -73,17 +73,18 @@ def export(
 
     if dispatcher and accuracy:
         raise click.UsageError("--dispatcher has chosen its kernels' accuracy classes; leave --accuracy out")
+    name = asked(what)
     with Store(db, create=False) as store:
-        made = _dispatcher(store, asked(what), db, kind=kind, gpu=gpu) if dispatcher else None
+        made = _dispatcher(store, name, db, kind=kind, gpu=gpu) if dispatcher else None
         if made is None:
-            rows = _best(store, asked(what), kind=kind, gpu=gpu, accuracy=accuracy)
+            rows = _best(store, name, kind=kind, gpu=gpu, accuracy=accuracy)
         else:
             rows = list(_dispatched(store, made))
         if not rows:
             raise StoreError(f"{db}: no correct trial of {what} to export; run `autotune tune STUDY` first")
         kernels = [_chosen(store, row, db) for row in rows]
         exported = export_library(kernels, out, archs or (), dispatcher=made.dispatcher if made else None)
-        missing = {row.name for row in store.layers(asked(what))} - {row.name for row in rows}
+        missing = {row.name for row in store.layers(name)} - {row.name for row in rows}
         if made is None and missing:
             click.echo(f"left out, without such a kernel in {db}: {', '.join(sorted(missing))}", err=True)
         noise = {

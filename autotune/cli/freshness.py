@@ -39,12 +39,13 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     """
     from autotune.store import Store
 
+    name = asked(what)
     families = load_templates(directories)
     with Store(db, create=False) as store:
-        best = undominated(store.best(asked(what)))
+        best = undominated(store.best(name))
         kinds = {row.row.device.kind for row in best}
         opened = _opened(device, kinds)
-        retimes = store.retimes(asked(what))
+        retimes = store.retimes(name)
         found = list(_doubts(best, retimes, opened, store.environments(), families))
     doubtful = {doubt.best.row.id for doubt in found}
     click.echo(f"{len(doubtful)} of {len(best)} best results are doubtful", err=True)
@@ -119,8 +120,8 @@ def retime(
     """
     from autotune.store import Store
 
+    name = asked(what)
     with Store(db, create=False) as store:
-        name = asked(what)
         store.layers(name)  # a wrong name is told before a device is opened
     families = load_templates(directories)
     evaluator = open_evaluator(device, jobs or jobs_default())

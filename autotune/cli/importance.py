@@ -47,8 +47,9 @@ def importance(what: str, db: str, template: str | None, style: str | None) -> N
     from autotune.search.importance import importance as importance_of
     from autotune.store import Store
 
+    name = asked(what)
     with Store(db, create=False) as store:
-        names = {row.layer.problem: row.name for row in store.layers(asked(what))}
+        names = {row.layer.problem: row.name for row in store.layers(name)}
         recordings = stored_recordings(store, list(names))
     rows: list[_Row] = []
     for (problem, *_), recording in recordings.items():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import ACCURACY, DATABASE, asked, config_words
+from autotune.cli.answers import ACCURACY, DATABASE, asked, config_words, open_filled
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_ncu
@@ -70,13 +70,14 @@ def profile(what: str, device: str | None, db: str, accuracy: str | None, stored
     """
     from autotune.store import Store
 
+    name = asked(what)
     if stored:
         with Store(db, create=False) as store:
-            show(store.profiles(asked(what)), _COLUMNS, style)
+            show(store.profiles(name), _COLUMNS, style)
         return
     ncu = find_ncu()
-    with Store(db) as store:
-        show(_profiled(store, asked(what), device, accuracy, ncu), _COLUMNS, style)
+    with open_filled(db) as store:
+        show(_profiled(store, name, device, accuracy, ncu), _COLUMNS, style)
 
 
 def _profiled(store: Store, what: str | None, device: str | None, accuracy: str | None, ncu: Path) -> list[ProfileRow]:

@@ -93,8 +93,8 @@ def export_t4(what: str | None, out: Path, db: str) -> None:
     from autotune.export import export_t4 as write_t4
     from autotune.store import Store
 
+    name = asked(what)
     with Store(db, create=False) as store:
-        name = asked(what)
         written = write_t4((*store.trials(name), *store.space_trials(name)), out)
     if not written:
         raise StoreError(f"{db}: no trial of {what or 'any study'} has ended; run `autotune tune STUDY` first")

@@ -6,7 +6,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from autotune.cli.answers import DATABASE, undominated, with_floor
+from autotune.cli.answers import DATABASE, open_filled, undominated, with_floor
 from autotune.cli.best import BEST_COLUMNS, answer
 from autotune.cli.choose import unserved
 from autotune.cli.devices import cache_folder, jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.spans import run_end_to_end, show_end_to_end
 from autotune.cli.tables import console, format_options, show
-from autotune.devices.device import Baseline
+from autotune.devices.device import Baseline, DeviceInfo
 from autotune.errors import StoreError, StudyError
 from autotune.family.template import load_templates
 from autotune.problem import Layer
@@ -33,7 +33,7 @@ from autotune.tuning.turns import turn
 
 if TYPE_CHECKING:
     from autotune.evaluation.evaluate import Evaluator
-    from autotune.store import Store
+    from autotune.store import BestRow, Store
     from autotune.tuning.layer_record import LayerResult, StartResult
     from autotune.tuning.layer_record import Progress as TuneProgress
 
@@ -169,16 +169,22 @@ def tune_and_show(
     """Run the line and print what came of it."""
     from autotune.store import Store
     from autotune.tuning.layer_finals import FinalsPlan
-    from autotune.tuning.tune import check_study, policy
+    from autotune.tuning.tune import check_study
     from autotune.tuning.tune import tune as run
 
     families = load_templates(directories)
     check_study(study, families)  # before a database is made
-    with Store(db) as store:
+    with Store(db) if search and not only_unserved else open_filled(db) as store:
         with under_way(store, study, device, jobs) as (evaluator, observe, stopping):
             if only_unserved:
                 layers = unserved(store, layers, evaluator.info)
                 click.echo(f"without a kernel: {', '.join(layer.name for layer in layers) or 'none'}", err=True)
+            names = {f"{study.name}.{layer.name}" for layer in layers}
+            if not search and not _standing(store, study, names, evaluator.info):
+                raise StoreError(
+                    f"{db}: no correct kernel of {study.name} on {evaluator.info.name} to compare; "
+                    f"run `autotune tune STUDY` first"
+                )
             results = run(
                 study,
                 families,
@@ -195,19 +201,25 @@ def tune_and_show(
         for result in results:
             for line in summary(result):
                 click.echo(line, err=True)
-        names = {result.name for result in results}
-        rows = [
-            row
-            for row in store.best(study.name, kind=evaluator.info.kind)
-            if row.name in names
-            and row.row.device.identity == evaluator.info.identity
-            and row.row.policy == policy(study)
-            and row.row.trial.accuracy in study.admitted(row.layer.problem)
-        ]
+        rows = _standing(store, study, {result.name for result in results}, evaluator.info)
         if not spans or style is None:
             show([answer(with_floor(store, row)) for row in undominated(rows)], BEST_COLUMNS, style)
         if spans:
             show_end_to_end(spans, style)
+
+
+def _standing(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> list[BestRow]:
+    """The best kernels of these layers of a study on a device, of the classes that may win, timed as the study says."""
+    from autotune.tuning.tune import policy
+
+    return [
+        row
+        for row in store.best(study.name, kind=info.kind)
+        if row.name in names
+        and row.row.device.identity == info.identity
+        and row.row.policy == policy(study)
+        and row.row.trial.accuracy in study.admitted(row.layer.problem)
+    ]
 
 
 @contextmanager

@@ -75,10 +75,11 @@ def why(
     """
     from autotune.store import Store
 
+    name = asked(what)
     families = load_templates(directories)
     with Store(db, create=False) as store:
         info = None if device is None else named_device(store, device)
-        rows = store.best(asked(what), info, accuracy=accuracy)
+        rows = store.best(name, info, accuracy=accuracy)
         if not rows:
             raise StoreError(
                 f"{db}: no best kernel of {what}{f' on {info.name}' if info else ''} to explain; "

@@ -241,6 +241,47 @@ def test_a_database_that_is_not_there(command: tuple[str, ...], autotune: Comman
     assert not (folder / "out").exists()
 
 
+BUILDING = (
+    ("compare", "small.toml"),
+    ("tune", "small.toml", "--unserved"),
+    ("dispatch", "small.toml"),
+    ("retime", "small.toml"),
+)
+"""Commands that write what they make of the results that are there."""
+
+
+@pytest.mark.parametrize("command", BUILDING, ids=lambda command: str(command[0]))
+def test_a_database_that_must_have_results(command: tuple[str, ...], autotune: Command, folder: Path) -> None:
+    command = (*command, "--templates", "families", "--device", "null")
+    complaint = autotune(*command, "--db", "none.db").complaint
+    assert complaint == "none.db: no such file; `autotune tune STUDY --db none.db` makes one"
+    assert not (folder / "none.db").exists()
+
+
+def test_nothing_to_compare_leaves_nothing(autotune: Command, folder: Path, filled: Path) -> None:
+    (folder / "other.toml").write_text(changed(STUDY, ('name = "small"', 'name = "other"')))
+    before = content(filled)
+    assert autotune("compare", "other.toml", "--device", "null").complaint == (
+        "autotune.db: no study or layer 'other'; it has small"
+    )
+    path = study(folder, ("trials = 10", 'trials = 10\n[measure]\ncache = "hot"'))
+    assert autotune("compare", path, "--device", "null").complaint == (
+        "autotune.db: no correct kernel of small on null to compare; run `autotune tune STUDY` first"
+    )
+    assert content(filled) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("choose",), ("best",), ("best", "--nearest"), ("trials",), ("why",), ("history",), ("export", "--out", "out")],
+    ids=" ".join,
+)
+def test_a_study_file_is_read_before_the_database(command: tuple[str, ...], autotune: Command, folder: Path) -> None:
+    (folder / "bad.toml").write_text("name = ")
+    assert autotune(command[0], "bad.toml", *command[1:]).complaint.startswith("bad.toml: is not TOML: ")
+    assert autotune(command[0], "none.toml", *command[1:]).complaint.startswith("none.toml: no such study file; ")
+
+
 @pytest.mark.parametrize("command", ASKING, ids=lambda command: str(command[0]))
 def test_a_database_of_a_newer_schema(command: tuple[str, ...], autotune: Command, tune: Command, filled: Path) -> None:
     with sqlite3.connect(filled) as raw:
@@ -344,7 +385,7 @@ def test_sql_that_sqlite_does_not_understand(sql: str, words: str, autotune: Com
 @pytest.mark.parametrize(
     "command", [("best",), ("trials",), ("export", "--out", "out")], ids=lambda command: command[0]
 )
-@pytest.mark.parametrize("what", ["large", "small.two", "one.small", "%", "small' OR 1 = 1 --", "none.toml"])
+@pytest.mark.parametrize("what", ["large", "small.two", "one.small", "%", "small' OR 1 = 1 --"])
 def test_a_study_or_layer_that_has_no_results(
     command: tuple[str, ...], what: str, folder: Path, autotune: Command, filled: Path
 ) -> None:
