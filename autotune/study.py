@@ -153,7 +153,7 @@ def find_study(name: str) -> Path:
 def load_study(path: Path) -> Study:
     """Read a study file. Raises StudyError: path, line or dotted key, what was expected."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # Windows' editors put a mark in front
         content: dict[str, object] = tomllib.loads(text)
     except OSError as error:
         raise StudyError(f"{path}: cannot be read: {error.strerror}") from None

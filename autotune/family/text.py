@@ -24,7 +24,7 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.MULTILI
 def read_text(path: Path) -> str:
     """A file's text. Raises TemplateError when it cannot be read or is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # Windows' editors put a mark in front
     except OSError as error:
         raise TemplateError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

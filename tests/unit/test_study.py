@@ -225,6 +225,13 @@ def test_a_file_of_another_kind(tmp_path: Path, content: bytes, words: str) -> N
     assert complaint(path).startswith(words)
 
 
+def test_a_file_as_editors_on_windows_write_it(tmp_path: Path) -> None:
+    path = tmp_path / "windows.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + STUDY.replace("\n", "\r\n").encode())
+    found, plain = load_study(path), load_study(write(tmp_path))
+    assert (found.layers, found.text) == (plain.layers, plain.text)
+
+
 def test_a_file_without_a_usable_name_says_to_give_one(tmp_path: Path) -> None:
     path = tmp_path / "my study.toml"
     path.write_text(changed(STUDY, ('name = "small"\n', "")))

@@ -289,6 +289,12 @@ def test_a_file_without_a_header(tmp_path: Path, content: str) -> None:
     assert complaint(path) == "line 1: expected the header, a comment that starts with /*# kernel"
 
 
+def test_a_file_as_editors_on_windows_write_it(tmp_path: Path) -> None:
+    plain = tiny(tmp_path)
+    plain.path.write_bytes(b"\xef\xbb\xbf" + TINY.replace("\n", "\r\n").encode())
+    assert load_template(plain.path) == plain
+
+
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     path = tmp_path / "tiny.cu.j2"
     path.write_bytes(b"/*# kernel\xff#*/")
