@@ -16,9 +16,8 @@ from autotune.compilation.compile import (
     Binary,
     Program,
     compile_cubin,
-    cubin_binary,
+    compile_with_least,
     first_errors,
-    nvcc_options,
 )
 from autotune.compilation.toolchain import compiler_version, find_nvcc
 from autotune.devices.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Sample
@@ -65,22 +64,27 @@ def compile_cuda(program: Program, arch: int) -> Binary:
     nvcc = find_nvcc()
     if _WHY_NOT:
         return compile_cubin(program, arch, nvcc)
-    *options, arch_option = nvcc_options(program, arch)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        try:
-            image = pycuda.compiler.compile(
-                program.text,
-                nvcc=str(nvcc),
-                options=options,
-                arch=arch_option.removeprefix("-arch="),
-                no_extern_c=True,
-                cache_dir=False,
-                target="cubin",
-            )
-        except driver.CompileError as failure:
-            raise Rejected(Outcome.COMPILE, "compile_error", first_errors(str(failure), "/tmp")) from None  # noqa: S108
-    return cubin_binary(program, arch, image, "\n".join(str(warning.message) for warning in said))
+
+    def run_nvcc(options: Sequence[str]) -> tuple[bytes, str]:
+        *others, arch_option = options
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                image = pycuda.compiler.compile(
+                    program.text,
+                    nvcc=str(nvcc),
+                    options=others,
+                    arch=arch_option.removeprefix("-arch="),
+                    no_extern_c=True,
+                    cache_dir=False,
+                    target="cubin",
+                )
+            except driver.CompileError as failure:
+                words = first_errors(str(failure), "/tmp")  # noqa: S108
+                raise Rejected(Outcome.COMPILE, "compile_error", words) from None
+        return image, "\n".join(str(warning.message) for warning in said)
+
+    return compile_with_least(run_nvcc, program, arch)
 
 
 class Streams:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.compilation.compile import NVCC_FLAGS, Binary, Program, Target, compile_cubin, ptxas_resources
+from autotune.compilation.compile import NVCC_FLAGS, PRELUDE, Binary, Program, Target, compile_cubin, ptxas_resources
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices.opening import compile_program
 from autotune.errors import Rejected, ToolchainError
@@ -71,12 +71,57 @@ def test_resources_of_known_kernels(arch: int) -> None:
     assert resources.registers == max(counts) >= 60
 
 
+ALL_NAMES = """
+#include <cuda_bf16.h>
+template <typename A, typename B>
+__device__ void extremes(A a, B b, A* y) {
+    y[0] = min(a, b);
+    y[1] = max(a, b);
+}
+extern "C" __global__ void __launch_bounds__(64) all_names(
+    __half* h, float* f, double* d, int* i, unsigned* u, long* l, unsigned long* ul, long long* ll,
+    unsigned long long* ull) {
+    extern __shared__ __align__(16) float smem[];
+    smem[threadIdx.x] = fmaf(f[0], f[1], f[2]) + sqrtf(f[3]) + logf(f[4]) + cosf(f[5]) + sinf(f[6]) + tanhf(f[7]);
+    __syncthreads();
+    f[blockIdx.x * blockDim.x] = smem[63 - threadIdx.x] + fabsf(f[8]) + __fsub_rn(f[9], f[10]);
+    __syncwarp();
+    u[gridDim.x] = static_cast<unsigned>(__cvta_generic_to_shared(smem)) + __float_as_uint(f[11]);
+    u[21] = __float2uint_rz(f[12]);
+    f[19] = __fmaf_rn(f[1], f[2], f[3]) + __fmaf_ieee_rn(f[1], f[2], f[3]);
+    f[20] = __uint_as_float(u[1]) + fminf(f[13], f[14]) + fmaxf(f[15], f[16]);
+    i[0] = __shfl_sync(0xffffffffu, i[1], 0) + __float2int_rz(f[17]);
+    d[0] = fabs(d[1]);
+    h[0] = __float2half_rn(__half2float(h[1]) + __bfloat162float(__float2bfloat16_rn(f[18])));
+    memcpy(ll, d, sizeof *ll);
+    atomicAdd(i, 1), atomicAdd(u, 1u), atomicAdd(ull, 1ull), atomicAdd(f, 1.0f), atomicAdd(d, 1.0);
+    atomicMin(ull + 1, 1ull), atomicMax(ull + 2, 1ull);
+    extremes(i[2], i[3], i + 4), extremes(u[2], u[3], u + 4), extremes(u[6], i[7], u + 8), extremes(u[2], i[9], u + 10);
+    extremes(l[0], l[1], l + 2), extremes(ul[0], ul[1], ul + 2), extremes(ul[4], l[5], ul + 6);
+    extremes(ll[0], ll[1], ll + 2), extremes(ull[0], ull[1], ull + 2), extremes(ull[4], ll[5], ull + 6);
+    extremes(f[21], f[22], f + 23);
+    u[20] = min(i[12], u[13]), ul[20] = max(l[12], ul[13]), ull[20] = min(ll[12], ull[13]);
+}
+"""
+"""every name of prelude.h, which the headers of half and bfloat16 need too"""
+
+
 @pytest.mark.nvcc
-def test_headers_left_out_change_no_cubin(tmp_path: Path) -> None:
-    (tmp_path / "kernel.cu").write_text(KNOWN.replace("MIN_BLOCKS", "1"))
+def test_the_prelude_changes_no_cubin(tmp_path: Path) -> None:
+    (tmp_path / "kernel.cu").write_text(ALL_NAMES)
     command = [str(find_nvcc()), *NVCC_FLAGS, "-arch=sm_90", "-cubin", "kernel.cu"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    assert (tmp_path / "kernel.cubin").read_bytes() == compiled(1, 90).image
+    with_prelude = subprocess.run(
+        [*command, *PRELUDE, "-o", "lean.cubin"], cwd=tmp_path, check=True, capture_output=True
+    )
+    assert b"warning" not in with_prelude.stderr
+    assert (tmp_path / "kernel.cubin").read_bytes() == (tmp_path / "lean.cubin").read_bytes()
+
+
+@pytest.mark.nvcc
+def test_a_text_that_needs_more_of_cuda_is_compiled_with_all_headers() -> None:
+    text = 'extern "C" __global__ void more(float* y, double a) { y[__popc(threadIdx.x)] = rsqrtf(min(a, 2.0)); }\n'
+    assert compile_cubin(Program(text, ("more",)), 90, find_nvcc()).resources.registers > 0
 
 
 @pytest.mark.nvcc
