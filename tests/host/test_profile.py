@@ -6,6 +6,7 @@ The ncu here is a program of the tests: it runs what it is told to run and print
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -225,6 +226,7 @@ def test_without_ncu_the_command_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 def test_only_cuda_devices_are_profiled(ncu: Path, tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).parents[1] / "data" / "databases" / "report-layers.db", tmp_path / "autotune.db")
     done = autotune(tmp_path, "profile", "lenet.conv1", "--device", "null", path=str(ncu.parent))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
