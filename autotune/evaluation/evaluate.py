@@ -147,7 +147,7 @@ class _Seat:
         self.opened = opened
 
     def begin_layer(self, layer: LayerRequest) -> None:
-        """Make a layer's data in the worker."""
+        """Make a layer's data in the worker. Raises DeviceError when it cannot be made there."""
         self.layer = layer
         self._known_good = None
         self._doubtful = False
@@ -158,6 +158,9 @@ class _Seat:
             self._ask(layer, self._deadlines.layer_s)
         except WorkerLost:
             self._revive()
+        except Rejected as error:
+            self.drop()  # it holds what was made already
+            raise DeviceError(f"{self.name}: {layer.problem}: its data cannot be made: {error.message}") from None
 
     def evaluate(self, request: EvaluateRequest) -> Measured:
         """Verify and time a kernel. Raises Rejected with the kernel's outcome."""

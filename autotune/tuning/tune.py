@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from autotune.devices.device import DeviceInfo
 from autotune.errors import DeviceError, NoTemplate, StudyError
 from autotune.evaluation.evaluate import Evaluator
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, narrow
@@ -97,6 +98,19 @@ def start_of(
     return COLD_START
 
 
+def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:
+    """Raise StudyError when the arrays of a layer and its second set of test data exceed the device's memory."""
+    problem = layer.problem
+    needed, one, two = (2 * problem.with_n(n).minimal_bytes for n in (problem.n, 1, 2))
+    if needed > info.memory_bytes:
+        most = (info.memory_bytes - one) // (two - one) + 1
+        advice = f"n = {most} would do" if most > 0 else "no n would do, make the layer smaller"
+        raise StudyError(
+            f"{study.path or study.name}: layer {layer.name} ({problem}): verifying it takes {needed / 2**30:.4g} GiB "
+            f"of memory, {info.name} has {info.memory_bytes / 2**30:.4g}; {advice}"
+        )
+
+
 def policy(study: Study) -> str:
     """How trials are verified and timed, as part of their identity."""
     return study.measure.cache
@@ -107,8 +121,9 @@ def open_spaces(
 ) -> list[SearchSpace]:
     """The search spaces of the families that serve a layer; small ones also when empty, for their rejections' sake.
 
-    Raises NoTemplate when no family serves the layer, saying why.
+    Raises StudyError when the layer does not fit the device's memory, NoTemplate when no family serves it, saying why.
     """
+    _check_memory(study, layer, evaluator.info)
     listed = evaluator.listed(layer.problem, cache=study.measure.cache)
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed)
     spaces, refusals = [], []

@@ -1,4 +1,4 @@
-"""A worker lives as long as the process that started it, whichever of its threads that was."""
+"""A worker lives as long as the process that started it, whichever of its threads that was, and says what it lacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import threading
 
 import pytest
 
+from autotune.errors import DeviceError
+from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.evaluation.worker import Opened, OpenRequest, Worker
+from autotune.problem import Conv2dProblem
 
 pytestmark = pytest.mark.cxx
 
@@ -26,3 +29,16 @@ def test_worker_outlives_the_thread_that_started_it() -> None:
         assert isinstance(worker.ask(OpenRequest("host"), 60.0), Opened)
     finally:
         worker.kill()
+
+
+def test_a_layer_whose_data_do_not_fit_is_named() -> None:
+    evaluator = DeviceEvaluator(["host"], 1)
+    try:
+        width = (evaluator.info.memory_bytes >> 22) + 1  # 2**20 images of so many floats
+        wide = Conv2dProblem(1 << 20, 1, 1, width, 1, 1, 1, stride_w=width)
+        with pytest.raises(DeviceError) as caught:
+            evaluator.begin_layer(wide)
+        assert str(caught.value).startswith(f"host: {wide}: its data cannot be made: ")
+        assert str(caught.value).endswith("exceed the memory of this machine")
+    finally:
+        evaluator.close()

@@ -97,6 +97,23 @@ def test_a_layer_that_no_template_supports(folder: Path, autotune: Command, fill
     assert content(filled) == before
 
 
+@pytest.mark.parametrize(
+    ("edits", "words"),
+    [
+        ([("n = 3", "n = 2_000_000_000")], "4649 GiB of memory, null has 128; n = 55063683 would do"),
+        ([("h = 9", "h = 900_000_000")], "804.7 GiB of memory, null has 128; no n would do, make the layer smaller"),
+    ],
+)
+def test_a_layer_that_no_memory_holds(
+    edits: list[tuple[str, str]], words: str, folder: Path, autotune: Command, filled: Path
+) -> None:
+    before = content(filled)
+    complaint = autotune("tune", study(folder, *edits), "--device", "null", "--fresh").complaint
+    assert complaint.startswith("bad.toml: layer one (n")
+    assert complaint.endswith(f"verifying it takes {words}")
+    assert content(filled) == before
+
+
 @pytest.mark.parametrize("word", ["--layer", "--template"])
 def test_an_option_that_names_nothing(word: str, folder: Path, tune: Command, filled: Path) -> None:
     before = content(filled)

@@ -9,16 +9,16 @@ import pytest
 
 from .tiny import Command, Finished
 
-LAYER = '[[layer]]\nname = "{name}"\nn = {n}\nc = 2\nh = {h}\nw = 8\nk = {k}\nr = 3\ns = 3\n'
-TUNED = ("k4", 3, 9, 4), ("k32", 3, 9, 32)
-NEVER_TUNED = ("like", 5, 9, 4), ("huge", 2_000_000_000, 2000, 32)
-"""The second has more outputs than a kernel of the dispatcher counts."""
+LAYER = '[[layer]]\nname = "{name}"\nn = {n}\nc = 2\nh = 9\nw = 8\nk = {k}\nr = 3\ns = 3\ndtype = "{dtype}"\n'
+TUNED = ("k4", 3, 4, "f32"), ("k32", 3, 32, "f32")
+NEVER_TUNED = ("like", 5, 4, "f32"), ("half", 5, 4, "f16")
+"""The second is of an accuracy class that no kernel of the dispatcher is of."""
 ON_NULL = ("--device", "null", "--templates", "families")
 
 
-def study(name: str, family: str, *layers: tuple[str, int, int, int]) -> None:
+def study(name: str, family: str, *layers: tuple[str, int, int, str]) -> None:
     """Write a study file."""
-    text = "".join(LAYER.format(name=layer, n=n, h=h, k=k) for layer, n, h, k in layers)
+    text = "".join(LAYER.format(name=layer, n=n, k=k, dtype=dtype) for layer, n, k, dtype in layers)
     head = f'name = "{name}"\ntrials = 3\nwarm_start = false\ntemplates = ["{family}"]\n'
     Path(f"{name}.toml").write_text(head + text)
 
@@ -42,18 +42,18 @@ def kernels(finished: Finished) -> dict[str, str]:
 
 def test_layers_that_were_never_tuned_are_served_or_tuned_later(dispatched: Command) -> None:
     asked = kernels(dispatched("choose", "new.toml", "--json"))
-    assert asked == {"new.like": "tiny_1", "new.huge": "to be tuned"}
+    assert asked == {"new.like": "tiny_1", "new.half": "to be tuned"}
     assert kernels(dispatched("choose", "tuned.k32", "--json", "--device", "null")) == {"tuned.k32": "tiny_1"}
     tuned = dispatched("tune", "new.toml", *ON_NULL, "--unserved", "--json")
-    assert "without a kernel: huge" in tuned.err
-    assert [row["layer"] for row in json.loads(tuned.out)] == ["new.huge"]
+    assert "without a kernel: half" in tuned.err
+    assert [row["layer"] for row in json.loads(tuned.out)] == ["new.half"]
     nothing = dispatched("tune", "tuned.toml", *ON_NULL, "--unserved", "--json")
     assert "without a kernel: none" in nothing.err
     assert json.loads(nothing.out) == []
 
 
 def test_without_a_dispatcher_of_all_layers_nothing_is_chosen(autotune: Command) -> None:
-    study("tuned", "tiny", *TUNED, ("n4", 4, 9, 4), ("n5", 5, 9, 4))
+    study("tuned", "tiny", *TUNED, ("n4", 4, 4, "f32"), ("n5", 5, 4, "f32"))
     assert autotune("tune", "tuned.toml", *ON_NULL).code == 0
     missing = autotune("tune", "tuned.toml", *ON_NULL, "--unserved").complaint
     assert missing.endswith(
