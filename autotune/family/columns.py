@@ -192,6 +192,10 @@ def _greatest(*values: Operand) -> Column:
     return np.asarray(np.maximum.reduce(np.broadcast_arrays(*map(_whole, values))))
 
 
+def _bank_conflicts(*_: Operand) -> Column:
+    raise TypeError("places go row by row")
+
+
 def _plain(value: Operand) -> Column:
     """An operand as words or numbers. Raises TypeError for what goes row by row."""
     column = np.asarray(None if isinstance(value, tuple) else value)
@@ -249,5 +253,6 @@ OPERATIONS: Mapping[str, Callable[..., Operand]] = {
     "is_pow2": _is_pow2,
     "min": _least,
     "max": _greatest,
+    "bank_conflicts": _bank_conflicts,
 }
 """The operations of expressions on columns, by the names that `expression` gives them."""

@@ -19,6 +19,7 @@ from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
 from autotune.errors import TemplateError
+from autotune.family.banks import bank_conflicts
 from autotune.family.columns import OPERATIONS, Column, Columns, Operand, chosen, column_of, filled, of_rows, truth
 from autotune.trial import Value
 
@@ -47,6 +48,7 @@ FUNCTIONS: Mapping[str, Callable[..., int | bool]] = {
     "is_pow2": is_pow2,
     "min": min,
     "max": max,
+    "bank_conflicts": bank_conflicts,
 }
 
 _BINARY: Mapping[type[nodes.BinExpr], str] = {

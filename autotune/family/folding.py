@@ -16,6 +16,7 @@ from autotune.trial import Value
 _CONDITIONAL, _OR, _AND, _NOT, _COMPARED, _SUM, _PRODUCT, _SIGN, _ATOM = range(9)  # how tightly a text holds together
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "lteq": "<=", "gt": ">", "gteq": ">="}
 _METHODS = ("p", "q")
+_NOT_IN_CPP = ("**", "bank_conflicts")
 _WORDS = {
     **{word: f"Dtype::{word}" for word in DTYPES},
     **{word: f"Layout::{word}" for word in LAYOUTS},
@@ -43,7 +44,7 @@ def fold(expression: Expression, known: Mapping[str, Value], natural: frozenset[
     """What is left of an expression.
 
     `natural` are names that are not known and never below zero, besides the problem's sizes. Raises TemplateError for
-    what C++ cannot say: a power, or a list that depends on the problem.
+    what C++ cannot say: a power, bank conflicts, or a list that depends on the problem.
     """
     return _Writer(expression, natural | frozenset({*SIZE_NAMES, *_METHODS})).write(expression.folded(known))
 
@@ -95,7 +96,7 @@ class _Writer:
                 return _between(f" {_COMPARISONS[operation]} ", self.write(left), self.write(right))
             case Apply("+" | "-" | "*" | "//" | "%" as sign, (left, right)):
                 return _arithmetic(sign, self.write(left), self.write(right))
-            case Apply(name, arguments) if name != "**":
+            case Apply(name, arguments) if name not in _NOT_IN_CPP:
                 return _called(name, [self.write(argument) for argument in arguments])
             case Apply() | Items():
                 raise self.expression.error("has a part that C++ cannot say")

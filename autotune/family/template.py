@@ -30,7 +30,7 @@ DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_blo
 ARGUMENTS = ("x", "w", "bias", "y", "packed_w", "workspace", "n", "i")
 _HEADER_KEYS = {
     *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
-    *("room", "stage", "prepare", "packed_w", "workspace", "loop"),
+    *("room", "conflicts", "stage", "prepare", "packed_w", "workspace", "loop"),
 }
 OUTPUTS = "n * k * p * q"
 """The room that a family which says nothing of it takes: nothing is idle."""
@@ -93,6 +93,8 @@ class KernelTemplate:
     derived: tuple[tuple[str, Expression], ...]
     """in an order in which each uses only what stands before it"""
     constraints: tuple[Constraint, ...]
+    conflicts: tuple[tuple[str, Expression], ...]
+    """accesses of shared memory, and what further passes bank conflicts cost a block of the stage that multiplies"""
     constants: tuple[ConstantTemplate, ...]
     prepare: tuple[StageTemplate, ...]
     stages: tuple[StageTemplate, ...]
@@ -224,6 +226,10 @@ class _Header:
             constraints=tuple(
                 Constraint(reason, self.expression(f'constraints."{reason}"', value))
                 for reason, value in self.table("constraints").items()
+            ),
+            conflicts=tuple(
+                (access, self.expression(f'conflicts."{access}"', value))
+                for access, value in self.table("conflicts").items()
             ),
             constants=constants,
             prepare=prepare,

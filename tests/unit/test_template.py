@@ -68,7 +68,7 @@ def test_derived_values_may_stand_in_any_order(tmp_path: Path) -> None:
 HEADER_MISTAKES = {
     "unknown key": (
         ("accuracy = ", "acuracy = "),
-        r"acuracy: unknown key \(did you mean 'accuracy'\?\); known keys are accuracy, arch, constant, ",
+        r"acuracy: unknown key \(did you mean 'accuracy'\?\); known keys are accuracy, arch, conflicts, constant, ",
     ),
     "unknown key of a stage": (("args  =", "inputs ="), r"stage\[0\]\.inputs: unknown key; known keys are args, "),
     "unknown key of a parameter": (('doc = "threads', 'docs = "threads'), r"params\.threads\.docs: unknown key"),
@@ -162,6 +162,10 @@ HEADER_MISTAKES = {
         r"workspace\.bytes: declared, but",
     ),
     "workspace without bytes": (("[[stage]]", "[workspace]\nbyte = 4\n[[stage]]"), r"workspace\.byte: unknown key"),
+    "conflicts of nothing known": (
+        ("[[stage]]", '[conflicts]\n"inputs read" = "bank_conflicts(4, thread, [4, 32])"\n[[stage]]'),
+        r'conflicts\."inputs read": undeclared name \'thread\'',
+    ),
     "constant from nowhere": (
         ("[[stage]]", '[constant]\nw_const = { from = "x" }\n[[stage]]'),
         r"constant\.w_const\.from: expected w, bias or packed_w, got 'x'",
