@@ -1,9 +1,8 @@
 """space -> search: how long a config might take, judged by its launch geometry before anything is rendered.
 
-The estimate is crude and means an order, not a time: bytes at the copy rate against arithmetic at the FFMA rate, the
-latter made longer by issue slots spent on loads, by a last wave that is not full, by too few warps to hide latency and
-by registers beyond the cap. Bank conflicts are not in it: a header says nothing of shared-memory addresses, and
-families choose their pitches by computation.
+The estimate is crude and means an order, not a time: bytes at the copy rate against arithmetic at the FFMA rate against
+what bank conflicts cost. Arithmetic is made longer by issue slots spent on loads, by a last wave that is not full, by
+too few warps to hide latency and by registers beyond the cap.
 """
 
 from __future__ import annotations
@@ -36,6 +35,8 @@ MOST_REGISTERS = 255
 """Of a thread, from compute capability 3.5 on."""
 SCHEDULERS = 4
 """Of a multiprocessor, from compute capability 7.0 on."""
+FLOP_A_SLOT = 64
+"""FFMAs of a warp in the slot of a scheduler that a further pass of shared memory takes; docs/search.md has why."""
 
 
 def first_configs(
@@ -81,7 +82,9 @@ def estimate_us(bound: BoundTemplate, config: Config, device: DeviceInfo, rates:
     waiting = max(1.0, HIDING / (held.warps / SCHEDULERS * min(8.0, max(1.0, outputs))))
     spilling = 1 + max(0, registers - limit) / 32
     arithmetic_us = 1e6 * problem.flops / rates["fp32"] * issue * waves * waiting * spilling
-    return math.hypot(bytes_us, arithmetic_us) + LAUNCH_US * len(stages) * loop_count
+    passes = sum(bound.bind(expression).integer(names) for _, expression in bound.template.conflicts)
+    conflicts_us = 1e6 * passes * blocks * FLOP_A_SLOT / rates["fp32"] * waves
+    return math.hypot(bytes_us, arithmetic_us, conflicts_us) + LAUNCH_US * len(stages) * loop_count
 
 
 def _convolution(stages: Sequence[Stage]) -> Stage:

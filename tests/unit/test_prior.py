@@ -10,13 +10,18 @@ import pytest
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template import KernelTemplate, load_template, load_templates
-from autotune.replay.recorded_trials import measured_rows
+from autotune.recorded import Recording
+from autotune.replay.recorded_trials import measured_rows, read_recordings
+from autotune.shipped import shipped
 from autotune.store import Store
 from autotune.trial import Config
 from autotune.tuning.prior import estimate_us
-from tests.unit.tiny import SMALL, Command, bind, write_family
+from tests.benchmarks.record_space import LAYERS
+from tests.unit.tiny import DEVICE, SMALL, Command, bind, write_family
 
-H200 = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
+DATA = Path(__file__).parents[1] / "data"
+H200 = DATA / "databases" / "report-layers.db"
+SPACE = DATA / "recorded-spaces" / "h200" / "implicit_gemm-resnet-3x3.t4.json.gz"
 RATES = {"copy": 4e12, "fp32": 60e12}
 
 
@@ -54,6 +59,21 @@ def test_what_costs_more_is_estimated_to(tmp_path: Path) -> None:
     heavy = write_family(tmp_path, (begin, f'\n[workspace]\nbytes = "400000000"\n{begin}, "workspace"'), name="heavy")
     assert estimate(load_template(heavy)) > 2 * estimate(plain), "bytes that others do not move"
     assert estimate(plain, turns=6) == float("inf"), "not feasible"
+
+
+def test_of_two_configs_that_differ_in_a_pad_the_one_with_conflicts_is_estimated_and_was_measured_slower() -> None:
+    (recording,) = read_recordings(SPACE)
+    assert isinstance(recording, Recording)
+    times_us = {recording.config(row): float(time_us) for row, time_us in enumerate(recording.times_us)}
+    bound = BoundTemplate(load_template(shipped("templates") / "implicit_gemm.cu.j2"), LAYERS["resnet-3x3"], DEVICE)
+    slower = []
+    for config, time_us in times_us.items():
+        padded = Config.of("implicit_gemm", {**config.values(), "smem_pad": 4})
+        if padded != config and padded in times_us:
+            assert estimate_us(bound, config, DEVICE, RATES) > estimate_us(bound, padded, DEVICE, RATES), config
+            slower.append(time_us / times_us[padded])
+    assert len(slower) > 100
+    assert np.median(slower) > 1.02
 
 
 @pytest.mark.parametrize("words", [(), ("--no-prior",)])
