@@ -17,7 +17,7 @@ from autotune.compilation.cache import BinaryCache
 from autotune.devices.device import DeviceInfo
 from autotune.devices.opening import parse_device
 from autotune.errors import AutotuneError, DeviceError, StoreError
-from autotune.evaluation.evaluate import DeviceEvaluator, Evaluator
+from autotune.evaluation.evaluate import DEADLINES, Deadlines, DeviceEvaluator, Evaluator
 from autotune.evaluation.null import NullEvaluator
 
 
@@ -26,10 +26,10 @@ def jobs_default() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def open_evaluator(name: str | None, jobs: int) -> Evaluator:
+def open_evaluator(name: str | None, jobs: int, deadlines: Deadlines = DEADLINES) -> Evaluator:
     """The evaluator of a named device; of the first CUDA device, else the host, when no name is given.
 
-    Says on standard error which device was taken and why.
+    Says on standard error which device was taken and why. `deadlines` are of devices that run kernels.
     """
     if name is not None:
         names = _gpus() if name == "all" else name.split(",") if name.startswith("cuda") else [name]
@@ -43,24 +43,24 @@ def open_evaluator(name: str | None, jobs: int) -> Evaluator:
 
             asked = ReplayEvaluator(rest)
         else:
-            asked = DeviceEvaluator(names, jobs, cache=binary_cache())
+            asked = DeviceEvaluator(names, jobs, cache=binary_cache(), deadlines=deadlines)
         _say(asked.info, name, "asked for")
         return asked
     try:
-        evaluator = first_gpu(jobs)
+        evaluator = first_gpu(jobs, deadlines)
     except DeviceError as error:
-        evaluator = DeviceEvaluator(["host"], jobs, cache=binary_cache())
+        evaluator = DeviceEvaluator(["host"], jobs, cache=binary_cache(), deadlines=deadlines)
         _say(evaluator.info, "host", f"no CUDA device can be used: {error}")
     else:
         _say(evaluator.info, "cuda:0", "the first CUDA device")
     return evaluator
 
 
-def first_gpu(jobs: int) -> DeviceEvaluator:
+def first_gpu(jobs: int, deadlines: Deadlines = DEADLINES) -> DeviceEvaluator:
     """The evaluator of the first CUDA device. Raises DeviceError when there is none."""
     if not _has_libcuda():
         raise DeviceError("this machine has no NVIDIA driver (libcuda.so.1)")
-    return DeviceEvaluator(["cuda:0"], jobs, cache=binary_cache())
+    return DeviceEvaluator(["cuda:0"], jobs, cache=binary_cache(), deadlines=deadlines)
 
 
 def binary_cache() -> BinaryCache:

@@ -10,12 +10,15 @@ from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, console, format_options, show
 from autotune.errors import AutotuneError, TemplateError
 from autotune.evaluation.check import CheckRow, check_family
+from autotune.evaluation.evaluate import Deadlines
 from autotune.family.template import SUFFIX, KernelTemplate, Param, load_template, load_templates
 from autotune.trial import Outcome
 
 DIRECTORIES = click.option(
     "--templates", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of families."
 )
+
+_COMPILE_S = 300.0  # that one compilation of a check may take: a busy machine is no fault of the family's
 
 _FAMILY_COLUMNS = (
     Column[KernelTemplate]("name", lambda family: family.name),
@@ -92,7 +95,7 @@ def check(
 ) -> None:
     """Load TEMPLATE (a family or a file), then render, compile and verify sampled configs on awkward problems."""
     family = _find(template, directories)
-    evaluator = open_evaluator(device, jobs or jobs_default())
+    evaluator = open_evaluator(device, jobs or jobs_default(), Deadlines(compile_s=_COMPILE_S))
     try:
         rows = list(check_family(family, evaluator, most=configs, seed=seed))
     finally:

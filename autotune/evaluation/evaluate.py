@@ -57,6 +57,9 @@ class Deadlines:
     """one compilation; None adapts to what was seen"""
 
 
+DEADLINES = Deadlines()
+
+
 class Evaluator(Protocol):
     """Compiles and measures the kernels of one layer after another on one kind of device."""
 
@@ -288,7 +291,7 @@ class DeviceEvaluator:
         jobs: int,
         *,
         cache: BinaryCache | None = None,
-        deadlines: Deadlines = Deadlines(),
+        deadlines: Deadlines = DEADLINES,
     ) -> None:
         self._deadlines = deadlines
         self._jobs = jobs

@@ -426,7 +426,7 @@ def test_check_verifies_sampled_configs(autotune: Command, folder: Path) -> None
     finished = autotune("check", "tiny", *words, "--json")
     found = rows(finished)
     assert len(found) == 4
-    assert {row["outcome"] for row in found} == {"correct"}
+    assert [row for row in found if row["outcome"] != "correct"] == []
     assert len({row["problem"] for row in found}) > 2
     write_family(folder / "families", ("y[at] = sum;", "y[at] = sum + 1.0f;"))
     failing = autotune("check", "tiny", *words)
