@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -159,6 +160,7 @@ CONVOLUTIONS: dict[str, Callable[[], nn.Module]] = {
     "unknown": lambda: nn.Conv2d(1, 4, 5),
     "wrong": lambda: nn.Conv2d(1, 4, 7),
     "tf32": lambda: nn.Conv2d(1, 8, 3, bias=False),
+    "few images": lambda: nn.Conv2d(1, 4, 5, bias=False),
 }
 
 
@@ -185,6 +187,17 @@ def tf32_forbidden(library: str) -> str:
         return convolution(library, "tf32")[1]
     finally:
         torch.backends.cudnn.allow_tf32 = before
+
+
+def too_many(library: str, *, compiles: bool) -> tuple[str, list[float], list[str]]:
+    """A kernel for at most 8 images, the differences for 5, 9, 9 and 10, and what is warned of."""
+    network = seeded(CONVOLUTIONS["few images"])
+    made, report = convert(network, images(4), library=library, margin=ALWAYS)
+    run = torch.compile(made, backend="aot_eager", fullgraph=True) if compiles else made
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        differences = [difference(run, network, images(n)) for n in (5, 9, 9, 10)]
+    return report.rows[0].kernel, differences, [str(warning.message) for warning in told]
 
 
 def compiled(library: str) -> list[float]:

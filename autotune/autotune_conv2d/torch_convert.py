@@ -30,8 +30,8 @@ class TunedConv2d(nn.Conv2d):
 
     It has the parameters of the `nn.Conv2d` that it replaces, under the same names. Images of another shape or on
     another type of device go through PyTorch's convolution, and so do all once the filters were cast to another dtype
-    (`network.half()`). A change of the parameters in place, or by `load_state_dict`, is noticed; one through `.data` is
-    not.
+    (`network.half()`), and, with one warning, as many images at once as the kernel refuses. A change of the parameters
+    in place, or by `load_state_dict`, is noticed; one through `.data` is not.
     """
 
     def __init__(self, conv: nn.Conv2d, problem: Problem, library: str) -> None:
@@ -44,7 +44,7 @@ class TunedConv2d(nn.Conv2d):
         self._relu = problem.epilogue == "bias_relu"
         self._arguments = (
             *(conv.stride, (problem.pad_h, problem.pad_w), conv.dilation, conv.groups),
-            *(self._relu, problem.layout == "nhwc", library),
+            *(self._relu, problem.layout == "nhwc", library, True),
         )
         self.eval()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -17,9 +18,10 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from .arrays import torch_stream
-from .library import Handle, Library, Problem, find_library
+from .library import Conv2dError, Handle, Library, Problem, Status, find_library
 from .torch_layers import DTYPES, TrainingMode
 
 _ALIGNMENT = 16  # bytes: CONV2D_ALIGNMENT
@@ -164,8 +166,8 @@ class _Filters:
     """in CUDA graphs, which may be replayed as long as the weight lives; also of earlier values"""
     handles: dict[tuple[object, ...], Handle] = field(default_factory=dict)
     """by shape and kernel"""
-    passes: dict[tuple[object, ...], _Pass] = field(default_factory=dict)
-    """by shape and number of images"""
+    passes: dict[tuple[object, ...], _Pass | None] = field(default_factory=dict)
+    """by shape and number of images; None: PyTorch's convolution, since no kernel serves them"""
 
 
 _PREPARED: dict[int, _Filters] = {}
@@ -175,7 +177,7 @@ _RUNTIMES: dict[str, Runtime] = {}
 _REGISTRATIONS = torch.library.Library("autotune_conv2d", "DEF")
 _REGISTRATIONS.define(
     "conv2d(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[2] padding, int[2] dilation, int groups, "
-    "bool relu, bool channels_last, str library) -> Tensor"
+    "bool relu, bool channels_last, str library, bool or_pytorch=False) -> Tensor"
 )
 OPERATOR = torch.ops.autotune_conv2d.conv2d.default
 """The operator itself; `conv2d` is the convenient way to it."""
@@ -192,21 +194,29 @@ def _run(
     relu: bool,  # noqa: FBT001 - the dispatcher gives all arguments by position
     channels_last: bool,  # noqa: FBT001
     library: str,
+    or_pytorch: bool = False,  # noqa: FBT001, FBT002
 ) -> Tensor:
-    """The operator on a device. A network of small layers waits for this function, so what can be is done once."""
+    """The operator on a device. A network of small layers waits for this function, so what can be is done once.
+
+    `or_pytorch`: what no kernel serves is computed by PyTorch's convolution, with one warning.
+    """
     _refuse_gradients(x, weight, bias)
     if x.shape[0] == 0:  # which the library has no kernels for
         return _fake(x, weight, bias, stride, padding, dilation, groups, relu, channels_last, library)
     runtime = _RUNTIMES[x.device.type]
     filters = _filters(weight, bias, runtime)
     rest = (tuple(stride), tuple(padding), tuple(dilation), groups)
-    asked = (x.shape, x.dtype, x.device, rest, relu, channels_last, library)
-    ready = filters.passes.get(asked)
-    if ready is None:
+    asked = (x.shape, x.dtype, x.device, rest, relu, channels_last, library, or_pytorch)
+    if asked not in filters.passes:
         _check(x, weight, bias, groups, relu=relu)
         problem = problem_of(x, weight, bias, *rest, relu=relu, channels_last=channels_last)
         with _PREPARING, runtime.current(x.device):
-            ready = filters.passes[asked] = _prepare(filters, problem, library, runtime, x.device)
+            filters.passes[asked] = _prepare(filters, problem, library, runtime, x.device, or_pytorch=or_pytorch)
+    ready = filters.passes[asked]
+    if ready is None:
+        y = functional.conv2d(x, weight, bias, *rest)
+        made = _fake(x, weight, bias, *rest, relu, channels_last, library)
+        return made.copy_(torch.relu_(y) if relu else y)
     if runtime.capturing():
         filters.captured.add(ready.handle)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
@@ -245,11 +255,22 @@ def _stamp(tensor: Tensor) -> tuple[int, int]:
     return (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
 
 
-def _prepare(filters: _Filters, problem: Problem, path: str, runtime: Runtime, device: torch.device) -> _Pass:
-    """The pass for a problem on the current device, its filters prepared unless another number of images did it."""
+def _prepare(
+    filters: _Filters, problem: Problem, path: str, runtime: Runtime, device: torch.device, *, or_pytorch: bool
+) -> _Pass | None:
+    """The pass for a problem on the current device, its filters prepared unless another number of images did it.
+
+    Without a kernel that serves it, Conv2dError is raised, or None returned if PyTorch's convolution may do instead.
+    """
     _refuse_capture(runtime)
     library = load(path)
-    library.workspace_bytes(problem)  # raises where no kernel serves it
+    try:
+        library.workspace_bytes(problem)
+    except Conv2dError as error:
+        if not or_pytorch or error.status not in (Status.UNSUPPORTED, Status.WRONG_DEVICE):
+            raise
+        warnings.warn(f"autotune_conv2d: PyTorch's convolution runs instead: {error}", RuntimeWarning, stacklevel=2)
+        return None
     which = (path, problem.with_n(1), library.kernel_name(problem))
     memory_format = torch.channels_last if problem.layout == "nhwc" else torch.contiguous_format
     if which not in filters.handles:
@@ -325,6 +346,7 @@ def _fake(
     relu: bool,  # noqa: FBT001
     channels_last: bool,  # noqa: FBT001
     library: str,  # noqa: ARG001
+    or_pytorch: bool = False,  # noqa: ARG001, FBT001, FBT002
 ) -> Tensor:
     """The operator on tensors without data."""
     _refuse_gradients(x, weight, bias)

@@ -15,8 +15,10 @@ from autotune.export import export_library
 from autotune.export.build import build_for_host
 from autotune.problem import Conv2dProblem
 from autotune.study import load_study
-from tests.exports import kernel
+from autotune.trial import Config
+from tests.exports import chosen, kernel
 from tests.host.host_driver import OnHostDriver, host_driver
+from tests.unit.tiny import tiny
 
 pytestmark = pytest.mark.cxx
 
@@ -37,7 +39,11 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
     last = Conv2dProblem(4, 2, 12, 12, 4, 3, 3, layout="nhwc")
     tf32 = Conv2dProblem(4, 1, 12, 12, 8, 3, 3)
     wrong = Conv2dProblem(4, 1, 12, 12, 4, 7, 7, epilogue="bias")
+    few = Conv2dProblem(4, 1, 12, 12, 4, 5, 5)
+    limit = ("[constraints]", '[constraints]\n"at most 8 images" = "n <= 8"')
+    family = tiny(tmp_path_factory.mktemp("families"), limit)
     kernels = (
+        chosen(family, few, Config("tiny", tuple((param.name, param.values[0]) for param in family.params)), "few"),
         kernel("direct", "first", FIRST, filters="constant"),
         kernel("im2col_gemm", "second", second, fusion="two_kernels"),
         kernel("direct", "bias", bias),
@@ -124,6 +130,16 @@ def test_convolution_is_left_and_why(name: str, why: str, on_cpu: OnHostDriver) 
 
 def test_tf32_must_be_allowed(on_cpu: OnHostDriver) -> None:
     assert on_cpu(networks.tf32_forbidden) == "computes in TF32, and torch.backends.cudnn.allow_tf32 is off"
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_as_many_images_as_the_kernel_refuses_go_through_pytorch(compiles: bool, on_cpu: OnHostDriver) -> None:
+    kernel, differences, told = on_cpu(networks.too_many, compiles=compiles)
+    assert kernel == "tested.few"
+    assert max(differences) < CLOSE
+    (words,) = told
+    assert words.startswith("autotune_conv2d: PyTorch's convolution runs instead: the library has no kernel for this ")
+    assert words.endswith("(tested.few: at most 8 images)")
 
 
 def test_compiled_network_is_one_graph_for_any_n(on_cpu: OnHostDriver) -> None:
