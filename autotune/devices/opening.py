@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 
 from autotune.compilation.compile import NVCC_FLAGS, Binary, Program, Target
@@ -64,6 +65,12 @@ def compiler_identity(target: Target) -> str:
     if target.kind == "cuda":
         return f"{compiler_version(find_nvcc())} {' '.join(NVCC_FLAGS)}"
     return host_compile.host_identity(str(find_cxx()))
+
+
+def load_compiler(kind: str) -> None:
+    """Import what `compile_program` needs for a kind of device, ahead of the first program."""
+    if kind == "cuda":
+        importlib.import_module("autotune.devices.cuda")
 
 
 def compile_program(program: Program, target: Target) -> Binary:

@@ -15,7 +15,7 @@ from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.opening import compiler_identity
 from autotune.errors import Rejected
-from autotune.evaluation.worker import CompileRequest, Worker, WorkerLost
+from autotune.evaluation.worker import CompileRequest, CompilerRequest, Reply, Worker, WorkerLost
 from autotune.trial import Outcome
 
 FIRST_DEADLINE_S = 60.0  # of a compilation, until enough of them were seen
@@ -28,6 +28,7 @@ class CompilePool:
     """Compiles in `jobs` worker processes; a compiler that hangs or dies costs its worker."""
 
     def __init__(self, jobs: int, cache: BinaryCache | None, *, deadline_s: float | None = None) -> None:
+        self._jobs = jobs
         self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="compile")
         self._cache = cache
         self._idle: queue.SimpleQueue[Worker | None] = queue.SimpleQueue()
@@ -38,6 +39,11 @@ class CompilePool:
         self._lock = threading.Lock()
         for _ in range(jobs):
             self._idle.put(None)
+
+    def start(self, target: Target) -> None:
+        """Start every worker that is not there, so that the first programs do not wait for theirs."""
+        for _ in range(self._jobs):
+            self._threads.submit(self._ask, CompilerRequest(target.kind))
 
     def submit(self, program: Program, target: Target) -> Future[Binary]:
         """Start compiling; the future raises Rejected('compile', ...) or ToolchainError."""
@@ -59,6 +65,7 @@ class CompilePool:
             return found
         started = time.perf_counter()
         binary = self._ask(CompileRequest(program, target))
+        assert isinstance(binary, Binary)  # noqa: S101 - the type of this request's answer
         seconds = time.perf_counter() - started
         self._seconds.append(seconds)
         if self._cache:
@@ -71,13 +78,13 @@ class CompilePool:
             self._compilers[target.kind] = compiler_identity(target)
         return self._compilers[target.kind]
 
-    def _ask(self, request: CompileRequest) -> Binary:
+    def _ask(self, request: CompileRequest | CompilerRequest) -> Reply:
         worker: Worker = self._idle.get() or Worker()
         with self._lock:
             self._busy.add(worker)
         alive = True
         try:
-            reply = worker.ask(request, self.deadline_s)
+            return worker.ask(request, self.deadline_s)
         except WorkerLost as error:
             alive = False
             reason = "compiler_hang" if error.hung else "compiler_crash"
@@ -86,8 +93,6 @@ class CompilePool:
             with self._lock:
                 self._busy.discard(worker)
             self._idle.put(worker if alive else None)
-        assert isinstance(reply, Binary)  # noqa: S101 - the type of this request's answer
-        return reply
 
     def close(self) -> None:
         """End every compiler at once."""

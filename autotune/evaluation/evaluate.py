@@ -80,6 +80,9 @@ class Evaluator(Protocol):
     def listed(self, problem: Conv2dProblem, *, cache: str) -> frozenset[Config] | None:
         """The only configs of a layer that can be evaluated; None where any can."""
 
+    def expect(self, problem: Conv2dProblem) -> None:
+        """Start on what a layer needs before its first kernel: `begin_layer` will follow."""
+
     def begin_layer(self, problem: Conv2dProblem) -> None:
         """Get ready for a layer. Raises DeviceError when the device refuses it."""
 
@@ -297,6 +300,8 @@ class DeviceEvaluator:
         self._jobs = jobs
         self._pool = CompilePool(jobs, cache, deadline_s=deadlines.compile_s)
         self._seats: list[_Seat] = []
+        self._checks: dict[Conv2dProblem, Future[Binary]] = {}
+        """verification programs that were started on, and not taken yet"""
         try:
             runtime = self._runtime(parse_device(devices[0])[0])
             for name in devices:
@@ -353,9 +358,16 @@ class DeviceEvaluator:
     def listed(self, problem: Conv2dProblem, *, cache: str) -> None:
         """Any config can be evaluated."""
 
+    def expect(self, problem: Conv2dProblem) -> None:
+        """Start every compiler, and compile the layer's verification program."""
+        if problem not in self._checks:
+            self._checks[problem] = self._pool.submit(check_program(problem), self.target)
+        self._pool.start(self.target)
+
     def begin_layer(self, problem: Conv2dProblem) -> None:
-        """Compile the layer's verification program and make its data on every device."""
-        layer = LayerRequest(problem, self._pool.submit(check_program(problem), self.target).result())
+        """Make the layer's data on every device, once its verification program is compiled."""
+        check = self._checks.pop(problem, None) or self._pool.submit(check_program(problem), self.target)
+        layer = LayerRequest(problem, check.result())
         with ThreadPoolExecutor(self.slots) as threads:
             for done in [threads.submit(seat.begin_layer, layer) for seat in self._seats]:
                 done.result()

@@ -75,6 +75,9 @@ class NullEvaluator:
     def listed(self, problem: Conv2dProblem, *, cache: str) -> None:
         """Any config will do."""
 
+    def expect(self, problem: Conv2dProblem) -> None:
+        """Nothing to start."""
+
     def begin_layer(self, problem: Conv2dProblem) -> None:
         """Any layer will do."""
 

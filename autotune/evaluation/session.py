@@ -21,12 +21,13 @@ from typing import TypeAlias
 
 from autotune.compilation.compile import Binary
 from autotune.devices.device import Device, Sample
-from autotune.devices.opening import compile_program, open_device
+from autotune.devices.opening import compile_program, load_compiler, open_device
 from autotune.errors import AutotuneError, DeviceError
 from autotune.evaluation.worker import (
     Bug,
     CalibrateRequest,
     CompileRequest,
+    CompilerRequest,
     EvaluateRequest,
     FinalsRequest,
     FinalsTimings,
@@ -86,10 +87,12 @@ class Session:
     def answer(self, request: Request) -> Reply:
         """Do what a request asks."""
         match request:
+            case CompilerRequest(kind):
+                self._give_way()
+                load_compiler(kind)
+                return None
             case CompileRequest(program, target):
-                if not self._compiles:  # what times kernels, and what proposes them, goes first
-                    self._compiles = True
-                    os.nice(_COMPILER_NICE)
+                self._give_way()
                 return compile_program(program, target)
             case OpenRequest(name, runtime):
                 self._device = self._opening(name, runtime)
@@ -118,6 +121,12 @@ class Session:
                 if self._network is None or self._network.spec != spec:
                     self._network = Network(self._opened(), spec, references)
                 return self._network.agreement(kernels)
+
+    def _give_way(self) -> None:
+        """As a compiler: what times kernels, and what proposes them, goes first."""
+        if not self._compiles:
+            self._compiles = True
+            os.nice(_COMPILER_NICE)
 
     def _opened(self) -> Device:
         if self._device is None:

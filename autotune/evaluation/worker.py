@@ -37,6 +37,13 @@ class CompileRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class CompilerRequest:
+    """Get ready to compile for a kind of device. Answer: None."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class OpenRequest:
     """Open a device. Answer: Opened."""
 
@@ -116,6 +123,7 @@ class Rates:
 
 Request = (
     CompileRequest
+    | CompilerRequest
     | OpenRequest
     | LayerRequest
     | EvaluateRequest

@@ -78,6 +78,9 @@ class ReplayEvaluator:
             )
         return frozenset(trial.config for trial in found.values())
 
+    def expect(self, problem: Conv2dProblem) -> None:
+        """Nothing to start."""
+
     def begin_layer(self, problem: Conv2dProblem) -> None:
         """Every layer is there."""
 

@@ -44,6 +44,8 @@ def tune(
     """
     check_study(study, templates)
     chosen = study.layers if layers is None else layers
+    if search and chosen:
+        evaluator.expect(chosen[0].problem)
     spaces = {layer.name: open_spaces(study, layer, templates, evaluator) for layer in chosen}
     key = store.begin_study(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
