@@ -52,27 +52,45 @@ from autotune.store.tables import (
     quarantine,
     rates,
     sources,
+    studies,
     trials,
 )
 from autotune.trial import Config, Outcome, Phases, SpanParts, Timing, Trial
 
+_KNOWN = (
+    trials.c.device_id == bindparam("device_id"),
+    trials.c.environment_id == bindparam("environment_id"),
+    trials.c.policy == bindparam("policy"),
+    trials.c.outcome != str(Outcome.RUNNING),
+    trials.c.reused_trial_id.is_(None),
+    trials.c.origin == "measured",
+    trials.c.started_at >= bindparam("since"),
+)
 _LATEST_KNOWN = (
     select(trials.c.id)
     .join(sources)
-    .where(
-        sources.c.hash == bindparam("hash"),
-        trials.c.device_id == bindparam("device_id"),
-        trials.c.environment_id == bindparam("environment_id"),
-        trials.c.policy == bindparam("policy"),
-        trials.c.outcome != str(Outcome.RUNNING),
-        trials.c.reused_trial_id.is_(None),
-        trials.c.origin == "measured",
-        trials.c.started_at >= bindparam("since"),
-    )
+    .where(sources.c.hash == bindparam("hash"), *_KNOWN)
     .order_by(trials.c.ended_at.desc(), trials.c.id.desc())
     .limit(1)
 )
-"""asked for every config that is rendered, so made once"""
+_KNOWN_HASHES = (
+    select(sources.c.hash)
+    .join(trials)
+    .where(trials.c.study_id.in_(select(studies.c.id)), trials.c.subject_id == bindparam("subject_id"), *_KNOWN)
+    .distinct()
+)
+"""any study's: said of it for the sake of an index"""
+
+
+def _known_to(scope: Scope) -> Values:
+    """Which trials a scope may take over, as _KNOWN is asked."""
+    since = scope.study.fresh_since
+    return {
+        "device_id": scope.device_id,
+        "environment_id": scope.environment_id,
+        "policy": scope.policy,
+        "since": "" if since is None else date_text(since),
+    }
 
 
 class Store(Questions):
@@ -207,19 +225,17 @@ class Store(Questions):
 
         The latest one counts, imported ones never. A study that was begun fresh sees only what was begun since.
         """
-        since = scope.study.fresh_since
-        which = {
-            "hash": source_hash,
-            "device_id": scope.device_id,
-            "environment_id": scope.environment_id,
-            "policy": scope.policy,
-            "since": "" if since is None else date_text(since),
-        }
         with self._database.read() as connection:
-            trial_id = connection.execute(_LATEST_KNOWN, which).scalar_one_or_none()
+            trial_id = connection.execute(_LATEST_KNOWN, {"hash": source_hash, **_known_to(scope)}).scalar_one_or_none()
             if trial_id is None:
                 return None
             return answers.trials_by_id(connection, [trial_id])[trial_id]
+
+    def known_hashes(self, scope: Scope) -> frozenset[str]:
+        """The sources of the scope's layer that are `known` now, in one answer."""
+        with self._database.read() as connection:
+            found = connection.execute(_KNOWN_HASHES, {"subject_id": scope.subject_id, **_known_to(scope)})
+            return frozenset(found.scalars())
 
     def reuse_trial(
         self, scope: Scope, number: int, config: Config, known: TrialRow, *, proposed_by: str = "search"

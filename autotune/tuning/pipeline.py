@@ -80,6 +80,8 @@ class Pipeline:
     ) -> None:
         self._study, self._evaluator, self._store, self._scope = study, evaluator, store, scope
         self._bounds, self._quarantined = bounds, quarantined
+        self._known = set(store.known_hashes(scope))
+        """sources with a result, which are not measured again"""
         self._best_us, self._ended, self._clock = best_us, ended, clock
         self._threads = ThreadPoolExecutor(evaluator.slots, thread_name_prefix="measure")
         self._under_way: list[_Candidate] = []
@@ -131,9 +133,7 @@ class Pipeline:
         """Render, and start compiling unless this very kernel is known, quarantined or under way."""
         before = self._clock()
         source = render(self._bounds[config.template], config)
-        spared = (
-            source.hash in self.pending | self._quarantined or self._store.known(self._scope, source.hash) is not None
-        )
+        spared = source.hash in self.pending | self._quarantined | self._known
         binary = None if spared else self._evaluator.compile(source)
         render_us = 1e6 * (self._clock() - before)
         self._under_way.append(_Candidate(number, config, proposed_by, source, render_us, binary))
@@ -213,6 +213,7 @@ class Pipeline:
         except Rejected as rejected:
             trial = rejected_trial(trial, rejected)
             self._store.add_trial(self._scope, trial, source, proposed_by=by)
+            self._known.add(source.hash)
             self._ended(trial, known=False)
             return
         key = self._store.begin_trial(self._scope, candidate.number, candidate.config, source, proposed_by=by)
@@ -232,6 +233,7 @@ class Pipeline:
         else:
             trial = _correct(launched.trial, measured)
         self._store.end_trial(launched.key, trial)
+        self._known.add(launched.source.hash)
         self._ended(trial, known=False)
 
     def _occupancy(self, source: KernelSource, binary: Binary) -> float | None:

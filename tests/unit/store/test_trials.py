@@ -251,11 +251,13 @@ def test_a_known_source_is_reused_across_studies(store: Store) -> None:
     assert store.known(first, source.hash) is None
     key = store.begin_trial(first, 0, config_of(0), source)
     assert store.known(first, source.hash) is None, "it has not finished"
+    assert not store.known_hashes(first)
     store.end_trial(key, correct(0, 10.0, source=source))
     second = open_scope(store, study="other")
     known = store.known(second, source.hash)
     assert known is not None
     assert (known.name, known.median_us) == ("lenet.conv1", 10.0)
+    assert store.known_hashes(second) == {source.hash}
     reused = store.reuse_trial(second, 7, config_of(7), known)
     assert (reused.number, reused.config, reused.median_us, reused.phases) == (7, config_of(7), 10.0, Phases())
     assert store.history(second) == (reused,)
@@ -269,7 +271,9 @@ def test_a_known_source_is_reused_across_studies(store: Store) -> None:
 def test_a_source_is_not_known_elsewhere(store: Store, other: dict[str, object]) -> None:
     source = source_of(config_of(0))
     run_trial(store, open_scope(store), correct(0, 10.0, source=source), source)
-    assert store.known(open_scope(store, **other), source.hash) is None  # type: ignore[arg-type]
+    elsewhere = open_scope(store, **other)  # type: ignore[arg-type]
+    assert store.known(elsewhere, source.hash) is None
+    assert not store.known_hashes(elsewhere)
 
 
 def test_a_fresh_study_reuses_only_what_was_measured_since(store: Store) -> None:
@@ -280,6 +284,7 @@ def test_a_fresh_study_reuses_only_what_was_measured_since(store: Store) -> None
     for scope in (fresh, open_scope(store)):  # also when it is resumed
         assert store.known(scope, old.hash) is None
         assert store.known(scope, new.hash) is not None
+        assert store.known_hashes(scope) == {new.hash}
 
 
 def test_two_kernels_that_claim_one_hash_are_refused(path: Path, store: Store) -> None:
