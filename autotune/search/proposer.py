@@ -21,6 +21,8 @@ FIRST = 8
 """Configs of a lone family before the model takes over."""
 FIRST_OF_MANY = 6
 """The same for each of several families."""
+MODELLED_FROM = 3
+"""Correct configs of a family that its model of the times needs."""
 SPREAD_FROM = 300
 """Random rows of which the first configs are picked, each the farthest from those before."""
 DRAW = 1200
@@ -49,6 +51,9 @@ class Proposer:
     def __init__(self, landscape: Landscape) -> None:
         self._landscape = landscape
         self._families = [_Family(landscape, family) for family in range(len(landscape.spaces))]
+        self._first = FIRST if len(self._families) == 1 else FIRST_OF_MANY
+        self._unknown = True
+        """too few of a family were told when last asked; once enough are, they stay so"""
         self.gain: float | None = None
         """what the latest proposal promised: by which fraction of the best time it would be faster, times its chance;
         None where no model made it"""
@@ -57,12 +62,11 @@ class Proposer:
         """The landscape index of the config to evaluate next; LookupError when none is left."""
         landscape = self._landscape
         self.gain = None
-        open_families = [family for family in self._families if landscape.free_of(family.number).any()]
+        open_families = self._open_families()
         if not open_families:
             raise LookupError("every config was asked for")
-        first = FIRST if len(self._families) == 1 else FIRST_OF_MANY
         counts = self._counts()
-        unseen = [family for family in open_families if counts[family.number] < first]
+        unseen = [family for family in open_families if counts[family.number] < self._first]
         if unseen:
             return min(unseen, key=lambda family: counts[family.number]).farthest(rng)
         times = np.array([observation.log_time for observation in landscape.observations])
@@ -74,6 +78,20 @@ class Proposer:
         best = max(offers, key=lambda offer: offer.gain)
         self.gain = float(-np.expm1(-np.exp(best.gain) * scale.unit))
         return best.index
+
+    @property
+    def blind(self) -> bool:
+        """Whether the first configs are all asked for, and too few of a family told for a model of its times."""
+        families = self._open_families()
+        self._unknown = self._unknown and any(family.told < MODELLED_FROM for family in families)
+        if not self._unknown:
+            return False
+        counts = self._counts()
+        return all(counts[family.number] >= self._first for family in families)
+
+    def _open_families(self) -> list[_Family]:
+        """Those with a config that was not asked for."""
+        return [family for family in self._families if self._landscape.free_of(family.number).any()]
 
     def _counts(self) -> list[int]:
         """Configs asked for or told of each family."""
@@ -122,6 +140,11 @@ class _Family:
         self._time_weights: tuple[int, Weights] | None = None
         self._failure_weights: tuple[int, Weights] | None = None
 
+    @property
+    def told(self) -> int:
+        """Configs whose outcome is known."""
+        return len(self._told()[0])
+
     def farthest(self, rng: np.random.Generator) -> int:
         """Of some random free rows, the one that is farthest from every row asked for."""
         free = self._free()
@@ -139,7 +162,7 @@ class _Family:
         targets = scale.warp(log_times[correct])
         good = rows[correct]
         draw = self._draw(good, targets, rng)
-        if len(good) >= 3:
+        if len(good) >= MODELLED_FROM:
             mean, deviation = self._times(good, log_times[correct], targets).predict(draw)
         else:  # next to nothing known: as good as the average config, give or take
             mean, deviation = np.zeros(len(draw)), np.ones(len(draw))

@@ -93,6 +93,11 @@ class Search:
         return self._landscape.config(self._ask(number, forced=self._forced()))
 
     @property
+    def blind(self) -> bool:
+        """Whether a config asked for now is one more by chance, where results under way may let a model choose."""
+        return self._sampler == "default" and self._proposer.blind and self._forced() is None
+
+    @property
     def expected_gain(self) -> float | None:
         """The fraction by which AHEAD more evaluations may be expected to beat the best; None while that is unknown."""
         latest = [gain for gain in self._gains[-LOOK:] if gain is not None]

@@ -191,7 +191,9 @@ class LayerLine:
 
     def _has_room(self, pipeline: Pipeline) -> bool:
         """Whether another config is worth starting before one has ended."""
-        return pipeline.has_room and pipeline.under_way < max(1, self.study.trials // SHARE)
+        if not pipeline.has_room or pipeline.under_way >= max(1, self.study.trials // SHARE):
+            return False
+        return not pipeline.supplied or not self.search.blind
 
     def _ask(self, pipeline: Pipeline) -> str:
         """Start the next config; `exhausted` when the search has none left."""

@@ -114,6 +114,11 @@ class Pipeline:
         return self.under_way < self._evaluator.ahead
 
     @property
+    def supplied(self) -> bool:
+        """Whether the devices have enough to do until another config is compiled."""
+        return self.under_way >= 2 * self._queue
+
+    @property
     def under_way(self) -> int:
         """Configs that were started and are not stored yet."""
         return len(self._under_way) + len(self._measuring)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -97,6 +98,32 @@ class Wide(Device):
         finally:
             with self._lock:
                 self._busy -= 1
+
+
+class Slow(Device):
+    """A null device with many compilers, whose first answer takes as long as they need for all that is proposed."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.compiled = 0
+        self.before_the_first_answer: int | None = None
+
+    @property
+    def ahead(self) -> int:
+        """As with sixteen compilers."""
+        return 20
+
+    def compile(self, source: KernelSource) -> Future[Binary]:
+        """Count, then as the null device does."""
+        self.compiled += 1
+        return super().compile(source)
+
+    def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
+        """Take a while the first time."""
+        if self.before_the_first_answer is None:
+            time.sleep(0.2)
+            self.before_the_first_answer = self.compiled
+        return super().evaluate(source, binary, cache=cache, best_us=best_us)
 
 
 class NotNull(Device):
@@ -558,6 +585,14 @@ def test_a_study_may_be_narrowed_and_widened_between_runs(store: Store, families
     rows = evaluated(store.trials("small"))
     assert len({row.trial.number for row in store.trials("small")}) == len(store.trials("small"))
     assert len({row.trial.config for row in rows}) == len(rows) == len(device.ran) == 40
+
+
+def test_no_config_by_chance_is_compiled_while_the_first_results_are_awaited(store: Store) -> None:
+    device = Slow()
+    study = small(trials=100, templates=("direct",))
+    direct = load_template(Path(__file__).parents[2] / "templates" / "direct.cu.j2")
+    tune(study, {"direct": direct}, device, store, stopping=lambda: device.before_the_first_answer is not None)
+    assert device.before_the_first_answer == 8  # what a lone family's search begins with
 
 
 def test_two_devices_at_once_run_nothing_twice(tmp_path: Path, families: Mapping[str, KernelTemplate]) -> None:

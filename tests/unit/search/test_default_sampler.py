@@ -57,6 +57,23 @@ def smooth(config: Config) -> float:
     return float(cost)
 
 
+def test_the_search_is_blind_between_its_first_configs_and_their_results() -> None:
+    params: dict[str, list[Value]] = {name: [1, 2, 3, 4] for name in ("bx", "by", "tx", "ty")}
+    spaces = [ListedSpace(name, params) for name in ("one", "other")]
+    search = Search(spaces, sampler="default", seed=0, budget=200, history=())
+    asked: list[Config] = []
+    while not search.blind:
+        config = search.ask(len(asked))
+        assert config is not None
+        asked.append(config)
+    assert len(asked) == 12  # six of each family
+    for told in ("one", "other"):
+        assert search.blind
+        for number, config in enumerate([config for config in asked if config.template == told][:3]):
+            search.tell(finished(number, config, 10.0 + number))
+    assert not search.blind
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("name", "value"), [("memory", "constant"), ("bx", (8, 16, 32))])
 def test_failures_are_learned(seed: int, name: str, value: Value | tuple[int, ...]) -> None:
