@@ -40,10 +40,10 @@ class CompilePool:
         for _ in range(jobs):
             self._idle.put(None)
 
-    def start(self, target: Target) -> None:
-        """Start every worker that is not there, so that the first programs do not wait for theirs."""
+    def start(self, kind: str) -> None:
+        """Start the workers and have them get ready for a kind of device, so that the first programs need not wait."""
         for _ in range(self._jobs):
-            self._threads.submit(self._ask, CompilerRequest(target.kind))
+            self._threads.submit(self._ask, CompilerRequest(kind))
 
     def submit(self, program: Program, target: Target) -> Future[Binary]:
         """Start compiling; the future raises Rejected('compile', ...) or ToolchainError."""

@@ -303,7 +303,9 @@ class DeviceEvaluator:
         self._checks: dict[Conv2dProblem, Future[Binary]] = {}
         """verification programs that were started on, and not taken yet"""
         try:
-            runtime = self._runtime(parse_device(devices[0])[0])
+            kind = parse_device(devices[0])[0]
+            self._pool.start(kind)  # while the devices are opened
+            runtime = self._runtime(kind)
             for name in devices:
                 self._seats.append(_Seat(name, deadlines, runtime))
             for seat in self._seats[1:]:
@@ -359,10 +361,9 @@ class DeviceEvaluator:
         """Any config can be evaluated."""
 
     def expect(self, problem: Conv2dProblem) -> None:
-        """Start every compiler, and compile the layer's verification program."""
+        """Compile the layer's verification program."""
         if problem not in self._checks:
             self._checks[problem] = self._pool.submit(check_program(problem), self.target)
-        self._pool.start(self.target)
 
     def begin_layer(self, problem: Conv2dProblem) -> None:
         """Make the layer's data on every device, once its verification program is compiled."""
