@@ -98,6 +98,45 @@ def test_bulk_copies_of_no_whole_16_bytes_are_refused(bench: Bench, wrong: str) 
     assert rejected.value.reason == "misaligned_address"
 
 
+# The first warp's lanes all wait for eight bytes each when the second warp is let to ask for them.
+LATE = """
+#include <autotune_host_ptx.h>
+extern "C" __global__ void __launch_bounds__(64) late(const float* __restrict__ x, float* __restrict__ y) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    Barrier* asked = reinterpret_cast<Barrier*>(smem);
+    Barrier* there = asked + 1;
+    float* copied = reinterpret_cast<float*>(there + 1);
+    if (threadIdx.x == 0) {
+        barrier_init(asked, 32);
+        barrier_init(there, ARRIVALS);
+        barrier_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x >= 32) {
+        barrier_wait(asked, 0);
+        const int lane = threadIdx.x - 32;
+        for (int i = 0; i < 3; ++i) __syncwarp();  // whoever was woken has looked and sleeps again
+        COPY
+        return;
+    }
+    barrier_arrive(asked);
+    barrier_wait(there, 0);
+    for (int i = 0; i < 2; ++i) y[2 * threadIdx.x + i] = copied[2 * threadIdx.x + i];
+}
+"""
+BULK = "if (lane == 0) { barrier_arrive_expect(there, 256); bulk_load(copied, x, 256, there); }"
+OWN = "copy_async<8>(copied + 2 * lane, x + 2 * lane); copy_async_arrive(there);"
+
+
+@pytest.mark.parametrize(("arrivals", "copy"), [(1, BULK), (32, OWN)])
+@pytest.mark.parametrize("order", ORDERS)
+def test_copies_come_to_those_who_wait_already(bench: Bench, arrivals: int, copy: str, order: int) -> None:
+    text = LATE.replace("ARRIVALS", str(arrivals)).replace("COPY", copy)
+    x = np.arange(64, dtype=np.float32)
+    y = bench.run(text, "late", (x, np.zeros(64, np.float32)), block=64, smem_bytes=16 + 256, order_seed=order)[1]
+    np.testing.assert_array_equal(y, x)
+
+
 STORES = """
 #include <autotune_host_ptx.h>
 extern "C" __global__ void stores(float* __restrict__ y) {

@@ -1,5 +1,5 @@
-// What templates/_ptx.cuh, _ptx_barrier.cuh, _ptx_ldmatrix.cuh and _ptx_mma.cuh declare, on the CPU: copies by all threads
-// are done at once, bulk copies as late as they may be, when somebody waits for them; what a warp does together (a matrix
+// What templates/_ptx.cuh, _ptx_barrier.cuh, _ptx_async.cuh, _ptx_ldmatrix.cuh and _ptx_mma.cuh declare, on the CPU: copies by all
+// threads are done at once, bulk copies as late as they may be, when somebody waits for them; what a warp does together (a matrix
 // product, a load of matrices) is done by its last lane.
 #pragma once
 
@@ -86,6 +86,7 @@ inline void barrier_arrive_expect(Barrier* barrier, int bytes) {
     barrier->bytes += static_cast<unsigned>(bytes);
     barrier_arrive(barrier);
 }
+inline void copy_async_arrive(Barrier* barrier) { barrier_arrive(barrier); }
 inline bool barrier_passed(Barrier* barrier, int parity) {
     AutotuneCopy copy;
     while (autotune_due(barrier, 0, &copy)) {
@@ -100,6 +101,7 @@ inline void barrier_wait(Barrier* barrier, int parity, int line = __builtin_LINE
 }
 inline void bulk_load(void* shared, const void* global, int bytes, Barrier* barrier) {
     autotune_host::copy_bulk("bulk_load", shared, global, bytes, barrier);
+    autotune_wake();  // whoever waits for the barrier already does the copy
 }
 
 namespace autotune_host {
@@ -262,6 +264,7 @@ inline void increase_registers() {}
 template <class Sums>
 inline void wgmma_begin(Sums&) {}
 inline void wgmma_commit() {}
+inline void wgmma_wait_all_but_last() {}
 template <class Sums>
 inline void wgmma_wait(Sums&) {}
 template <bool ADDED, int PITCH, int TILES>
