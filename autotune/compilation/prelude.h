@@ -17,6 +17,7 @@ BUILTIN void __nvvm_bar_warp_sync(unsigned mask);
 BUILTIN unsigned __nvvm_shfl_idx_sync(unsigned mask, unsigned a, unsigned b, unsigned c);
 BUILTIN unsigned __float_as_uint(float x);
 BUILTIN float __uint_as_float(unsigned x);
+BUILTIN unsigned __byte_perm(unsigned x, unsigned y, unsigned s);
 BUILTIN int __float2int_rz(float x);
 BUILTIN unsigned __float2uint_rz(float x);
 BUILTIN float __fsub_rn(float x, float y);

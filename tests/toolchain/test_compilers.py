@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(64) all_names(
     f[blockIdx.x * blockDim.x] = smem[63 - threadIdx.x] + fabsf(f[8]) + __fsub_rn(f[9], f[10]);
     __syncwarp();
     u[gridDim.x] = static_cast<unsigned>(__cvta_generic_to_shared(smem)) + __float_as_uint(f[11]);
-    u[21] = __float2uint_rz(f[12]);
+    u[21] = __float2uint_rz(f[12]), u[22] = __byte_perm(u[23], u[24], u[25]);
     f[19] = __fmaf_rn(f[1], f[2], f[3]) + __fmaf_ieee_rn(f[1], f[2], f[3]);
     f[20] = __uint_as_float(u[1]) + fminf(f[13], f[14]) + fmaxf(f[15], f[16]);
     i[0] = __shfl_sync(0xffffffffu, i[1], 0) + __float2int_rz(f[17]);
