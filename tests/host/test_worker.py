@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -31,9 +32,16 @@ def test_worker_outlives_the_thread_that_started_it() -> None:
         worker.kill()
 
 
-def test_a_layer_whose_data_do_not_fit_is_named() -> None:
-    evaluator = DeviceEvaluator(["host"], 1)
+def children() -> set[int]:
+    """Processes that this one has started and that are there."""
+    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
+def test_compilers_start_with_the_device_and_a_layer_whose_data_do_not_fit_is_named() -> None:
+    before = children()
+    evaluator = DeviceEvaluator(["host"], 3)
     try:
+        assert len(children() - before) == 3 + 1
         width = (evaluator.info.memory_bytes >> 22) + 1  # 2**20 images of so many floats
         wide = Conv2dProblem(1 << 20, 1, 1, width, 1, 1, 1, stride_w=width)
         with pytest.raises(DeviceError) as caught:
@@ -42,3 +50,4 @@ def test_a_layer_whose_data_do_not_fit_is_named() -> None:
         assert str(caught.value).endswith("exceed the memory of this machine")
     finally:
         evaluator.close()
+    assert children() <= before
