@@ -36,7 +36,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 LEAST_SAMPLES = 5  # of a kernel that counts
 NEAR = 1.05  # of the final best
-STORING = ("known", "begin_trial", "end_trial", "add_trial", "reuse_trial")
+STORING = ("known_hashes", "known", "begin_trial", "end_trial", "add_trial", "reuse_trial")
 
 
 class Watch:
