@@ -235,9 +235,9 @@ def _text(path: Path) -> str:
             content = gzip.decompress(content)
         return content.decode("utf-8-sig")
     except (OSError, EOFError, zlib.error) as error:
-        raise StudyError(f"{path}: cannot be read: {error}") from error
+        raise StudyError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except UnicodeDecodeError as error:
-        raise StudyError(f"{path}: not a text file: {error}") from error
+        raise StudyError(f"{path}: is not UTF-8 text: {error.reason}") from error
 
 
 def _parse(path: Path, text: str) -> Json:

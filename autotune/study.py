@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TypeGuard
 
 from autotune.errors import StudyError
 from autotune.family.template import check_keys
@@ -166,6 +168,11 @@ def load_study(path: Path) -> Study:
     return _Reader(path).study(content, text)
 
 
+def _is_time(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number above 0 that a float can be."""
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= sys.float_info.max
+
+
 class _Reader:
     """Reads a study's tables with errors that name path and dotted key."""
 
@@ -248,7 +255,7 @@ class _Reader:
         value = content.get("time_budget_s")
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        if not _is_time(value):
             raise self.error("time_budget_s", f"expected seconds above 0, got {value!r}")
         return float(value)
 
@@ -320,8 +327,8 @@ class _Reader:
             space, reported = table.get("space", {}), table.get("reported_ms", {})
             if not isinstance(space, dict):
                 raise self.error(f"{where}.space", "expected a table of parameters and values")
-            if not isinstance(reported, dict) or any(not isinstance(ms, (int, float)) for ms in reported.values()):
-                raise self.error(f"{where}.reported_ms", "expected a table of layer names and milliseconds")
+            if not isinstance(reported, dict) or not all(_is_time(ms) for ms in reported.values()):
+                raise self.error(f"{where}.reported_ms", "expected a table of layer names and milliseconds above 0")
             for name in reported:
                 if name not in layers:
                     raise self.error(f"{where}.reported_ms.{name}", f"no such layer; there are {', '.join(layers)}")

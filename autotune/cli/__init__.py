@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 import warnings
@@ -78,18 +80,25 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line: exit 0, 1 for an AutotuneError (one line), 2 for wrong usage, 141 and 143 for the signals.
+    """Run the command line: exit 0, 1 for an AutotuneError (one line), 2 for wrong usage, 129, 141, 143 for signals.
 
-    Those are of a closed pipe (SIGPIPE) and SIGTERM, numbered as a shell does.
+    Those are SIGHUP, a closed pipe (SIGPIPE) and SIGTERM, numbered as a shell does.
     """
+    _make_streams_usable()
     stdout = sys.stdout
     try:
-        with _cleaning_up_on_sigterm(), warnings.catch_warnings():
+        with _cleaning_up_on(signal.SIGHUP, signal.SIGTERM), warnings.catch_warnings():
             warnings.simplefilter("always", StoreWarning)
             warnings.showwarning = _note
             cli(prog_name="autotune")
     except AutotuneError as error:
         click.echo(f"autotune: {' '.join(str(error).splitlines())}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        if not _cannot_be_written(stdout):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())  # for what is left of it when Python ends
+        click.echo(f"autotune: standard output: cannot be written: {error.strerror}", err=True)
         sys.exit(1)
     except SystemExit:
         if sys.stdout is not stdout:  # `autotune trials | head`: click silences it and exits with 1
@@ -97,18 +106,39 @@ def main() -> None:
         raise
 
 
+def _make_streams_usable() -> None:
+    """Open what stands in for a closed standard stream; escape characters that standard output's encoding lacks."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the lowest free number, so that no database comes to be standard output
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _cannot_be_written(stream: TextIO) -> bool:
+    """Whether it was this stream that raised an OSError, after which nothing that is written to it arrives."""
+    try:
+        stream.write("\n")
+        stream.flush()
+    except OSError:
+        return True
+    return False
+
+
 @contextmanager
-def _cleaning_up_on_sigterm() -> Iterator[None]:
-    """End by an exception on SIGTERM, so that temporary folders go and workers end, instead of at once."""
+def _cleaning_up_on(*signals: signal.Signals) -> Iterator[None]:
+    """End by an exception on these signals, so that temporary folders go and workers end, instead of at once."""
 
     def end(number: int, _: FrameType | None) -> None:
         sys.exit(128 + number)
 
-    previous = signal.signal(signal.SIGTERM, end)
+    heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
+    previous = [(number, signal.signal(number, end)) for number in heeded]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous:
+            signal.signal(number, handler)
 
 
 def _note(

@@ -11,7 +11,7 @@ import click
 
 from autotune.analysis.facts import Facts, facts
 from autotune.cli.tables import Cell, Column, format_options, show
-from autotune.study import find_study, load_study
+from autotune.study import LARGEST, find_study, load_study
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ ACCURACY = click.option("--accuracy", type=click.Choice(ACCURACY_CLASSES), help=
 @DATABASE
 @click.option("--outcome", type=click.Choice([word.value for word in Outcome]), help="Only trials that ended so.")
 @click.option("--sort", type=click.Choice(["number", "median", "registers", "error", "started"]), default="number")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many rows.")
+@click.option("--limit", type=click.IntRange(1, LARGEST), help="At most so many rows.")
 @click.option("--all", "everything", is_flag=True, help="Earlier generations too, and problems that layers had before.")
 @click.option("--source", "sources", is_flag=True, help="Each trial's message in full, and the kernel's source.")
 @format_options

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Set
+from collections.abc import Generator, Set
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.cache import BinaryCache
 from autotune.devices.device import DeviceInfo
 from autotune.devices.opening import parse_device
-from autotune.errors import AutotuneError, DeviceError, StoreError
+from autotune.errors import AutotuneError, DeviceError
 from autotune.evaluation.evaluate import DEADLINES, Deadlines, DeviceEvaluator, Evaluator
 from autotune.evaluation.null import NullEvaluator
 
@@ -132,34 +133,34 @@ _COLUMNS = (
 @format_options
 def devices(calibrate: bool, db: str, style: str | None) -> None:
     """The devices that kernels can run on here, with their calibrated rates."""
-    from autotune.store import Store
+    from autotune.store import Store, path_of
 
     rows = []
-    for name, evaluator in present_devices({"cuda", "host"}):
-        info, environment = evaluator.info, evaluator.environment
-        if calibrate:
-            rates = dict(evaluator.calibrate())
-            with Store(db) as store:
-                store.set_rates(info, environment, rates)
-        else:
-            rates = _stored_rates(db, info)
-        rows.append(_DeviceRow(name, info, environment.driver, environment.toolkit, rates))
+    with ExitStack() as opened:
+        there = calibrate or path_of(db).exists()
+        store = opened.enter_context(Store(db, create=calibrate)) if there else None
+        for name, evaluator in opened.enter_context(closing(present_devices({"cuda", "host"}))):
+            info, environment = evaluator.info, evaluator.environment
+            if store is not None and calibrate:
+                store.set_rates(info, environment, evaluator.calibrate())
+            rates = {} if store is None else dict(store.rates(info))
+            rows.append(_DeviceRow(name, info, environment.driver, environment.toolkit, rates))
     show(rows, _COLUMNS, style)
 
 
-def present_devices(kinds: Set[str]) -> Iterator[tuple[str, DeviceEvaluator]]:
+def present_devices(kinds: Set[str]) -> Generator[tuple[str, DeviceEvaluator]]:
     """Every device of these kinds (cuda, host) that opens, by name, each closed when the next one is asked for.
 
     Why the first CUDA device or the host does not open is said on standard error.
     """
     number = 0
     while "cuda" in kinds and _has_libcuda() and (evaluator := _try_open(f"cuda:{number}", say=number == 0)):
-        yield f"cuda:{number}", evaluator
-        evaluator.close()
+        with closing(evaluator):
+            yield f"cuda:{number}", evaluator
         number += 1
     if "host" in kinds and (evaluator := _try_open("host", say=True)):
-        yield "host", evaluator
-        evaluator.close()
+        with closing(evaluator):
+            yield "host", evaluator
 
 
 def _try_open(name: str, *, say: bool) -> DeviceEvaluator | None:
@@ -169,13 +170,3 @@ def _try_open(name: str, *, say: bool) -> DeviceEvaluator | None:
         if say:
             click.echo(str(error), err=True)
         return None
-
-
-def _stored_rates(db: str, info: DeviceInfo) -> dict[str, float]:
-    from autotune.store import Store
-
-    try:
-        with Store(db, create=False) as store:
-            return dict(store.rates(info))
-    except StoreError:
-        return {}

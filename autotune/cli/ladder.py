@@ -63,11 +63,12 @@ def ladder(
     The reports' own times stand beside it; they are of other GPUs.
     """
     from autotune.store import Store
-    from autotune.tuning.ladder import climb
+    from autotune.tuning.ladder import check_techniques, climb
 
     wanted = load_study(find_study(study))
     layers = chosen_layers(wanted, only_layers)
     families = load_templates(directories)
+    check_techniques(wanted, families)  # before a database is made
     with Store(db) as store, under_way(store, wanted, device, jobs) as (evaluator, observe, stopping):
         rungs = climb(wanted, families, evaluator, store, layers=layers, observe=observe, stopping=stopping)
     show(sorted(rungs, key=lambda rung: [layer.name for layer in layers].index(rung.layer)), _COLUMNS, style)

@@ -24,13 +24,7 @@ def dump(file: Path, db: str) -> None:
     from autotune.store import dump as write_dump
 
     if str(file) == "-":
-        try:
-            write_dump(db, sys.stdout.write)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise StoreError(f"standard output: cannot be written: {error.strerror}") from error
+        write_dump(db, sys.stdout.write)
         return
     with _written(file) as out:
         count = write_dump(db, out.write)

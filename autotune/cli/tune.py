@@ -24,7 +24,8 @@ from autotune.cli.families import DIRECTORIES
 from autotune.cli.spans import run_end_to_end, show_end_to_end
 from autotune.cli.tables import console, format_options, show
 from autotune.devices.device import Baseline, DeviceInfo
-from autotune.errors import StoreError, StudyError
+from autotune.devices.torch_baseline import require_torch
+from autotune.errors import DeviceError, StoreError, StudyError
 from autotune.family.template import load_templates
 from autotune.problem import Layer
 from autotune.study import LARGEST, SAMPLERS, Study, find_study, load_study
@@ -195,7 +196,7 @@ def tune_and_show(
                 observe=observe,
                 stopping=stopping,
                 search=search,
-                finals=FinalsPlan(cudnn_baselines(layers) if baseline else ()),
+                finals=FinalsPlan(_baselines(baseline, layers, evaluator.info)),
             )
             spans = run_end_to_end(study, layers, families, evaluator, store, observe, stopping) if search else ()
         for result in results:
@@ -253,6 +254,16 @@ def its_turn(store: Store, study: Study, evaluator: Evaluator, stopping: Callabl
     owned = (store.path.resolve(), study.name, evaluator.info.identity)
     with turn(cache_folder() / "turns", *owned, waits=waits):
         yield
+
+
+def _baselines(name: str | None, layers: tuple[Layer, ...], info: DeviceInfo) -> tuple[Baseline, ...]:
+    """What else is timed in the finals. Raises DeviceError where it cannot be, before anything is tuned."""
+    if name is None:
+        return ()
+    if info.kind != "cuda":
+        raise DeviceError(f"{info.kind}: --baseline {name} is for CUDA devices; leave it out or give --device cuda:N")
+    require_torch()
+    return cudnn_baselines(layers)
 
 
 def cudnn_baselines(layers: tuple[Layer, ...]) -> tuple[Baseline, ...]:

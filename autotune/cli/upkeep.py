@@ -62,5 +62,4 @@ def quarantine(db: str, clear: bool, style: str | None) -> None:
         with Store(db) as store:
             store.clear_quarantine()
         click.echo(f"{len(rows)} kernels released", err=True)
-        return
     show(rows, _QUARANTINE_COLUMNS, style)

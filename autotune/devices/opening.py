@@ -19,10 +19,11 @@ def parse_device(name: str) -> tuple[str, str]:
     """A device's name as kind and the rest: `cuda:1` is ('cuda', '1'). Raises DeviceError for an unknown kind."""
     kind, _, rest = name.partition(":")
     if kind not in ("cuda", "host", "null", "replay") or (kind == "host" and rest not in ("", "check")):
-        raise DeviceError(f"{name}: no such device; there are cuda:N, host, host:check, null and replay:FILE")
+        shown = name or repr(name)
+        raise DeviceError(f"{shown}: no such device; there are cuda:N, host, host:check, null and replay:FILE")
     if kind == "replay" and not rest:
         raise DeviceError(f"{name}: expected replay:FILE with FILE a results database")
-    if kind == "cuda" and rest and not rest.isdigit():
+    if kind == "cuda" and rest and not rest.isdecimal():
         raise DeviceError(f"{name}: expected cuda:N with N a number, such as cuda:0")
     return kind, rest
 

@@ -6,12 +6,21 @@ same events time them.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from functools import partial
 
 from autotune.devices.device import Baseline
 from autotune.errors import DeviceError
 from autotune.problem import Conv2dProblem
+
+
+def require_torch() -> None:
+    """Raise DeviceError where PyTorch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise DeviceError(
+            "the cudnn baseline needs PyTorch in this environment: pip install torch, or leave --baseline out"
+        )
 
 
 def cudnn_runners(
@@ -21,12 +30,9 @@ def cudnn_runners(
 
     cudnn.benchmark is on, weights and input are resident in the baseline's layout, the epilogue is the problem's.
     """
-    try:
-        import torch
-    except ImportError:
-        raise DeviceError(
-            "the cudnn baseline needs PyTorch in this environment: pip install torch, or leave --baseline out"
-        ) from None
+    require_torch()
+    import torch
+
     p = problem
     if not torch.cuda.is_available():
         raise DeviceError("the cudnn baseline needs a PyTorch with CUDA support, this one has none")

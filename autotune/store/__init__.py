@@ -1,7 +1,7 @@
 """The store: SQLite through SQLAlchemy, behind records. Nothing outside this package imports either."""
 
 from autotune.store.answers import GENERATIONS, SORTS
-from autotune.store.database import is_sqlite
+from autotune.store.database import is_sqlite, path_of
 from autotune.store.dump import dump, load
 from autotune.store.merging import merge
 from autotune.store.records import (
@@ -77,4 +77,5 @@ __all__ = [
     "is_sqlite",
     "load",
     "merge",
+    "path_of",
 ]

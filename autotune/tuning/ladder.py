@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from autotune.errors import NoTemplate, StudyError
 from autotune.evaluation.evaluate import Evaluator
+from autotune.family.space import narrow
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.store import Store
@@ -45,6 +46,23 @@ class Rung:
         return self.technique.reported_ms.get(self.layer)
 
 
+def check_techniques(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
+    """Raise StudyError when a study has no techniques, or one names a family, parameter or value that there is not."""
+    where = study.path or study.name
+    if not study.techniques:
+        raise StudyError(f"{where}: technique: a ladder needs [[technique]] tables")
+    for technique in study.techniques:
+        if technique.template not in templates:
+            raise StudyError(
+                f"{where}: technique {technique.name!r}: no template named {technique.template!r}; "
+                f"there are {', '.join(templates)}"
+            )
+        try:
+            narrow(templates[technique.template], technique.space)
+        except StudyError as error:
+            raise StudyError(f"{where}: technique {technique.name!r}: {error}") from None
+
+
 def climb(
     study: Study,
     templates: Mapping[str, KernelTemplate],
@@ -55,9 +73,8 @@ def climb(
     observe: Callable[[Progress], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[Rung]:
-    """Tune every technique on each of the layers. Raises StudyError when the study has no techniques."""
-    if not study.techniques:
-        raise StudyError(f"{study.path or study.name}: technique: a ladder needs [[technique]] tables")
+    """Tune every technique on each of the layers. Raises StudyError as `check_techniques` does."""
+    check_techniques(study, templates)
     first: dict[str, float] = {}
     previous: dict[str, float] = {}
     rungs: list[Rung] = []

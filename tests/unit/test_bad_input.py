@@ -341,6 +341,8 @@ def test_a_database_that_cannot_be_made(url: str, words: str, tune: Command) -> 
         ("host:fast", "host:fast: no such device; there are cuda:N, host, host:check, null and replay:FILE"),
         ("cuda:first", "cuda:first: expected cuda:N with N a number, such as cuda:0"),
         ("cuda:999", "cuda:999: "),
+        ("cuda:\N{SUPERSCRIPT TWO}", "cuda:\N{SUPERSCRIPT TWO}: expected cuda:N with N a number, such as cuda:0"),
+        ("", "'': no such device; there are "),
         (
             "null:slow=1",
             "null:slow=1: expected NAME=SHARE with NAME one of compile, crash, illegal_address, hang, wrong",
@@ -352,6 +354,21 @@ def test_an_unknown_device(device: str, words: str, folder: Path, autotune: Comm
     for command in (("tune", "small.toml", "--templates", "families", "--fresh"), ("check", "direct")):
         assert autotune(*command, "--device", device).complaint.startswith(words)
     assert content(filled) == before
+
+
+def test_a_baseline_that_cannot_run_is_told_before_anything_is_tuned(autotune: Command, filled: Path) -> None:
+    before = content(filled)
+    command = ("tune", "small.toml", "--templates", "families", "--device", "null", "--fresh", "--baseline", "cudnn")
+    assert autotune(*command).complaint == (
+        "null: --baseline cudnn is for CUDA devices; leave it out or give --device cuda:N"
+    )
+    assert content(filled) == before
+
+
+def test_more_rows_than_a_database_counts(autotune: Command, filled: Path) -> None:
+    finished = autotune("trials", "--limit", 10**20)
+    assert finished.code == 2
+    assert "is not in the range 1<=x<=9223372036854775807" in finished.err
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tests.nursery import ForkedRun, Nursery
 from tests.outside import MARK, none_left
 
 from .store.builders import H200, config_of, correct, dispatched, open_scope, run_trial, source_of
-from .tiny import SMALL, Command, Finished, changed, run_module, write_family
+from .tiny import SMALL, STUDY, Command, Finished, changed, run_module, write_family
 
 JsonRow = dict[str, str | int | float | bool | None]
 
@@ -468,13 +468,15 @@ def test_a_strangers_family_goes_the_whole_line(tune: Command, autotune: Command
 
 
 @pytest.mark.cxx
-def test_devices_lists_the_host(autotune: Command) -> None:
+def test_devices_lists_the_host(autotune: Command, folder: Path) -> None:
     finished = autotune("devices", "--json")
     host = next(row for row in rows(finished) if row["name"] == "host")
     assert host["arch"] == 90
     assert isinstance(host["sm_count"], int)
     assert host["sm_count"] >= 1
     assert host["copy_gb_per_s"] is None
+    (folder / "autotune.db").write_text("no database\n" * 100)
+    assert autotune("devices").complaint.startswith("autotune.db: not an SQLite file; ")
 
 
 @pytest.mark.parametrize("words", [("best", "--json"), ("--help",)])
@@ -486,6 +488,43 @@ def test_a_reader_that_went_away_is_no_complaint(words: tuple[str, ...], folder:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b""), "as `head` leaves other programs"
+
+
+@pytest.mark.parametrize("words", [("best",), ("trials", "--json"), ("--help",)])
+def test_output_onto_a_full_disk_is_one_line(words: tuple[str, ...], folder: Path, filled: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune", *words], cwd=folder, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"autotune: standard output: cannot be written: No space left on device\n"
+
+
+def test_output_may_be_closed(folder: Path, filled: Path) -> None:
+    before = filled.read_bytes()
+    closed = [sys.executable, "-c", "import os, sys; os.close(1); os.execv(sys.executable, sys.argv[1:])"]
+    words = [sys.executable, "-m", "autotune", "trials", "--json"]
+    done = subprocess.run([*closed, *words], cwd=folder, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert filled.read_bytes() == before
+
+
+def test_what_an_encoding_lacks_is_escaped(folder: Path, autotune: Command) -> None:
+    (folder / "small.toml").write_text(changed(STUDY, ('"one"', '"größe"'), ("trials = 10", "trials = 2")))
+    assert autotune("tune", "small.toml", "--device", "null", "--template", "direct").code == 0
+    finished = run_module(folder, "best", env={"PYTHONIOENCODING": "ascii"})
+    assert (finished.code, finished.err) == (0, "")
+    assert "small.gr\\xf6\\xdfe" in finished.out
+
+
+def test_a_terminal_that_goes_away_ends_a_run_in_order(folder: Path, nursery: Nursery) -> None:
+    words = ("--templates", "families", "--device", "null:delay_ms=200")
+    run = nursery.start(folder, "tune", "small.toml", *words)
+    run.wait_for("small.one: 1/10")
+    run.send_signal(signal.SIGHUP)
+    ended = run.finish()
+    assert ended.code == 128 + signal.SIGHUP
+    assert not list(folder.glob("autotune.db-*")), "the database was closed"
 
 
 def test_the_module_and_the_script_are_the_same(folder: Path, filled: Path) -> None:
@@ -636,15 +675,26 @@ def test_a_ladder_shows_what_each_technique_gains(folder: Path, autotune: Comman
     assert rows(autotune("ladder", "small.toml", *words)) == [first, second], "and it resumes"
 
 
-def test_a_ladder_without_techniques(folder: Path, autotune: Command) -> None:
-    complaint = autotune("ladder", "small.toml", "--device", "null").complaint
-    assert complaint == "small.toml: technique: a ladder needs [[technique]] tables"
+@pytest.mark.parametrize(
+    ("technique", "words"),
+    [
+        ("", "technique: a ladder needs [[technique]] tables"),
+        (LADDER.replace('"tiny"', '"tinny"'), "technique 'plain': no template named 'tinny'; there are direct, "),
+        (LADDER.replace("turns", "turn"), "technique 'plain': space.tiny.turn: no such parameter; tiny has threads, "),
+    ],
+)
+def test_a_ladder_that_cannot_be_climbed(technique: str, words: str, folder: Path, autotune: Command) -> None:
+    (folder / "small.toml").write_text(STUDY + technique)
+    complaint = autotune("ladder", "small.toml", "--templates", "families", "--device", "null").complaint
+    assert complaint.startswith(f"small.toml: {words}")
+    assert not (folder / "autotune.db").exists()
 
 
 def test_upkeep_of_an_empty_house(filled: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(filled.parent / "cache"))
     assert rows(autotune("quarantine", "--json")) == []
     assert autotune("quarantine", "--clear").err == "0 kernels released\n"
+    assert rows(autotune("quarantine", "--clear", "--json")) == []
     (state,) = rows(autotune("cache", "--json"))
     assert (state["entries"], state["size_bytes"]) == (0, 0)
     assert autotune("cache", "--clear").code == 0

@@ -142,7 +142,7 @@ def test_a_file_that_is_missing_or_not_gzip_is_refused(tmp_path: Path) -> None:
         read_recording(broken)
     binary = tmp_path / "binary.json"
     binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(StudyError, match="not a text file"):
+    with pytest.raises(StudyError, match="is not UTF-8 text"):
         read_recording(binary)
 
 

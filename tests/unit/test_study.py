@@ -141,6 +141,11 @@ MISTAKES = {
     ),
     "no time": (("trials = 10", "time_budget_s = 0"), "time_budget_s: expected seconds above 0, got 0"),
     "time that is none": (("trials = 10", "time_budget_s = nan"), "time_budget_s: expected seconds above 0, got nan"),
+    "time beyond all": (("trials = 10", "time_budget_s = inf"), "time_budget_s: expected seconds above 0, got inf"),
+    "time that no float is": (
+        ("trials = 10", f"time_budget_s = 1{400 * '0'}"),
+        "time_budget_s: expected seconds above 0, got 1000",
+    ),
     "time of words": (("trials = 10", 'time_budget_s = "1h"'), "time_budget_s: expected seconds above 0, got '1h'"),
     "unknown accuracy": (
         ("trials = 10", 'accuracy = "fp64"'),

@@ -81,8 +81,8 @@ def test_what_cannot_be_imported_or_exported_is_one_line(autotune: Command, fold
     for words, says in (
         (("import", "newer.json"), "newer.json: schema_version = '2.0.0': this autotune reads T4 1.0.0"),
         (("import", "text"), "text:1: not JSON"),
-        (("import", "none"), "none: cannot be read"),
-        (("import", "."), ".: cannot be read"),
+        (("import", "none"), "none: cannot be read: No such file or directory"),
+        (("import", "."), ".: cannot be read: Is a directory"),
         (("export-t4", "--out", "t4"), "autotune.db: no such file"),
     ):
         done = autotune(*words)
