@@ -1,5 +1,5 @@
 // conv2d n2 c3 9x11 k5 3x3 f32 nchw
-// mma_pair precision=tf32 neighbours=2 rows=5 columns=1 quads=1 teams=2 bands=1 slots=2 staging=2 lookahead=1 min_blocks=1
+// mma_pair precision=tf32 neighbours=2 rows=5 columns=1 quads=1 batch=2 bands=1 teams=2 slots=4 staging=3 lookahead=1 min_blocks=1
 
 // Convolution as matrix products of four warps, on tensor cores: [64 pairs of output columns x taps] * [taps x sums].
 // A pair is the columns q and q + 1 of a row, q even; the sums are those of both columns, of all maps. With the filter of a row
@@ -384,10 +384,11 @@ constexpr bool WITH_BIAS = false, WITH_RELU = false;
 constexpr int NEIGHBOURS = 2;  // output columns that share a product
 constexpr int ROWS = 5, COLUMNS = 1;  // of a lane; times NEIGHBOURS
 constexpr int QUADS = 1;  // of channels, loaded together
+constexpr int BATCH = 2;  // rows of inputs
 constexpr int TEAMS = 2;
 constexpr int BANDS = 1;
-constexpr int SLOTS = 2;  // buffers of inputs
-constexpr int STAGING = 2;  // buffers of outputs
+constexpr int SLOTS = 4;  // buffers of inputs
+constexpr int STAGING = 3;  // buffers of outputs
 constexpr int MIN_BLOCKS = 1;  // blocks resident on a multiprocessor
 
 // Derived
@@ -568,25 +569,37 @@ __device__ __forceinline__ void multiply(float (&d)[TILES][4], const Word (&firs
     wgmma_tf32<ADDED, 64 * PARTS>(d, pixels, filters);
 }
 
-// Starts sums += the products that take row `row` of a lane's strips.
-__device__ __forceinline__ void multiply_row(Sums& sums, const Inputs& inputs, const Word* filters, int row) {
+constexpr int ROWS_IN = ROWS + R - 1, LAST_BATCH = (ROWS_IN - 1) / BATCH * BATCH;  // of a lane's inputs
+constexpr int LAST_LOADED = LAST_BATCH > BATCH ? LAST_BATCH - BATCH : 0;  // the batch when the last one is loaded
+
+// Of BATCH rows, and of as many before them or behind.
+using Batches = Inputs[2 * BATCH];
+
+// Loads the batch that begins with row `first`.
+__device__ __forceinline__ void load_batch(Batches& inputs, const Word* const (&strips)[2], int first) {
+#pragma unroll
+    for (int row = first; row < min(first + BATCH, ROWS_IN); ++row) inputs[row % (2 * BATCH)].load(strips, row);
+}
+
+// Starts sums += the products that take the batch of rows that begins with `first`.
+__device__ __forceinline__ void multiply_batch(Sums& sums, const Batches& inputs, const Word* filters, int first) {
     constexpr int PRODUCTS[1][2] = {};  // parts of pixels, of filters
 #pragma unroll
     for (const auto& part : PRODUCTS) {
 #pragma unroll
-        for (int step = 0; step < FULL; ++step) {
-            const int half = step / APART * (2 * APART) + step % APART;
+        for (int row = first; row < min(first + BATCH, ROWS_IN); ++row) {
+            const Inputs& now = inputs[row % (2 * BATCH)];
 #pragma unroll
-            for (int output = max(0, row - R + 1); output <= min(row, ROWS - 1); ++output) {
+            for (int step = 0; step < FULL; ++step) {
+                const int half = step / APART * (2 * APART) + step % APART;
 #pragma unroll
-                for (int column = 0; column < COLUMNS; ++column) {
-                    const auto& first = inputs.half_step(part[0], half, column);
-                    const auto& second = inputs.half_step(part[0], half + APART, column);
-                    const Word* const filter = filters + ((row - output) * FULL + step) * STEP_FILTERS + part[1] * 64;
-                    if (PARTS == 2 && part[0] == 1 && step == 0) {
-                        multiply<false>(sums[output * COLUMNS + column], first, second, filter);
-                    } else {
-                        multiply(sums[output * COLUMNS + column], first, second, filter);
+                for (int output = max(0, row - R + 1); output <= min(row, ROWS - 1); ++output) {
+#pragma unroll
+                    for (int column = 0; column < COLUMNS; ++column) {
+                        const auto& one = now.half_step(part[0], half, column);
+                        const auto& two = now.half_step(part[0], half + APART, column);
+                        const Word* const filter = filters + ((row - output) * FULL + step) * STEP_FILTERS + part[1] * 64;
+                        multiply(sums[output * COLUMNS + column], one, two, filter);
                     }
                 }
             }
@@ -673,21 +686,23 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
                 const Word* strips[2];
 #pragma unroll
                 for (int i = 0; i < 2; ++i) strips[i] = inputs_at[i] + pass * (QUADS * 4 * PLANE);
-                Inputs inputs[2];
-                inputs[0].load(strips, 0);
+                const auto release_inputs = [&] {
+                    if (round + 1 < ROUNDS || pass + 1 < PASSES) return;
+                    __syncwarp();
+                    if (lane == 0) barrier_arrive(taken + slot);
+                };
+                Batches inputs;
+                load_batch(inputs, strips, 0);
 #pragma unroll
-                for (int row = 0; row < ROWS + R - 1; ++row) {
+                for (int row = 0; row < ROWS_IN; row += BATCH) {
                     wgmma_begin(sums);
-                    multiply_row(sums, inputs[row % 2], pass_filters, row);
+                    multiply_batch(sums, inputs, pass_filters, row);
                     wgmma_commit();
-                    if (row + 1 < ROWS + R - 1) inputs[(row + 1) % 2].load(strips, row + 1);
+                    load_batch(inputs, strips, row + BATCH);
+                    if (row == LAST_LOADED) release_inputs();
                     wgmma_wait(sums);
                 }
                 pass_filters += STEPS * STEP_FILTERS;
-            }
-            if (round + 1 == ROUNDS) {
-                __syncwarp();
-                if (lane == 0) barrier_arrive(taken + slot);
             }
             if (round == 0) barrier_wait(written + buffer, turn / STAGING % 2 ^ 1);
 #pragma unroll

@@ -15,6 +15,7 @@ BASE: dict[str, int | str] = {
     "rows": 3,
     "columns": 1,
     "quads": 1,
+    "batch": 1,
     "teams": 2,
     "bands": 1,
     "slots": 2,
@@ -36,9 +37,9 @@ SINGLE = Conv2dProblem(5, 4, 9, 11, 21, 2, 5, epilogue="bias")
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
-        (WHOLE, {"columns": 2, "staging": 3, "lookahead": 2}),
+        (WHOLE, {"columns": 2, "staging": 3}),
         (FLOAT, {"precision": "3xtf32", "rows": 2, "teams": 1}),
-        (ODD, {"rows": 2, "slots": 4, "staging": 3}),
+        (ODD, {"rows": 2, "batch": 2, "slots": 4, "staging": 3, "lookahead": 2}),
         (SINGLE, {"precision": "tf32", "neighbours": 1, "columns": 2, "bands": 2, "lookahead": 0}),
     ],
 )
