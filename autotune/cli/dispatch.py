@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.answers import DATABASE, open_filled
+from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import under_way
@@ -144,7 +146,11 @@ def dispatch(
     wanted = load_study(find_study(study))
     families = load_templates(directories)
     template = load_dispatch_template()
-    with open_filled(db) as store, under_way(store, wanted, device, jobs) as (evaluator, observe, stopping):
+    with (
+        open_filled(db) as store,
+        closing(open_evaluator(device, jobs or jobs_default())) as evaluator,
+        under_way(store, wanted, evaluator) as (observe, stopping),
+    ):
         run = Run(wanted, families, evaluator, store, observe, stopping)
         built = build(run, template, kernels=kernels, trials=trials, holdout=holdout)
     if out is not None:

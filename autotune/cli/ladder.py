@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.cli.answers import DATABASE
+from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.cli.families import DIRECTORIES
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import chosen_layers, under_way
 from autotune.family.template import load_templates
 from autotune.study import find_study, load_study
-
-if TYPE_CHECKING:
-    pass
 
 if TYPE_CHECKING:
     from autotune.tuning.ladder import Rung
@@ -43,9 +43,7 @@ _COLUMNS = (
 @click.argument("study", metavar="STUDY")
 @click.option("--device", help="cuda:N, host or null; default: the first CUDA device, else the host.")
 @DATABASE
-@click.option(
-    "--templates", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of families."
-)
+@DIRECTORIES
 @click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
 @format_options
@@ -69,6 +67,10 @@ def ladder(
     layers = chosen_layers(wanted, only_layers)
     families = load_templates(directories)
     check_techniques(wanted, families)  # before a database is made
-    with Store(db) as store, under_way(store, wanted, device, jobs) as (evaluator, observe, stopping):
+    with (
+        closing(open_evaluator(device, jobs or jobs_default())) as evaluator,
+        Store(db) as store,
+        under_way(store, wanted, evaluator) as (observe, stopping),
+    ):
         rungs = climb(wanted, families, evaluator, store, layers=layers, observe=observe, stopping=stopping)
     show(sorted(rungs, key=lambda rung: [layer.name for layer in layers].index(rung.layer)), _COLUMNS, style)

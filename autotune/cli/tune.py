@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -175,8 +175,11 @@ def tune_and_show(
 
     families = load_templates(directories)
     check_study(study, families)  # before a database is made
-    with Store(db) if search and not only_unserved else open_filled(db) as store:
-        with under_way(store, study, device, jobs) as (evaluator, observe, stopping):
+    with (
+        closing(open_evaluator(device, jobs or jobs_default())) as evaluator,  # before a database is made, too
+        Store(db) if search and not only_unserved else open_filled(db) as store,
+    ):
+        with under_way(store, study, evaluator) as (observe, stopping):
             if only_unserved:
                 layers = unserved(store, layers, evaluator.info)
                 click.echo(f"without a kernel: {', '.join(layer.name for layer in layers) or 'none'}", err=True)
@@ -225,18 +228,14 @@ def _standing(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> 
 
 @contextmanager
 def under_way(
-    store: Store, study: Study, device: str | None, jobs: int | None
-) -> Iterator[tuple[Evaluator, Callable[[TuneProgress], None], Callable[[], bool]]]:
-    """A run that measures: its device, what shows its progress, and whether Ctrl-C asked it to end.
+    store: Store, study: Study, evaluator: Evaluator
+) -> Iterator[tuple[Callable[[TuneProgress], None], Callable[[], bool]]]:
+    """A run that measures: what shows its progress, and whether Ctrl-C asked it to end.
 
-    It begins when no other process measures this study; the device is closed at its end.
+    It begins when no other process measures this study.
     """
-    evaluator = open_evaluator(device, jobs or jobs_default())
-    try:
-        with stopping_on_interrupt() as stopping, its_turn(store, study, evaluator, stopping), observer() as observe:
-            yield evaluator, observe, stopping
-    finally:
-        evaluator.close()
+    with stopping_on_interrupt() as stopping, its_turn(store, study, evaluator, stopping), observer() as observe:
+        yield observe, stopping
 
 
 @contextmanager

@@ -81,7 +81,8 @@ def test_a_study_with(mistake: str, folder: Path, autotune: Command, filled: Pat
     assert content(filled) == before
 
 
-def test_a_bad_study_makes_no_database(folder: Path, autotune: Command) -> None:
+def test_a_bad_study_or_device_makes_no_database(folder: Path, autotune: Command) -> None:
+    autotune("tune", "small.toml", "--templates", "families", "--device", "null:slow=1")
     for mistake in ("an unknown key", "a value that the family does not have", "an unknown sampler"):
         autotune("tune", study(folder, STUDIES[mistake][0]), "--templates", "families", "--device", "null")
     assert not (folder / "autotune.db").exists()
