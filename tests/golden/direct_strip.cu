@@ -1,5 +1,5 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
-// direct_strip thread_k=1 thread_p=12 block_warps=2 block_k=1 channels=1 stages=2 min_blocks=4
+// direct_strip thread_k=1 thread_p=12 block_warps=2 block_k=1 channels=1 stages=2 min_blocks=4 filters=shared
 
 // Direct convolution: a lane computes MAPS x ROWS outputs of one output column, one input column at a time.
 //
@@ -139,6 +139,15 @@ constexpr bool FIRST_SETS = C == 1;  // the first filter column sets the sums, w
 
 using Vector = Neighbours<float, 4>;
 
+// Filter i of those packed [c][s][group of maps][r][map], GROUPS groups of MAPS maps from map `first` on.
+template <int GROUPS>
+__device__ __forceinline__ float packed(const float* __restrict__ w, int first, int i) {
+    const int tap = i % FILTER_FLOATS / MAPS, map = i / FILTER_FLOATS % GROUPS * MAPS + i % FILTER_FLOATS % MAPS;
+    const int column = i / (GROUPS * FILTER_FLOATS);
+    const bool padding = R * MAPS % 4 != 0 && tap >= R;
+    return padding ? 0.0f : w[((first + map) * C + column / S) * (R * S) + tap * S + column % S];
+}
+
 // The output column that a tile of columns begins with.
 struct First {
     int image, column;
@@ -231,22 +240,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv2d_strip(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ bias,
              float* __restrict__ y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
-    float* const block_filters = reinterpret_cast<float*>(smem);  // [c][s][group of maps][r][map]
-    float* const staged = block_filters + BLOCK_FILTERS;          // [stage][channel][column][row]
-
     const int thread = static_cast<int>(threadIdx.x);
     const int block_map = static_cast<int>(blockIdx.y) * (MAPS * WARPS_K);
-    for (int i = thread; i < BLOCK_FILTERS; i += THREADS) {
-        const int tap = i % FILTER_FLOATS / MAPS, map = i / FILTER_FLOATS % WARPS_K * MAPS + i % FILTER_FLOATS % MAPS;
-        const int column = i / FILTER_STEP;
-        const bool padding = R * MAPS % 4 != 0 && tap >= R;
-        block_filters[i] = padding ? 0.0f : w[((block_map + map) * C + column / S) * (R * S) + tap * S + column % S];
-    }
-
-    const int group = thread / 32 / WARPS_Q;  // of maps
     const int tile_column = thread / 32 % WARPS_Q * 32 + thread % 32;
-    const int map = block_map + group * MAPS;
+    float* const block_filters = reinterpret_cast<float*>(smem);  // [c][s][group of maps][r][map]
+    float* const staged = block_filters + BLOCK_FILTERS;          // [stage][channel][column][row]
+    for (int i = thread; i < BLOCK_FILTERS; i += THREADS) block_filters[i] = packed<WARPS_K>(w, block_map, i);
+    const int group = thread / 32 / WARPS_Q;  // of maps
     const float* const filters = block_filters + group * FILTER_FLOATS;
+    const int map = block_map + group * MAPS;
 
     constexpr int CHUNKS = C / CHANNELS;
     const int units = static_cast<int>((static_cast<long long>(n) * Q + TILE_Q - 1) / TILE_Q) * BANDS;
