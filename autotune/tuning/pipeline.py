@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -83,6 +85,8 @@ class Pipeline:
         self._known = set(store.known_hashes(scope))
         """sources with a result, which are not measured again"""
         self._best_us, self._ended, self._clock = best_us, ended, clock
+        self._fastest_us, self._comparing = math.inf, threading.Lock()
+        """median of the fastest kernel that a device answered for"""
         self._threads = ThreadPoolExecutor(evaluator.slots, thread_name_prefix="measure")
         self._under_way: list[_Candidate] = []
         self._measuring: dict[Future[Measured], _Launched] = {}
@@ -226,8 +230,13 @@ class Pipeline:
         self._measuring[future] = _Launched(key, trial, source)
 
     def _evaluate(self, source: KernelSource, binary: Binary) -> Measured:
-        """On a free device, in a race against what is the best by then."""
-        return self._evaluator.evaluate(source, binary, cache=self._study.measure.cache, best_us=self._best_us())
+        """On a free device, in a race against the best by then, be it stored already or not."""
+        best_us = min(self._best_us() or math.inf, self._fastest_us)
+        best = None if best_us == math.inf else best_us
+        measured = self._evaluator.evaluate(source, binary, cache=self._study.measure.cache, best_us=best)
+        with self._comparing:
+            self._fastest_us = min(self._fastest_us, measured.timing.median_us)
+        return measured
 
     def _end(self, future: Future[Measured], launched: _Launched) -> None:
         """Store what a device said of a candidate."""
