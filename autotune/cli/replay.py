@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -111,21 +111,13 @@ def _tracing(path: Path | None) -> Iterator[Callable[[Recorded, Run], None]]:
     if path is None:
         yield lambda _recorded, _run: None
         return
-    file = _opened(path)
-
-    def write(recorded: Recorded, run: Run) -> None:
-        try:
-            file.writelines(f"{json.dumps(entry)}\n" for entry in trace(recorded, run))
-        except OSError as error:
-            raise StudyError(f"{path}: cannot be written: {error.strerror}") from None
-
-    with file:
-        yield write
-
-
-def _opened(path: Path) -> TextIO:
     try:
-        return path.open("w", encoding="utf-8")
+        with path.open("w", encoding="utf-8") as file:
+
+            def write(recorded: Recorded, run: Run) -> None:
+                file.writelines(f"{json.dumps(entry)}\n" for entry in trace(recorded, run))
+
+            yield write
     except OSError as error:
         raise StudyError(f"{path}: cannot be written: {error.strerror}") from None
 

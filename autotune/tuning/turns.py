@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from autotune.errors import StoreError
+
 _LOOK_EVERY_S = 0.2
 
 
@@ -19,11 +21,17 @@ def turn(
     """Hold what `owned` names, once no other process does: a lock on a file in `folder`, gone with the process.
 
     Two runs of one study would propose the same configs under the same numbers; the later one finds them done when its
-    turn comes. `waits` is called before every further look, and may raise to give up.
+    turn comes. `waits` is called before every further look, and may raise to give up. Raises StoreError where the
+    folder cannot be written.
     """
     name = hashlib.sha256(repr(owned).encode()).hexdigest()[:24]
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / name).open("w") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / name).open("w")
+    except OSError as error:
+        advice = "set XDG_CACHE_HOME to a folder that can be"
+        raise StoreError(f"{folder}: cannot be written: {error.strerror}; {advice}") from None
+    with file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -357,6 +357,15 @@ def test_an_unknown_device(device: str, words: str, folder: Path, autotune: Comm
     assert content(filled) == before
 
 
+def test_a_home_that_cannot_be_written(autotune: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "small.toml"))
+    complaint = autotune("tune", "small.toml", "--templates", "families", "--device", "null").complaint
+    assert complaint == (
+        f"{folder}/small.toml/autotune/turns: cannot be written: Not a directory; "
+        f"set XDG_CACHE_HOME to a folder that can be"
+    )
+
+
 def test_a_baseline_that_cannot_run_is_told_before_anything_is_tuned(autotune: Command, filled: Path) -> None:
     before = content(filled)
     command = ("tune", "small.toml", "--templates", "families", "--device", "null", "--fresh", "--baseline", "cudnn")
