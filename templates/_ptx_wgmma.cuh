@@ -6,8 +6,9 @@
 // Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
 // b lies in shared memory, 16-byte aligned, a tile of 8 columns every PITCH words: [word / 4][column][word % 4].
 // Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
-// before wgmma_commit; what threads
-// wrote to b must be made visible before: fence_bulk in each of them and a barrier.
+// before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
+// Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
+// touched, their sums only where no products under way add to them. What is put in a is seen after another wgmma_fence.
 // decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
 
 #ifdef __CUDACC__
@@ -17,17 +18,24 @@ __device__ __forceinline__ void wgmma_keep(float (&d)[COLUMNS][TILES][4]) {
     for (int i = 0; i < COLUMNS * TILES * 4; ++i) asm volatile("" : "+f"(d[i / (TILES * 4)][i / 4 % TILES][i % 4])::"memory");
 }
 
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
 template <int COLUMNS, int TILES>
 __device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
     wgmma_keep(d);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    wgmma_fence();
 }
 
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
+template <int GROUPS>
+__device__ __forceinline__ void wgmma_wait_but() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+}
+
 template <int COLUMNS, int TILES>
 __device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    wgmma_wait_but<0>();
     wgmma_keep(d);
 }
 

@@ -190,20 +190,15 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, int 
 #include <autotune_host_ptx.h>
 #endif
 
-// Waiting for less than all that is under way, as instructions on the GPU (sm_90, products sm_90a) and as plain C++ on the
-// CPU. Needs _ptx_barrier.cuh.
+// Asynchronous copies and barriers, as instructions on the GPU (sm_90) and as plain C++ on the CPU. Needs _ptx_barrier.cuh.
 //
 // copy_async_arrive: an arrival at a barrier that comes by itself when all copies are there that the thread started by copy_async.
-// wgmma_wait_all_but_last: waits for the products started before the last wgmma_commit but one. Their a may be touched then,
-// their sums only where no products under way add to them.
 
 #ifdef __CUDACC__
 __device__ __forceinline__ void copy_async_arrive(Barrier* barrier) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
 }
-
-__device__ __forceinline__ void wgmma_wait_all_but_last() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
 #else
 #include <autotune_host_ptx.h>
 #endif
@@ -277,8 +272,9 @@ __device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (
 // Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
 // b lies in shared memory, 16-byte aligned, a tile of 8 columns every PITCH words: [word / 4][column][word % 4].
 // Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
-// before wgmma_commit; what threads
-// wrote to b must be made visible before: fence_bulk in each of them and a barrier.
+// before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
+// Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
+// touched, their sums only where no products under way add to them. What is put in a is seen after another wgmma_fence.
 // decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
 
 #ifdef __CUDACC__
@@ -288,17 +284,24 @@ __device__ __forceinline__ void wgmma_keep(float (&d)[COLUMNS][TILES][4]) {
     for (int i = 0; i < COLUMNS * TILES * 4; ++i) asm volatile("" : "+f"(d[i / (TILES * 4)][i / 4 % TILES][i % 4])::"memory");
 }
 
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
 template <int COLUMNS, int TILES>
 __device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
     wgmma_keep(d);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    wgmma_fence();
 }
 
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
+template <int GROUPS>
+__device__ __forceinline__ void wgmma_wait_but() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+}
+
 template <int COLUMNS, int TILES>
 __device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    wgmma_wait_but<0>();
     wgmma_keep(d);
 }
 

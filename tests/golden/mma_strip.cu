@@ -217,8 +217,8 @@ constexpr bool ROWS_CHECKED = ROWS > 1 ? !ALL_INSIDE : PAD_H > 0;  // or rows be
 constexpr int VECTOR = 4;        // elements of 16 bytes
 constexpr int RAW_PLANE = 488;  // elements of a plane's rows as they lie
 constexpr int ROW_WORDS = 25, PITCH = 25;  // an odd pitch, so that neighbouring rows begin in different banks
-constexpr int PLANE = 656;  // words of a plane: 16 banks on, so that the next one's rows begin elsewhere
-constexpr int WORDS = 3936;
+constexpr int PLANE = 645;  // words of a plane, whose rows begin in other banks than those before
+constexpr int WORDS = 3872;
 constexpr int STRIP_INPUTS = 15;  // words of a strip
 constexpr int BLOCK_MAPS = 7;
 constexpr int STORED = 1;  // neighbours of one store
@@ -401,7 +401,7 @@ __device__ __forceinline__ void supply(Word* team_words, Bits* raw, const Bits* 
         sync_threads<32 * COPIERS>(ALL_COPIERS);
         if (formed.unit < units) {
             if (formed.cut > 0 || formed.unit >= first + TEAMS) sync_threads<SUPPLYING>(words_free(formed.team));
-            Word* const words = team_words + formed.team * 4916;
+            Word* const words = team_words + formed.team * 4852;
             form_words(words, raw + stage * RAW, x, thread, formed.unit, formed.cut, n);
             arrive_threads<SUPPLYING>(words_there(formed.team));
         }
@@ -462,21 +462,32 @@ __device__ __forceinline__ void multiply(float (&d)[MAP_TILES][4], const Word (&
         }
     }
 }
+// Where the rows of a lane's pairs of a step begin, for its two strips. The pairs are the next step's afterwards.
+struct StepRows {
+    const Word* of[4];
+
+    __device__ __forceinline__ StepRows(const Word* const (&strips)[2], Pair (&pairs)[2]) {
+#pragma unroll
+        for (int l = 0; l < 4; ++l) of[l] = strips[l % 2] + pairs[l / 2].at();
+        for (Pair& pair : pairs) pair.next();
+    }
+};
+
 // A lane's inputs of one step DEPTH pairs deep: of each column of the strips, its part of the product's pixels.
 template <int DEPTH>
 struct Inputs {
     Word of[STRIP_INPUTS][DEPTH / 2];
-    // A step of two strips that begin at `rows`; the pairs are the next step's afterwards.
-    __device__ __forceinline__ void load(const Word* const (&rows)[2], Pair (&pairs)[2]) {
+    // One part of column i of the strips.
+    __device__ __forceinline__ void load(const StepRows& rows, int i, int part) {
+        of[i][part] = rows.of[part][i];
+    }
+
+    __device__ __forceinline__ void load(const StepRows& rows) {
 #pragma unroll
-        for (int l = 0; l < DEPTH / 2; ++l) {
-            const Word* const row = rows[l % 2] + pairs[l / 2].at();
+        for (int part = 0; part < DEPTH / 2; ++part) {
 #pragma unroll
-            for (int i = 0; i < STRIP_INPUTS; ++i) {
-                of[i][l] = row[i];
-            }
+            for (int i = 0; i < STRIP_INPUTS; ++i) load(rows, i, part);
         }
-        for (Pair& pair : pairs) pair.next();
     }
 };
 
@@ -492,7 +503,6 @@ __device__ __forceinline__ void add_step(Sums& sums, const Inputs<DEPTH>& inputs
         for (int j = 0; j < COLUMNS; ++j) multiply<DEPTH>(sums[j], inputs.of[j * STRIDE_W + s * DILATION_W], tap);
     }
 }
-
 // Where a strip of a unit lies: rows neighbour each other first, so that lanes read neighbouring rows.
 struct Strip {
     int image, row, column;
@@ -530,8 +540,8 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
     const int thread = static_cast<int>(threadIdx.x) - team * THREADS, lane = thread % 32;
     const int warp = block_warp - team * (THREADS / 32), group = warp / WARPS_P, warp_p = warp % WARPS_P;
     const Filters* const filters = block_filters + group * (MAP_TILES * PARTS * 32) + lane;
-    const Word* const words = team_words + team * 4916;  // [image][plane][row][column]
-    T* const staged_outputs = reinterpret_cast<T*>(team_words + team * 4916 + WORDS);  // [image][map][row][column]
+    const Word* const words = team_words + team * 4852;  // [image][plane][row][column]
+    T* const staged_outputs = reinterpret_cast<T*>(team_words + team * 4852 + WORDS);  // [image][map][row][column]
     const int block_map = static_cast<int>(blockIdx.y) * (TILE_MAPS * BLOCK_TILES);
 
     const int step = TEAMS * static_cast<int>(gridDim.x);
@@ -569,13 +579,13 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
 #pragma unroll 1
                     for (int i = 0; i < WHOLE; ++i) {
                         Inputs<8> inputs;
-                        inputs.load(rows, pairs);
+                        inputs.load(StepRows(rows, pairs));
                         add_step(sums, inputs, step_filters, nothing);
                         step_filters += STEP_FILTERS;
                     }
                     if constexpr (LAST_IS_HALF) {
                         Inputs<4> inputs;
-                        inputs.load(rows, pairs);
+                        inputs.load(StepRows(rows, pairs));
                         add_step(sums, inputs, step_filters, nothing);
                     }
                 }

@@ -36,6 +36,8 @@ HALF = Conv2dProblem(3, 5, 14, 14, 21, 3, 3, pad_h=1, pad_w=1, dtype="f16", epil
 ODD = Conv2dProblem(3, 3, 9, 11, 21, 2, 4, stride_h=2)
 """Neither a row, a plane nor an image is a multiple of 16 bytes."""
 ODD_HALF = Conv2dProblem(3, 3, 9, 17, 21, 2, 5, stride_w=2, dilation_w=2, dtype="f16")
+SPACED_HALF = Conv2dProblem(2, 9, 9, 17, 21, 2, 3, stride_w=2, dilation_w=2, dtype="f16")
+"""Some columns of a strip of inputs are no product's."""
 LONG = Conv2dProblem(1, 3, 10, 40, 9, 2, 11)
 """More filter columns than tensor cores add up before 3xTF32 is promoted."""
 UNEVEN = Conv2dProblem(2, 3, 58, 9, 12, 3, 3, stride_h=2, pad_h=1, epilogue="bias")
@@ -55,6 +57,8 @@ UNEVEN_HALF = Conv2dProblem(2, 2, 31, 9, 6, 3, 3, dtype="f16")
         (ODD, {"images": 1, "cuts": 3, "products": "warpgroup"}),
         (FLOAT, {"images": 1, "cuts": 1, "products": "warpgroup", "lookahead": 1}),
         (FLOAT, {"precision": "3xtf32", "images": 1, "products": "warpgroup", "lookahead": 1, "bands": 2}),
+        (FLOAT, {"images": 1, "products": "warpgroup", "lookahead": 2}),
+        (SPACED_HALF, {"precision": "stored", "images": 1, "cuts": 1, "products": "warpgroup", "lookahead": 2}),
         (ODD_HALF, {"precision": "stored", "images": 1, "stages": 1}),
         (ODD_HALF, {"precision": "stored", "images": 1, "products": "warpgroup"}),
         (FLOAT, {"teams": 2, "images": 1, "copiers": 4}),

@@ -263,8 +263,10 @@ template <int REGISTERS>
 inline void increase_registers() {}
 template <class Sums>
 inline void wgmma_begin(Sums&) {}
+inline void wgmma_fence() {}
 inline void wgmma_commit() {}
-inline void wgmma_wait_all_but_last() {}
+template <int GROUPS>
+inline void wgmma_wait_but() {}
 template <class Sums>
 inline void wgmma_wait(Sums&) {}
 template <bool ADDED, int PITCH, int TILES>
