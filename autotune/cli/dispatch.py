@@ -111,6 +111,12 @@ _KERNELS = (
     "--trials", type=click.IntRange(min=1), default=60, show_default=True, help="Rules that the search proposes."
 )
 @click.option(
+    "--explore/--no-explore",
+    default=True,
+    show_default=True,
+    help="Measure kernels between the study's batches too.",
+)
+@click.option(
     "--holdout", type=click.IntRange(0, LARGEST), help="Judge by a quarter of the layers, drawn by this seed."
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
@@ -126,6 +132,7 @@ def dispatch(
     directories: tuple[Path, ...],
     kernels: int,
     trials: int,
+    explore: bool,
     holdout: int | None,
     jobs: int | None,
     out: Path | None,
@@ -134,7 +141,8 @@ def dispatch(
 ) -> None:
     """Build a dispatcher of STUDY's layers, which must have been tuned: few kernels, and thresholds that choose.
 
-    Each layer's best few kernels are measured on every layer that they may serve; what is known is not measured again.
+    Each layer's best few kernels are measured on every layer that they may serve, and on its shape between the batches
+    that the study has; what is known is not measured again.
     Regret is the time lost over a layer's own best kernel, as a fraction of it; a layer's weight is its count.
     """
     from autotune.dispatch.dispatch import build
@@ -152,7 +160,7 @@ def dispatch(
         under_way(store, wanted, evaluator) as (observe, stopping),
     ):
         run = Run(wanted, families, evaluator, store, observe, stopping)
-        built = build(run, template, kernels=kernels, trials=trials, holdout=holdout)
+        built = build(run, template, kernels=kernels, trials=trials, explore=explore, holdout=holdout)
     if out is not None:
         _write(out, built.text)
     if style is None:
@@ -208,7 +216,8 @@ def _show_all(built: Built, out: Path | None) -> None:
         click.echo(f"nothing fits, to be tuned (`autotune tune STUDY --unserved`): {', '.join(waiting)}")
     how = "its C++ agrees on the device" if built.compiled else "its C++ was not compiled: nothing runs on this device"
     click.echo(
-        f"{built.configs} configs, {built.measured} cells measured now, {built.evaluated} rules tried now; {how}; "
+        f"{built.configs} configs, {len(built.explored)} layers explored, {built.measured} cells measured now, "
+        f"{built.evaluated} rules tried now; {how}; "
         f"rules within {built.within_us:.3g} us of all layers' time count as equals"
     )
     if out is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autotune.dispatch.explored import explored
 from autotune.dispatch.matrix import Run, build_matrix
 from autotune.dispatch.plan import (
     Making,
@@ -34,6 +35,7 @@ from autotune.dispatch.rule_line import RuleLine, Tried
 from autotune.dispatcher.dispatcher import FAMILY, Dispatcher, Leaf, Rule, Split, leaves
 from autotune.dispatcher.source import DispatchTemplate, Flat, render_dispatch
 from autotune.errors import StudyError
+from autotune.problem import Layer
 from autotune.search import single_threaded
 from autotune.store import DispatchedLayer, StudyRecord, TemplateRecord
 from autotune.study import Study
@@ -73,6 +75,8 @@ class Built:
     within_us: float
     """what two rules may differ by and count as equals, weighted"""
     configs: int
+    explored: tuple[Layer, ...]
+    """layers on which kernels were measured besides"""
     measured: int
     """cells of the matrix that were measured by this run"""
     evaluated: int
@@ -80,9 +84,18 @@ class Built:
 
 
 @single_threaded()
-def build(run: Run, template: DispatchTemplate, *, kernels: int, trials: int, holdout: int | None = None) -> Built:
+def build(
+    run: Run,
+    template: DispatchTemplate,
+    *,
+    kernels: int,
+    trials: int,
+    explore: bool = True,
+    holdout: int | None = None,
+) -> Built:
     """Build a dispatcher of a study's layers, or of those that are left when a quarter is held out by a seed.
 
+    With `explore` its kernels are measured on layers between those of the study too.
     Raises StudyError when there are too few layers, StoreError when one has no correct kernel.
     """
     study = run.study
@@ -95,8 +108,10 @@ def build(run: Run, template: DispatchTemplate, *, kernels: int, trials: int, ho
             + (" with a quarter of them held out" if holdout is not None else "; name at least 2")
         )
     key = run.store.begin_study(StudyRecord(study.name, study.seed, study.text, layers))
-    matrix, measured = build_matrix(run, key, layers, [item.plain for item in template.properties])
     rows = [row for row in range(len(layers)) if row not in held]
+    beside = explored([layers[row] for row in rows], but=layers) if explore else ()
+    properties = [item.plain for item in template.properties]
+    matrix, measured = build_matrix(run, key, layers, properties, held=held, explored=beside)
     floor = run.store.noise_floor(run.evaluator.info, policy(study))
     noise = max(LEAST_NOISE, floor.noise_fraction if floor else 0.0)
     making = Making(template.properties, kernels, noise)
@@ -128,6 +143,7 @@ def build(run: Run, template: DispatchTemplate, *, kernels: int, trials: int, ho
         compiled=line.compiles,
         within_us=within_us,
         configs=len(matrix.configs),
+        explored=matrix.layers[len(layers) :],
         measured=measured,
         evaluated=line.evaluated,
     )

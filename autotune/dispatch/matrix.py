@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -76,9 +76,9 @@ class _Row:
     """correct configs of the layer's own tuning to their times, fastest first"""
 
     @property
-    def best_us(self) -> float:
-        """The time of the layer's own best kernel."""
-        return next(iter(self.own.values()))
+    def best_us(self) -> float | None:
+        """The time of the layer's own best kernel; of a layer that was explored, the best so far."""
+        return min(self.own.values() or filter(None, self.times_us.values()), default=None)
 
     def room(self, config: Config) -> int:
         """The outputs that there is room for in the time that a config takes; 0 where it breaks a rule."""
@@ -96,14 +96,28 @@ def default_config(template: KernelTemplate) -> Config:
 
 
 def build_matrix(
-    run: Run, key: StudyKey, layers: Sequence[Layer], properties: Sequence[Property]
+    run: Run,
+    key: StudyKey,
+    layers: Sequence[Layer],
+    properties: Sequence[Property],
+    *,
+    held: Set[int] = frozenset(),
+    explored: Sequence[Layer] = (),
 ) -> tuple[Matrix, int]:
-    """The matrix of a study's layers, and how many of its cells were measured now.
+    """The matrix of a study's layers and those explored beside them, and how many of its cells were measured now.
 
-    Raises StoreError for a layer without a correct kernel on this device. When stopped, it has what there is.
+    Layers that are held out suggest no config. Explored layers that nothing serves are left out. When stopped, it has
+    what there is. Raises StoreError for a layer of the study without a correct kernel on this device.
     """
     records = [TemplateRecord(one.name, one.hash, one.header) for one in run.templates.values()]
-    rows = [_row(run, key, layer, records) for layer in layers]
+    tuned = [_row(run, key, layer, records) for layer in layers]
+    for row in tuned:
+        if not row.own:
+            raise StoreError(
+                f"{run.store.path}: {row.scope.name} has no correct kernel on {run.evaluator.info.name}; "
+                f"run `autotune tune {run.study.path or run.study.name}` first"
+            )
+    rows = [*tuned, *(replace(_row(run, key, layer, records), own={}) for layer in explored)]
     default = default_config(run.templates[SAFE])
     rooms: dict[Config, tuple[int, ...]] = {}
 
@@ -112,8 +126,12 @@ def build_matrix(
             rooms[config] = tuple(row.room(config) for row in rows)
         return rooms[config]
 
-    leaders = [_leaders(row, lambda config: sum(map(bool, room(config)))) for row in rows]
-    techniques = _techniques(run.study, rows)
+    seen = [number for number in range(len(tuned)) if number not in held]
+    leaders = [
+        _leaders(row, lambda config: sum(room(config)[number] > 0 for number in seen)) if number in seen else ()
+        for number, row in enumerate(tuned)
+    ]
+    techniques = _techniques(run.study, [tuned[number] for number in seen])
     configs = tuple(dict.fromkeys([default, *(config for few in leaders for config in few), *techniques.values()]))
     measured = 0
     for number, row in enumerate(rows):
@@ -123,27 +141,31 @@ def build_matrix(
         if row.listed is not None:
             wanted = [config for config in wanted if config in row.listed]
         measured += _measure(run, row, wanted)
+    kept = [number for number, row in enumerate(rows) if number < len(tuned) or row.best_us is not None]
+    rows = [rows[number] for number in kept]
+    fits = np.array([room(config) for config in configs], dtype=np.int64).T[kept]
     times = np.full((len(rows), len(configs)), np.inf)
     failed = np.zeros(times.shape, dtype=np.bool_)
     for number, row in enumerate(rows):
         for position, config in enumerate(configs):
-            if room(config)[number]:
+            if fits[number, position]:
                 time_us = row.times_us.get(config)
-                failed[number, position] = time_us is None
+                failed[number, position] = time_us is None and (number < len(tuned) or config in row.times_us)
                 times[number, position] = np.inf if time_us is None else time_us
     positions = {config: position for position, config in enumerate(configs)}
+    there = tuple(row.layer for row in rows)
     matrix = Matrix(
-        layers=tuple(layers),
+        layers=there,
         configs=configs,
         times_us=times,
         failed=failed,
-        room=np.array([room(config) for config in configs], dtype=np.int64).T,
+        room=fits,
         best_us=np.array([row.best_us for row in rows]),
         leaders=tuple(tuple(positions[config] for config in few) for few in leaders),
         default=0,
         likeness=_likeness(run.templates, configs),
-        nearness=np.array([[math.exp(-layer_distance(one.problem, two.problem)) for two in layers] for one in layers]),
-        values=np.array([[item.of(layer.problem) for item in properties] for layer in layers], dtype=np.int64),
+        nearness=np.array([[math.exp(-layer_distance(one.problem, two.problem)) for two in there] for one in there]),
+        values=np.array([[item.of(layer.problem) for item in properties] for layer in there], dtype=np.int64),
         techniques={name: positions[config] for name, config in techniques.items()},
     )
     return matrix, measured
@@ -186,11 +208,6 @@ def _row(run: Run, key: StudyKey, layer: Layer, records: Sequence[TemplateRecord
         elif trial.compiled and current:
             row.times_us.setdefault(config, None)
     row.own = dict(sorted(own.items(), key=lambda one: (one[1], str(one[0]))))
-    if not own:
-        raise StoreError(
-            f"{store.path}: {scope.name} has no correct kernel on {evaluator.info.name}; "
-            f"run `autotune tune {study.path or study.name}` first"
-        )
     return row
 
 
@@ -211,7 +228,7 @@ def _here(run: Run, layer: Layer) -> Iterable[TrialRow]:
 
 def _leaders(row: _Row, serves: Callable[[Config], int]) -> tuple[Config, ...]:
     """A layer's fastest few configs, and of those that are nearly as fast the few that may serve the most layers."""
-    near = [config for config, time_us in row.own.items() if time_us <= NEAR * row.best_us]
+    near = [config for config, time_us in row.own.items() if time_us <= NEAR * min(row.own.values())]
     wide = sorted(near, key=lambda config: -serves(config))  # stable: of equals the faster
     return tuple(dict.fromkeys([*list(row.own)[:FEW], *wide[:WIDE]]))
 

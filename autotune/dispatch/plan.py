@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autotune.dispatch.explored import explored
 from autotune.dispatch.portfolio import (
     NOTHING_FITS,
     Bools,
@@ -61,14 +62,22 @@ class Making:
 
 
 def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
-    """A plan made of some layers and of nothing that only the others suggest."""
-    kept = dict.fromkeys([*portfolio(matrix, rows, making.kernels), *making.wanted])
+    """A plan made of some layers, of those explored because of them, and of nothing that only the others suggest."""
+    known = with_explored(matrix, rows)
+    kept = dict.fromkeys([*portfolio(matrix, known, making.kernels), *making.wanted])
     kernels = tuple(kernel for kernel in kept if kernel != matrix.default)
     names = (*kernel_names(matrix, kernels), DEFAULT)
     columns = matrix.values[list(rows)].T.tolist()
     properties = tuple(item.around(column) for item, column in zip(making.properties, columns, strict=True))
     plan = Plan(kernels, names, properties, UNSURE)
-    return replace(plan, rule=best_rule(costs_of(matrix, rows, plan), noise_us(matrix, rows, making.noise)))
+    return replace(plan, rule=best_rule(costs_of(matrix, known, plan), noise_us(matrix, rows, making.noise)))
+
+
+def with_explored(matrix: Matrix, rows: Sequence[int]) -> list[int]:
+    """Some of a study's layers, and of the explored ones those that these alone would have had explored."""
+    known = {layer.problem for layer in explored([matrix.layers[row] for row in rows])}
+    beyond = range(len(matrix.leaders), len(matrix.layers))
+    return [*rows, *(row for row in beyond if matrix.layers[row].problem in known)]
 
 
 def noise_us(matrix: Matrix, rows: Sequence[int], noise: float) -> float:
@@ -92,7 +101,8 @@ def costs_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Costs:
     here, columns = np.array(rows, dtype=np.int64), np.array([*plan.kernels, matrix.default], dtype=np.int64)
     cells = np.ix_(here, columns)
     weights, best = matrix.weights[here], matrix.best_us[here]
-    logs = expected(matrix, near(matrix, rows), columns.tolist())
+    by = sorted({*candidates(matrix, rows), *columns.tolist()})
+    logs = expected(matrix, near(matrix, rows), by, columns.tolist())
     regrets = np.expm1((measured(matrix)[cells] + logs + matrix.idling[cells]) / 2)
     lost = (weights * best)[:, None] * regrets
     return Costs(

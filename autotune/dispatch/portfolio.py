@@ -1,9 +1,10 @@
 """store -> dispatch: what each layer's time would be with each kernel, and the few kernels worth keeping.
 
-A matrix has a row for each layer and a column for each config that is among the best few of some layer. A portfolio is
-chosen from its columns greedily, by how much regret the next one takes away. Regret is the time lost over the layer's
-own best, as a fraction of it; a layer's weight is how often the network runs it. A kernel that another layer suggests
-may be faster than a layer's own best, and have a regret below zero.
+A matrix has a row for each layer and a column for each config that is among the best few of some layer. Behind the
+study's layers come those that were explored: no network runs them, and they suggest no config. A portfolio is chosen
+from its columns greedily, by how much regret the next one takes away. Regret is the time lost over the layer's own
+best, as a fraction of it; a layer's weight is how often the network runs it. A kernel that another layer suggests may
+be faster than a layer's own best, and have a regret below zero.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ PRIOR = 0.4
 """Log regret that is expected of a config of which nothing is known."""
 PRIOR_WEIGHT = 0.05
 """How much that counts, as a share of what a layer says of itself."""
+LIKE_WEIGHT = 0.3
+"""The same of what is expected of a config by those like it: where it was measured on like layers, that says more."""
 IDLING = 0.5
 """Power of the room that a kernel takes which its time grows as: where half of the device idles, what is busy runs
 faster. Of the strips of `dispatch-40` on an H200 it is 0.6."""
@@ -49,7 +52,7 @@ class Matrix:
     best_us: Floats
     """[layers]; of the layer's own best kernel"""
     leaders: tuple[tuple[int, ...], ...]
-    """of each layer, its best few configs, the best first"""
+    """of each layer of the study, its best few configs, the best first; layers without were explored"""
     default: int
     """the safe default among the configs"""
     values: Ints
@@ -85,7 +88,8 @@ def candidates(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
 
     A config that only other layers suggest is left out, so that nothing of a layer that is left out gets in.
     """
-    suggested = sorted({config for row in rows for config in matrix.leaders[row]} - {matrix.default})
+    asked = [row for row in rows if row < len(matrix.leaders)]
+    suggested = sorted({config for row in asked for config in matrix.leaders[row]} - {matrix.default})
     return tuple(config for config in suggested if not matrix.failed[list(rows), config].any())
 
 
@@ -96,15 +100,17 @@ def measured(matrix: Matrix) -> Floats:
     return logs
 
 
-def expected(matrix: Matrix, weights: Floats, of: Sequence[int]) -> Floats:
+def expected(matrix: Matrix, weights: Floats, by: Sequence[int], of: Sequence[int]) -> Floats:
     """[..., of]; log regrets to expect of configs where nothing idles, PRIOR where little is known.
 
-    They are what layers, weighted [..., layers], say of these configs and of those like them.
+    They are what layers, weighted [..., layers], say of these configs, and less so of those like them among `by`.
     """
     serves = np.isfinite(matrix.regrets).astype(np.float64)
-    alike = matrix.likeness[list(of)].T
-    said = weights @ (serves * (measured(matrix) - matrix.idling)) @ alike
-    logs: Floats = (said + PRIOR_WEIGHT * PRIOR) / (weights @ serves @ alike + PRIOR_WEIGHT)
+    said = serves * (measured(matrix) - matrix.idling)
+    alike = matrix.likeness[np.ix_(list(by), list(of))]
+    heard, weight = weights @ said[:, list(by)] @ alike, weights @ serves[:, list(by)] @ alike
+    of_like = (heard + PRIOR_WEIGHT * PRIOR) / (weight + PRIOR_WEIGHT)
+    logs: Floats = (weights @ said[:, list(of)] + LIKE_WEIGHT * of_like) / (weights @ serves[:, list(of)] + LIKE_WEIGHT)
     return logs
 
 
@@ -127,10 +133,10 @@ def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]
     offered = np.array(candidates(matrix, rows), dtype=np.int64)
     if not len(offered):
         return ()
-    here = np.array(rows, dtype=np.int64)
+    here, by = np.array(rows, dtype=np.int64), (matrix.default, *offered.tolist())
     cells = np.ix_(here, offered)
     of_others = near(matrix, rows) * (1 - np.eye(len(matrix.layers)))[here]
-    cost = (measured(matrix)[cells] + expected(matrix, of_others, offered.tolist()) + matrix.idling[cells]) / 2
+    cost = (measured(matrix)[cells] + expected(matrix, of_others, by, offered.tolist()) + matrix.idling[cells]) / 2
     cost[~np.isfinite(matrix.regrets[cells])] = np.inf
     having = np.log1p(np.minimum(matrix.regrets[here, matrix.default], NOTHING_FITS))
     weights = matrix.weights[here]

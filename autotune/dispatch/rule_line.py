@@ -15,7 +15,7 @@ import numpy as np
 
 from autotune.compilation.compile import Binary
 from autotune.dispatch.matrix import Run
-from autotune.dispatch.plan import Plan, chosen, costs_of
+from autotune.dispatch.plan import Plan, chosen, costs_of, with_explored
 from autotune.dispatch.portfolio import Matrix, lost_us
 from autotune.dispatch.rule_space import RuleSpace
 from autotune.dispatch.thresholds import grown, simplest
@@ -75,7 +75,7 @@ class RuleLine:
     ) -> None:
         self.run_of, self.template, self.matrix, self.rows, self.plan = run, template, matrix, list(rows), plan
         self.scope = scope
-        self.costs = costs_of(matrix, self.rows, plan)
+        self.costs = costs_of(matrix, with_explored(matrix, self.rows), plan)
         self.space = RuleSpace(self.costs)
         self.kernels = self._kernels()
         self.known = dict(run.store.dispatch_trials(scope))

@@ -12,7 +12,8 @@ import pytest
 
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.device import Baseline
-from autotune.dispatch.dispatch import Built, build
+from autotune.dispatch.dispatch import Built, build, held_out
+from autotune.dispatch.explored import explored
 from autotune.dispatch.matrix import Run
 from autotune.dispatcher.source import load_dispatch_template
 from autotune.errors import StudyError
@@ -21,6 +22,7 @@ from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate, load_templates
 from autotune.measurement.benchmark import summarise
 from autotune.measurement.choices import ChoicesRequest
+from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store
 from autotune.study import Study, load_study
 from autotune.trial import ErrorStats, Measured, Resources, Timing
@@ -88,10 +90,18 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, study: Study, families: dict
     return path.read_bytes()
 
 
-def built(path: Path, study: Study, families: dict[str, KernelTemplate], device: NullEvaluator, **asked: int) -> Built:
+def built(
+    path: Path,
+    study: Study,
+    families: dict[str, KernelTemplate],
+    device: NullEvaluator,
+    *,
+    holdout: int | None = None,
+    explore: bool = True,
+) -> Built:
     with Store(path) as store:
-        options = {"kernels": 4, "trials": 12, **asked}
-        return build(Run(study, families, device, store), load_dispatch_template(), **options)
+        run = Run(study, families, device, store)
+        return build(run, load_dispatch_template(), kernels=4, trials=12, explore=explore, holdout=holdout)
 
 
 @pytest.fixture(scope="module")
@@ -152,16 +162,41 @@ def test_every_layer_gets_what_the_rule_says(path: Path, first: tuple[Built, Dev
     assert made.tried[0].total_us <= stored.total_us == tried.total_us
 
 
-def test_held_out_layers_are_judged_and_never_seen(
-    path: Path, study: Study, families: dict[str, KernelTemplate]
+BATCHES = HEADER.replace("several", "batches") + "".join(
+    LAYER.format(name=f"k{k}n{n}", c=2, h=9, k=k, count=1).replace("n = 3", f"n = {n}")
+    for k, n in ((4, 4), (4, 64), (6, 4), (6, 64), (48, 64))
+)
+
+
+def test_held_out_layers_are_judged_and_never_seen_and_shapes_are_explored_between_batches(
+    tmp_path: Path, families: dict[str, KernelTemplate]
 ) -> None:
-    made = built(path, study, families, Device(), holdout=1)
-    held = {row.layer.name for row in made.layers if row.role == "held out"}
-    assert len(held) == 1
-    fewer = replace(study, layers=tuple(layer for layer in study.layers if layer.name not in held))
-    assert built(path, fewer, families, Device()).dispatcher == made.dispatcher
-    other = built(path, study, families, Device(), holdout=2)
-    assert {row.layer.name for row in other.layers if row.role == "held out"} != held
+    (tmp_path / "batches.toml").write_text(BATCHES)
+    study = load_study(tmp_path / "batches.toml")
+    path = tmp_path / "autotune.db"
+    with Store(path) as store:
+        tune(study, families, Device(), store)
+    *known, unknown = study.layers
+    assert held_out(5, 5) == {4} != held_out(5, 0)
+    alone, beside = Device(), Device()
+    made = built(path, replace(study, layers=tuple(known)), families, alone)
+    between = {layer.problem.with_n(16) for layer in known}
+    assert {source.problem for source in alone.ran} >= between == {layer.problem for layer in made.explored}
+    held = built(path, study, families, beside, holdout=5)
+    assert held.dispatcher == made.dispatcher
+    assert {source.problem for source in beside.ran} == {unknown.problem}
+    assert [row.layer for row in held.layers if row.role == "held out"] == [unknown]
+
+
+def test_what_is_explored_follows_from_the_layers_given() -> None:
+    def layer(n: int, k: int, count: int) -> Layer:
+        return Layer(f"n{n}k{k}", Conv2dProblem(n=n, c=4, h=20, w=20, k=k, r=3, s=3), count)
+
+    few = layer(100, 4, 8), layer(1000, 4, 2), layer(1000, 8, 1)
+    assert [(one.problem.n, one.problem.k, one.count) for one in explored(few)] == [(316, 4, 4), (316, 8, 1)]
+    assert explored(few[1:]) == ()
+    assert [one.problem.k for one in explored(few, but=[layer(316, 4, 1)])] == [8]
+    assert [one.problem.n for one in explored([*few, layer(316, 4, 1)])] == [178, 562, 178, 562]
 
 
 class Choosing(Device):

@@ -9,7 +9,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autotune.dispatch.plan import Making, Plan, chosen, flat, left_out, make, nearest, single_best, without_unsure_ends
+from autotune.dispatch.plan import (
+    Making,
+    Plan,
+    chosen,
+    flat,
+    left_out,
+    make,
+    nearest,
+    single_best,
+    with_explored,
+    without_unsure_ends,
+)
 from autotune.dispatch.portfolio import Matrix, candidates, portfolio, served
 from autotune.dispatch.rule_space import RuleSpace
 from autotune.dispatch.thresholds import Costs, best_rule, between, grown
@@ -140,9 +151,22 @@ def test_what_idles_is_not_held_against_a_kernel_where_nothing_does() -> None:
     assert chosen(made, [0, 2], make(made, [0, 1], making)) == (2, 1)
 
 
+def test_a_layer_explored_between_two_batches_speaks_where_both_are_known() -> None:
+    """1 and 2 are as fast on the study's layers, and only what was explored between tells them apart."""
+    shape = layer(4)
+    layers = [replace(shape, problem=shape.problem.with_n(n)) for n in (100, 1000, 316)]
+    for slow, fast in ((1, 2), (2, 1)):
+        times = [[20.0, 10.0, 10.0] for _ in layers]
+        times[2][slow] = 15.0
+        made = matrix(layers, times, [[1, 2], [1, 2]])
+        assert with_explored(made, [0, 1]) == [0, 1, 2]
+        assert with_explored(made, [1]) == [1]
+        assert chosen(made, [0, 1], make(made, [0, 1], MAKING)) == (fast, fast)
+
+
 def test_a_portfolio_takes_the_largest_regret_away_first_and_nothing_for_nothing() -> None:
     layers = [layer(4), layer(8), layer(16)]
-    made = matrix(layers, [(20, 10, 10, 11), (20, 19, 10, 11), (20, 19, 19, 10)], [[1, 2], [2, 3], [3]])
+    made = matrix(layers, [(20, 10, 10, 12), (20, 19, 10, 12), (20, 19, 19, 10)], [[1, 2], [2, 3], [3]])
     assert portfolio(made, [0, 1, 2], 3) == (3, 2)
     assert portfolio(made, [0, 1, 2], 1) == (3,)
 
