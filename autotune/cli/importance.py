@@ -50,6 +50,11 @@ def importance(what: str, db: str, template: str | None, style: str | None) -> N
     name = asked(what)
     with Store(db, create=False) as store:
         names = {row.layer.problem: row.name for row in store.layers(name)}
+        if not names:
+            raise StoreError(
+                f"{db}: {what} was recorded elsewhere with another kernel; "
+                f"`autotune trials {what} --sort median` lists it"
+            )
         recordings = stored_recordings(store, list(names))
     rows: list[_Row] = []
     for (problem, *_), recording in recordings.items():

@@ -95,3 +95,9 @@ def test_what_cannot_be_told_is_one_line(autotune: Command, filled: Path) -> Non
     assert "there are not 20 correct trials of any family" in autotune("importance", "small").complaint
     assert "no study or layer 'other'" in autotune("importance", "other").complaint
     assert autotune("importance").code == 2
+    recorded = Path(__file__).parents[1] / "data" / "recorded-spaces" / "convolution_milo-A6000.json.gz"
+    assert autotune("import", recorded).code == 0
+    assert autotune("importance", "convolution_milo-A6000").complaint == (
+        "autotune.db: convolution_milo-A6000 was recorded elsewhere with another kernel; "
+        "`autotune trials convolution_milo-A6000 --sort median` lists it"
+    )
