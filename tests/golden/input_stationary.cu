@@ -1,5 +1,5 @@
 // conv2d n3 c1 30x30 k12 5x5 f32 nchw
-// input_stationary thread_p=3 thread_q=3 bands=1 thread_k=1 staging=4 ahead=0 min_blocks=3
+// input_stationary thread_p=3 thread_q=3 warps=4 thread_k=1 staging=4 ahead=0 min_blocks=2 copies=last filters=shared
 
 // Direct convolution of one channel: a thread keeps the inputs of ROWS x COLUMNS outputs in registers and computes these
 // outputs of one map after the other.
@@ -10,12 +10,12 @@
 //   y     [N, K, P, Q]  output
 //   n     images N, any number
 //
-// A block takes whole images, or BANDS bands of their rows, gridDim.x apart. Outputs of a phase, MAPS maps, are staged in one
-// of STAGING buffers and leave as one copy of contiguous bytes, or of a band one a map, so that y is written in order. Nobody
-// waits for all others: the last warp to have staged its part of a phase starts the copy, and frees the buffer after its next
-// phase; the last warp to have read its inputs starts copying the next band.
+// A tile row is ROWS output rows of an image. Those of all images form one list; a block takes TILE_ROWS of it at a
+// time, a unit, and goes on to the unit gridDim.x further on. Outputs of a phase, MAPS maps, are staged in one of STAGING buffers
+// and leave as one copy of contiguous bytes an image and map, so that y is written in order. Nobody waits for all others:
+// whoever starts copies learns from a barrier that all warps have staged their part, or have read their inputs.
 //
-//   thread  column tile, then row tile
+//   thread  column tile, then tile row; then, where copies are started apart, four warps that do that
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
 
@@ -134,6 +134,14 @@ __device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
+// An arrival where `arrives`, without a branch.
+__device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(at),
+                 "r"(static_cast<unsigned>(arrives))
+                 : "memory");
+}
+
 // An arrival; whether it completed the phase. What the others wrote before they arrived is visible to the last.
 __device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
@@ -195,27 +203,70 @@ constexpr bool WITH_BIAS = false, WITH_RELU = false;
 
 // Parameters
 constexpr int ROWS = 3, COLUMNS = 3;  // a thread's outputs of a map
-constexpr int BANDS = 1;
+constexpr int WARPS = 4;                           // that compute
 constexpr int MAPS = 1;                         // of a phase
 constexpr int STAGING = 4;                       // buffers of outputs
 constexpr int SLOTS = 1;                       // buffers of inputs
-constexpr int MIN_BLOCKS = 3;                 // blocks resident on a multiprocessor
+constexpr int MIN_BLOCKS = 2;                 // blocks resident on a multiprocessor
 
 // Derived
-constexpr int WARPS = 3, THREADS = 32 * WARPS;
-constexpr int TILES_P = 9, TILES_Q = 9, TILES = TILES_P * TILES_Q;
-constexpr int BAND_P = 26;
-constexpr int BAND_FLOATS = (BAND_P + R - 1) * W;  // of input
-constexpr int PHASES = K / MAPS;
-constexpr int PHASE_FLOATS = MAPS * BAND_P * Q;
-constexpr int RUN_MAPS = BANDS == 1 ? MAPS : 1;  // whose staged outputs are contiguous in y
-constexpr int FILTER_FLOATS = 28;  // filters of a map, in whole vectors
+constexpr int THREADS = 128;
+constexpr int TILES_P = 9, TILES_Q = 9;
+constexpr int TILE_ROWS = 9;            // of a unit
+constexpr int MORE_IMAGES = 0;        // that a unit may reach into beside its first
+constexpr int SLOT_FLOATS = 932;
+constexpr int MAP_FLOATS = 704, BUFFER_FLOATS = MAPS * MAP_FLOATS;
+constexpr int FILTER_FLOATS = 28;    // filters of a map, in whole vectors
 constexpr int LOAD = 1, STORE = 1;  // floats of one load of inputs, of one store
 constexpr int ROW_INPUTS = COLUMNS + S - 1;
 
 using Vector = Neighbours<float, 4>;
 using Inputs = Neighbours<float, LOAD>;
 using Outputs = Neighbours<float, STORE>;
+
+// Filter i of those packed [map][r][s], in whole vectors.
+__device__ __forceinline__ float packed(const float* __restrict__ w, int i) {
+    const int tap = i % FILTER_FLOATS;
+    return tap < R * S ? w[i / FILTER_FLOATS * (R * S) + tap] : 0.0f;
+}
+
+// Rows in front of a tile row of the list, counted over all images: of output, and of input.
+__device__ __forceinline__ int output_row(int tile_row) { return tile_row / TILES_P * P + tile_row % TILES_P * ROWS; }
+__device__ __forceinline__ int input_row(int tile_row) { return tile_row / TILES_P * H + tile_row % TILES_P * ROWS; }
+
+// Starts copying a unit's inputs, by one thread.
+__device__ __forceinline__ void copy_inputs(float* slot, Barrier* filled, const float* __restrict__ x, int unit,
+                                            int n) {
+    const int first = unit * TILE_ROWS, last = min(first + TILE_ROWS, n * TILES_P) - 1;
+    if (first > last) return;
+    const int begin = input_row(first), end = last / TILES_P * H + min(last % TILES_P * ROWS, P - ROWS) + ROWS + R - 1;
+    barrier_arrive_expect(filled, 4 * W * (end - begin));
+    bulk_load(slot, x + static_cast<long long>(begin) * W, 4 * W * (end - begin), filled);
+}
+
+// Starts copying out the outputs of a unit's phase that begins with `map`, by one thread. A barrier has shown it what all have
+// staged, its fence shows that to the copies: a fence may stand anywhere between the stores and a copy by the same block
+// (PTX ISA, causality order).
+__device__ __forceinline__ void copy_outputs(float* __restrict__ y, const float* buffer, int unit, int map, int n) {
+    fence_bulk();
+    const int first = output_row(unit * TILE_ROWS), image = first / P, row = first - image * P;
+    const int rows = min(output_row((unit + 1) * TILE_ROWS), n * P) - first;
+    float* to = y + (static_cast<long long>(image) * K + map) * (P * Q) + row * Q;
+    int copied = 0;
+#pragma unroll
+    for (int i = 0; i <= MORE_IMAGES; ++i) {  // what lies in each of the images
+        const int left = i == 0 ? P - row : P, now = MORE_IMAGES ? min(rows - copied, left) : min(TILE_ROWS * ROWS, P);
+        if (MORE_IMAGES == 0 || now > 0) {
+#pragma unroll
+            for (int m = 0; m < MAPS; ++m) {
+                bulk_store(to + m * (P * Q), buffer + m * MAP_FLOATS + copied * Q, now * (4 * Q));
+            }
+        }
+        to += (left + (K - 1) * P) * Q;
+        copied += now;
+    }
+    bulk_store_commit();
+}
 
 // A thread's outputs of one map.
 __device__ __forceinline__ void compute(float (&sum)[ROWS][COLUMNS], const float (&input)[ROWS + R - 1][ROW_INPUTS],
@@ -248,7 +299,7 @@ __device__ __forceinline__ void stage(float* output, const float (&sum)[ROWS][CO
                                       const float* __restrict__ bias, int map) {
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        if (BAND_P % ROWS != 0 && i < first_row) continue;
+        if (P % ROWS != 0 && i < first_row) continue;
 #pragma unroll
         for (int j = 0; j < COLUMNS; j += STORE) {
             if (Q % COLUMNS != 0 && j < first_column) continue;
@@ -264,22 +315,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ bias,
                         float* __restrict__ y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
-    Barrier* const filled = reinterpret_cast<Barrier*>(smem);            // [slot] its inputs are there
-    Barrier* const taken = filled + SLOTS;                               // [slot] all warps have read them
-    Barrier* const staged = taken + SLOTS;                               // [buffer] all warps have staged their outputs
-    Barrier* const written = staged + STAGING;                           // [buffer] they have been copied out
+    Barrier* const filled = reinterpret_cast<Barrier*>(smem);  // [slot] its inputs are there
+    Barrier* const taken = filled + SLOTS;                     // [slot] all warps have read them
+    Barrier* const staged = taken + SLOTS;                     // [buffer] all warps have staged their outputs
+    Barrier* const written = staged + STAGING;                 // [buffer] they have been copied out
     float* const filters = reinterpret_cast<float*>(written + STAGING);  // [map][r][s]
     float* const slots = filters + K * FILTER_FLOATS;                    // [slot][row][column]
-    float* const buffers = slots + SLOTS * BAND_FLOATS;                  // [buffer][map][row][column]
+    float* const buffers = slots + SLOTS * SLOT_FLOATS;  // [buffer][map][row][column]
 
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
-    const int units = n * BANDS, step = static_cast<int>(gridDim.x);
-    const auto first_row = [](int unit) { return min(unit % BANDS * BAND_P, P - BAND_P); };
-    const auto copy_inputs = [&](int unit, int slot) {
-        if (unit >= units) return;
-        barrier_arrive_expect(filled + slot, 4 * BAND_FLOATS);
-        bulk_load(slots + slot * BAND_FLOATS, x + static_cast<long long>(unit / BANDS) * (H * W) + first_row(unit) * W,
-                  4 * BAND_FLOATS, filled + slot);
+    const int units = (n * TILES_P + TILE_ROWS - 1) / TILE_ROWS, step = static_cast<int>(gridDim.x);
+    const auto copy_unit = [&](int unit, int slot) {
+        copy_inputs(slots + slot * SLOT_FLOATS, filled + slot, x, unit, n);
+    };
+    const auto copy_phase = [&](int unit, int phase, int buffer) {
+        copy_outputs(y, buffers + buffer * BUFFER_FLOATS, unit, phase * MAPS, n);
     };
     if (thread == 0) {
         for (int i = 0; i < SLOTS; ++i) {
@@ -291,25 +341,41 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
             barrier_init(written + i, 1);
         }
         barrier_init_fence();
-        for (int i = 0; i < SLOTS; ++i) copy_inputs(static_cast<int>(blockIdx.x) + i * step, i);
+        for (int i = 0; i < SLOTS; ++i) copy_unit(static_cast<int>(blockIdx.x) + i * step, i);
     }
-    for (int i = thread; i < K * FILTER_FLOATS; i += THREADS) {
-        const int tap = i % FILTER_FLOATS;
-        filters[i] = tap < R * S ? w[i / FILTER_FLOATS * (R * S) + tap] : 0.0f;
-    }
+    for (int i = thread; i < K * FILTER_FLOATS; i += THREADS) filters[i] = packed(w, i);
     __syncthreads();
 
-    // The last tiles of rows and columns move up to end with the band, and begin with outputs of the tile before.
-    const bool active = thread < TILES;
-    const int tile_row = active ? thread / TILES_Q * ROWS : 0, row = min(tile_row, BAND_P - ROWS);
-    const int tile_column = active ? thread % TILES_Q * COLUMNS : 0, column = min(tile_column, Q - COLUMNS);
-
     int slot = 0, slot_parity = 0;
-    int buffer = 0, buffer_parity = 1;  // nobody has to free a buffer before its first use
-    int writing = -1;                   // the buffer that this lane is copying out
+    int buffer = 0, buffer_parity = 0;
+    // The last tiles of an image's rows and columns move up to end with it, and begin with outputs of the tile before.
+    const int tile_row = thread / TILES_Q;
+    const int first_row = P % ROWS == 0 ? 0 : max(tile_row % TILES_P * ROWS - (P - ROWS), 0);
+    const int tile_column = thread % TILES_Q * COLUMNS, column = min(tile_column, Q - COLUMNS);
+    const int loaded_tile_row = min(tile_row, TILE_ROWS - 1);  // lanes without a tile compute, too
+    const int staged_at = (output_row(tile_row) - first_row) * Q + column;
+
+    buffer_parity = 1;  // nobody has to free a buffer before its first use
+    int writing = -1;  // the buffer that this lane is copying out
+    const auto wait_for_buffer = [&] {
+        if constexpr (WARPS == 1) {
+            if (lane == 0) bulk_store_wait_read<STAGING - 1>();
+            __syncwarp();
+        } else {
+            if (writing >= 0) {
+                bulk_store_wait_read<0>();
+                barrier_arrive(written + writing);
+                writing = -1;
+            }
+            barrier_wait(written + buffer, buffer_parity);
+        }
+    };
     for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += step) {
         barrier_wait(filled + slot, slot_parity);
-        const float* const first = slots + slot * BAND_FLOATS + row * W + column;
+        // The tile row, counted from the image in which the unit begins: it matters where a unit reaches into others.
+        const int listed = (MORE_IMAGES ? unit * TILE_ROWS % TILES_P : 0) + loaded_tile_row;
+        const int row = input_row(listed) - first_row - (listed - loaded_tile_row) * ROWS;
+        const float* const first = slots + slot * SLOT_FLOATS + row * W + column;
         float input[ROWS + R - 1][ROW_INPUTS];
 #pragma unroll
         for (int i = 0; i < ROWS + R - 1; ++i) {
@@ -321,40 +387,25 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
             }
         }
         __syncwarp();
-        if (lane == 0 && barrier_arrive_last(taken + slot)) copy_inputs(unit + SLOTS * step, slot);
+        if (lane == 0 && (WARPS == 1 || barrier_arrive_last(taken + slot))) copy_unit(unit + SLOTS * step, slot);
         if (++slot == SLOTS) slot = 0, slot_parity ^= 1;
 
         const float* phase_filters = filters;
-        float* const outputs = y + static_cast<long long>(unit / BANDS) * (K * P * Q) + first_row(unit) * Q;
 #pragma unroll 1
-        for (int phase = 0; phase < PHASES; ++phase) {
-            float* const output = buffers + buffer * PHASE_FLOATS + row * Q + column;
+        for (int phase = 0; phase < K / MAPS; ++phase) {
+            float* const output = buffers + buffer * BUFFER_FLOATS + staged_at;
 #pragma unroll
             for (int m = 0; m < MAPS; ++m) {
                 float sum[ROWS][COLUMNS];
                 compute(sum, input, phase_filters + m * FILTER_FLOATS);
-                if (m == 0) {
-                    if (writing >= 0) {
-                        bulk_store_wait_read<0>();
-                        barrier_arrive(written + writing);
-                        writing = -1;
-                    }
-                    barrier_wait(written + buffer, buffer_parity);
-                }
-                if (active) {
-                    stage(output + m * (BAND_P * Q), sum, tile_row - row, tile_column - column, bias, phase * MAPS + m);
-                }
+                if (m == 0) wait_for_buffer();
+                if (32 * WARPS != TILE_ROWS * TILES_Q && tile_row >= TILE_ROWS) continue;
+                stage(output + m * MAP_FLOATS, sum, first_row, tile_column - column, bias, phase * MAPS + m);
             }
             phase_filters += MAPS * FILTER_FLOATS;
-            fence_bulk();
             __syncwarp();
-            if (lane == 0 && barrier_arrive_last(staged + buffer)) {
-#pragma unroll
-                for (int m = 0; m < MAPS; m += RUN_MAPS) {
-                    bulk_store(outputs + (phase * MAPS + m) * (P * Q),
-                               buffers + buffer * PHASE_FLOATS + m * (BAND_P * Q), 4 * RUN_MAPS * BAND_P * Q);
-                }
-                bulk_store_commit();
+            if (lane == 0 && (WARPS == 1 || barrier_arrive_last(staged + buffer))) {
+                copy_phase(unit, phase, buffer);
                 writing = buffer;
             }
             if (++buffer == STAGING) buffer = 0, buffer_parity ^= 1;

@@ -1,6 +1,8 @@
-"""`input_stationary` on more than the one awkward problem that it serves: bands, an epilogue, many images a block."""
+"""`input_stationary` on more than the one awkward problem that it serves: units of work of all kinds, an epilogue."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import pytest
 
@@ -10,18 +12,24 @@ from autotune.problem import Conv2dProblem
 from .shipped_families import verify
 
 EVEN = Conv2dProblem(5, 1, 20, 44, 6, 3, 5, epilogue="bias_relu")
-"""Outputs of 18 x 40: two bands of 9 rows, whose 9 x 7 tiles keep two warps busy; the last of a row overlap others."""
+"""Outputs of 18 x 40."""
+
+FEW = {"staging": 2, "ahead": 0, "min_blocks": 2}
+"""So that the rings of buffers go round often."""
+
+UNITS: Mapping[str, Mapping[str, int | str]] = {
+    # The last of a row's 7 tiles overlaps another; 9 rows keep two warps busy.
+    "half an image": {"thread_p": 1, "thread_q": 6, "warps": 2, "thread_k": 2, "copies": "last", "filters": "shared"},
+    # 16 of an image's 9 tile rows, the last unit 13: of two or three images.
+    "some images": {"thread_p": 2, "thread_q": 5, "warps": 4, "thread_k": 1, "copies": "apart", "filters": "constant"},
+    # 4 tile rows of an image's 6.
+    "a warp alone": {"thread_p": 3, "thread_q": 5, "warps": 1, "thread_k": 2, "copies": "last", "filters": "constant"},
+    # Three images, the last unit two; the last of an image's 5 tile rows overlaps another, and 8 lanes have no tile.
+    "whole images": {"thread_p": 4, "thread_q": 5, "warps": 4, "thread_k": 3, "copies": "apart", "filters": "shared"},
+}
 
 
 @pytest.mark.cxx
-def test_ring_of_bands_goes_round_often(checked: DeviceEvaluator) -> None:
-    values = {
-        "thread_p": 1,
-        "thread_q": 6,
-        "bands": 2,
-        "thread_k": 2,
-        "staging": 2,
-        "ahead": 0,
-        "min_blocks": 2,
-    }
-    verify("input_stationary", EVEN, values, checked)
+@pytest.mark.parametrize("unit", UNITS)
+def test_units_of_every_kind_are_right(unit: str, checked: DeviceEvaluator) -> None:
+    verify("input_stationary", EVEN, {**UNITS[unit], **FEW}, checked)

@@ -77,6 +77,9 @@ inline void barrier_arrive(Barrier* barrier) {
     --barrier->awaited;
     autotune_host::complete_phase(barrier);
 }
+inline void barrier_arrive_if(Barrier* barrier, bool arrives) {
+    if (arrives) barrier_arrive(barrier);
+}
 inline bool barrier_arrive_last(Barrier* barrier) {
     const bool last = barrier->awaited == 1;
     barrier_arrive(barrier);
