@@ -149,12 +149,16 @@ def explain(best: BestRow, rows: Sequence[TrialRow]) -> Why:
 
 
 def neighbours(bound: BoundTemplate, winner: Config) -> tuple[Neighbour, ...]:
-    """Every value that a family offers one step from the winner; () when the family has other parameters by now."""
-    values = winner.values()
-    if values.keys() != {param.name for param in bound.template.params}:
+    """Every value that a family offers one step from the winner; () when the family lacks one of its parameters by now.
+
+    A parameter that the family has gained since has its first value in the winner: what the family did without it.
+    """
+    params = bound.template.params
+    values = {param.name: param.values[0] for param in params} | winner.values()
+    if len(values) > len(params):
         return ()
     found = []
-    for param in bound.template.params:
+    for param in params:
         for value in param.values:
             if value == values[param.name]:
                 continue

@@ -124,6 +124,8 @@ def test_neighbours_are_allowed_or_refused_by_named_rules(tmp_path: Path) -> Non
     assert found["fast", True] == "unrolling needs the taps inside"
     other = bind(tiny(tmp_path, ("fast", "quick"), ("not fast", "not quick"), ("if fast", "if quick"), name="other"))
     assert neighbours(other, config) == (), "a family with other parameters says nothing"
+    older = Config.of("tiny", {"threads": 256, "turns": 2, "order": "taps"})
+    assert {(one.param, one.value): one.refusal for one in neighbours(bind(tiny(tmp_path)), older)} == found
 
 
 def test_families_are_ranked_and_failures_counted(tmp_path: Path) -> None:
