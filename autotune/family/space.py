@@ -275,9 +275,10 @@ class SearchSpace(ListedSpace):
     def _listed(self, configs: Iterable[Config]) -> Rows:
         """The rows of those configs that are of this family and break no rule."""
         rows = []
-        for config in configs:
-            indices = self.indices(config)
-            if indices is not None:
+        for recorded in configs:
+            config = self.bound.template.today(recorded)
+            indices = self.indices(config) if config else None
+            if config and indices is not None:
                 with contextlib.suppress(Rejected):
                     self.bound.check(config)
                     rows.append(indices)

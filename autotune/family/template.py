@@ -22,7 +22,7 @@ from autotune.family.expression import FUNCTIONS, Expression
 from autotune.family.text import KEPT, includes_of, parse, read_text
 from autotune.problem import SIZE_NAMES
 from autotune.shipped import shipped
-from autotune.trial import ACCURACY_CLASSES, Value
+from autotune.trial import ACCURACY_CLASSES, Config, Value
 
 SUFFIX = ".cu.j2"
 PROBLEM_NAMES = frozenset(SIZE_NAMES) | {"dtype", "layout", "epilogue", "p", "q"}
@@ -116,6 +116,19 @@ class KernelTemplate:
         """The header's TOML."""
         match = _HEADER.match(self.text)
         return match.group(1).strip() if match else ""
+
+    def today(self, recorded: Config) -> Config | None:
+        """A recorded config with the parameters that the family has now.
+
+        A parameter that it lacks came later, and its first value is what the family did before. None when it is another
+        family's, or has a parameter or a value that is no more.
+        """
+        values = recorded.values()
+        if recorded.template != self.name or not values.keys() <= {param.name for param in self.params}:
+            return None
+        if any(param.name in values and values[param.name] not in param.values for param in self.params):
+            return None
+        return Config.of(self.name, {param.name: values.get(param.name, param.values[0]) for param in self.params})
 
 
 def template_files(directories: Sequence[Path] = ()) -> Mapping[str, Path]:

@@ -6,7 +6,7 @@ evaluated, so a study's search spaces shrink to the recorded configs of its laye
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -87,10 +87,10 @@ class ReplayEvaluator:
     def compile(self, source: KernelSource) -> Future[Binary]:
         """A binary of nothing with the recorded resources, or the recorded failure to compile."""
         future: Future[Binary] = Future()
-        key = _key(source.config)
-        trial = next(
-            found[key] for (problem, _), found in self._trials.items() if problem == source.problem and key in found
+        known = (
+            _recorded(found, source.config) for (problem, _), found in self._trials.items() if problem == source.problem
         )
+        trial = next(filter(None, known))
         if trial.outcome == Outcome.COMPILE:
             future.set_exception(_failure(trial))
         else:
@@ -99,7 +99,7 @@ class ReplayEvaluator:
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
         """What was recorded of a config."""
-        trial = self._trials[source.problem, cache][_key(source.config)]
+        trial = self._trial(source, cache)
         if trial.outcome != Outcome.CORRECT or trial.timing is None:
             raise _failure(trial)
         return Measured(trial.timing, trial.error or ErrorStats(0.0, 0.0), trial.reason == "too_slow")
@@ -116,8 +116,13 @@ class ReplayEvaluator:
         """The recorded medians once more. Raises DeviceError for a baseline: none is recorded."""
         if baselines:
             raise DeviceError("replay: libraries are measured on CUDA devices only")
-        medians = [self._trials[source.problem, cache][_key(source.config)].median_us for source, _ in kernels]
+        medians = [self._trial(source, cache).median_us for source, _ in kernels]
         return tuple(summarise((median or 0.0,) * _SAMPLES, cache) for median in medians)
+
+    def _trial(self, source: KernelSource, cache: str) -> Trial:
+        trial = _recorded(self._trials[source.problem, cache], source.config)
+        assert trial is not None  # noqa: S101 - only what was listed is proposed
+        return trial
 
     def refresh(self) -> None:
         """Nothing to replace."""
@@ -152,6 +157,14 @@ def _rows(path: Path, device: str) -> list[TrialRow]:
 
 def _key(config: Config) -> _Key:
     return (config.template, frozenset(config.items))
+
+
+def _recorded(trials: Mapping[_Key, Trial], config: Config) -> Trial | None:
+    """The trial of a config, or the one that lacks the parameters which came to the family since."""
+    template, items = key = _key(config)
+    if key in trials:
+        return trials[key]
+    return next((trial for (known, some), trial in trials.items() if known == template and some < items), None)
 
 
 def _failure(trial: Trial) -> Rejected:

@@ -197,7 +197,7 @@ def _judge(space: SearchSpace, places: Sequence[Place]) -> _Family | None:
     template = space.bound.template
     views, of, slowdowns, positions = [], [], [], []
     for number, place in enumerate(places):
-        told = [(config, slowdown) for config, slowdown in place.slowdowns(places) if _knows(template, config)]
+        told = [(now, slowdown) for config, slowdown in place.slowdowns(places) if (now := template.today(config))]
         if not told:
             continue
         here = np.stack([_positions(template, config) for config, _ in told])
@@ -229,16 +229,6 @@ def _covariance(apart: Singles, distance: Floats) -> Floats:
     """Of two configs so far apart on layers and devices of some distance."""
     config = np.exp(-apart - DECAY * distance)
     return np.asarray(SHARED * np.exp(-SHARED_DECAY * distance) + (1 - SHARED) * config)
-
-
-def _knows(template: KernelTemplate, config: Config) -> bool:
-    """Whether a config is of the family as it is now."""
-    values = config.values()
-    return (
-        config.template == template.name
-        and values.keys() == {param.name for param in template.params}
-        and all(values[param.name] in param.values for param in template.params)
-    )
 
 
 def _positions(template: KernelTemplate, config: Config) -> Ints:

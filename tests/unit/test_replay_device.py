@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.store import Store, TrialRow
-from tests.unit.tiny import Command, changed
+from tests.unit.tiny import Command, changed, write_family
 
 H200 = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
 
@@ -143,3 +143,14 @@ def test_one_of_several_devices_is_named(again: Command, autotune: Command) -> N
 def test_a_check_on_a_recording_is_refused(autotune: Command, filled: Path) -> None:
     finished = autotune("check", "direct", "--device", f"replay:{filled}")
     assert "runs nothing" in finished.complaint
+
+
+def test_configs_recorded_before_a_parameter_came_have_its_first_value(again: Command) -> None:
+    turns = 'turns   = { values = [1, 2, 3, 4, 6],    doc = "outputs a thread" }'
+    later = (turns, f'{turns}\nlater = {{ values = [7, 8], doc = "came later" }}')
+    write_family(Path("families"), later, ("#*/", "#*/\nconstexpr int LATER = ${later};"))
+    assert again("--trials", 40).code == 0
+    recorded = [row.trial for row in rows("recorded.db") if row.trial.compiled]
+    replayed = [row.trial for row in rows("autotune.db") if row.trial.compiled]
+    assert {trial.config.values().pop("later") for trial in replayed} == {7}
+    assert sorted(str(trial.timing) for trial in replayed) == sorted(str(trial.timing) for trial in recorded)
