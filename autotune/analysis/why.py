@@ -149,16 +149,13 @@ def explain(best: BestRow, rows: Sequence[TrialRow]) -> Why:
 
 
 def neighbours(bound: BoundTemplate, winner: Config) -> tuple[Neighbour, ...]:
-    """Every value that a family offers one step from the winner; () when the family lacks one of its parameters by now.
-
-    A parameter that the family has gained since has its first value in the winner: what the family did without it.
-    """
-    params = bound.template.params
-    values = {param.name: param.values[0] for param in params} | winner.values()
-    if len(values) > len(params):
+    """Every value that a family offers one step from the winner; () when the family no longer has its parameters."""
+    winner_today = bound.template.today(winner)
+    if winner_today is None:
         return ()
+    values = winner_today.values()
     found = []
-    for param in params:
+    for param in bound.template.params:
         for value in param.values:
             if value == values[param.name]:
                 continue
