@@ -4,7 +4,8 @@
 //
 // wgmma_TYPE: d (64 x 8 TILES) = a (64 x 8 words) * b (8 words x 8 TILES) [+ d]. A word is a TF32 or two 16-bit neighbours.
 // Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
-// b lies in shared memory, 16-byte aligned, a tile of 8 columns every PITCH words: [word / 4][column][word % 4].
+// b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
+// [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
 // Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
 // before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
 // Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
@@ -41,9 +42,9 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
 
 // Where b lies: 128 bytes from four words to the next, PITCH words from tile to tile.
 template <int PITCH>
-__device__ __forceinline__ unsigned long long wgmma_operand(const void* b) {
+__device__ __forceinline__ unsigned long long wgmma_operand(const void* b, int offset) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(b));
-    const unsigned begin = at >> 4 | 128u / 16 << 16, tiles = PITCH * 4 / 16;
+    const unsigned begin = (at >> 4 | 128u / 16 << 16) + static_cast<unsigned>(offset) / 16, tiles = PITCH * 4 / 16;
     return begin | static_cast<unsigned long long>(tiles) << 32;
 }
 
@@ -65,8 +66,8 @@ __device__ __forceinline__ void increase_registers() {
 
 #define WGMMA(NAME, WORD, SHAPE, TYPE, TRANSPOSED)                                                                         \
     template <bool ADDED, int PITCH, int TILES>                                                                            \
-    __device__ __forceinline__ void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b) {                        \
-        const unsigned long long operand = wgmma_operand<PITCH>(b);                                                        \
+    __device__ __forceinline__ void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b, int offset = 0) {        \
+        const unsigned long long operand = wgmma_operand<PITCH>(b, offset);                                                \
         if constexpr (TILES == 1) {                                                                                        \
             asm volatile("{.reg .pred p; setp.ne.b32 p, %9, 0; wgmma.mma_async.sync.aligned.m64n8" SHAPE ".f32." TYPE      \
                          " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1" TRANSPOSED ";}"                                \

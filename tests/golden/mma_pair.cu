@@ -1,5 +1,5 @@
 // conv2d n2 c3 9x11 k5 3x3 f32 nchw
-// mma_pair precision=tf32 neighbours=2 rows=5 columns=1 quads=1 batch=2 bands=1 teams=2 slots=4 staging=3 lookahead=1 min_blocks=1
+// mma_pair precision=tf32 neighbours=2 rows=5 columns=1 quads=1 batch=2 bands=1 teams=2 sharing=1 slots=4 staging=3 lookahead=1 min_blocks=1
 
 // Convolution as matrix products of four warps, on tensor cores: [64 pairs of output columns x taps] * [taps x sums].
 // A pair is the columns q and q + 1 of a row, q even; the sums are those of both columns, of all maps. With the filter of a row
@@ -12,7 +12,8 @@
 //   y         [N, K, P, Q]  output
 //   n         images N, any number
 //
-// A block takes whole images, or BANDS bands of their rows, gridDim.x apart, and its teams of four warps take them in turn.
+// A block takes whole images, or BANDS bands of their rows, gridDim.x apart, and its teams of four warps take them in turn,
+// SHARING teams each, which take its rounds in turn.
 // A lane loads a row of its strip's inputs once, for all output rows that need it. Outputs are staged in one of STAGING buffers
 // and leave as runs of rows, one for each map.
 //
@@ -278,7 +279,8 @@ __device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (
 //
 // wgmma_TYPE: d (64 x 8 TILES) = a (64 x 8 words) * b (8 words x 8 TILES) [+ d]. A word is a TF32 or two 16-bit neighbours.
 // Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
-// b lies in shared memory, 16-byte aligned, a tile of 8 columns every PITCH words: [word / 4][column][word % 4].
+// b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
+// [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
 // Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
 // before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
 // Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
@@ -315,9 +317,9 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
 
 // Where b lies: 128 bytes from four words to the next, PITCH words from tile to tile.
 template <int PITCH>
-__device__ __forceinline__ unsigned long long wgmma_operand(const void* b) {
+__device__ __forceinline__ unsigned long long wgmma_operand(const void* b, int offset) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(b));
-    const unsigned begin = at >> 4 | 128u / 16 << 16, tiles = PITCH * 4 / 16;
+    const unsigned begin = (at >> 4 | 128u / 16 << 16) + static_cast<unsigned>(offset) / 16, tiles = PITCH * 4 / 16;
     return begin | static_cast<unsigned long long>(tiles) << 32;
 }
 
@@ -339,8 +341,8 @@ __device__ __forceinline__ void increase_registers() {
 
 #define WGMMA(NAME, WORD, SHAPE, TYPE, TRANSPOSED)                                                                         \
     template <bool ADDED, int PITCH, int TILES>                                                                            \
-    __device__ __forceinline__ void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b) {                        \
-        const unsigned long long operand = wgmma_operand<PITCH>(b);                                                        \
+    __device__ __forceinline__ void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b, int offset = 0) {        \
+        const unsigned long long operand = wgmma_operand<PITCH>(b, offset);                                                \
         if constexpr (TILES == 1) {                                                                                        \
             asm volatile("{.reg .pred p; setp.ne.b32 p, %9, 0; wgmma.mma_async.sync.aligned.m64n8" SHAPE ".f32." TYPE      \
                          " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1" TRANSPOSED ";}"                                \
@@ -397,6 +399,7 @@ constexpr int ROWS = 5, COLUMNS = 1;  // of a lane; times NEIGHBOURS
 constexpr int QUADS = 1;  // of channels, loaded together
 constexpr int BATCH = 2;  // rows of inputs
 constexpr int TEAMS = 2;
+constexpr int SHARING = 1;  // teams that compute a unit together
 constexpr int BANDS = 1;
 constexpr int SLOTS = 4;  // buffers of inputs
 constexpr int STAGING = 3;  // buffers of outputs
@@ -408,6 +411,7 @@ constexpr int BAND_P = 7, WINDOW_H = BAND_P + R - 1;
 constexpr int STRIPS_Q = 5, ROW_GROUPS = 2;  // of a row; of rows
 constexpr int STRIPS = 16, EIGHTS = 1;  // of a band; eights of a row
 constexpr int ROUNDS = 1;
+constexpr int CREWS = 2;  // of SHARING teams
 constexpr int SKIPPED = (ROWS - BAND_P % ROWS) % ROWS;  // rows of the last strips that those before have, too
 constexpr int PASSES = 1;  // over groups of QUADS
 constexpr int WORD_TAPS = 1;  // elements of a word
@@ -573,11 +577,12 @@ struct Place {
 
 using Sums = float[ROWS * COLUMNS][TILES][4];
 
-// Starts d = pixels * filters (+ d), of two half steps.
+// Starts d = pixels * filters (+ d), of two half steps; their filters begin `words` behind `filters`.
 template <bool ADDED = true>
-__device__ __forceinline__ void multiply(float (&d)[TILES][4], const Word (&first)[2], const Word (&second)[2], const Word* filters) {
+__device__ __forceinline__ void multiply(float (&d)[TILES][4], const Word (&first)[2], const Word (&second)[2], const Word* filters,
+                                         int words) {
     const Word pixels[4] = {first[0], first[1], second[0], second[1]};
-    wgmma_tf32<ADDED, 64 * PARTS>(d, pixels, filters);
+    wgmma_tf32<ADDED, 64 * PARTS>(d, pixels, filters, words * static_cast<int>(sizeof(Word)));
 }
 
 constexpr int ROWS_IN = ROWS + R - 1, LAST_BATCH = (ROWS_IN - 1) / BATCH * BATCH;  // of a lane's inputs
@@ -609,8 +614,8 @@ __device__ __forceinline__ void multiply_batch(Sums& sums, const Batches& inputs
                     for (int column = 0; column < COLUMNS; ++column) {
                         const auto& one = now.half_step(part[0], half, column);
                         const auto& two = now.half_step(part[0], half + APART, column);
-                        const Word* const filter = filters + ((row - output) * FULL + step) * STEP_FILTERS + part[1] * 64;
-                        multiply(sums[output * COLUMNS + column], one, two, filter);
+                        const int words = ((row - output) * FULL + step) * STEP_FILTERS + part[1] * 64;
+                        multiply(sums[output * COLUMNS + column], one, two, filters, words);
                     }
                 }
             }
@@ -622,8 +627,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, const T* __restrict__ bias, T* __restrict__ y, int n) {
     extern __shared__ __align__(128) unsigned char smem[];
     Barrier* const filled = reinterpret_cast<Barrier*>(smem);  // [slot] its inputs are there
-    Barrier* const taken = filled + SLOTS;                     // [slot] a team has read them
-    Barrier* const staged = taken + SLOTS;                     // [buffer] a team has staged its outputs
+    Barrier* const taken = filled + SLOTS;                     // [slot] its teams have read them
+    Barrier* const staged = taken + SLOTS;                     // [buffer] its teams have staged their outputs
     Barrier* const written = staged + STAGING;                 // [buffer] they have been copied out
     Barrier* const packed = written + STAGING;                 // filters are there
     Word* const filters = reinterpret_cast<Word*>(smem + 128);
@@ -637,10 +642,10 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
     if (threadIdx.x == 0) {
         for (int i = 0; i < SLOTS; ++i) {
             barrier_init(filled + i, 32 * COPIERS);
-            barrier_init(taken + i, 4);
+            barrier_init(taken + i, 4 * SHARING);
         }
         for (int i = 0; i < STAGING; ++i) {
-            barrier_init(staged + i, 4);
+            barrier_init(staged + i, 4 * SHARING);
             barrier_init(written + i, 1);
         }
         barrier_init(packed, 1);
@@ -661,14 +666,14 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
     increase_registers<224>();
     barrier_wait(packed, 0);
 
-    const int step = TEAMS * static_cast<int>(gridDim.x);
-    int turn = team;  // of the block's units
-    for (int unit = static_cast<int>(blockIdx.x) + team * static_cast<int>(gridDim.x); unit < units; unit += step, turn += TEAMS) {
+    const int step = CREWS * static_cast<int>(gridDim.x), first_round = team % SHARING;
+    int turn = team / SHARING;  // of the block's units
+    for (int unit = static_cast<int>(blockIdx.x) + turn * static_cast<int>(gridDim.x); unit < units; unit += step, turn += CREWS) {
         const int slot = turn % SLOTS, buffer = turn % STAGING;
         T* const output = buffers + buffer * BUFFER;
         barrier_wait(filled + slot, turn / SLOTS % 2);
 #pragma unroll 1
-        for (int round = 0; round < ROUNDS; ++round) {
+        for (int round = first_round; round < ROUNDS; round += SHARING) {
             const Word* inputs_at[2];
             int row_at[2], column_at[2], skipped[2];
 #pragma unroll
@@ -698,7 +703,7 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
 #pragma unroll
                 for (int i = 0; i < 2; ++i) strips[i] = inputs_at[i] + pass * (QUADS * 4 * PLANE);
                 const auto release_inputs = [&] {
-                    if (round + 1 < ROUNDS || pass + 1 < PASSES) return;
+                    if (round + SHARING < ROUNDS || pass + 1 < PASSES) return;
                     __syncwarp();
                     if (lane == 0) barrier_arrive(taken + slot);
                 };
@@ -715,7 +720,7 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
                 }
                 pass_filters += STEPS * STEP_FILTERS;
             }
-            if (round == 0) barrier_wait(written + buffer, turn / STAGING % 2 ^ 1);
+            if (round == first_round) barrier_wait(written + buffer, turn / STAGING % 2 ^ 1);
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile) {
 #pragma unroll

@@ -273,16 +273,16 @@ inline void wgmma_wait_but() {}
 template <class Sums>
 inline void wgmma_wait(Sums&) {}
 template <bool ADDED, int PITCH, int TILES>
-inline void wgmma_tf32(float (&d)[TILES][4], const float (&a)[4], const void* b, int line = __builtin_LINE()) {
-    autotune_host::multiply_warpgroup<autotune_host::Tf32Fragments<8>, ADDED, PITCH>(d, a, b, line);
+inline void wgmma_tf32(float (&d)[TILES][4], const float (&a)[4], const void* b, int offset = 0, int line = __builtin_LINE()) {
+    autotune_host::multiply_warpgroup<autotune_host::Tf32Fragments<8>, ADDED, PITCH>(d, a, static_cast<const char*>(b) + offset, line);
 }
 template <bool ADDED, int PITCH, int TILES>
-inline void wgmma_f16(float (&d)[TILES][4], const unsigned (&a)[4], const void* b, int line = __builtin_LINE()) {
+inline void wgmma_f16(float (&d)[TILES][4], const unsigned (&a)[4], const void* b, int offset = 0, int line = __builtin_LINE()) {
     using Layout = autotune_host::HalfFragments<16, autotune_host::HalfFormat>;
-    autotune_host::multiply_warpgroup<Layout, ADDED, PITCH>(d, a, b, line);
+    autotune_host::multiply_warpgroup<Layout, ADDED, PITCH>(d, a, static_cast<const char*>(b) + offset, line);
 }
 template <bool ADDED, int PITCH, int TILES>
-inline void wgmma_bf16(float (&d)[TILES][4], const unsigned (&a)[4], const void* b, int line = __builtin_LINE()) {
+inline void wgmma_bf16(float (&d)[TILES][4], const unsigned (&a)[4], const void* b, int offset = 0, int line = __builtin_LINE()) {
     using Layout = autotune_host::HalfFragments<16, autotune_host::Bfloat16Format>;
-    autotune_host::multiply_warpgroup<Layout, ADDED, PITCH>(d, a, b, line);
+    autotune_host::multiply_warpgroup<Layout, ADDED, PITCH>(d, a, static_cast<const char*>(b) + offset, line);
 }
