@@ -19,8 +19,12 @@ from autotune.search.neighbours import Neighbourhood
 
 FIRST = 8
 """Configs of a lone family before the model takes over."""
-FIRST_OF_MANY = 6
-"""The same for each of several families."""
+FIRST_OF_MANY = 3
+"""The same for each of several families: as many as a model needs."""
+LOOK = 6
+"""Configs that each of several families has before the others leave it none."""
+LOOK_EVERY = 4
+"""Every so many proposals go to a family that has fewer."""
 MODELLED_FROM = 3
 """Correct configs of a family that its model of the times needs."""
 SPREAD_FROM = 300
@@ -74,10 +78,17 @@ class Proposer:
         if not len(correct):
             return min(open_families, key=lambda family: counts[family.number]).farthest(rng)
         scale = Scale.of(correct)
-        offers = [family.offer(scale, rng) for family in open_families]
+        looked_at = self._looked_at(open_families, counts)
+        offers = [family.offer(scale, rng) for family in looked_at]
         best = max(offers, key=lambda offer: offer.gain)
         self.gain = float(-np.expm1(-np.exp(best.gain) * scale.unit))
         return best.index
+
+    def _looked_at(self, families: list[_Family], counts: list[int]) -> list[_Family]:
+        """The families that an offer is asked of: all, but in every few proposals the one least looked at."""
+        least = min(families, key=lambda family: counts[family.number])
+        due = len(self._families) > 1 and sum(counts) % LOOK_EVERY == 0 and counts[least.number] < LOOK
+        return [least] if due else families
 
     @property
     def blind(self) -> bool:
