@@ -228,19 +228,22 @@ def image_direct(v: Names) -> dict[str, Iterable[Access]]:
 
 
 def input_stationary(v: Names) -> dict[str, Iterable[Access]]:
-    units = -(-v.n * v.bands // min(v.n * v.bands, v["device.sm_count"] * v.min_blocks))  # type: ignore[operator]
+    turns = -(-v.units // (v["device.sm_count"] * v.min_blocks))  # type: ignore[operator]
     inputs: list[Address] = []
     outputs: list[Address] = []
-    for thread in range(v.threads):
-        active = thread < v.tiles
-        row = min(thread // v.tiles_q * v.thread_p if active else 0, v.band_p - v.thread_p)
-        column = min(thread % v.tiles_q * v.thread_q if active else 0, v.q - v.thread_q)
+    for thread in range(32 * v.warps):
+        tile_row, tile_column = thread // v.tiles_q, thread % v.tiles_q
+        first_row = max(tile_row % v.tiles_p * v.thread_p - (v.p - v.thread_p), 0) if v.p % v.thread_p else 0
+        column = min(tile_column * v.thread_q, v.q - v.thread_q)
+        loaded = min(tile_row, v.tile_rows - 1)
+        row = loaded // v.tiles_p * v.h + loaded % v.tiles_p * v.thread_p - first_row
         inputs.append(4 * (row * v.w + column))
-        outputs.append(4 * (row * v.q + column) if active else None)
+        row = tile_row // v.tiles_p * v.p + tile_row % v.tiles_p * v.thread_p - first_row
+        outputs.append(4 * (row * v.q + column) if tile_row < v.tile_rows else None)
     loads = (v.thread_p + v.r - 1) * -(-(v.thread_q + v.s - 1) // v.load_floats)
     return {
-        "inputs read": [Access(4 * v.load_floats, inputs, units * loads)],
-        "outputs staged": [Access(4 * v.store_floats, outputs, units * v.k * v.outputs // v.store_floats)],
+        "inputs read": [Access(4 * v.load_floats, inputs, turns * loads)],
+        "outputs staged": [Access(4 * v.store_floats, outputs, turns * v.k * v.outputs // v.store_floats)],
     }
 
 
@@ -280,13 +283,15 @@ PROBLEMS = (
 
 
 def exact(family: str, v: Names) -> bool:
-    """Whether a header can say it exactly: not of threads that idle, nor of images that share a warp beside padding."""
+    """Whether a header says it exactly: not of threads that idle, nor of images that share a warp."""
     if family == "tiled":
         return v["tiling"] == "output_block"
     if family == "windowed":
         whole = v.staged_c * v.tile_h * v.tile_w % (v.threads_q * v.threads_p) == 0
         return v.images == 1 or (whole and v.pitch == v.tile_w)
-    return family != "input_stationary" or v.tiles == v.threads
+    if family == "input_stationary":
+        return v.tiles == 32 * v.warps and v.p % v.thread_p == 0 and v.tile_rows <= v.tiles_p
+    return True
 
 
 @pytest.mark.parametrize("family", ENUMERATED)
