@@ -117,7 +117,8 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 // they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
 // it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
 // phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
-// barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too.
+// barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
+// what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
 
 #ifdef __CUDACC__
 struct alignas(8) Barrier {
@@ -704,6 +705,7 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
                 for (int i = 0; i < 2; ++i) strips[i] = inputs_at[i] + pass * (QUADS * 4 * PLANE);
                 const auto release_inputs = [&] {
                     if (round + SHARING < ROUNDS || pass + 1 < PASSES) return;
+                    fence_bulk();  // the next copy into the slot comes after these loads
                     __syncwarp();
                     if (lane == 0) barrier_arrive(taken + slot);
                 };

@@ -115,7 +115,8 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 // they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
 // it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
 // phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
-// barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too.
+// barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
+// what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
 
 #ifdef __CUDACC__
 struct alignas(8) Barrier {
