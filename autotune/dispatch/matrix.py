@@ -193,7 +193,11 @@ def _row(run: Run, key: StudyKey, layer: Layer, records: Sequence[TemplateRecord
     bounds = {
         name: BoundTemplate(run.templates[name], layer.problem, evaluator.info, admission) for name in run.families
     }
-    row = _Row(layer, scope, bounds, evaluator.listed(layer.problem, cache=policy(study)))
+    listed = evaluator.listed(layer.problem, cache=policy(study))
+    if listed is not None:
+        today = [run.templates[recorded.template].today(recorded) for recorded in listed if recorded.template in bounds]
+        listed = frozenset(filter(None, today))
+    row = _Row(layer, scope, bounds, listed)
     own: dict[Config, float] = {}
     for trial_row in _here(run, layer):
         trial, config = trial_row.trial, trial_row.trial.config
