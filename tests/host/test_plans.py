@@ -18,6 +18,7 @@ from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Value
 from tests.exports import H200, chosen
+from tests.exports import kernel as pinned
 from tests.templates.shipped_families import FAMILIES, family, supported
 
 pytestmark = pytest.mark.cxx
@@ -77,10 +78,11 @@ def sampled() -> Iterator[Chosen]:
             if len(space.rows):
                 config = space.config((3 * seed + 1) % len(space.rows))
                 yield chosen(family(name), bound.problem, config, f"{name}-{label}")
-    bound = BoundTemplate(family("im2col_gemm"), Conv2dProblem(150, 3, 20, 20, 4, 3, 3), H200)
-    whole = SearchSpace(bound, {"chunk": ["all"]}, most_rows=0, sampled_rows=1).default
-    assert whole is not None
-    yield chosen(bound.template, bound.problem, whole, "whole")
+    yield pinned("im2col_gemm", "whole", Conv2dProblem(150, 3, 20, 20, 4, 3, 3), chunk="all")
+    layer = Conv2dProblem(150, 6, 20, 20, 6, 3, 3)  # two blocks fit an H200's shared memory, and no A100's
+    yield pinned(
+        "direct_strip", "roomy", layer, thread_p=19, block_warps=6, block_k=2, channels=3, stages=2, min_blocks=2
+    )
 
 
 @pytest.fixture(scope="module")
