@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.compilation.compile import architecture
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.evaluation.check import AWKWARD
@@ -61,10 +62,12 @@ def nvcc(source: Path, archs: tuple[int, ...], *options: str) -> None:
     Front ends differ only where a text asks for its architecture. Of one that does not, the oldest architecture's PTX
     is assembled for all, and front ends run for the newest and for sm_90 besides.
     """
+    text = source.read_text()
     command = [str(find_nvcc()), "-std=c++17", "-Werror", "all-warnings", *options]
-    own = archs if "__CUDA_ARCH__" in source.read_text() else (archs[0], 90, archs[-1])
+    own = archs if "__CUDA_ARCH__" in text else (archs[0], 90, archs[-1])
     for arch in archs:
-        command += ["-gencode", f"arch=compute_{arch if arch in own else archs[0]},code=sm_{arch}"]
+        front = architecture(arch if arch in own else archs[0], text)
+        command += ["-gencode", f"arch=compute_{front},code=sm_{architecture(arch, text)}"]
     done = subprocess.run(
         [*command, "-o", "kernel.out", str(source)], capture_output=True, text=True, check=False, cwd=source.parent
     )
