@@ -518,12 +518,13 @@ def test_what_an_encoding_lacks_is_escaped(folder: Path, autotune: Command) -> N
 
 
 def test_a_terminal_that_goes_away_ends_a_run_in_order(folder: Path, nursery: Nursery) -> None:
-    words = ("--templates", "families", "--device", "null:delay_ms=200")
+    words = ("--templates", "families", "--device", "null:delay_ms=400", "--trials", "40")  # 16 s, if it went on
     run = nursery.start(folder, "tune", "small.toml", *words)
-    run.wait_for("small.one: 1/10")
+    run.wait_for("small.one: 1/40")
+    assert not run.ended
     run.send_signal(signal.SIGHUP)
     ended = run.finish()
-    assert ended.code == 128 + signal.SIGHUP
+    assert ended.code == 128 + signal.SIGHUP, ended.err
     assert not list(folder.glob("autotune.db-*")), "the database was closed"
 
 
