@@ -69,7 +69,6 @@ class _Row:
     layer: Layer
     scope: Scope
     bounds: Mapping[str, BoundTemplate]
-    listed: frozenset[Config] | None
     times_us: dict[Config, float | None] = field(default_factory=dict)
     """None: it failed"""
     own: Mapping[Config, float] = field(default_factory=dict)
@@ -79,6 +78,11 @@ class _Row:
     def best_us(self) -> float | None:
         """The time of the layer's own best kernel; of a layer that was explored, the best so far."""
         return min(self.own.values() or filter(None, self.times_us.values()), default=None)
+
+    def evaluable(self, config: Config) -> bool:
+        """Whether the device can evaluate a config: one that replays only what was recorded."""
+        listed = self.bounds[config.template].listed
+        return listed is None or config in listed
 
     def room(self, config: Config) -> int:
         """The outputs that there is room for in the time that a config takes; 0 where it breaks a rule."""
@@ -137,9 +141,8 @@ def build_matrix(
     for number, row in enumerate(rows):
         if run.stopping():
             break
-        wanted = [config for config in configs if config not in row.times_us and room(config)[number]]
-        if row.listed is not None:
-            wanted = [config for config in wanted if config in row.listed]
+        lacking = [config for config in configs if config not in row.times_us and room(config)[number]]
+        wanted = [config for config in lacking if row.evaluable(config)]
         measured += _measure(run, row, wanted)
     kept = [number for number, row in enumerate(rows) if number < len(tuned) or row.best_us is not None]
     rows = [rows[number] for number in kept]
@@ -189,15 +192,12 @@ def _likeness(templates: Mapping[str, KernelTemplate], configs: Sequence[Config]
 def _row(run: Run, key: StudyKey, layer: Layer, records: Sequence[TemplateRecord]) -> _Row:
     study, evaluator, store = run.study, run.evaluator, run.store
     scope = store.scope(key, layer, evaluator.info, evaluator.environment, policy(study), records)
-    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes)
+    listed = evaluator.listed(layer.problem, cache=policy(study))
+    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed)
     bounds = {
         name: BoundTemplate(run.templates[name], layer.problem, evaluator.info, admission) for name in run.families
     }
-    listed = evaluator.listed(layer.problem, cache=policy(study))
-    if listed is not None:
-        today = [run.templates[recorded.template].today(recorded) for recorded in listed if recorded.template in bounds]
-        listed = frozenset(filter(None, today))
-    row = _Row(layer, scope, bounds, listed)
+    row = _Row(layer, scope, bounds)
     own: dict[Config, float] = {}
     for trial_row in _here(run, layer):
         trial, config = trial_row.trial, trial_row.trial.config

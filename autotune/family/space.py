@@ -67,6 +67,13 @@ class BoundTemplate:
         return compile_body(self.template.text)
 
     @cached_property
+    def listed(self) -> frozenset[Config] | None:
+        """The only configs of the family let in, with the parameters that it has now; None: all."""
+        if self.admission.listed is None:
+            return None
+        return frozenset(filter(None, map(self.template.today, self.admission.listed)))
+
+    @cached_property
     def supported(self) -> bool:
         """Whether the family serves this problem on this device at all."""
         return bool(
@@ -254,8 +261,8 @@ class SearchSpace(ListedSpace):
         self.template = bound.template.name
         self.params = narrow(bound.template, narrowed or {})
         self.complete = True
-        if bound.admission.listed is not None:
-            self.rows = self._listed(bound.admission.listed)
+        if bound.listed is not None:
+            self.rows = self._listed(bound.listed)
             return
         tree = Tree(bound.levels, self.params)
         self.rows, self.complete = tree.feasible(most=most_rows, visits=MAX_VISITS)
@@ -273,12 +280,11 @@ class SearchSpace(ListedSpace):
         return size
 
     def _listed(self, configs: Iterable[Config]) -> Rows:
-        """The rows of those configs that are of this family and break no rule."""
+        """The rows of those configs that the study keeps and that break no rule."""
         rows = []
-        for recorded in configs:
-            config = self.bound.template.today(recorded)
-            indices = self.indices(config) if config else None
-            if config and indices is not None:
+        for config in configs:
+            indices = self.indices(config)
+            if indices is not None:
                 with contextlib.suppress(Rejected):
                     self.bound.check(config)
                     rows.append(indices)

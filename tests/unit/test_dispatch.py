@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -272,6 +273,20 @@ def test_the_command_says_the_rule_in_words_and_writes_it_as_cpp(dispatch: Comma
     assert text.startswith("// Which kernel serves a layer.")
     assert "DISPATCH_FUNCTION int choose(const Layer& layer)" in text
     assert "dispatch_choices" not in text
+
+
+@pytest.mark.usefixtures("dispatch")
+def test_a_database_of_before_a_parameter_came_serves_the_matrix(autotune: Command) -> None:
+    Path("autotune.db").rename("recorded.db")
+    replay = ("--device", "replay:recorded.db", "--templates", "families")
+    turns = 'turns   = { values = [1, 2, 3, 4, 6],    doc = "outputs a thread" }'
+    later = (turns, f'{turns}\nlater = {{ values = [7, 8], doc = "came later" }}')
+    write_family(Path("families"), later, ("#*/", "#*/\nconstexpr int LATER = ${later};"))
+    assert autotune("tune", "several.toml", *replay).code == 0
+    done = autotune("dispatch", "several.toml", *replay, "--trials", 5)
+    (measured,) = re.findall(r"(\d+) cells measured now", done.out)
+    assert int(measured) > 2 * len(SIZES), "more than the safe default of each layer"
+    assert "later=7" in autotune("dispatch", "several.toml", *replay, "--json", "--table", "kernels").out
 
 
 @pytest.mark.parametrize(
