@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -26,6 +27,7 @@ from autotune.evaluation.worker import (
     Rates,
     Reply,
     Request,
+    Skipped,
     VerifyRequest,
     Worker,
     WorkerLost,
@@ -41,6 +43,7 @@ from autotune.trial import Config, ErrorStats, Measured, Outcome, Timing
 
 _RESPAWNS = 3  # fresh workers tried in a row before the device counts as lost
 _RECYCLE_AFTER = 500  # evaluations of one worker, before a fresh one takes over
+_AT_HAND = 2  # kernels that a worker has: one runs, the next one is there when it ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class Evaluator(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many `evaluate` calls may run at once."""
+        """How many `evaluate` calls may be under way at once."""
 
     def listed(self, problem: Conv2dProblem, *, cache: str) -> frozenset[Config] | None:
         """The only configs of a layer that can be evaluated; None where any can."""
@@ -90,7 +93,11 @@ class Evaluator(Protocol):
         """Start compiling; the future raises Rejected('compile', ...)."""
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """Verify and time one kernel. Raises Rejected with its outcome, DeviceLost when the device is gone."""
+        """Verify and time one kernel; to the end where `best_us` is None, else in a race against that time, infinite
+        where none is known, and the layer's fastest kernel so far.
+
+        Raises Rejected with its outcome, DeviceLost when the device is gone.
+        """
 
     def finals(
         self,
@@ -129,7 +136,10 @@ class Chooser(Protocol):
 
 
 class _Seat:
-    """One device and the worker that holds it, replaced whenever a kernel ruins it."""
+    """One device and the worker that holds it, replaced whenever a kernel ruins it.
+
+    `_AT_HAND` threads may call `evaluate` at once; whatever else is asked for comes alone.
+    """
 
     def __init__(self, name: str, deadlines: Deadlines, runtime: Binary | None) -> None:
         self.name = name
@@ -139,6 +149,12 @@ class _Seat:
         self._environ = worker_environ(name)
         self._worker: Worker | None = None
         self._answered = 0
+        """evaluations, by the present worker"""
+        self._sending = threading.Lock()
+        """held until a kernel is sent"""
+        self._last = threading.Event()
+        """set when all is done about the kernel that was sent last"""
+        self._last.set()
         self._known_good: EvaluateRequest | VerifyRequest | None = None
         self._doubtful = False
         """the last kernel failed: the known-good one must pass before the next"""
@@ -169,32 +185,59 @@ class _Seat:
             raise DeviceError(f"{self.name}: {layer.problem}: its data cannot be made: {error.message}") from None
 
     def evaluate(self, request: EvaluateRequest) -> Measured:
-        """Verify and time a kernel. Raises Rejected with the kernel's outcome."""
-        reply = self._run(request)
-        assert isinstance(reply, Measured)  # noqa: S101 - the type of this request's answer
-        if self._known_good is None and not reply.too_slow:
-            self._known_good = request
-        return reply
+        """Verify and time a kernel. Raises Rejected with the kernel's outcome.
+
+        While another kernel runs, this one is sent behind it, so that the device need not wait for this process.
+        """
+        measured = self._evaluate(request, alone=False) or self._evaluate(request, alone=True)
+        assert measured is not None  # noqa: S101 - there was none before it
+        return measured
+
+    def _evaluate(self, request: EvaluateRequest, *, alone: bool) -> Measured | None:
+        """None: the kernel before this one failed or took the worker down, and this one was not run."""
+        with self._sending:
+            if alone or self._answered >= _RECYCLE_AFTER:
+                self._last.wait()
+            before, done = self._last, threading.Event()
+            behind = not before.is_set()
+            if not behind:
+                self._ready()
+            worker = self._worker
+            if worker is not None:
+                worker.send(replace(request, behind=behind))
+            self._last = done
+        try:
+            before.wait()
+            if worker is None or worker is not self._worker:
+                return None
+            reply = self._settled(lambda: self._received(worker, self._deadlines.evaluate_s))
+            if isinstance(reply, Skipped):
+                return None
+            assert isinstance(reply, Measured)  # noqa: S101 - the type of this request's answer
+            self._answered += 1
+            if self._known_good is None and not reply.too_slow:
+                self._known_good = request
+            return reply
+        finally:
+            done.set()
 
     def verify(self, request: VerifyRequest) -> ErrorStats:
         """Verify a kernel. Raises Rejected with the kernel's outcome."""
-        reply = self._run(request)
+        self._ready()
+        reply = self._settled(lambda: self._ask(request, self._deadlines.evaluate_s))
         assert isinstance(reply, ErrorStats)  # noqa: S101 - the type of this request's answer
+        self._answered += 1
         self._known_good = self._known_good or request
         return reply
 
-    def _run(self, request: EvaluateRequest | VerifyRequest) -> Reply:
-        """Run a kernel that may ruin its worker. Raises Rejected with the kernel's outcome."""
+    def _settled(self, answer: Callable[[], Reply]) -> Reply:
+        """The answer about a kernel that may ruin its worker. Raises Rejected with the kernel's outcome."""
         try:
-            reply = self._launch(request, self._deadlines.evaluate_s)
+            return self._launched(answer)
         except Rejected as error:
             if error.outcome != Outcome.CORRECTNESS or error.reason == "oob_write":
                 self.drop()  # the context may be poisoned or the reference overwritten
             raise
-        self._answered += 1
-        if self._answered % _RECYCLE_AFTER == 0:
-            self.drop()
-        return reply
 
     def finals(self, request: FinalsRequest) -> tuple[Timing, ...]:
         """Time contenders in turns."""
@@ -208,17 +251,17 @@ class _Seat:
 
     def perform(self, request: Request, deadline_s: float) -> Reply:
         """Have the worker do something else with kernels. Raises Rejected when they take it down."""
+        self._ready()
         try:
-            return self._launch(request, deadline_s)
+            return self._launched(lambda: self._ask(request, deadline_s))
         except Rejected:
             self.drop()
             raise
 
-    def _launch(self, request: Request, deadline_s: float) -> Reply:
-        """Ask for what kernels may ruin the worker with. Raises Rejected; then the next request is checked first."""
-        self._ready()
+    def _launched(self, answer: Callable[[], Reply]) -> Reply:
+        """The answer about kernels that may ruin the worker. Raises Rejected; then the known-good one comes next."""
         try:
-            return self._ask(request, deadline_s)
+            return answer()
         except WorkerLost as error:
             self._doubtful = True
             if error.hung:
@@ -244,7 +287,9 @@ class _Seat:
             self._worker = None
 
     def _ready(self) -> None:
-        """A live worker in which the known-good kernel still gives a correct result."""
+        """A live worker, not too old, in which the known-good kernel still gives a correct result."""
+        if self._answered >= _RECYCLE_AFTER:
+            self.drop()
         for _ in range(_RESPAWNS):
             if self._worker is None:
                 self._revive()
@@ -278,8 +323,13 @@ class _Seat:
     def _ask(self, request: Request, deadline_s: float) -> Reply:
         if self._worker is None:
             self._worker = Worker(self._environ)
+            self._answered = 0
+        self._worker.send(request)
+        return self._received(self._worker, deadline_s)
+
+    def _received(self, worker: Worker, deadline_s: float) -> Reply:
         try:
-            return self._worker.ask(request, deadline_s)
+            return worker.receive(deadline_s)
         except WorkerLost:
             self._worker = None
             raise
@@ -318,7 +368,7 @@ class DeviceEvaluator:
             self.close()
             raise
         self._idle: queue.SimpleQueue[_Seat] = queue.SimpleQueue()
-        for seat in self._seats:
+        for seat in _AT_HAND * self._seats:
             self._idle.put(seat)
 
     def _runtime(self, kind: str) -> Binary | None:
@@ -345,12 +395,12 @@ class DeviceEvaluator:
     def ahead(self) -> int:
         """One config for each compile slot; for each device one that runs, two at hand and a compiled one, so that
         neither devices nor compilers wait when the other is slow for once."""
-        return self._jobs + 4 * self.slots
+        return self._jobs + 4 * len(self._seats)
 
     @property
     def slots(self) -> int:
-        """The devices."""
-        return len(self._seats)
+        """For each device one kernel that runs, and one behind it."""
+        return _AT_HAND * len(self._seats)
 
     @property
     def target(self) -> Target:
@@ -369,7 +419,7 @@ class DeviceEvaluator:
         """Make the layer's data on every device, once its verification program is compiled."""
         check = self._checks.pop(problem, None) or self._pool.submit(check_program(problem), self.target)
         layer = LayerRequest(problem, check.result())
-        with ThreadPoolExecutor(self.slots) as threads:
+        with ThreadPoolExecutor(len(self._seats)) as threads:
             for done in [threads.submit(seat.begin_layer, layer) for seat in self._seats]:
                 done.result()
 
@@ -378,7 +428,7 @@ class DeviceEvaluator:
         return self._pool.submit(source.program, self.target)
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """Verify and time a kernel on whichever device is idle."""
+        """Verify and time a kernel on whichever device is idle, or behind the kernel that runs there."""
         seat = self._idle.get()
         try:
             return seat.evaluate(EvaluateRequest(source, binary, cache, best_us))

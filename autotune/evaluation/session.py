@@ -37,6 +37,7 @@ from autotune.evaluation.worker import (
     Rates,
     Reply,
     Request,
+    Skipped,
     VerifyRequest,
 )
 from autotune.family.source import KernelSource
@@ -83,6 +84,10 @@ class Session:
         self._network: Network | None = None
         self._clocks = Clocks()
         self._compiles = False
+        self._fastest_us: dict[str, float] = {}
+        """median of the layer's fastest kernel, with cold or hot caches"""
+        self._failed = False
+        """the last kernel to be evaluated did"""
 
     def answer(self, request: Request) -> Reply:
         """Do what a request asks."""
@@ -101,6 +106,7 @@ class Session:
                 if self._verifier is not None:
                     self._verifier.close()
                     self._verifier = None
+                self._fastest_us.clear()
                 self._opened().admit(problem)
                 self._verifier = Verifier(self._opened(), problem, check)
                 return None
@@ -231,15 +237,21 @@ class Session:
         own = verifier.copies(count) if count > 1 and cold else [verifier.tensors(verifier.normal)] * count
         return [partial(handle.run, replace(tensors, workspace=workspace.address)) for tensors in own]
 
-    def _evaluate(self, request: EvaluateRequest) -> Measured:
+    def _evaluate(self, request: EvaluateRequest) -> Measured | Skipped:
+        if request.behind and self._failed:
+            return Skipped()
+        self._failed = True
         started = self._clock()
         with self._loaded(request.source, request.binary) as loaded:
-            return self._measure(loaded, request, started)
+            measured = self._measure(loaded, request, started)
+        self._failed = False
+        return measured
 
     def _measure(self, loaded: _Loaded, request: EvaluateRequest, started: float) -> Measured:
         device, verifier, cold = self._opened(), self._layer(), request.cache == "cold"
         ready = self._clock()
-        best_us = math.inf if request.best_us is None else request.best_us
+        fastest_us = self._fastest_us.get(request.cache, math.inf)
+        best_us = math.inf if request.best_us is None else min(request.best_us, fastest_us)
 
         def in_the_race(run_us: float) -> bool:
             return device.info.kind == "host" or not lost_at_first(run_us, best_us)  # a run on a busy CPU says little
@@ -257,6 +269,7 @@ class Session:
         samples = Samples(partial(device.time, passes, cold=cold), self._clocks, own)
         measure(samples, Race(best_us, Converged()))
         timing = samples.timing(request.cache, device.health(), count)
+        self._fastest_us[request.cache] = min(fastest_us, timing.median_us)
         measured = self._clock()
         return Measured(
             timing=timing,

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -70,13 +71,21 @@ class LayerRequest:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateRequest:
-    """Load, verify and time one kernel of the current layer. Answer: Measured."""
+    """Load, verify and time one kernel of the current layer. Answer: Measured, or Skipped."""
 
     source: KernelSource
     binary: Binary
     cache: str
     best_us: float | None
-    """median of the best kernel known; one far slower is not timed to the end"""
+    """median of the best kernel known, infinite where there is none yet: one far slower than this, or than what the
+    worker has measured, is not timed to the end; None: every one is"""
+    behind: bool = False
+    """sent while another was under way, and not to be run where that one failed"""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A kernel was not run: the one before it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +143,7 @@ Request = (
     | NetworkRequest
     | ChoicesRequest
 )
-Reply = Binary | Opened | Measured | ErrorStats | FinalsTimings | Rates | Spanned | Agreement | Choices | None
+Reply = Binary | Opened | Measured | Skipped | ErrorStats | FinalsTimings | Rates | Spanned | Agreement | Choices | None
 
 
 class WorkerLost(Exception):
@@ -167,14 +176,24 @@ class Worker:
         )
         theirs.close()
         self._connection = Connection(ours.detach())
+        self._sending = threading.Lock()
 
     def ask(self, request: Request, deadline_s: float) -> Reply:
-        """Send a request and wait for its answer.
+        """Send a request and wait for its answer. Raises as `receive` does."""
+        self.send(request)
+        return self.receive(deadline_s)
+
+    def send(self, request: Request) -> None:
+        """Send a request, behind those that are not answered yet; a worker that is gone is noticed by `receive`."""
+        with self._sending, contextlib.suppress(OSError):
+            self._connection.send(request)
+
+    def receive(self, deadline_s: float) -> Reply:
+        """Wait for the answer to the oldest request.
 
         Raises what the worker raised (Rejected and other AutotuneErrors), or WorkerLost after killing it.
         """
         try:
-            self._connection.send(request)
             if not self._connection.poll(deadline_s):
                 self.kill()
                 raise WorkerLost(f"no answer within {deadline_s:.0f} s", hung=True)
@@ -197,7 +216,8 @@ class Worker:
         """End the worker and everything it started, at once."""
         self.signal_end()
         self._process.wait()
-        self._connection.close()
+        with self._sending:  # it fails at once now
+            self._connection.close()
         self._words.close()
 
     def _last_words(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -24,8 +23,6 @@ from autotune.store import Scope, Store, TrialKey
 from autotune.study import Study
 from autotune.trial import Config, Measured, Outcome, Phases, Trial
 
-QUEUE = 3
-"""Kernels given to a device: one runs, two are at hand while the search proposes, which takes as long as a kernel."""
 SWITCH_S = 0.0001
 """How long a device's answer waits for the interpreter while the search computes, which is four times a kernel;
 Python's own 5 ms are as long as a kernel."""
@@ -85,13 +82,11 @@ class Pipeline:
         self._known = set(store.known_hashes(scope))
         """sources with a result, which are not measured again"""
         self._best_us, self._ended, self._clock = best_us, ended, clock
-        self._fastest_us, self._comparing = math.inf, threading.Lock()
-        """median of the fastest kernel that a device answered for"""
         self._threads = ThreadPoolExecutor(evaluator.slots, thread_name_prefix="measure")
         self._under_way: list[_Candidate] = []
         self._measuring: dict[Future[Measured], _Launched] = {}
-        self._queue = min(QUEUE * evaluator.slots, evaluator.ahead)
-        """kernels given to the devices at most"""
+        self._queue = min(evaluator.slots + 1, evaluator.ahead)
+        """kernels given to the devices at most: one more than they take, since a proposal takes as long as a kernel"""
         self._switch_s = sys.getswitchinterval()
         self._ready: Future[None] | None = None
         """done when the devices have the layer's data"""
@@ -230,13 +225,9 @@ class Pipeline:
         self._measuring[future] = _Launched(key, trial, source)
 
     def _evaluate(self, source: KernelSource, binary: Binary) -> Measured:
-        """On a free device, in a race against the best by then, be it stored already or not."""
-        best_us = min(self._best_us() or math.inf, self._fastest_us)
-        best = None if best_us == math.inf else best_us
-        measured = self._evaluator.evaluate(source, binary, cache=self._study.measure.cache, best_us=best)
-        with self._comparing:
-            self._fastest_us = min(self._fastest_us, measured.timing.median_us)
-        return measured
+        """On a device that takes another kernel, in a race against the best by then."""
+        best_us = self._best_us() or math.inf
+        return self._evaluator.evaluate(source, binary, cache=self._study.measure.cache, best_us=best_us)
 
     def _end(self, future: Future[Measured], launched: _Launched) -> None:
         """Store what a device said of a candidate."""

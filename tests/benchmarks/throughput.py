@@ -13,6 +13,7 @@ import contextlib
 import io
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -40,20 +41,28 @@ STORING = ("known_hashes", "known", "begin_trial", "end_trial", "add_trial", "re
 
 
 class Watch:
-    """Seconds spent in some calls."""
+    """Seconds in which at least one of some calls was under way."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self._lock = threading.Lock()
+        self._under_way, self._since = 0, 0.0
+
+    def _add(self, calls: int) -> None:
+        with self._lock:
+            now = time.perf_counter()
+            self.seconds += now - self._since if self._under_way else 0.0
+            self._under_way, self._since = self._under_way + calls, now
 
     def over(self, call: Callable[P, R]) -> Callable[P, R]:
         """The same call, its time added up."""
 
         def timed(*args: P.args, **kwargs: P.kwargs) -> R:
-            started = time.perf_counter()
+            self._add(1)
             try:
                 return call(*args, **kwargs)
             finally:
-                self.seconds += time.perf_counter() - started
+                self._add(-1)
 
         return timed
 

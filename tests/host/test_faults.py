@@ -12,15 +12,19 @@ import tempfile
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from autotune.compilation.compile import Binary
 from autotune.compilation.toolchain import find_cxx
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.evaluation.evaluate import Deadlines, DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template
 from autotune.problem import Layer
@@ -169,6 +173,8 @@ from autotune.evaluation.evaluate import Deadlines, DeviceEvaluator
 from autotune.tuning.layer_record import LayerResult
 from autotune.problem import Conv2dProblem
 from autotune.family.render import render
+from autotune.family.render import render
+from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template
 evaluator = DeviceEvaluator(["host"], 1)
@@ -180,6 +186,38 @@ binary = evaluator.compile(source).result()
 print("evaluating", flush=True)
 evaluator.evaluate(source, binary, cache="hot", best_us=None)
 """
+
+
+def test_kernel_behind_a_faulty_one_is_run_afterwards(tmp_path: Path) -> None:
+    evaluator = DeviceEvaluator(["host"], 2, deadlines=Deadlines(evaluate_s=DEADLINE_S))
+    try:
+        evaluator.begin_layer(RAGGED)
+
+        def kernel(path: Path) -> tuple[KernelSource, Binary]:
+            space = SearchSpace(BoundTemplate(load_template(path), RAGGED, evaluator.info))
+            source = render(space.bound, space.config(0))
+            return source, evaluator.compile(source).result()
+
+        def outcome(kernel: tuple[KernelSource, Binary]) -> str:
+            try:
+                evaluator.evaluate(*kernel, cache="hot", best_us=None)
+            except Rejected as rejected:
+                return f"{Outcome(rejected.outcome).value}/{rejected.reason}"
+            return "correct/"
+
+        good, faulty = kernel(GOOD), ("trap", "store_before_filters", "mirrored_taps", "endless_loop")
+        for name in faulty:
+            (tmp_path / f"{name}.cu.j2").write_text(FAULTS[name].text)
+        wanted = {name: kernel(tmp_path / f"{name}.cu.j2") for name in faulty}
+        with ThreadPoolExecutor(evaluator.slots) as threads:
+            asked = [kernel for each in wanted.values() for kernel in (good, each, good, good)]
+            endings = list(threads.map(outcome, asked))
+        assert evaluator.slots == 2
+        for name, (before, fault, *behind) in zip(faulty, zip(*[iter(endings)] * 4, strict=True), strict=True):
+            assert fault in FAULTS[name].host
+            assert [before, *behind] == 3 * ["correct/"]
+    finally:
+        evaluator.close()
 
 
 def test_killed_run_takes_its_hanging_kernel_along(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
-"""A kernel of a few microseconds is timed over several passes, each on arrays of its own."""
+"""What a worker makes of requests: how it times a kernel, what it races against, what it leaves out."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,16 +15,25 @@ from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.device import Launch, Sample
 from autotune.devices.host import HostDevice, HostModule, HostOptions
 from autotune.devices.host_compile import compile_host
+from autotune.errors import Rejected
 from autotune.evaluation.session import Session
-from autotune.evaluation.worker import EvaluateRequest, FinalsRequest, FinalsTimings, LayerRequest, OpenRequest
+from autotune.evaluation.worker import (
+    EvaluateRequest,
+    FinalsRequest,
+    FinalsTimings,
+    LayerRequest,
+    OpenRequest,
+    Skipped,
+)
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
-from autotune.family.template import load_templates
+from autotune.family.template import KernelTemplate, load_template, load_templates
 from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import Measured
+from tests.planted import FAULTS
 
 pytestmark = pytest.mark.cxx
 
@@ -36,6 +48,8 @@ class Watched(HostDevice):
         super().__init__(cxx, HostOptions(cores=1, short_us=short_us))
         self.launches: list[Launch] = []
         self.measured: list[list[Launch]] = []
+        self.paced_us: float | None = None
+        """what every pass is said to take"""
 
     def load(self, binary: Binary) -> HostModule:
         """A module whose launches are noted."""
@@ -54,7 +68,7 @@ class Watched(HostDevice):
         self.launches.clear()
         sample = super().time(passes, cold=cold)
         self.measured.append(list(self.launches))
-        return sample
+        return replace(sample, us=self.paced_us or sample.us)
 
 
 def opened(cxx: str, *, short_us: float) -> tuple[Watched, Session]:
@@ -65,9 +79,10 @@ def opened(cxx: str, *, short_us: float) -> tuple[Watched, Session]:
     return device, session
 
 
-def kernel(cxx: str, device: HostDevice, family: str, **pinned: str) -> tuple[KernelSource, Binary]:
+def kernel(cxx: str, device: HostDevice, family: str | KernelTemplate, **pinned: str) -> tuple[KernelSource, Binary]:
     """A family's first config with these values, compiled."""
-    bound = BoundTemplate(load_templates()[family], PROBLEM, device.info, Admission())
+    template = load_templates()[family] if isinstance(family, str) else family
+    bound = BoundTemplate(template, PROBLEM, device.info, Admission())
     config = SearchSpace(bound, {name: (value,) for name, value in pinned.items()}).default
     assert config is not None
     source = render(bound, config)
@@ -107,6 +122,41 @@ def test_a_long_kernel_is_timed_alone_and_its_verification_counts(cxx: str) -> N
     assert all(len(launches) == 1 for launches in device.measured)
     first, integers = 1, 1
     assert len(answer.timing.samples_us) == len(device.measured) - first - integers
+    device.close()
+
+
+def test_a_kernel_races_against_the_fastest_that_the_worker_measured(cxx: str) -> None:
+    device, session = opened(cxx, short_us=0.0)
+    source, binary = kernel(cxx, device, "direct")
+
+    def too_slow(us: float, best_us: float | None, cache: str = "cold") -> bool:
+        device.paced_us = us
+        answer = session.answer(EvaluateRequest(source, binary, cache, best_us))
+        assert isinstance(answer, Measured)
+        return answer.too_slow
+
+    assert not too_slow(100.0, math.inf), "the first"
+    assert too_slow(1000.0, math.inf), "not sent with the first one's time, which was not known by then"
+    assert not too_slow(1000.0, None), "out of the race"
+    assert not too_slow(1000.0, math.inf, "hot"), "another race"
+    session.answer(LayerRequest(PROBLEM, compile_host(check_program(PROBLEM), TARGET, cxx=cxx)))
+    assert not too_slow(1000.0, math.inf), "another layer"
+    device.close()
+
+
+def test_a_kernel_behind_one_that_failed_is_not_run(cxx: str, tmp_path: Path) -> None:
+    device, session = opened(cxx, short_us=0.0)
+    wrong = tmp_path / "mirrored_taps.cu.j2"
+    wrong.write_text(FAULTS["mirrored_taps"].text)
+    bad, good = (EvaluateRequest(*kernel(cxx, device, it), "hot", None) for it in (load_template(wrong), "direct"))
+    assert isinstance(session.answer(replace(good, behind=True)), Measured)
+    with pytest.raises(Rejected):
+        session.answer(replace(bad, behind=True))
+    device.measured.clear()
+    assert [session.answer(replace(good, behind=True)) for _ in range(2)] == [Skipped(), Skipped()]
+    assert not device.measured
+    assert isinstance(session.answer(good), Measured), "once it was sent alone"
+    assert isinstance(session.answer(replace(good, behind=True)), Measured)
     device.close()
 
 

@@ -126,35 +126,6 @@ class Slow(Device):
         return super().evaluate(source, binary, cache=cache, best_us=best_us)
 
 
-class Ahead(Device):
-    """A null device that begins with its second kernel before the tuner hears of the first."""
-
-    def __init__(self) -> None:
-        super().__init__("")
-        self.best_us: list[float | None] = []
-        self._compiled = 0
-        self._second = threading.Event()
-
-    @property
-    def ahead(self) -> int:
-        """Two kernels at hand."""
-        return 3
-
-    def compile(self, source: KernelSource) -> Future[Binary]:
-        """Keep the tuner waiting with its third kernel."""
-        self._compiled += 1
-        if self._compiled == 3:
-            assert self._second.wait(10.0)
-        return super().compile(source)
-
-    def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """Note what the kernel races against."""
-        self.best_us.append(best_us)
-        if len(self.best_us) == 2:
-            self._second.set()
-        return super().evaluate(source, binary, cache=cache, best_us=best_us)
-
-
 class NotNull(Device):
     """A null device that passes for a real one."""
 
@@ -622,14 +593,6 @@ def test_no_config_by_chance_is_compiled_while_the_first_results_are_awaited(sto
     direct = load_template(Path(__file__).parents[2] / "templates" / "direct.cu.j2")
     tune(study, {"direct": direct}, device, store, stopping=lambda: device.before_the_first_answer is not None)
     assert device.before_the_first_answer == 8  # what a lone family's search begins with
-
-
-def test_a_kernel_races_against_one_that_is_not_stored_yet(
-    store: Store, families: Mapping[str, KernelTemplate]
-) -> None:
-    device = Ahead()
-    tune(small(trials=40), families, device, store)
-    assert device.best_us[:2] == [None, predicted_us(device.ran[0])]
 
 
 def test_two_devices_at_once_run_nothing_twice(tmp_path: Path, families: Mapping[str, KernelTemplate]) -> None:
