@@ -1,0 +1,90 @@
+"""What `stop_below` saves and loses: searches of recorded spaces, ended where their expected gain says so.
+
+    python tests/benchmarks/stopping.py tests/data/recorded-spaces/convolution{-RTX_3090,_milo-A6000}.json.gz \
+        tests/data/databases/report-layers.db
+
+One evaluation at a time. Prints, for each fraction, after how many evaluations the runs end (those that never do, after
+all), and by how much their best is then behind that of all evaluations.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+
+import numpy as np
+
+from autotune.replay.recorded_trials import read_recordings
+from autotune.replay.replay import Recorded
+from autotune.search import Search, single_threaded
+
+FRACTIONS = (0.05, 0.02, 0.01, 0.005)
+LEAST = 100  # configs; of fewer there is nothing to save
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One whole search: before each evaluation what it expected to gain, and the best time after it."""
+
+    gains: Sequence[float | None]
+    best_us: Sequence[float]
+
+    def ended(self, fraction: float) -> int:
+        """Evaluations until less than the fraction is expected."""
+        ends = (count for count, gain in enumerate(self.gains) if gain is not None and gain < fraction)
+        return next(ends, len(self.gains))
+
+    def lost(self, fraction: float) -> float:
+        """By what part the best is slower then than after all evaluations."""
+        return self.best_us[self.ended(fraction) - 1] / self.best_us[-1] - 1
+
+
+@single_threaded()
+def watched(recorded: Recorded, *, seed: int, evaluations: int) -> Watched:
+    """Search a recording as far as it goes."""
+    search = Search(recorded.spaces, sampler="default", seed=seed, budget=0, history=(), watch=True)
+    gains: list[float | None] = []
+    best_us = [float("inf")]
+    for number in range(evaluations):
+        gain, config = search.expected_gain, search.ask(number)
+        if config is None:
+            break
+        trial = recorded.trial(number, config)
+        search.tell(trial)
+        gains.append(gain)
+        best_us.append(min(best_us[-1], trial.median_us or float("inf")))
+    return Watched(gains, best_us[1:])
+
+
+def main() -> None:
+    """Print a line a fraction."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--evaluations", type=int, default=250)
+    parser.add_argument("files", nargs="+", type=Path)
+    arguments = parser.parse_args()
+    runs = []
+    for recorded in (recorded for file in arguments.files for recorded in read_recordings(file)):
+        if sum(len(space.rows) for space in recorded.spaces) < LEAST:
+            continue
+        of_file = [watched(recorded, seed=seed, evaluations=arguments.evaluations) for seed in range(arguments.seeds)]
+        runs += of_file
+        ends = "; ".join(
+            f"{fraction:.1%} {[(run.ended(fraction), round(run.lost(fraction), 3)) for run in of_file]}"
+            for fraction in FRACTIONS
+        )
+        print(f"{recorded.name}: {ends}", flush=True)
+    for fraction in FRACTIONS:
+        lost = [run.lost(fraction) for run in runs]
+        print(
+            f"below {fraction:.1%}: {median(run.ended(fraction) for run in runs):.0f} evaluations (median); "
+            f"lost {median(lost):.1%} (median), {np.quantile(lost, 0.9):.1%} (90th percentile); "
+            f"less than stated in {mean(part < fraction for part in lost):.0%} of {len(runs)} runs"
+        )
+
+
+if __name__ == "__main__":
+    main()
