@@ -283,12 +283,17 @@ def _names_in(node: nodes.Node) -> set[str]:
 class Bound:
     """An expression with some names folded away; call it with the rest."""
 
-    __slots__ = ("_closure", "_column_closure", "_expression")
-
     def __init__(self, expression: Expression, tree: Tree) -> None:
         self._expression = expression
-        self._closure = _closure(tree)
-        self._column_closure = _column_closure(tree)
+        self._tree = tree
+
+    @functools.cached_property
+    def _closure(self) -> _Closure:
+        return _closure(self._tree)
+
+    @functools.cached_property
+    def _column_closure(self) -> _ColumnClosure:
+        return _column_closure(self._tree)
 
     @property
     def expression(self) -> Expression:
@@ -338,6 +343,21 @@ class Bound:
             raise self._expression.error(f"raises {type(error).__name__}: {error}") from None
 
 
+@functools.lru_cache(maxsize=4096)
+def _parse(text: str) -> tuple[nodes.Expr, frozenset[str]]:
+    """The tree of an expression, to be read only, and its names. Kept, since every layer asks for its families' limits.
+
+    Raises TemplateSyntaxError or _Unsupported.
+    """
+    parser = Parser(Environment(autoescape=False), text, state="variable")  # noqa: S701 - no HTML here
+    node = parser.parse_expression()
+    if not parser.stream.eos:
+        raise _Unsupported(f"has something left over at {parser.stream.current.value!r}")
+    names = frozenset(_names_in(node))
+    _fold(node, {})
+    return node, names
+
+
 class Expression:
     """One parsed expression. `where` is the path and dotted key that error messages name."""
 
@@ -347,12 +367,7 @@ class Expression:
         self.text = text
         self.where = where
         try:
-            parser = Parser(Environment(autoescape=False), text, state="variable")  # noqa: S701 - no HTML here
-            self._node = parser.parse_expression()
-            if not parser.stream.eos:
-                raise self.error(f"has something left over at {parser.stream.current.value!r}")
-            self.names = frozenset(_names_in(self._node))
-            _fold(self._node, {})
+            self._node, self.names = _parse(text)
         except TemplateSyntaxError as error:
             raise self.error(f"does not parse: {error.message}") from None
         except _Unsupported as error:
