@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from typing import TypedDict
 
 import pytest
@@ -119,9 +120,15 @@ def plans(kernels: tuple[Chosen, ...], cxx: str, tmp_path_factory: pytest.TempPa
     return [json.loads(line) for line in shown.splitlines()]
 
 
+@cache
+def bound_to(name: str, problem: Conv2dProblem, device: DeviceInfo) -> BoundTemplate:
+    """A family bound to what is asked of several times."""
+    return BoundTemplate(family(name), problem, device)
+
+
 def admitted(kernel: Chosen, n: int, device: DeviceInfo) -> bool:
     """Whether the tuner would take a kernel for n images on a device."""
-    bound = BoundTemplate(family(kernel.source.config.template), kernel.problem.with_n(n), device)
+    bound = bound_to(kernel.source.config.template, kernel.problem.with_n(n), device)
     try:
         bound.check(kernel.source.config)
     except Rejected:
@@ -131,7 +138,7 @@ def admitted(kernel: Chosen, n: int, device: DeviceInfo) -> bool:
 
 def launched(kernel: Chosen, n: int, device: DeviceInfo) -> tuple[list[int], list[list[object]]]:
     """What the tuner would launch: bytes of packed filters and workspace, rounds; the launches of a round."""
-    bound = BoundTemplate(family(kernel.source.config.template), kernel.problem.with_n(n), device)
+    bound = bound_to(kernel.source.config.template, kernel.problem.with_n(n), device)
     template = bound.template
     names: dict[str, Value] = dict(kernel.source.config.values())
     for name, derived in bound.derived:

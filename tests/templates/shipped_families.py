@@ -34,13 +34,15 @@ def family(name: str) -> KernelTemplate:
     return load_template(FILES[name])
 
 
-def supported(name: str, device: DeviceInfo = H200) -> dict[str, Conv2dProblem]:
+@cache
+def supported(name: str, device: DeviceInfo = H200) -> Mapping[str, Conv2dProblem]:
     """The awkward problems that a family supports on a device."""
     return {
         label: problem for label, problem in AWKWARD.items() if BoundTemplate(family(name), problem, device).supported
     }
 
 
+@cache
 def default_of(name: str, problem: Conv2dProblem, device: DeviceInfo = H200) -> Config | None:
     """What a space's `default` would be, without enumerating the space; None when it is empty."""
     space = SearchSpace(BoundTemplate(family(name), problem, device), most_rows=0, sampled_rows=1)
