@@ -56,14 +56,14 @@ def served(name: str, order: tuple[str, ...], *, configs: int) -> tuple[SearchSp
     raise AssertionError(f"{name} has no config for any awkward problem")
 
 
-def nvcc(source: Path, archs: tuple[int, ...], *options: str) -> None:
-    """Compile as a user would; every warning fails.
+def nvcc(source: Path, archs: tuple[int, ...]) -> None:
+    """Compile as an exported folder is built; every warning fails.
 
     Front ends differ only where a text asks for its architecture. Of one that does not, the oldest architecture's PTX
     is assembled for all, and front ends run for the newest and for sm_90 besides.
     """
     text = source.read_text()
-    command = [str(find_nvcc()), "-std=c++17", "-Werror", "all-warnings", *options]
+    command = [str(find_nvcc()), "-std=c++17", "-Werror", "all-warnings", "-fatbin"]
     own = archs if "__CUDA_ARCH__" in text else (archs[0], 90, archs[-1])
     for arch in archs:
         front = architecture(arch if arch in own else archs[0], text)
@@ -85,22 +85,22 @@ def exported(folder: Path, space: SearchSpace, row: int) -> Path:
 @pytest.mark.parametrize("name", FILES)
 def test_exported_default_compiles_everywhere(name: str, tmp_path: Path) -> None:
     space, archs = served(name, ("stride", *AWKWARD), configs=1)
-    nvcc(exported(tmp_path, space, 0), archs, "-c")
+    nvcc(exported(tmp_path, space, 0), archs)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_exported_sample_compiles_on_the_oldest_and_the_newest(name: str, tmp_path: Path) -> None:
     space, archs = served(name, PREFERRED, configs=8)
-    nvcc(exported(tmp_path, space, len(space.rows) - 1), (archs[0], archs[-1]), "-fatbin")
+    nvcc(exported(tmp_path, space, len(space.rows) - 1), (archs[0], archs[-1]))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_verification_program_compiles_everywhere(dtype: str, tmp_path: Path) -> None:
     problem = Conv2dProblem(2, 4, 9, 8, 6, 3, 2, groups=2, pad_h=1, dtype=dtype, epilogue="bias_relu")
     (tmp_path / "check.cu").write_text(check_program(problem).text)
-    nvcc(tmp_path / "check.cu", ARCHS if dtype == "f32" else ARCHS[::3], "-fatbin")
+    nvcc(tmp_path / "check.cu", ARCHS if dtype == "f32" else ARCHS[::3])
 
 
 def test_calibration_program_compiles_everywhere(tmp_path: Path) -> None:
     (tmp_path / "calibrate.cu").write_text(calibration_program().text)
-    nvcc(tmp_path / "calibrate.cu", ARCHS, "-fatbin")
+    nvcc(tmp_path / "calibrate.cu", ARCHS)
