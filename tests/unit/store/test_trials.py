@@ -83,7 +83,7 @@ finished = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trial=finished)
 def test_any_finished_trial_survives_the_round_trip(store: Store, trial: Trial) -> None:
     scope = open_scope(store, fresh=True)
