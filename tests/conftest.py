@@ -8,15 +8,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
-from hypothesis import settings
 
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.errors import ToolchainError
 from autotune.search import single_threaded
 from tests.nursery import Nursery
-
-settings.register_profile("tests", deadline=None)  # how long an example takes says how busy the machine is
-settings.load_profile("tests")
 
 
 def _no_gpu() -> str:

@@ -6,12 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from autotune.cli import main
 from autotune.store import compact
 from tests.nursery import Nursery
 
 from .tiny import STUDY, Command, Finished, changed, write_family
+
+settings.register_profile("tests", deadline=None)  # how long an example takes says how busy the machine is
+settings.load_profile("tests")
 
 
 @pytest.fixture
