@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from pathlib import Path
 from autotune.compilation.compile import Target, architecture, first_errors, killed
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, compile_driver, compile_host, compile_runtime
 from autotune.errors import AutotuneError
-from autotune.export.folder import record_files
+from autotune.export.folder import add_files
 from autotune.export.library import NVCC_FLAGS, Chosen, Exported, gencode
 
 LIBRARY = "libconv2d.so"
@@ -57,19 +58,21 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> 
 def write_images(exported: Exported, *, nvcc: Path, cubin: bool, ptx: bool) -> None:
     """Compile the kernels into the exported folder, as `KERNEL.sm_90.cubin`, `KERNEL.compute_90.ptx` or both.
 
-    Raises BuildError with the first errors.
+    Raises BuildError with the first errors, StoreError when a file of that name is no export's.
     """
     wanted = [("cubin", "sm")] * cubin + [("ptx", "compute")] * ptx
-    names = []
-    for kernel in exported.served:
-        for arch in exported.archs:
-            for kind, prefix in wanted:
-                name = f"{kernel.stem}.{prefix}_{arch}.{kind}"
-                number = architecture(arch, kernel.source.program.text)
-                options = [*NVCC_FLAGS, f"-arch={prefix}_{number}", f"-{kind}", "-o", name, _source(kernel)]
-                _run([str(nvcc), *options], exported.folder)
-                names.append(name)
-    record_files(exported.folder, names)
+    images = {}
+    with tempfile.TemporaryDirectory(prefix="autotune-export-") as folder:
+        for kernel in exported.served:
+            for arch in exported.archs:
+                for kind, prefix in wanted:
+                    name = f"{kernel.stem}.{prefix}_{arch}.{kind}"
+                    number = architecture(arch, kernel.source.program.text)
+                    into = Path(folder) / name
+                    options = [*NVCC_FLAGS, f"-arch={prefix}_{number}", f"-{kind}", "-o", str(into), _source(kernel)]
+                    _run([str(nvcc), *options], exported.folder)
+                    images[name] = into.read_bytes()
+    add_files(exported.folder, images)
 
 
 def build_for_host(exported: Exported, into: Path, *, cxx: Path) -> Built:

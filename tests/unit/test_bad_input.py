@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from autotune.errors import StoreError
+from autotune.export.folder import write_folder
 from autotune.store import Store
+from tests.exports import contents
 
 from .rights import read_only
 from .tiny import SMALL, STUDY, Command, changed, write_family
@@ -464,7 +468,24 @@ def test_a_disk_that_is_full_names_the_file(folder: Path, autotune: Command, fil
     assert autotune(*words).code == 0, "what was written half is an export's"
 
 
-@pytest.mark.parametrize("name", ["README.md", "small.one.null.cu", "python", "provenance.json"])
+def test_an_export_stays_one_when_another_finds_the_disk_full(tmp_path: Path) -> None:
+    def export(*layers: str) -> None:
+        texts = {f"{layer}.cu": f"// {layer}\n" for layer in layers}
+        write_folder(tmp_path, texts, {"autotune": "0.1.0", "kernels": list(layers)})
+
+    export("one")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, limit[1]))
+    try:
+        with pytest.raises(StoreError, match=r"provenance.json: cannot be written: File too large"):
+            export("one", "two", "three")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    export("one", "two")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.cu", "provenance.json", "two.cu"]
+
+
+@pytest.mark.parametrize("name", ["README.md", "small.one.null.cu", "python", "provenance.json", "proof.txt"])
 def test_a_folder_with_files_that_are_no_exports(name: str, folder: Path, autotune: Command, filled: Path) -> None:
     (folder / "mine").mkdir()
     (folder / "mine" / "notes.txt").write_text("in nobody's way")
@@ -476,6 +497,31 @@ def test_a_folder_with_files_that_are_no_exports(name: str, folder: Path, autotu
     assert complaint == f"mine/{name}: is no file of an export and would be lost; give another --out"
     assert (folder / "mine" / name).read_text() == "{}"
     assert len([path for path in (folder / "mine").rglob("*") if path.is_file()]) == 2
+
+
+def renamed(database: Path, study: str) -> None:
+    """Give the database's study another name."""
+    with sqlite3.connect(database) as raw:
+        raw.execute("UPDATE studies SET name = ?", (study,))
+    raw.close()
+
+
+def test_a_file_beside_an_earlier_export_that_is_no_exports(folder: Path, autotune: Command, filled: Path) -> None:
+    assert autotune("export", "one", "--out", "out", "--no-proof").code == 0
+    (folder / "out" / "other.one.null.cu").write_text("// mine")
+    before = contents(folder / "out")
+    renamed(filled, "other")
+    complaint = autotune("export", "one", "--out", "out", "--no-proof").complaint
+    assert complaint == "out/other.one.null.cu: is no file of an export and would be lost; give another --out"
+    assert contents(folder / "out") == before
+
+
+def test_a_study_whose_name_leads_out_of_the_folder(folder: Path, autotune: Command, filled: Path) -> None:
+    renamed(filled, "../elsewhere/small")
+    complaint = autotune("export", "one", "--out", "out", "--no-proof").complaint
+    assert complaint.startswith("../elsewhere/small.one.null.cu: lies outside out; ")
+    assert not (folder / "out").exists()
+    assert not (folder / "elsewhere").exists()
 
 
 def test_the_small_study_is_what_these_tests_break(folder: Path, tune: Command) -> None:
