@@ -17,6 +17,9 @@ from autotune.family.space import BoundTemplate, device_names
 from autotune.family.template import StageTemplate
 from autotune.trial import Value
 
+MOST = 16
+"""Stages of a plan, kernels and constants of a program, arguments of a stage: what `kernel.h` has room for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -93,8 +96,8 @@ def arch_refusal(bound: BoundTemplate, source: KernelSource, arch: int) -> str:
 def plan_of(bound: BoundTemplate, source: KernelSource) -> Plan:
     """The launches of a recorded kernel for any n and device.
 
-    Raises TemplateError where something depends on n that must not (packed filters, or which constants there are), and
-    where filters are prepared with a workspace.
+    Raises TemplateError where something depends on n that must not (packed filters, or which constants there are),
+    where filters are prepared with a workspace, and where there is more of something than MOST.
     """
     return _Planner(bound, source).plan()
 
@@ -129,6 +132,14 @@ class _Planner:
             raise TemplateError(
                 f"{template.path}: prepare takes the workspace, which an exported library has in a pass only"
             )
+        for what, count in (
+            *(("stages", len(stages)) for stages in (template.stages, template.prepare)),
+            *(("arguments of a stage", len(stage.args)) for stage in (*template.stages, *template.prepare)),
+            ("kernels", len(self._source.program.entries)),
+            ("constants", len(self._source.constants)),
+        ):
+            if count > MOST:
+                raise TemplateError(f"{template.path}: has {count} {what}; an exported library has room for {MOST}")
         for constant in template.constants:
             if self._follows_from(self._fold(constant.when)):
                 raise constant.when.error("depends on n or the device, but the kernel's text has the constant or not")

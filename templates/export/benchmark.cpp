@@ -35,7 +35,13 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
     expect(driver().cuDeviceGetAttribute(&l2_bytes, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device), "cuDeviceGetAttribute");
     const Array flush(2 * static_cast<size_t>(std::max(l2_bytes, 32 << 20)));
     conv2d_handle *handle = nullptr;
-    expect(conv2d_prepare(&problem, w.pointer(), bias.pointer(), nullptr, &handle), "conv2d_prepare");
+    const conv2d_status status = conv2d_prepare(&problem, w.pointer(), bias.pointer(), nullptr, &handle);
+    if (status == CONV2D_WRONG_DEVICE || status == CONV2D_UNSUPPORTED) {
+        std::printf("%s at n = %d: not timed: %s (%s)\n", kernel.name, problem.n, conv2d_status_text(status),
+                    conv2d_last_error());
+        return;
+    }
+    expect(status, "conv2d_prepare");
     uint64_t workspace_bytes = 0;
     expect(conv2d_handle_workspace_size(handle, problem.n, &workspace_bytes), "conv2d_handle_workspace_size");
     const Array workspace(workspace_bytes);

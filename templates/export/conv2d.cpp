@@ -267,8 +267,8 @@ conv2d_status conv2d_forward(const conv2d_problem *problem, const void *x, const
         const Plan plan(kernel, problem->n, device);
         check_workspace(plan, workspace, workspace_bytes);
         Kept &own = keep(kernel, context, device);
-        Tensors tensors = {address_of(x), address_of(w),        problem->epilogue == CONV2D_NONE ? 0 : address_of(bias),
-                           address_of(y), own.packed_w.address(), address_of(workspace)};
+        const CUdeviceptr given_bias = problem->epilogue == CONV2D_NONE ? 0 : address_of(bias);
+        Tensors tensors = {address_of(x), address_of(w), given_bias, address_of(y), 0, address_of(workspace)};
         if (plan.prepare_count == 0 && kernel.constant_count == 0) {
             own.loaded.forward(plan, problem->n, tensors, stream);
             return;

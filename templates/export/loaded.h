@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -146,9 +147,12 @@ private:
         const CUfunction function = functions_[launch.entry];
         const int smem_bytes = static_cast<int>(launch.smem_bytes.value());
         if (smem_bytes > admitted_[launch.entry]) {  // above 48 KB a function must be allowed to have it
-            check(driver().cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes),
-                  "cuFuncSetAttribute");
-            admitted_[launch.entry] = smem_bytes;
+            const std::lock_guard<std::mutex> lock(admitting_);
+            if (smem_bytes > admitted_[launch.entry]) {  // and what another thread was allowed must not shrink
+                check(driver().cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes),
+                      "cuFuncSetAttribute");
+                admitted_[launch.entry] = smem_bytes;
+            }
         }
         const auto size = [](Int extent) { return static_cast<unsigned>(extent.value()); };
         check(driver().cuLaunchKernel(function, size(launch.grid.x), size(launch.grid.y), size(launch.grid.z),
@@ -159,6 +163,7 @@ private:
 
     CUmodule module_ = nullptr;
     CUfunction functions_[MOST_STAGES] = {};
+    mutable std::mutex admitting_;
     mutable std::atomic<int> admitted_[MOST_STAGES] = {};  // bytes of dynamic shared memory
 };
 

@@ -22,6 +22,8 @@ from tests.templates.shipped_families import family
 
 pytestmark = pytest.mark.cxx
 
+WRONG_DEVICE = "the kernel for this problem does not run on this device"
+
 
 def test_library_is_right_and_refuses_wrong_calls(built: Built) -> None:
     passed, words = self_test(built)
@@ -33,19 +35,48 @@ def test_library_is_right_and_refuses_wrong_calls(built: Built) -> None:
     assert lines[-2:] == ["refusals: right", "self-test passed"]
 
 
+def test_device_that_no_kernel_is_for_fails_the_self_test(built: Built) -> None:
+    older = dataclasses.replace(built, environment={**built.environment, "AUTOTUNE_HOST_ARCH": "70"})
+    passed, said = self_test(older)
+    assert not passed
+    assert said.splitlines()[-1] == "no kernel of this library is for this device"
+    assert f"tested.constant: not tested: {WRONG_DEVICE} (tested.constant: direct is for device.arch >= 75)" in said
+
+
 @pytest.mark.parametrize(
-    ("variable", "value", "words"),
+    ("variable", "value", "kernel", "why"),
     [
-        ("AUTOTUNE_HOST_ARCH", "70", "tested.constant: direct is for device.arch >= 75"),
-        ("AUTOTUNE_HOST_SMEM_BYTES", "16", "min_blocks blocks fit shared memory"),
+        ("AUTOTUNE_HOST_ARCH", "75", "tested.packed", "mma_strip is for device.arch >= 80"),
+        ("AUTOTUNE_HOST_SMEM_BYTES", "16", "tested.packed", "min_blocks blocks fit shared memory"),
     ],
 )
-def test_wrong_device_is_refused(variable: str, value: str, words: str, built: Built) -> None:
+def test_kernel_that_is_not_for_a_device_is_left_out_there(
+    variable: str, value: str, kernel: str, why: str, built: Built
+) -> None:
     other = dataclasses.replace(built, environment={**built.environment, variable: value})
     passed, said = self_test(other)
-    assert not passed
-    assert "the kernel for this problem does not run on this device" in said
-    assert words in said
+    assert passed, said
+    assert f"{kernel}: not tested: {WRONG_DEVICE} ({kernel}: {why})" in said.splitlines()
+    assert "tested.constant: right at n = 3 and 1" in said
+
+
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_library_has_no_leak_and_no_race(
+    sanitizer: str, built: Built, exported: Exported, cxx: str, tmp_path: Path
+) -> None:
+    for path in built.folder.iterdir():
+        if path.suffix in (".fatbin", ".so", ".1"):
+            (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "libconv2d.so").unlink()
+    flags = [cxx, "-std=c++17", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
+    (tmp_path / "empty.cpp").write_text("int main() {}")
+    if subprocess.run([*flags, "empty.cpp"], cwd=tmp_path, capture_output=True, check=False).returncode:
+        pytest.skip(f"the compiler has no -fsanitize={sanitizer}")
+    sources = [str(exported.folder / name) for name in ("selftest.cpp", "conv2d.cpp", "kernels.cpp")]
+    subprocess.run([*flags, *sources, "-o", "selftest", "-Wa,-I,.", "-ldl", "-lpthread"], cwd=tmp_path, check=True)
+    environment = {**built.environment, "LD_LIBRARY_PATH": str(tmp_path), "AUTOTUNE_HOST_DEVICES": "2"}
+    passed, said = self_test(Built(tmp_path, environment))
+    assert passed, said
 
 
 def test_handles_of_two_devices(built: Built) -> None:
@@ -195,6 +226,15 @@ def test_filters_that_are_prepared_with_a_workspace_are_refused(tmp_path: Path) 
     odd = chosen(load_template(tmp_path / "odd.cu.j2"), PACKED.problem, config, "odd")
     with pytest.raises(TemplateError, match="prepare takes the workspace"):
         export_library([odd], tmp_path / "out", ())
+
+
+def test_family_of_more_stages_than_a_library_has_room_for_is_refused(tmp_path: Path) -> None:
+    _, begin, rest = CONSTANT.header.partition("[[stage]]\n")
+    stage = begin + rest.partition("\n\n")[0] + "\n\n"
+    header = CONSTANT.header.replace("[[stage]]\n", 16 * stage + "[[stage]]\n")
+    source = dataclasses.replace(CONSTANT.source, stages=17 * CONSTANT.source.stages)
+    with pytest.raises(TemplateError, match="has 17 stages; an exported library has room for 16"):
+        export_library([dataclasses.replace(CONSTANT, header=header, source=source)], tmp_path, ())
 
 
 def test_wrong_kernel_fails_the_proof(tmp_path: Path) -> None:

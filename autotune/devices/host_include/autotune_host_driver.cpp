@@ -29,9 +29,12 @@ constexpr unsigned SMEM_WITHOUT_OPT_IN = 48 << 10, SMEM_BYTES = 232448, MOST_THR
 constexpr unsigned GRID_LIMITS[3] = {2147483647, 65535, 65535}, BLOCK_LIMITS[3] = {1024, 1024, 64};
 constexpr uint64_t LAUNCH_LIMIT_NS = 60ull * 1000 * 1000 * 1000;
 
+struct Function;
+
 struct Module {
     void* library;
     void* context;
+    Function* functions;  // the latest that was asked for
     int fd;
     void* (*smem)();
     uint64_t tls_module, tls_bytes;
@@ -39,6 +42,7 @@ struct Module {
 
 struct Function {
     Module* module;
+    Function* before;  // the one of this module that was asked for before it
     void (*call)(void* const*);
     unsigned smem_bytes;  // of dynamic shared memory that it may have
 };
@@ -174,6 +178,10 @@ int cuModuleLoadData(void** module, const void* image) {
 
 int cuModuleUnload(void* module) {
     Module* const own = static_cast<Module*>(module);
+    while (Function* const last = own->functions) {
+        own->functions = last->before;
+        free(last);
+    }
     dlclose(own->library);
     close(own->fd);  // not earlier: the loader knows a library by its path, and the number would be used again
     free(own);
@@ -184,11 +192,12 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
     Module* const own = static_cast<Module*>(module);
     void* const call = symbol(own, "autotune_call_", name);
     if (!call) return NOT_FOUND;
-    Function* const made = static_cast<Function*>(calloc(1, sizeof(Function)));  // as small as to be kept to the end
+    Function* const made = static_cast<Function*>(calloc(1, sizeof(Function)));
     made->module = own;
+    made->before = own->functions;
     made->call = reinterpret_cast<void (*)(void* const*)>(call);
     made->smem_bytes = SMEM_WITHOUT_OPT_IN;
-    *function = made;
+    *function = own->functions = made;
     return SUCCESS;
 }
 
