@@ -90,7 +90,9 @@ def build_for_host(exported: Exported, into: Path, *, cxx: Path) -> Built:
     (into / RUNTIME_NAME).write_bytes(compile_runtime(str(cxx)))
     (into / DRIVER_NAME).write_bytes(compile_driver(str(cxx)))
     _link(exported.folder, into, cxx)
-    return Built(into, {**clean(), "LD_LIBRARY_PATH": str(into)})
+    environment = clean()
+    libraries = [str(into), environment.get("LD_LIBRARY_PATH", "")]  # where a compiler may have its C++ library
+    return Built(into, {**environment, "LD_LIBRARY_PATH": ":".join(filter(None, libraries))})
 
 
 def _source(kernel: Chosen) -> str:
@@ -127,7 +129,8 @@ def self_test(built: Built, limit_s: float = SELF_TEST_S) -> tuple[bool, str]:
 def _link(exported: Path, into: Path, cxx: Path) -> None:
     """The library and its self-test."""
     exported = exported.resolve()
-    own = ("-fPIC", "-shared", "-fvisibility=hidden", f"-Wa,-I,{into}")
+    script = ("-Xlinker", f"--version-script={exported / 'conv2d.map'}")  # -Wl, takes no comma in a path
+    own = ("-fPIC", "-shared", "-fvisibility=hidden", *script, f"-Wa,-I,{into}")
     sources = [str(exported / name) for name in ("conv2d.cpp", "kernels.cpp")]
     _run([str(cxx), *_CXX, *own, "-o", str(into / LIBRARY), *sources, "-ldl"], into)
     libraries = (f"-L{into}", "-lconv2d", f"-Wl,-rpath,{into}", "-ldl", "-lpthread")

@@ -38,8 +38,8 @@ from autotune.store import BestRow
 from autotune.trial import ACCURACY_CLASSES
 
 COPIED = (
-    *("CMakeLists.txt", "autotune_conv2d.h", "conv2d.cpp", "loaded.h", "kernel.h", "expression.h", "driver.h"),
-    *("selftest.cpp", "benchmark.cpp", "device.h"),
+    *("CMakeLists.txt", "autotune_conv2d.h", "conv2d.cpp", "conv2d.map", "loaded.h", "kernel.h", "expression.h"),
+    *("driver.h", "selftest.cpp", "benchmark.cpp", "device.h"),
 )
 """Files that are the same in every export."""
 RENDERED = ("kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")

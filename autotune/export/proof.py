@@ -70,7 +70,7 @@ def prove(
     Yields what was seen, line by line. `known_noise` is the noise floor of a kernel's device and policy, a fraction.
 
     Raises NotProven, after it was written to the folder, when the library does not build, is wrong or too slow;
-    ToolchainError without a compiler.
+    ToolchainError without a compiler, or where nothing can be built or run in the folder for temporary files.
     """
     lines: list[str] = []
     try:
@@ -84,6 +84,11 @@ def prove(
         message = " ".join(str(error).split())
         write_proof(exported.folder, ["FAILED: do not use this library", message, *lines])
         raise NotProven(f"{exported.folder}: failed its proof, see {PROOF}: {message}") from None
+    except OSError as error:  # a folder for temporary files that is full, or that no program may be run in
+        raise ToolchainError(
+            f"{error.filename or tempfile.gettempdir()}: {error.strerror}; "
+            "set TMPDIR to a folder that has room and that programs may be run in"
+        ) from None
     write_proof(exported.folder, ["NOT TIMED" if isinstance(evaluator, str) else "PROVEN", *lines])
 
 

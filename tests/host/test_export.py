@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import StoreError, TemplateError
+from autotune.errors import StoreError, TemplateError, ToolchainError
 from autotune.export import Exported, export_library
 from autotune.export.build import Built, build_for_host, clean, self_test
 from autotune.export.proof import NotProven, beside, prove
@@ -19,6 +19,7 @@ from autotune.problem import Conv2dProblem
 from autotune.trial import Timing
 from tests.exports import CHUNKED, CONSTANT, H200, KERNELS, PACKED, TIMING, chosen, contents, kernel
 from tests.templates.shipped_families import family
+from tests.unit.rights import read_only
 
 pytestmark = pytest.mark.cxx
 
@@ -246,6 +247,16 @@ def test_wrong_kernel_fails_the_proof(tmp_path: Path) -> None:
     with pytest.raises(NotProven, match=r"failed its proof, see proof.txt: the self-test failed on the CPU: .*WRONG"):
         list(prove(exported, "no GPU in this test"))
     assert (tmp_path / "proof.txt").read_text().startswith("FAILED: do not use this library\n")
+
+
+def test_proof_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported = export_library([CONSTANT], tmp_path / "exported", ())
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    words = "Permission denied; set TMPDIR to a folder that has room and that programs may be run in"
+    with read_only(tmp_path / "temporary"), pytest.raises(ToolchainError, match=words):
+        list(prove(exported, "no GPU in this test"))
+    assert not (exported.folder / "proof.txt").exists(), "it says nothing of the library"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -31,6 +32,8 @@ file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/own.cpp" "int own;")
 add_library(own "${CMAKE_CURRENT_BINARY_DIR}/own.cpp")
 add_executable(program program.cpp)
 target_link_libraries(program PRIVATE conv2d)
+install(TARGETS program conv2d EXPORT program DESTINATION lib)
+install(EXPORT program DESTINATION lib/cmake)
 """
 PROGRAM = """
 #include <autotune_conv2d.h>
@@ -81,12 +84,50 @@ def test_cmake_builds_it_for_several_architectures(tmp_path: Path) -> None:
     built = cmake(tmp_path, "--build", "build")
     assert built.returncode == 0, built.stdout + built.stderr
     assert "warning" not in (built.stdout + built.stderr).lower()
-    for name in ("libconv2d.so", "selftest", "benchmark"):
+    for name in ("selftest", "benchmark"):
         assert (tmp_path / "build" / name).is_file()
+    symbols = ["nm", "--dynamic", "--defined-only", "--format=posix", "build/libconv2d.so"]
+    listed = subprocess.run(symbols, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    functions = re.findall(r"^CONV2D_API [^(]*?\*?(conv2d_\w+)\(", (tmp_path / "autotune_conv2d.h").read_text(), re.M)
+    assert sorted(line.split()[0] for line in listed.splitlines()) == sorted(functions), "its interface, nothing else"
     refused = cmake(tmp_path, "-B", "older", f"-DCONV2D_NVCC={find_nvcc()}", "-DCONV2D_ARCHS=75")
     assert refused.returncode != 0
     words = " ".join(refused.stderr.split())
     assert "tested.direct_strip needs a compute capability of at least 80 in CONV2D_ARCHS" in words
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+@pytest.mark.parametrize("archs", ["sm_90", "90a", "80 90", "80,90", "native"])
+def test_cmake_says_which_architecture_is_none(archs: str, tmp_path: Path) -> None:
+    export_library(kernels()[:1], tmp_path, ())
+    refused = cmake(tmp_path, "-B", "build", f"-DCONV2D_NVCC={find_nvcc()}", f"-DCONV2D_ARCHS={archs}")
+    words = f"CONV2D_ARCHS: '{archs}' is no compute capability times ten; give such as 90 or 80;90"
+    assert words in " ".join(refused.stderr.split())
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+def test_another_export_into_the_folder_is_built_for_its_own_architectures(tmp_path: Path) -> None:
+    for archs in ((90,), (80,)):
+        export_library(kernels()[:1], tmp_path, archs)
+        configured = cmake(tmp_path, "-B", "build", f"-DCONV2D_NVCC={find_nvcc()}", "-DCMAKE_CUDA_ARCHITECTURES=75")
+        words = f"CMAKE_CUDA_ARCHITECTURES is not used: the kernels are for {archs[0]}; give CONV2D_ARCHS"
+        assert words in " ".join(configured.stderr.split())
+    built = cmake(tmp_path, "--build", "build", "--verbose", "--target", "conv2d")
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert "code=sm_80 " in built.stdout
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+def test_cmake_takes_the_nvcc_that_cudacxx_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export_library(kernels()[:1], tmp_path, ())
+    own = tmp_path / "own" / "nvcc"
+    own.parent.mkdir()
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    monkeypatch.setenv("CUDACXX", str(own))
+    configured = cmake(tmp_path, "-B", "build")
+    assert configured.returncode == 0, configured.stderr
+    assert f"CONV2D_NVCC:FILEPATH={own}\n" in (tmp_path / "build" / "CMakeCache.txt").read_text()
 
 
 def test_commands_of_its_readme_build_programs_that_run_from_anywhere(tmp_path: Path) -> None:
@@ -114,3 +155,6 @@ def test_another_cmake_project_has_it_and_nothing_else_of_it(tmp_path: Path) -> 
     assert built.returncode == 0, built.stdout + built.stderr
     assert subprocess.run([str(tmp_path / "build" / "program")], check=False).returncode == 0
     assert (tmp_path / "build" / "libown.a").is_file(), "the project's own libraries are what they were"
+    installed = cmake(tmp_path, "--install", "build", "--prefix", str(tmp_path / "installed"))
+    assert installed.returncode == 0, installed.stderr
+    assert (tmp_path / "installed" / "lib" / "libconv2d.so").is_file()
