@@ -194,8 +194,8 @@ def _show_all(built: Built, out: Path | None) -> None:
     click.echo("The rule:")
     for line in built.dispatcher.words():
         click.echo(f"  {line}")
-    click.echo("  Kernels stand in the order of their pace on such layers. Of those that may serve a layer the one is")
-    click.echo("  taken whose pace times room, what of the device idles included, is least; see docs/dispatch.md.")
+    click.echo("  The time to expect of a kernel follows from what it took on the layers that were measured, the more")
+    click.echo("  alike the more, and from what of the device it leaves idle; see docs/dispatch.md.")
     _show(built, "kernels", None)
     for one in built.flat:
         click.echo(

@@ -28,7 +28,7 @@ from autotune.dispatch.plan import (
     regrets,
     single_best,
     times_of,
-    without_unsure_ends,
+    without_unsure,
 )
 from autotune.dispatch.portfolio import Matrix, served
 from autotune.dispatch.rule_line import RuleLine, Tried
@@ -114,10 +114,10 @@ def build(
     matrix, measured = build_matrix(run, key, layers, properties, held=held, explored=beside)
     floor = run.store.noise_floor(run.evaluator.info, policy(study))
     noise = max(LEAST_NOISE, floor.noise_fraction if floor else 0.0)
-    making = Making(template.properties, kernels, noise)
+    making = Making(template.properties, kernels)
     without = left_out(matrix, rows, making)
     whole = make(matrix, rows, replace(making, wanted=tuple(matrix.techniques.values())))
-    plan = without_unsure_ends(matrix, rows, whole, without)
+    plan = without_unsure(matrix, rows, whole, without)
     record = TemplateRecord(FAMILY, template.hash, template.header)
     scope = run.store.set_scope(
         key, [layers[row] for row in rows], run.evaluator.info, run.evaluator.environment, policy(study), record

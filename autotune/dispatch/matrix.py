@@ -5,7 +5,6 @@ What the database has is taken; what it lacks is measured as trials of the layer
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ import numpy as np
 
 from autotune.dispatch.portfolio import Floats, Matrix
 from autotune.dispatcher.dispatcher import Property
+from autotune.dispatcher.likeness import SAME, likeness
 from autotune.errors import Rejected, StoreError, StudyError
 from autotune.evaluation.evaluate import Evaluator
 from autotune.family.space import Admission, BoundTemplate
@@ -23,7 +23,6 @@ from autotune.store import Scope, Store, StudyKey, TemplateRecord, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.layer_record import History, Progress
-from autotune.tuning.nearness import layer_distance
 from autotune.tuning.pipeline import Pipeline, cut_off
 from autotune.tuning.tune import policy
 
@@ -155,10 +154,10 @@ def build_matrix(
                 time_us = row.times_us.get(config)
                 failed[number, position] = time_us is None and (number < len(tuned) or config in row.times_us)
                 times[number, position] = np.inf if time_us is None else time_us
+    values = np.array([[item.of(row.layer.problem) for item in properties] for row in rows], dtype=np.int64)
     positions = {config: position for position, config in enumerate(configs)}
-    there = tuple(row.layer for row in rows)
     matrix = Matrix(
-        layers=there,
+        layers=tuple(row.layer for row in rows),
         configs=configs,
         times_us=times,
         failed=failed,
@@ -167,8 +166,8 @@ def build_matrix(
         leaders=tuple(tuple(positions[config] for config in few) for few in leaders),
         default=0,
         likeness=_likeness(run.templates, configs),
-        nearness=np.array([[math.exp(-layer_distance(one.problem, two.problem)) for two in there] for one in there]),
-        values=np.array([[item.of(layer.problem) for item in properties] for layer in there], dtype=np.int64),
+        nearness=likeness([item.power for item in properties], values, values) / SAME,
+        values=values,
         techniques={name: positions[config] for name, config in techniques.items()},
     )
     return matrix, measured

@@ -21,19 +21,22 @@ from autotune.dispatch.portfolio import (
     Matrix,
     candidates,
     expected,
+    halfway,
     lost_us,
-    measured,
     near,
     portfolio,
     served,
 )
-from autotune.dispatch.thresholds import Costs, best_rule, taken
-from autotune.dispatcher.dispatcher import DEFAULT, UNSURE, Leaf, Property, Rule, Split
+from autotune.dispatch.thresholds import Costs, taken
+from autotune.dispatcher.dispatcher import DEFAULT, FASTEST, UNSURE, Leaf, Property, Rule, Split
+from autotune.dispatcher.likeness import likeness, paces_on
 from autotune.dispatcher.source import Flat, PropertyTemplate
 from autotune.tuning.nearness import layer_distance
 
 EVIDENCE = 3
-"""Layers at an end of a rule from which on what is left out of it can say that the rule is unsure there."""
+"""Layers from which on what is left out of a rule can say that it is unsure."""
+UNIT = 1000
+"""Pace, before it is squared, of a kernel that takes as long as a layer's best."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,15 @@ class Plan:
     """A dispatcher for the layers of a matrix, as positions in it."""
 
     kernels: tuple[int, ...]
-    """configs in the order in which they are tried after those that the rule names"""
+    """configs"""
     names: tuple[str, ...]
     """of the kernels, then DEFAULT"""
     properties: tuple[Property, ...]
     rule: Rule
+    known: tuple[int, ...]
+    """layers that it was made from and that were explored because of them"""
+    paces: tuple[tuple[int, ...], ...]
+    """of each kernel, then the default, on each of these layers"""
 
 
 @dataclass(frozen=True)
@@ -55,8 +62,6 @@ class Making:
     properties: tuple[PropertyTemplate, ...]
     kernels: int
     """in the portfolio at most, beside the default"""
-    noise: float
-    """of a layer's time, as a fraction of it"""
     wanted: tuple[int, ...] = ()
     """configs that are in the portfolio whatever they gain"""
 
@@ -69,8 +74,16 @@ def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
     names = (*kernel_names(matrix, kernels), DEFAULT)
     columns = matrix.values[list(rows)].T.tolist()
     properties = tuple(item.around(column) for item, column in zip(making.properties, columns, strict=True))
-    plan = Plan(kernels, names, properties, UNSURE)
-    return replace(plan, rule=best_rule(costs_of(matrix, known, plan), noise_us(matrix, rows, making.noise)))
+    squares = (UNIT * np.exp(expected_here(matrix, known, (*kernels, matrix.default)))) ** 2
+    paces = tuple(map(tuple, np.rint(squares).astype(np.int64).T.tolist()))
+    return Plan(kernels, names, properties, FASTEST, tuple(known), paces)
+
+
+def expected_here(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floats:
+    """[rows, configs]; log regrets to expect on some layers: what each says itself, and these of like configs."""
+    own = np.eye(len(matrix.layers))[list(rows)]
+    by = sorted({*candidates(matrix, rows), *configs})
+    return expected(matrix, own, near(matrix, rows), by, configs)
 
 
 def with_explored(matrix: Matrix, rows: Sequence[int]) -> list[int]:
@@ -96,24 +109,27 @@ def kernel_names(matrix: Matrix, kernels: Sequence[int]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def costs_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Costs:
-    """What rules for a plan's kernels cost some layers."""
-    here, columns = np.array(rows, dtype=np.int64), np.array([*plan.kernels, matrix.default], dtype=np.int64)
-    cells = np.ix_(here, columns)
+def costs_of(matrix: Matrix, plan: Plan) -> Costs:
+    """What rules for a plan's kernels cost the layers that it knows."""
+    here, columns = list(plan.known), [*plan.kernels, matrix.default]
     weights, best = matrix.weights[here], matrix.best_us[here]
-    by = sorted({*candidates(matrix, rows), *columns.tolist()})
-    logs = expected(matrix, near(matrix, rows), by, columns.tolist())
-    regrets = np.expm1((measured(matrix)[cells] + logs + matrix.idling[cells]) / 2)
-    lost = (weights * best)[:, None] * regrets
     return Costs(
         properties=tuple(item.name for item in plan.properties),
         values=matrix.values[here],
         kernels=plan.names,
-        lost_us=np.where(np.isfinite(matrix.times_us[cells]), lost, np.inf),
+        lost_us=(weights * best)[:, None] * np.expm1(halfway(matrix, here, columns)),
         nothing_us=weights * NOTHING_FITS * best,
-        expected=logs,
-        room=matrix.room[cells],
+        times=expected_times(matrix, here, plan),
     )
+
+
+def expected_times(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Ints:
+    """[rows, kernels]; pace times room of the plan's kernels, then of the default: what tells them apart."""
+    powers = [item.power for item in plan.properties]
+    alike = likeness(powers, matrix.values[list(rows)], matrix.values[list(plan.known)])
+    room = matrix.room[np.ix_(list(rows), [*plan.kernels, matrix.default])]
+    found: Ints = paces_on(alike, np.array(plan.paces).T) * room
+    return found
 
 
 def unsure_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, ...]:
@@ -139,10 +155,10 @@ def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Leaf, ...]
 def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
     """The config that serves each of some layers; -1 where nothing fits."""
     columns = (*plan.kernels, matrix.default)
+    fits, times = np.isfinite(matrix.times_us[np.ix_(list(rows), columns)]), expected_times(matrix, rows, plan)
     found = []
-    for row, end in zip(rows, ends_of(matrix, rows, plan), strict=True):
-        cells = np.ix_([row], columns)
-        (position,) = taken(end, plan.names, np.isfinite(matrix.times_us[cells]), matrix.room[cells]).tolist()
+    for at, end in enumerate(ends_of(matrix, rows, plan)):
+        (position,) = taken(end, plan.names, fits[[at]], times[[at]]).tolist()
         found.append(columns[position] if position >= 0 else -1)
     return tuple(found)
 
@@ -174,22 +190,13 @@ def nearest(matrix: Matrix, rows: Sequence[int], row: int) -> int:
     return matrix.default if np.isfinite(matrix.times_us[row, matrix.default]) else -1
 
 
-def without_unsure_ends(matrix: Matrix, rows: Sequence[int], plan: Plan, left_out_configs: Sequence[int]) -> Plan:
-    """The plan with the default first at each end where layers left out lost more than the default would have lost."""
+def without_unsure(matrix: Matrix, rows: Sequence[int], plan: Plan, left_out_configs: Sequence[int]) -> Plan:
+    """The plan with the default first where layers left out lost more than the default would have lost."""
     serving = np.full(len(matrix.layers), -1, dtype=np.int64)
     serving[list(rows)] = left_out_configs
-    lost = lost_us(matrix, serving)[list(rows)]
-    of_default = lost_us(matrix, np.full(len(matrix.layers), matrix.default))[list(rows)]
-    values, names = matrix.values[list(rows)], [item.name for item in plan.properties]
-
-    def replaced(rule: Rule, here: Ints) -> Rule:
-        if isinstance(rule, Leaf):
-            unsure = len(here) >= EVIDENCE and lost[here].sum() > of_default[here].sum()
-            return UNSURE if unsure else rule
-        below = values[here, names.index(rule.property)] < rule.threshold
-        return replace(rule, below=replaced(rule.below, here[below]), above=replaced(rule.above, here[~below]))
-
-    return replace(plan, rule=replaced(plan.rule, np.arange(len(rows))))
+    lost = lost_us(matrix, serving)[list(rows)].sum()
+    of_default = lost_us(matrix, np.full(len(matrix.layers), matrix.default))[list(rows)].sum()
+    return replace(plan, rule=UNSURE) if len(rows) >= EVIDENCE and lost > of_default else plan
 
 
 def flat(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Flat, ...]:

@@ -29,7 +29,7 @@ PRIOR = 0.4
 PRIOR_WEIGHT = 0.05
 """How much that counts, as a share of what a layer says of itself."""
 LIKE_WEIGHT = 0.3
-"""The same of what is expected of a config by those like it: where it was measured on like layers, that says more."""
+"""The same of what is expected of a config by those like it: where it was measured, that says more."""
 IDLING = 0.5
 """Power of the room that a kernel takes which its time grows as: where half of the device idles, what is busy runs
 faster. Of the strips of `dispatch-40` on an H200 it is 0.6."""
@@ -60,7 +60,7 @@ class Matrix:
     likeness: Floats
     """[configs, configs]; 1 for the same, less the more two configs of a family differ, 0 for other families"""
     nearness: Floats
-    """[layers, layers]; 1 for the same layer, less the farther two are apart"""
+    """[layers, layers]; 1 for the same layer, less the less alike two are to a dispatcher"""
     techniques: Mapping[str, int] = field(default_factory=dict)
     """the config of each technique that the study's rules name"""
 
@@ -100,17 +100,18 @@ def measured(matrix: Matrix) -> Floats:
     return logs
 
 
-def expected(matrix: Matrix, weights: Floats, by: Sequence[int], of: Sequence[int]) -> Floats:
-    """[..., of]; log regrets to expect of configs where nothing idles, PRIOR where little is known.
+def expected(matrix: Matrix, own: Floats, near: Floats, by: Sequence[int], of: Sequence[int]) -> Floats:
+    """[rows, of]; log regrets to expect of configs where nothing idles, PRIOR where little is known.
 
-    They are what layers, weighted [..., layers], say of these configs, and less so of those like them among `by`.
+    They are what layers, weighted by `own` [rows, layers], say of these configs, and less so what layers, weighted by
+    `near`, say of those like them among `by`.
     """
     serves = np.isfinite(matrix.regrets).astype(np.float64)
     said = serves * (measured(matrix) - matrix.idling)
     alike = matrix.likeness[np.ix_(list(by), list(of))]
-    heard, weight = weights @ said[:, list(by)] @ alike, weights @ serves[:, list(by)] @ alike
+    heard, weight = near @ said[:, list(by)] @ alike, near @ serves[:, list(by)] @ alike
     of_like = (heard + PRIOR_WEIGHT * PRIOR) / (weight + PRIOR_WEIGHT)
-    logs: Floats = (weights @ said[:, list(of)] + LIKE_WEIGHT * of_like) / (weights @ serves[:, list(of)] + LIKE_WEIGHT)
+    logs: Floats = (own @ said[:, list(of)] + LIKE_WEIGHT * of_like) / (own @ serves[:, list(of)] + LIKE_WEIGHT)
     return logs
 
 
@@ -121,23 +122,30 @@ def near(matrix: Matrix, rows: Sequence[int]) -> Floats:
     return weights
 
 
+def halfway(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floats:
+    """[rows, configs]; log regrets of layers halfway between measured and expected; infinite where none may serve.
+
+    Expected is what the other layers, the nearer the more, like configs and what idles lead to: what was measured alone
+    says little of layers to come.
+    """
+    cells = np.ix_(list(rows), list(configs))
+    of_others = near(matrix, rows) * (1 - np.eye(len(matrix.layers)))[list(rows)]
+    by = sorted({*candidates(matrix, rows), *configs, matrix.default})
+    logs = expected(matrix, of_others, of_others, by, configs)
+    found: Floats = (measured(matrix)[cells] + logs + matrix.idling[cells]) / 2
+    return np.where(np.isfinite(matrix.regrets[cells]), found, np.inf)
+
+
 def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]:
     """At most so many configs beside the default, in the order in which they were chosen.
 
     Each is the one that takes away the most weighted regret of the layers, if each layer had the best of those chosen
-    that may serve it. A config's regret on a layer is taken to lie halfway between what was measured and what the other
-    layers, the nearer the more, like configs and what idles lead to expect: what was measured alone says little of
-    layers to come.
-    Regrets count by their logarithm, so that no single layer decides.
+    that may serve it. Regrets count by their logarithm, so that no single layer decides.
     """
-    offered = np.array(candidates(matrix, rows), dtype=np.int64)
-    if not len(offered):
+    offered = candidates(matrix, rows)
+    if not offered:
         return ()
-    here, by = np.array(rows, dtype=np.int64), (matrix.default, *offered.tolist())
-    cells = np.ix_(here, offered)
-    of_others = near(matrix, rows) * (1 - np.eye(len(matrix.layers)))[here]
-    cost = (measured(matrix)[cells] + expected(matrix, of_others, by, offered.tolist()) + matrix.idling[cells]) / 2
-    cost[~np.isfinite(matrix.regrets[cells])] = np.inf
+    here, cost = list(rows), halfway(matrix, rows, offered)
     having = np.log1p(np.minimum(matrix.regrets[here, matrix.default], NOTHING_FITS))
     weights = matrix.weights[here]
     chosen: list[int] = []
@@ -146,7 +154,7 @@ def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]
         best = int(np.argmax(gains))
         if gains[best] <= 0:
             break
-        chosen.append(int(offered[best]))
+        chosen.append(offered[best])
         having = np.minimum(having, cost[:, best])
     return tuple(chosen)
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from autotune.compilation.compile import Binary
 from autotune.dispatch.matrix import Run
-from autotune.dispatch.plan import Plan, chosen, costs_of, with_explored
+from autotune.dispatch.plan import Plan, chosen, costs_of
 from autotune.dispatch.portfolio import Matrix, lost_us
 from autotune.dispatch.rule_space import RuleSpace
-from autotune.dispatch.thresholds import grown, simplest
-from autotune.dispatcher.dispatcher import Dispatcher, PortfolioKernel, Rule
+from autotune.dispatch.thresholds import best_threshold, simplest
+from autotune.dispatcher.dispatcher import UNSURE, Dispatcher, PortfolioKernel, Rule
 from autotune.dispatcher.predicate import predicate
 from autotune.dispatcher.source import DispatchTemplate, dispatch_program, table_row
 from autotune.errors import Rejected, StudyError
@@ -75,7 +75,7 @@ class RuleLine:
     ) -> None:
         self.run_of, self.template, self.matrix, self.rows, self.plan = run, template, matrix, list(rows), plan
         self.scope = scope
-        self.costs = costs_of(matrix, with_explored(matrix, self.rows), plan)
+        self.costs = costs_of(matrix, plan)
         self.space = RuleSpace(self.costs)
         self.kernels = self._kernels()
         self.known = dict(run.store.dispatch_trials(scope))
@@ -85,14 +85,15 @@ class RuleLine:
 
     def dispatcher(self, rule: Rule) -> Dispatcher:
         """The record of a rule."""
-        return Dispatcher(self.plan.properties, self.kernels[:-1], self.kernels[-1], rule)
+        known = tuple(map(tuple, self.matrix.values[list(self.plan.known)].tolist()))
+        return Dispatcher(self.plan.properties, self.kernels[:-1], self.kernels[-1], rule, known)
 
     def run(self, trials: int, named: Mapping[Rule, str]) -> list[Tried]:
         """Try the rules that have a name, the plan's, the best of at most one threshold, and what the search proposes.
 
         The search proposes `trials` rules of at most one threshold; a space no larger than that is walked whole.
         """
-        exact = dict.fromkeys([self.plan.rule, grown(self.costs, 1, 1)], EXACT)
+        exact = dict.fromkeys([self.plan.rule, best_threshold(self.costs)], EXACT)
         first = {**exact, **named}
         points = {point: by for rule, by in first.items() if (point := self.space.point(rule)) is not None}
         study = self.run_of.study
@@ -122,6 +123,7 @@ class RuleLine:
     def decide(self, tried: Sequence[Tried], within_us: float) -> Tried:
         """The simplest of the correct rules that lose no more than `within_us` over the best of them.
 
+        Where the plan is unsure its rule stays: the others are the better only on the layers that they were made from.
         Raises StudyError when none is correct.
         """
         correct = {one.rule: one for one in tried if one.outcome == Outcome.CORRECT}
@@ -131,7 +133,8 @@ class RuleLine:
                 f"{self.run_of.study.path or self.run_of.study.name}: no dispatcher is correct: "
                 f"{trial.outcome} {trial.reason}: {trial.message}"
             )
-        return correct[simplest(self.costs, list(correct), within_us)]
+        offered = [UNSURE] if self.plan.rule == UNSURE and UNSURE in correct else list(correct)
+        return correct[simplest(self.costs, offered, within_us)]
 
     def _kernels(self) -> tuple[PortfolioKernel, ...]:
         """The plan's kernels and the default, each with its predicate."""
@@ -139,10 +142,11 @@ class RuleLine:
         problem = self.matrix.layers[self.rows[0]].problem
         admission = Admission(study.admitted(problem), study.workspace_limit_bytes)
         found = []
-        for name, position in zip(self.plan.names, (*self.plan.kernels, self.matrix.default), strict=True):
+        columns = (*self.plan.kernels, self.matrix.default)
+        for name, position, paces in zip(self.plan.names, columns, self.plan.paces, strict=True):
             config = self.matrix.configs[position]
             bound = BoundTemplate(self.run_of.templates[config.template], problem, info, admission)
-            found.append(PortfolioKernel(name, config, predicate(bound, config)))
+            found.append(PortfolioKernel(name, config, predicate(bound, config), paces))
         return tuple(found)
 
     def _begin(self, rule: Rule, proposed_by: str, point: tuple[int, Config] | None = None) -> _Asked:

@@ -1,7 +1,6 @@
 """matrix -> search: the rules of at most one threshold as a search space, whose configs the project's search proposes.
 
-A threshold takes only the values between neighbouring layers, and its two sides begin with different kernels; what is
-tried after these follows from the layers of the side.
+A threshold takes only the values between neighbouring layers, and its two sides begin with different kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ class RuleSpace(ListedSpace):
     complete = True
 
     def __init__(self, costs: Costs) -> None:
-        self._costs = costs
         gaps = list(costs.gaps())
         thresholds = tuple(sorted({0, *(threshold for _, threshold in gaps)}))
         properties = (NONE, *dict.fromkeys(name for name, _ in gaps))
@@ -52,18 +50,17 @@ class RuleSpace(ListedSpace):
         name, threshold = str(values["property"]), int(values["threshold"])
         first, second = str(values["below_first"]), str(values["above_first"])
         if name == NONE:
-            return self._costs.leaf(first)
-        below = self._costs.below(name, threshold)
-        return Split(name, threshold, self._costs.part(below).leaf(first), self._costs.part(~below).leaf(second))
+            return Leaf((first,))
+        return Split(name, threshold, Leaf((first,)), Leaf((second,)))
 
     def point(self, rule: Rule) -> Config | None:
         """The config that is a rule; None for a rule of more thresholds, or of values between the same layers."""
         match rule:
-            case Leaf((first, *_)):
+            case Leaf((first,)):
                 values: tuple[Value, ...] = (NONE, 0, first, first)
-            case Split(name, threshold, Leaf((first, *_)), Leaf((second, *_))):
+            case Split(name, threshold, Leaf((first,)), Leaf((second,))):
                 values = (name, threshold, first, second)
             case _:
                 return None
         config = Config(FAMILY, tuple(zip((param.name for param in self.params), values, strict=True)))
-        return None if self.row_of(config) is None or self.rule(config) != rule else config
+        return None if self.row_of(config) is None else config

@@ -1,10 +1,7 @@
-"""matrix -> dispatch: the rule of thresholds that loses the fewest milliseconds over a set of layers.
+"""matrix -> dispatch: how many milliseconds a rule loses over a set of layers, and the best threshold between kernels.
 
 What is counted is time, each layer's weighted by how often the network runs it, and never the layers that are given
 another kernel than their best: a threshold does not move for two kernels that are as fast as each other.
-
-At each end of a rule a kernel has a pace: the time to expect of it on the layers that end there, by what these, the
-layers near them and like configs say, where nothing of the device idles. What idles is known of any layer.
 """
 
 from __future__ import annotations
@@ -17,14 +14,8 @@ from itertools import pairwise
 import numpy as np
 
 from autotune.dispatch.portfolio import Bools, Floats, Ints
-from autotune.dispatcher.dispatcher import Leaf, Rule, Split, leaves
+from autotune.dispatcher.dispatcher import FASTEST, Leaf, Rule, Split, ends, leaves
 
-DEPTH = 3
-"""Thresholds in a row, at most."""
-SHARE = 20
-"""Each side of a threshold has at least one in so many of the layers, rounded down."""
-UNIT = 1000
-"""Pace, before it is squared, of a kernel that takes as long as a layer's best."""
 _LAST = np.iinfo(np.int64).max
 
 
@@ -41,26 +32,21 @@ class Costs:
     expected; infinite where it may not"""
     nothing_us: Floats
     """[layers]; the same when nothing does"""
-    expected: Floats
-    """[layers, kernels]; log regrets, where nothing idles"""
-    room: Ints
-    """[layers, kernels]; as in the matrix"""
-
-    def leaf(self, first: str | None = None) -> Leaf:
-        """The kernels with their paces for these layers, the least first; another one before all if asked for."""
-        squares = np.rint((UNIT * np.exp(self.expected.mean(axis=0))) ** 2).astype(np.int64).tolist()
-        paces = dict(zip(self.kernels, squares, strict=True)) | ({first: 0} if first else {})
-        kernels = sorted(paces, key=lambda name: paces[name])
-        return Leaf(tuple(kernels), tuple(paces[name] for name in kernels))
+    times: Ints
+    """[layers, kernels]; what tells kernels apart: pace times room"""
 
     def of(self, rule: Rule) -> float:
         """Weighted microseconds that a rule loses."""
         if isinstance(rule, Leaf):
-            serving = taken(rule, self.kernels, np.isfinite(self.lost_us), self.room)
-            lost = self.lost_us[np.arange(len(serving)), serving]
-            return float(np.where(serving < 0, self.nothing_us, lost).sum())
+            return float(self.lost_by(rule).sum())
         below = self.below(rule.property, rule.threshold)
         return self.part(below).of(rule.below) + self.part(~below).of(rule.above)
+
+    def lost_by(self, leaf: Leaf) -> Floats:
+        """[layers]; weighted microseconds that they lose where they end at the same leaf."""
+        serving = taken(leaf, self.kernels, np.isfinite(self.lost_us), self.times)
+        lost: Floats = np.where(serving < 0, self.nothing_us, self.lost_us[np.arange(len(serving)), serving])
+        return lost
 
     def below(self, name: str, threshold: int) -> Bools:
         """[layers]; which lie below a threshold."""
@@ -69,7 +55,7 @@ class Costs:
 
     def part(self, rows: Bools) -> Costs:
         """The same of some of the layers."""
-        names = ("values", "lost_us", "nothing_us", "expected", "room")
+        names = ("values", "lost_us", "nothing_us", "times")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def gaps(self) -> Iterator[tuple[str, int]]:
@@ -79,18 +65,14 @@ class Costs:
                 yield name, between(low, high)
 
 
-def taken(leaf: Leaf, kernels: Sequence[str], fits: Bools, room: Ints) -> Ints:
+def taken(leaf: Leaf, kernels: Sequence[str], fits: Bools, times: Ints) -> Ints:
     """[layers]; the position of the kernel that an end of a rule takes for each; -1: none fits.
 
-    `fits` and `room` are [layers, kernels]. The same as `Dispatcher.choose` says, of layers that were measured.
+    `fits` and `times` are [layers, kernels]. The same as `Dispatcher.choose` says, of layers that were measured.
     """
-    order = [kernels.index(name) for name in dict.fromkeys([*leaf.kernels, *kernels])]
-    squares = np.zeros((len(fits), len(order)), dtype=np.int64)
-    if leaf.paces:
-        squares[:] = _LAST - 1
-        squares[:, : len(leaf.paces)] = np.array(leaf.paces) * room[:, order[: len(leaf.paces)]]
-    first = np.argmin(np.where(fits[:, order], squares, _LAST), axis=1)
-    found: Ints = np.where(fits.any(axis=1), np.array(order)[first], -1)
+    found: Ints = np.where(fits.any(axis=1), np.argmin(np.where(fits, times, _LAST), axis=1), -1)
+    for position in reversed([kernels.index(name) for name in leaf.kernels]):
+        found = np.where(fits[:, position], position, found)
     return found
 
 
@@ -99,37 +81,24 @@ def between(low: int, high: int) -> int:
     return max(low + 1, min(high, round(math.sqrt(max(low, 0.5) * high))))
 
 
-def grown(costs: Costs, depth: int, least: int) -> Rule:
-    """A tree of at most so many thresholds in a row, each the one that loses least when the rule ends beneath it.
-
-    Each side of a threshold has at least `least` layers. Where no threshold loses less than none, there is none.
-    """
-    best: Rule = costs.leaf()
-    if depth == 0 or len(costs.values) < 2 * least:
-        return best
-    lost = costs.of(best)
+def best_threshold(costs: Costs) -> Rule:
+    """The rule of one threshold, a kernel first on each side, that loses least; of none where all layers are alike."""
+    firsts = [Leaf((name,)) for name in costs.kernels]
+    lost = np.stack([costs.lost_by(first) for first in firsts], axis=1)
+    found: Rule = FASTEST
+    least = math.inf
     for name, threshold in costs.gaps():
         below = costs.below(name, threshold)
-        if min(below.sum(), (~below).sum()) < least:
-            continue
-        rule = Split(name, threshold, costs.part(below).leaf(), costs.part(~below).leaf())
-        if costs.of(rule) < lost:
-            lost, best = costs.of(rule), rule
-    if isinstance(best, Leaf):
-        return best
-    below = costs.below(best.property, best.threshold)
-    first, second = (grown(costs.part(side), depth - 1, least) for side in (below, ~below))
-    return replace(best, below=first, above=second)
-
-
-def best_rule(costs: Costs, within_us: float) -> Rule:
-    """The simplest rule that loses no more than `within_us` over the best: one order, a threshold, or a tree."""
-    least = max(1, len(costs.values) // SHARE)
-    return simplest(costs, [grown(costs, depth, least) for depth in range(DEPTH + 1)], within_us)
+        sides = [lost[side].sum(axis=0) for side in (below, ~below)]
+        total = sum(float(side.min()) for side in sides)
+        if total < least:
+            least, (first, second) = total, (firsts[int(np.argmin(side))] for side in sides)
+            found = Split(name, threshold, first, second)
+    return found
 
 
 def simplest(costs: Costs, rules: Sequence[Rule], within_us: float) -> Rule:
-    """Of rules that lose no more than `within_us` over the best of them, the one with the fewest ends."""
+    """Of rules that lose no more than `within_us` over the best of them, that of the fewest ends and named kernels."""
     least = min(costs.of(rule) for rule in rules)
     near = [rule for rule in rules if costs.of(rule) <= least + within_us]
-    return min(near, key=lambda rule: (leaves(rule), costs.of(rule)))
+    return min(near, key=lambda rule: (leaves(rule), sum(len(leaf.kernels) for leaf in ends(rule)), costs.of(rule)))

@@ -1,18 +1,23 @@
 """store -> dispatch: the record of a dispatcher, which says what kernel serves a problem. Pure, and stored as JSON.
 
-A dispatcher has a few kernels in an order, each with the predicate that says when it may serve; a rule of thresholds on
-properties of a problem, which says which kernels come first; and a safe default. Of the first that may serve the one
-with the least pace times room is taken, without paces the first in order; where none may serve, the next in order.
+A dispatcher has a few kernels, each with the predicate that says when it may serve, and with its pace on the layers
+that the dispatcher knows; a rule, which may say by thresholds on properties of a problem which kernel comes first; and
+a safe default. Of the kernels that may serve a problem the first that the rule names is taken, else the one of which
+the least time is expected: pace times room, its pace being the mean of that on known layers, the more alike the more.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
+import numpy as np
+
+from autotune.dispatcher.likeness import Ints, likeness, paces_on
 from autotune.dispatcher.predicate import ALL_BUSY, Predicate, Step
 from autotune.errors import StudyError
 from autotune.family.expression import Bound, Expression
@@ -23,19 +28,23 @@ FAMILY = "dispatch"
 """What stands in the place of a family in the trials of dispatchers."""
 DEFAULT = "default"
 """The name of the safe default among a dispatcher's kernels."""
-_SHOWN = 3  # kernels of an end that words list
 _BELOW, _ABOVE = "below_", "above_"  # before the parameters of the nodes beneath a threshold
 
 
 @dataclass(frozen=True)
 class Property:
-    """A whole number that thresholds may ask for, and the range of it in which the rule is trusted."""
+    """A whole number of a problem: how alike two are follows from it, and thresholds may ask for it.
+
+    The rule is trusted in a range of it.
+    """
 
     name: str
     text: str
     """an expression over the problem"""
     least: int = 0
     most: int = 2**63 - 1
+    power: int = 0
+    """how fast likeness fades with it"""
 
     def of(self, problem: Conv2dProblem) -> int:
         """The number for a problem."""
@@ -57,26 +66,24 @@ class PortfolioKernel:
     name: str
     config: Config
     predicate: Predicate
+    paces: tuple[int, ...] = ()
+    """on each known layer, squared: the time to expect where nothing idles, 1000 for the layer's best"""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Where a rule ends: the kernels that come first; DEFAULT first where the rule is unsure.
+    """Where a rule ends: the kernels that come first, before the one of which the least time is expected."""
 
-    Without paces they are tried in order. With paces, of those that may serve a problem the one comes first whose pace
-    times room is least: a kernel's time grows with what idles, about as the square root of the room that it takes.
-    """
-
-    kernels: tuple[str, ...]
-    paces: tuple[int, ...] = ()
-    """of each kernel, squared: the time to expect where nothing idles, 1000 for a layer's best; 0 is always first"""
+    kernels: tuple[str, ...] = ()
 
     @property
     def unsure(self) -> bool:
-        """Whether the default comes first whatever its pace."""
-        return self.kernels[0] == DEFAULT and not any(self.paces[:1])
+        """Whether the default comes first."""
+        return self.kernels[:1] == (DEFAULT,)
 
 
+FASTEST = Leaf()
+"""No kernel comes before the one of which the least time is expected."""
 UNSURE = Leaf((DEFAULT,))
 
 
@@ -111,25 +118,25 @@ class Dispatcher:
 
     properties: tuple[Property, ...]
     kernels: tuple[PortfolioKernel, ...]
-    """in the order in which they are tried after those that the rule names"""
     default: PortfolioKernel
     rule: Rule
+    known: tuple[tuple[int, ...], ...] = ()
+    """of each layer that kernels were measured on, its properties' values; without any, kernels are tried in order"""
 
     def __post_init__(self) -> None:
         names = [kernel.name for kernel in self.kernels]
         if len({*names, DEFAULT}) <= len(names) or self.default.name != DEFAULT:
             raise StudyError(f"dispatcher: kernels {', '.join(names)}: each needs a name of its own, and {DEFAULT!r}")
+        for kernel in self.all_kernels:
+            if len(kernel.paces) != len(self.known):
+                counts = f"{len(kernel.paces)} paces for {len(self.known)} known layers"
+                raise StudyError(f"dispatcher: {kernel.name} has {counts}; give one for each")
         self._check(self.rule, {item.name: (None, None) for item in self.properties})
 
     def _check(self, rule: Rule, open_to: Mapping[str, tuple[int | None, int | None]]) -> None:
         """Every name is known, and each side of a threshold can be reached from above it."""
         if isinstance(rule, Leaf):
             known = {kernel.name for kernel in self.all_kernels}
-            if not rule.kernels:
-                raise StudyError("dispatcher: its rule ends without a kernel")
-            if rule.paces and len(rule.paces) != len(rule.kernels):
-                counts = f"{len(rule.paces)} paces for {len(rule.kernels)} kernels"
-                raise StudyError(f"dispatcher: its rule has {counts}; give one for each")
             for name in rule.kernels:
                 if name not in known:
                     raise StudyError(f"dispatcher: its rule names the kernel {name!r}, which it does not have")
@@ -153,20 +160,30 @@ class Dispatcher:
     def choose(self, problem: Conv2dProblem) -> Choice:
         """The kernel that serves a problem."""
         leaf = UNSURE if self.is_unsure(problem) else self.leaf(problem)
-        order = self.order(leaf)
-        paces = dict(zip(leaf.kernels, leaf.paces, strict=False))
-        fitting = [kernel for kernel in order if kernel.predicate.holds(problem)]
-        paced = [kernel for kernel in fitting if kernel.name in paces]
-        kernel = fitting[0] if fitting else None
-        if paced:
-            kernel = min(paced, key=lambda one: paces[one.name] * one.predicate.room_for(problem))
-        before = order if kernel is None else order[: order.index(kernel)]
-        return Choice(kernel, leaf.unsure, tuple(one.name for one in before if one not in fitting))
+        paces = self.paces(problem)
+        fitting = [kernel for kernel in self.all_kernels if kernel.predicate.holds(problem)]
+        first = [kernel for name in leaf.kernels for kernel in fitting if kernel.name == name]
+        kernel = min(
+            first[:1] or fitting, key=lambda one: paces[one.name] * one.predicate.room_for(problem), default=None
+        )
+        order = [*leaf.kernels, *sorted(paces, key=lambda name: paces[name])]
+        before = dict.fromkeys(order if kernel is None else order[: order.index(kernel.name)])
+        names = {one.name for one in fitting}
+        return Choice(kernel, leaf.unsure, tuple(name for name in before if name not in names))
 
-    def order(self, leaf: Leaf) -> tuple[PortfolioKernel, ...]:
-        """All kernels in the order in which they are tried at an end of the rule."""
-        by_name = {kernel.name: kernel for kernel in self.all_kernels}
-        return tuple(by_name[name] for name in dict.fromkeys([*leaf.kernels, *by_name]))
+    def paces(self, problem: Conv2dProblem) -> Mapping[str, int]:
+        """The pace to expect of each kernel on a problem; 0 of all where no layer is known."""
+        names = [kernel.name for kernel in self.all_kernels]
+        if not self.known:
+            return dict.fromkeys(names, 0)
+        values = np.array([[item.of(problem) for item in self.properties]], dtype=np.int64)
+        alike = likeness([item.power for item in self.properties], values, np.array(self.known, dtype=np.int64))
+        return dict(zip(names, paces_on(alike, self._paces)[0].tolist(), strict=True))
+
+    @cached_property
+    def _paces(self) -> Ints:
+        """[known, kernels]"""
+        return np.array([kernel.paces for kernel in self.all_kernels], dtype=np.int64).T
 
     @property
     def all_kernels(self) -> tuple[PortfolioKernel, ...]:
@@ -187,7 +204,11 @@ class Dispatcher:
 
     def words(self) -> tuple[str, ...]:
         """The rule in words, a line for each of its ends."""
-        return tuple(f"{' and '.join(path) or 'always'}: {_listed(leaf)}" for path, leaf in _paths(self.rule, ()))
+        then = ["the least expected time"] if self.known else []
+        return tuple(
+            f"{' and '.join(path) or 'always'}: {', then '.join([*leaf.kernels, *then])}"
+            for path, leaf in _paths(self.rule, ())
+        )
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -195,17 +216,20 @@ class Dispatcher:
         return tuple(_splits(self.rule))
 
     def config(self) -> Config:
-        """The dispatcher as a config: its kernels, then its rule as parameters."""
+        """The dispatcher as a config: its kernels, what tells their paces apart, then its rule as parameters."""
         kernels = {kernel.name: str(kernel.config) for kernel in self.all_kernels}
-        return Config.of(FAMILY, {**kernels, **dict(_params(self.rule, ""))})
+        table = repr((self.known, [kernel.paces for kernel in self.all_kernels]))
+        paces = {"paces": hashlib.sha256(table.encode()).hexdigest()}
+        return Config.of(FAMILY, {**kernels, **paces, **dict(_params(self.rule, ""))})
 
     def to_json(self) -> str:
         """The record as JSON, the same for the same record."""
         content = {
             "properties": [
-                {"name": item.name, "text": item.text, "least": item.least, "most": item.most}
+                {"name": item.name, "text": item.text, "least": item.least, "most": item.most, "power": item.power}
                 for item in self.properties
             ],
+            "known": self.known,
             "kernels": [_kernel_json(kernel) for kernel in self.kernels],
             "default": _kernel_json(self.default),
             "rule": dict(_params(self.rule, "")),
@@ -222,19 +246,20 @@ class Dispatcher:
                 kernels=tuple(_kernel_of(item) for item in content["kernels"]),
                 default=_kernel_of(content["default"]),
                 rule=rule_of(content["rule"]),
+                known=tuple(map(tuple, content.get("known", []))),  # a record of an older version has none
             )
         except (ValueError, TypeError, KeyError) as error:
             raise StudyError(f"dispatcher: its record cannot be read: {error}") from None
 
 
 def rule_of(params: Mapping[str, Value], prefix: str = "") -> Rule:
-    """The rule that parameters describe: `property`, `threshold`, `kernels`, `paces`, prefixed for the nodes beneath.
+    """The rule that parameters describe: `property`, `threshold`, `kernels`, prefixed for the nodes beneath.
 
     Raises StudyError where one is missing.
     """
     kernels = params.get(f"{prefix}kernels")
     if isinstance(kernels, str):
-        return Leaf(tuple(kernels.split()), tuple(map(int, str(params.get(f"{prefix}paces", "")).split())))
+        return Leaf(tuple(kernels.split()))
     name, threshold = params.get(f"{prefix}property"), params.get(f"{prefix}threshold")
     if not isinstance(name, str) or not isinstance(threshold, int):
         raise StudyError(f"dispatcher: its rule lacks {prefix}kernels, or {prefix}property and {prefix}threshold")
@@ -251,16 +276,9 @@ def leaves(rule: Rule) -> int:
     return 1 if isinstance(rule, Leaf) else leaves(rule.below) + leaves(rule.above)
 
 
-def _listed(leaf: Leaf) -> str:
-    """The first few kernels of an end."""
-    return ", ".join([*leaf.kernels[:_SHOWN], *(["..."] if len(leaf.kernels) > _SHOWN else [])])
-
-
 def _params(rule: Rule, prefix: str) -> Iterator[tuple[str, Value]]:
     if isinstance(rule, Leaf):
         yield f"{prefix}kernels", " ".join(rule.kernels)
-        if rule.paces:
-            yield f"{prefix}paces", " ".join(map(str, rule.paces))
         return
     yield f"{prefix}property", rule.property
     yield f"{prefix}threshold", rule.threshold
@@ -293,12 +311,14 @@ def _kernel_json(kernel: PortfolioKernel) -> _Json:
         "params": kernel.config.values(),
         "predicate": [[step.name, step.text, step.reason] for step in kernel.predicate.steps],
         "room": [[step.name, step.text] for step in kernel.predicate.room],
+        "paces": kernel.paces,
     }
 
 
 def _kernel_of(content: _Json) -> PortfolioKernel:
     steps = cast("list[tuple[str, str, str]]", content["predicate"])
-    room = cast("list[tuple[str, str]]", content.get("room", []))  # a record of an older version has none
+    room = cast("list[tuple[str, str]]", content.get("room", []))  # a record of an older version has neither this
+    paces = cast("list[int]", content.get("paces", []))  # nor this
     params = cast("Mapping[str, Value]", content["params"])
     return PortfolioKernel(
         name=str(content["name"]),
@@ -307,4 +327,5 @@ def _kernel_of(content: _Json) -> PortfolioKernel:
             tuple(Step(text, name, reason) for name, text, reason in steps),
             tuple(Step(text, name) for name, text in room) or ALL_BUSY,
         ),
+        paces=tuple(paces),
     )

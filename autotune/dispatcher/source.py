@@ -23,6 +23,7 @@ from autotune.dispatcher.dispatcher import (
     Split,
     ends,
 )
+from autotune.dispatcher.likeness import SAME
 from autotune.dispatcher.predicate import Step, cpp_steps
 from autotune.errors import TemplateError
 from autotune.family.expression import Expression
@@ -47,16 +48,18 @@ class PropertyTemplate:
     text: str
     reach: int
     """how many times beyond the layers that it was made from a rule is trusted"""
+    power: int
+    """how fast likeness fades with it"""
     doc: str
 
     @property
     def plain(self) -> Property:
         """The property without a range."""
-        return Property(self.name, self.text)
+        return Property(self.name, self.text, power=self.power)
 
     def around(self, values: Sequence[int]) -> Property:
         """The property with the range in which a rule made from layers of these values is trusted."""
-        return Property(self.name, self.text, min(values) // self.reach, max(values) * self.reach)
+        return Property(self.name, self.text, min(values) // self.reach, max(values) * self.reach, self.power)
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,15 @@ def load_dispatch_template(path: Path | None = None) -> DispatchTemplate:
 
 def _property(path: Path, name: str, content: object) -> PropertyTemplate:
     match content:
-        case {"value": str(text), "reach": int(reach), "doc": str(doc)} if reach >= 1 and name.isidentifier():
+        case {"value": str(text), "reach": int(reach), "power": int(power), "doc": str(doc)} if (
+            reach >= 1 and power >= 0 and name.isidentifier()
+        ):
             expression = Expression(text, f"{path}: properties.{name}")
             if unknown := sorted(expression.names - PROBLEM_NAMES):
                 raise expression.error(f"has an undeclared name {unknown[0]!r}")
-            return PropertyTemplate(name, text, reach, doc)
-    raise TemplateError(f"{path}: properties.{name}: expected {{ value = '...', reach = 1 or more, doc = '...' }}")
+            return PropertyTemplate(name, text, reach, power, doc)
+    shape = "{ value = '...', reach = 1 or more, power = 0 or more, doc = '...' }"
+    raise TemplateError(f"{path}: properties.{name}: expected {shape}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,11 @@ def render_dispatch(
         properties=[_property_values(item, docs.get(item.name, item.name)) for item in dispatcher.properties],
         rule=list(_rule_lines(dispatcher.rule, iter([symbol for _, symbol in symbols]), count(1))),
         ends=_ends(dispatcher),
+        same=SAME,
+        known=[
+            {"numbers": numbers, "paces": paces}
+            for numbers, *paces in zip(dispatcher.known, *(one.paces for one in dispatcher.all_kernels), strict=True)
+        ],
         checked=checked,
         columns=len(table_row(_ANY)),
     ).lstrip("\n")
@@ -178,6 +189,7 @@ def _property_values(item: Property, doc: str) -> Mapping[str, object]:
         "cpp": cpp,
         "least": item.least,
         "most": item.most,
+        "power": item.power,
         "doc": doc,
     }
 
@@ -197,18 +209,13 @@ def _flat_words(split: Split, flat: tuple[Flat, ...]) -> str:
 
 
 def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
-    """What is tried where a rule ends, and for layers unlike those that it was made from."""
-    found: list[Mapping[str, object]] = [
-        _end(dispatcher, leaf, words, f"end_{number}")
+    """What comes first where a rule ends, and for layers unlike those that it was made from."""
+    found = [
+        {"words": words, "function": f"end_{number}", "kernels": leaf.kernels}
         for number, (words, leaf) in enumerate(zip(dispatcher.words(), ends(dispatcher.rule), strict=True), 1)
     ]
-    return [*found, _end(dispatcher, UNSURE, "a layer unlike those that were measured", "unsure")]
-
-
-def _end(dispatcher: Dispatcher, leaf: Leaf, words: str, function: str) -> Mapping[str, object]:
-    order = [kernel.name for kernel in dispatcher.order(leaf)]
-    paced = list(zip(order, leaf.paces, strict=False))
-    return {"words": words, "function": function, "paced": paced, "kernels": order[len(paced) :]}
+    unlike = {"words": "a layer unlike those that were measured", "function": "unsure", "kernels": UNSURE.kernels}
+    return [*found, unlike]
 
 
 def _rule_lines(rule: Rule, symbols: Iterator[str], numbers: Iterator[int]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from autotune.devices.device import Baseline
 from autotune.dispatch.dispatch import Built, build, held_out
 from autotune.dispatch.explored import explored
 from autotune.dispatch.matrix import Run
+from autotune.dispatcher.dispatcher import DEFAULT, UNSURE
 from autotune.dispatcher.source import load_dispatch_template
 from autotune.errors import StudyError
 from autotune.evaluation.null import NullEvaluator
@@ -47,7 +48,7 @@ class Device(NullEvaluator):
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
         """Count, and time."""
         self.ran.append(source)
-        return Measured(_timing(source, cache), ErrorStats(0.0, 0.0))
+        return Measured(self.timing(source, cache), ErrorStats(0.0, 0.0))
 
     def finals(
         self,
@@ -59,7 +60,11 @@ class Device(NullEvaluator):
         seed: int,
     ) -> tuple[Timing, ...]:
         """The same times once more."""
-        return tuple(_timing(source, cache) for source, _ in kernels)
+        return tuple(self.timing(source, cache) for source, _ in kernels)
+
+    def timing(self, source: KernelSource, cache: str) -> Timing:
+        """What a kernel takes."""
+        return _timing(source, cache)
 
 
 def _timing(source: KernelSource, cache: str) -> Timing:
@@ -240,6 +245,28 @@ def test_the_rules_that_the_compiled_dispatcher_agrees_with_are_kept(
     made = built(fresh, study, families, Choosing(place=0))
     assert {one.outcome for one in made.tried} == {"correct", "correctness"}
     assert {row.kernel for row in made.layers} == {made.dispatcher.kernels[0].name}
+
+
+class Fickle(Device):
+    """A layer's fastest kernels are slower than the default on the layers beside it."""
+
+    def timing(self, source: KernelSource, cache: str) -> Timing:
+        """By the threads a block."""
+        place = [size[0] for size in SIZES].index(source.problem.k)
+        liked = source.config.values().get("threads") == (32, 64, 128, 256)[place % 4]
+        time_us = 300.0 if source.config.template == "implicit_gemm" else 100.0 if liked else 390.0
+        return summarise((time_us,) * 5, cache)
+
+
+def test_a_rule_that_is_worse_than_the_default_on_layers_left_out_gives_way_to_it(
+    tmp_path: Path, study: Study, families: dict[str, KernelTemplate]
+) -> None:
+    path = tmp_path / "autotune.db"
+    with Store(path) as store:
+        tune(study, families, Fickle(), store)
+    made = built(path, study, families, Fickle())
+    assert made.dispatcher.rule == UNSURE
+    assert all(row.unsure and row.kernel == DEFAULT for row in made.layers)
 
 
 def test_too_few_layers_are_refused(path: Path, study: Study, families: dict[str, KernelTemplate]) -> None:

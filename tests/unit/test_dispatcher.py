@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from autotune.dispatcher.dispatcher import DEFAULT, Dispatcher, Leaf, PortfolioKernel, Property, Rule, Split, rule_of
+from autotune.dispatcher.dispatcher import (
+    DEFAULT,
+    FASTEST,
+    Dispatcher,
+    Leaf,
+    PortfolioKernel,
+    Property,
+    Rule,
+    Split,
+    rule_of,
+)
 from autotune.dispatcher.predicate import Predicate, Step
 from autotune.errors import StudyError
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 
+ALL = Predicate(())
 PROBLEM = Conv2dProblem(n=100, c=3, h=20, w=20, k=12, r=3, s=3)
 
 
@@ -24,7 +36,7 @@ def kernel(name: str, *conditions: str) -> PortfolioKernel:
 def dispatcher(rule: Rule) -> Dispatcher:
     """`fours` serves multiples of four maps, `few` at most 16, and the default all but a single map."""
     return Dispatcher(
-        (Property("k", "k", 2, 128), Property("pixels", "h * w", 100, 4000)),
+        (Property("k", "k", 2, 128, power=2), Property("pixels", "h * w", 100, 4000, power=1)),
         (kernel("fours", "k % 4 == 0"), kernel("few", "k <= 16")),
         kernel(DEFAULT, "k > 1"),
         rule,
@@ -32,6 +44,12 @@ def dispatcher(rule: Rule) -> Dispatcher:
 
 
 RULE = Split("k", 13, Leaf(("few",)), Split("pixels", 1000, Leaf(("fours",)), Leaf(("few",))))
+
+
+def paced(made: Dispatcher, paces: Mapping[str, Sequence[int]], known: Sequence[tuple[int, ...]]) -> Dispatcher:
+    """The kernels with their paces on known layers of so many maps and pixels."""
+    fours, few, default = (dataclasses.replace(one, paces=tuple(paces[one.name])) for one in made.all_kernels)
+    return dataclasses.replace(made, kernels=(fours, few), default=default, known=tuple(known))
 
 
 def chosen(
@@ -59,7 +77,7 @@ def test_each_end_has_an_order_of_its_own() -> None:
 
 def test_an_end_with_paces_takes_what_is_fast_and_leaves_little_idle() -> None:
     """`fours` computes 64 maps at a time: of 16 maps its room is four times the outputs."""
-    made = dispatcher(Leaf(("fours", "few"), (300, 1000)))
+    made = paced(dispatcher(FASTEST), {"fours": [300], "few": [1000], DEFAULT: [9000]}, known=[(12, 400)])
     fours, few = made.kernels
     idle = dataclasses.replace(fours.predicate, room=(Step("ceil_div(k, 64)", "tiles"), Step("64 * tiles * n * p * q")))
     made = dataclasses.replace(made, kernels=(dataclasses.replace(fours, predicate=idle), few))
@@ -67,18 +85,28 @@ def test_an_end_with_paces_takes_what_is_fast_and_leaves_little_idle() -> None:
     assert chosen(made, k=14) == ("few", False, ("fours",))
     assert chosen(made, k=20) == ("fours", False, ())
     assert chosen(made, k=22) == (DEFAULT, False, ("fours", "few"))
-    enough = dataclasses.replace(made, rule=Leaf(("fours", "few"), (249, 1000)))
+    enough = paced(made, {"fours": [249], "few": [1000], DEFAULT: [9000]}, known=made.known)
     assert chosen(enough, k=16) == ("fours", False, ())
-    first = dataclasses.replace(made, rule=Leaf(("fours", "few"), (0, 1)))
-    assert chosen(first, k=16) == ("fours", False, ())
+    assert chosen(dataclasses.replace(made, rule=Leaf(("fours",))), k=16) == ("fours", False, ())
     assert Dispatcher.from_json(made.to_json()) == made
     assert rule_of(made.config().values()) == made.rule
 
 
+def test_a_pace_is_the_mean_of_those_on_known_layers_the_more_alike_the_more() -> None:
+    """On the layer of 4 maps `few` is twice as fast as `fours`, on that of 64 half as fast."""
+    paces = {"fours": [2000, 1000], "few": [1000, 2000], DEFAULT: [9000, 9000]}
+    made = paced(dispatcher(FASTEST), paces, known=[(4, 400), (64, 400)])
+    halved = dataclasses.replace(PROBLEM, k=8)  # as alike as a 2nd, squared, and an 8th, squared: 16 to 1
+    assert made.paces(halved) == {"fours": 33000 // 17, "few": 18000 // 17, DEFAULT: 9000}
+    made = dataclasses.replace(made, kernels=tuple(dataclasses.replace(one, predicate=ALL) for one in made.kernels))
+    assert [chosen(made, k=k)[0] for k in (4, 12, 20, 64)] == ["few", "few", "fours", "fours"]
+
+
 def test_a_record_of_before_there_were_paces_is_read() -> None:
     content = json.loads(dispatcher(RULE).to_json())
+    del content["known"]
     for one in (content["default"], *content["kernels"]):
-        del one["room"]
+        del one["room"], one["paces"]
     assert Dispatcher.from_json(json.dumps(content)) == dispatcher(RULE)
 
 
@@ -92,11 +120,17 @@ def test_what_is_unlike_the_measured_layers_gets_the_default() -> None:
 
 def test_an_unsure_end_gets_the_default() -> None:
     assert chosen(dispatcher(Split("k", 13, Leaf((DEFAULT,)), Leaf(("few",)))), k=12) == (DEFAULT, True, ())
-    assert chosen(dispatcher(Leaf((DEFAULT, "few"), (0, 1000))), k=12) == (DEFAULT, True, ())
 
 
 def test_an_end_is_not_unsure_because_the_default_is_fast_there() -> None:
-    assert chosen(dispatcher(Leaf((DEFAULT, "few"), (900, 1000))), k=12) == (DEFAULT, False, ())
+    made = paced(dispatcher(FASTEST), {"fours": [1000], "few": [1000], DEFAULT: [900]}, known=[(12, 400)])
+    assert chosen(made, k=12) == (DEFAULT, False, ())
+    assert made.words() == ("always: the least expected time",)
+
+
+def test_a_kernel_without_a_pace_for_each_known_layer_is_refused() -> None:
+    with pytest.raises(StudyError, match="fours has 0 paces for 1 known layers; give one for each"):
+        dataclasses.replace(dispatcher(FASTEST), known=((12, 400),))
 
 
 def test_nothing_fits() -> None:
@@ -133,7 +167,6 @@ def test_it_survives_being_written_down() -> None:
             Split("k", 13, Leaf(("few",)), Split("k", 8, Leaf(("few",)), Leaf(("fours",)))),
             "k < 8 is asked where k is at least 13",
         ),
-        (Leaf(("few", "fours"), (1000,)), "has 1 paces for 2 kernels; give one for each"),
         (Leaf(("many",)), "names the kernel 'many', which it does not have"),
         (Split("maps", 13, Leaf(("few",)), Leaf(("fours",))), "asks for 'maps'; there are k, pixels"),
     ],

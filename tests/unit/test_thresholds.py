@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,7 +10,6 @@ import pytest
 
 from autotune.dispatch.plan import (
     Making,
-    Plan,
     chosen,
     flat,
     left_out,
@@ -19,19 +17,19 @@ from autotune.dispatch.plan import (
     nearest,
     single_best,
     with_explored,
-    without_unsure_ends,
+    without_unsure,
 )
 from autotune.dispatch.portfolio import Matrix, candidates, portfolio, served
 from autotune.dispatch.rule_space import RuleSpace
-from autotune.dispatch.thresholds import Costs, best_rule, between, grown
-from autotune.dispatcher.dispatcher import DEFAULT, UNSURE, Leaf, Rule, Split, ends
+from autotune.dispatch.thresholds import Costs, best_threshold, between, simplest
+from autotune.dispatcher.dispatcher import FASTEST, UNSURE, Leaf, Rule, Split, ends
+from autotune.dispatcher.likeness import SAME, likeness
 from autotune.dispatcher.source import load_dispatch_template
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Config
-from autotune.tuning.nearness import layer_distance
 
 PROPERTIES = load_dispatch_template().properties
-MAKING = Making(PROPERTIES, kernels=4, noise=0.002)
+MAKING = Making(PROPERTIES, kernels=4)
 NO = np.inf
 
 
@@ -46,6 +44,7 @@ def config(name: str) -> Config:
 def matrix(layers: Sequence[Layer], times: Sequence[Sequence[float]], leaders: Sequence[Sequence[int]]) -> Matrix:
     """The first column is the default."""
     times_us = np.array(times, dtype=np.float64)
+    values = np.array([[item.plain.of(one.problem) for item in PROPERTIES] for one in layers], dtype=np.int64)
     return Matrix(
         layers=tuple(layers),
         configs=tuple(config(str(number)) for number in range(times_us.shape[1])),
@@ -56,13 +55,13 @@ def matrix(layers: Sequence[Layer], times: Sequence[Sequence[float]], leaders: S
         leaders=tuple(map(tuple, leaders)),
         default=0,
         likeness=np.eye(times_us.shape[1]),
-        nearness=np.array([[math.exp(-layer_distance(one.problem, two.problem)) for two in layers] for one in layers]),
-        values=np.array([[item.plain.of(one.problem) for item in PROPERTIES] for one in layers], dtype=np.int64),
+        nearness=likeness([item.power for item in PROPERTIES], values, values) / SAME,
+        values=values,
     )
 
 
 def costs(ks: Sequence[int], lost_us: Sequence[Sequence[float]]) -> Costs:
-    """Kernels that may serve every layer; each layer says of them what it loses, in microseconds of 100."""
+    """Each layer says of kernels what it loses, in microseconds; the least time is expected of the first of them."""
     lost = np.array(lost_us, dtype=np.float64)
     return Costs(
         properties=("k",),
@@ -70,8 +69,7 @@ def costs(ks: Sequence[int], lost_us: Sequence[Sequence[float]]) -> Costs:
         kernels=tuple("abcdef"[: lost.shape[1]]),
         lost_us=lost,
         nothing_us=np.full(len(ks), 1e6),
-        expected=np.log1p(np.where(np.isfinite(lost), lost, 0) / 100),
-        room=np.ones(lost.shape, dtype=np.int64),
+        times=np.tile(np.arange(lost.shape[1]), (len(ks), 1)),
     )
 
 
@@ -84,11 +82,11 @@ def test_a_threshold_loses_the_fewest_milliseconds_not_the_fewest_switch_points(
     """From 4 maps on b is faster, by a hair on some layers, but slower by far on one: a stays there."""
     ks = (1, 2, 4, 5, 6, 7, 8, 9)
     lost = [(0, 9), (0, 9), (1, 0), (0, 900), (1, 0), (1, 0), (50, 0), (50, 0)]
-    found = grown(costs(ks, lost), depth=1, least=1)
+    found = best_threshold(costs(ks, lost))
     assert isinstance(found, Split)
     assert (found.threshold, first(found)) == (between(5, 6), ("a", "b"))
     by_count = min(
-        (Split("k", cut, Leaf(("a", "b")), Leaf(("b", "a"))) for cut in range(2, 10)),
+        (Split("k", cut, Leaf(("a",)), Leaf(("b",))) for cut in range(2, 10)),
         key=lambda rule: sum((k < rule.threshold) != (a < b) for k, (a, b) in zip(ks, lost, strict=True)),
     )
     assert by_count.threshold == 3, "counting switch points gives another answer"
@@ -111,34 +109,29 @@ def test_a_threshold_lies_between_neighbours(low: int, high: int) -> None:
 
 
 def test_the_simpler_of_equal_rules_is_kept() -> None:
-    lost = [(0, 1.0), (0, 1.0), (1.1, 0), (1.1, 0)]
-    assert first(best_rule(costs((4, 8, 16, 32), lost), within_us=0.5)) == ("a", "b")
-    assert first(best_rule(costs((4, 8, 16, 32), lost), within_us=2.5)) == ("b",)
+    made = costs((4, 8, 16, 32), [(0, 1.0), (0, 1.0), (1.1, 0), (1.1, 0)])
+    rules = [best_threshold(made), Leaf(("b",)), Leaf(("a",)), FASTEST]
+    assert [made.of(rule) for rule in rules] == [0, 2.0, 2.2, 2.2]
+    assert simplest(made, rules, within_us=0.5) == rules[0]
+    assert simplest(made, rules, within_us=2.1) == Leaf(("b",))
+    assert simplest(made, rules, within_us=2.5) == FASTEST, "it names no kernel"
 
 
-def test_a_tree_is_grown_where_one_threshold_is_not_enough() -> None:
-    lost = [(0, 9, 9), (9, 0, 9), (9, 0, 9), (0, 9, 9)]
-    rule = best_rule(costs((4, 8, 16, 32), lost), within_us=0.5)
-    assert costs((4, 8, 16, 32), lost).of(rule) == 0
-    assert first(rule) == ("a", "b", "a")
+def test_an_end_takes_the_kernel_that_it_names_else_the_least_expected_time() -> None:
+    """a, of which the least time is expected, may not serve the layer of 8 maps."""
+    made = costs((4, 8, 16), [(2, 1, 50), (NO, 1, 50), (2, 1, 50)])
+    assert made.of(FASTEST) == 2 + 1 + 2
+    assert made.of(Leaf(("c",))) == 150
+    assert made.of(Leaf(("a", "c"))) == 2 + 50 + 2
+    assert made.of(Split("k", 6, FASTEST, Leaf(("c",)))) == 2 + 50 + 50
 
 
-def test_an_end_begins_with_what_is_expected_to_lose_least() -> None:
-    """b, which may not serve the layer of 8 maps, is expected to be a little better than a."""
-    made = costs((4, 8, 16), [(2, 1, 50), (1, NO, 50), (2, 1, 50)])
-    assert made.leaf().kernels == ("b", "a", "c")
-    assert made.leaf("c").kernels == ("c", "b", "a")
-    assert made.of(made.leaf()) == 1 + 1 + 1
-    assert made.of(made.leaf("c")) == 150
-
-
-def test_the_kernel_that_leaves_less_of_the_device_idle_comes_first() -> None:
-    """b is a tenth slower than a; on the second layer a takes room for half as many outputs again as b does."""
-    made = costs((4, 8), [(0, 10), (9, 0)])
-    made.expected[:] = np.log([1.0, 1.1])
-    for room, total in ((120, 0 + 9), (150, 0 + 0)):
-        made.room[:] = [(100, 100), (room, 100)]
-        assert made.of(made.leaf()) == total, "1.1 squared is 1.21"
+def test_a_kernel_is_expected_to_do_as_on_the_layers_that_are_most_alike() -> None:
+    """1 is the faster of few maps, 2 of many; nobody has measured the layers between."""
+    layers = [layer(k) for k in (4, 8, 32, 64, 10, 24)]
+    few, many = (20, 10, 12), (20, 12, 10)
+    made = matrix(layers, [few, few, many, many, many, few], [[1], [1], [2], [2], [2], [1]])
+    assert chosen(made, [4, 5], make(made, range(4), MAKING)) == (1, 2)
 
 
 def test_what_idles_is_not_held_against_a_kernel_where_nothing_does() -> None:
@@ -214,7 +207,7 @@ def test_leaving_a_layer_out_leaves_out_what_only_it_suggests() -> None:
     assert set(make(made, [0, 1, 2, 4, 5, 6, 7], MAKING).kernels) == {1, 2}
     without = left_out(made, rows, MAKING)
     assert without[3] in (1, 2)
-    assert without[5:] == (2, 2, 2)
+    assert without[6:] == (2, 2)
     made.times_us[3] = (40, 14, 14, 500)  # what a left-out layer's own times are changes nothing of what it gets
     assert left_out(made, rows, MAKING)[3] == without[3]
 
@@ -232,7 +225,7 @@ def test_the_nearest_layers_kernel_stands_in() -> None:
 def test_a_thresholds_flat_interval_is_that_between_its_layers() -> None:
     made = example()
     rule = Split("k", 15, Leaf(("direct_1",)), Leaf(("direct_2",)))
-    plan = Plan((1, 2), ("direct_1", "direct_2", DEFAULT), make(made, range(8), MAKING).properties, rule)
+    plan = replace(make(made, range(8), replace(MAKING, wanted=(1, 2))), rule=rule)
     (found,) = flat(made, range(8), plan)
     assert (found.least, found.most) == (13, 16)
     choices = {
@@ -244,14 +237,14 @@ def test_a_thresholds_flat_interval_is_that_between_its_layers() -> None:
     assert choices[16] != choices[17]
 
 
-def test_an_end_that_says_nothing_of_layers_left_out_is_unsure() -> None:
+def test_a_rule_that_says_nothing_of_layers_left_out_is_unsure() -> None:
     """Each layer has a kernel of its own, which is far slower than the default on all others."""
     layers = [layer(k) for k in (4, 6, 8, 12)]
     times = [[20.0, *(10.0 if kernel == row else 90.0 for kernel in range(4))] for row in range(4)]
     made = matrix(layers, times, [[1], [2], [3], [4]])
-    plan = replace(make(made, range(4), MAKING), rule=Leaf(("direct_1",)))
-    assert without_unsure_ends(made, range(4), plan, [2, 1, 1, 1]).rule == UNSURE
-    assert without_unsure_ends(made, range(4), plan, [1, 2, 3, 4]).rule == plan.rule
+    plan = make(made, range(4), MAKING)
+    assert without_unsure(made, range(4), plan, [2, 1, 1, 1]).rule == UNSURE
+    assert without_unsure(made, range(4), plan, [1, 2, 3, 4]).rule == plan.rule
 
 
 def test_a_layer_unlike_the_others_gets_the_default() -> None:
