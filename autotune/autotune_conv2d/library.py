@@ -290,11 +290,8 @@ class Handle:
         # Freeing waits for the device to be done with it. Not at exit: the driver may be gone by then.
         self._free = weakref.finalize(self, library._c.conv2d_release, self._address)
         self._free.atexit = False
-
-    @property
-    def kernel_name(self) -> str:
-        """study.layer of its kernel."""
-        return bytes(self._library._c.conv2d_handle_kernel_name(self._address)).decode()
+        self.kernel_name = bytes(library._c.conv2d_handle_kernel_name(self._address)).decode()
+        """study.layer of its kernel"""
 
     def workspace_bytes(self, n: int) -> int:
         """Bytes of workspace of a pass over n images. Raises Conv2dError where the kernel does not serve so many."""

@@ -141,6 +141,23 @@ def test_last_error_is_of_the_latest_call(on_cpu: OnHostDriver) -> None:
     assert on_cpu(last_errors) == [b"the library has no kernel for this shape", b""]
 
 
+def released(library: str) -> tuple[str, list[str]]:
+    """What a handle says once it was released, twice."""
+    conv = made(library, RELU, normal(*RELU.w_shape), normal(RELU.k))
+    conv.handle.release()
+    conv.handle.release()
+    said = []
+    for call in (lambda: conv.workspace_bytes(3), lambda: conv.handle.run(3, 4096, 4096)):
+        with pytest.raises(Conv2dError) as error:
+            call()
+        said.append(str(error.value))
+    return conv.kernel_name, said
+
+
+def test_released_handle_is_refused_and_keeps_its_name(on_cpu: OnHostDriver) -> None:
+    assert on_cpu(released) == ("tested.constant", ["an argument that must point to something is NULL"] * 2)
+
+
 def refused(library: str, what: str) -> None:
     """Do something that is refused."""
     w, bias = normal(*RELU.w_shape), normal(RELU.k)
