@@ -81,7 +81,9 @@ def export(
         else:
             rows = list(_dispatched(store, made))
         if not rows:
-            raise StoreError(f"{db}: no correct trial of {what} to export; run `autotune tune STUDY` first")
+            asked_for = [f"--{key} {word}" for key, word in (("device", kind), ("accuracy", accuracy)) if word]
+            why = f" with {' '.join(asked_for)}; leave that out or" if asked_for else ";"
+            raise StoreError(f"{db}: no correct trial of {what} to export{why} run `autotune tune STUDY` first")
         kernels = [_chosen(store, row, db) for row in rows]
         exported = export_library(kernels, out, archs or (), dispatcher=made.dispatcher if made else None)
         missing = {row.name for row in store.layers(name)} - {row.name for row in rows}

@@ -450,6 +450,15 @@ def test_a_study_with_nothing_to_export(folder: Path, autotune: Command) -> None
     assert not (folder / "out").exists()
 
 
+def test_nothing_to_export_of_what_was_asked_for(folder: Path, autotune: Command, filled: Path) -> None:
+    complaint = autotune("export", "small", "--out", "out", "--device", "host", "--accuracy", "bf16").complaint
+    assert complaint == (
+        "autotune.db: no correct trial of small to export with --device host --accuracy bf16; leave that out or "
+        "run `autotune tune STUDY` first"
+    )
+    assert not (folder / "out").exists()
+
+
 def test_a_folder_that_cannot_be_written(folder: Path, autotune: Command, filled: Path) -> None:
     complaint = autotune("export", "small", "--out", "small.toml").complaint
     assert complaint.startswith("small.toml: cannot be written: ")
