@@ -1,8 +1,8 @@
 // conv2d n3 c1 30x30 k12 5x5 f32 nchw
-// input_stationary thread_p=3 thread_q=3 warps=4 thread_k=1 staging=4 ahead=0 min_blocks=2 copies=last filters=shared
+// input_stationary thread_p=3 thread_q=3 warps=4 thread_k=1 staging=4 ahead=0 min_blocks=2 copies=last filters=shared window=registers stores=staged
 
-// Direct convolution of one channel: a thread keeps the inputs of ROWS x COLUMNS outputs in registers and computes these
-// outputs of one map after the other.
+// Direct convolution of one channel: a thread computes ROWS x COLUMNS outputs of one map after the other. Their inputs stay
+// in registers, or in shared memory: then it reads them for each map, a row at a time, and there is room for more warps.
 //
 //   x     [N, 1, H, W]  input
 //   w     [K, 1, R, S]  filters
@@ -11,8 +11,8 @@
 //   n     images N, any number
 //
 // A tile row is ROWS output rows of an image. Those of all images form one list; a block takes TILE_ROWS of it at a
-// time, a unit, and goes on to the unit gridDim.x further on. Outputs of a phase, MAPS maps, are staged in one of STAGING buffers
-// and leave as one copy of contiguous bytes an image and map, so that y is written in order. Nobody waits for all others:
+// time, a unit, and goes on to the unit gridDim.x further on. Outputs of a phase, MAPS maps, are stored by each thread, or staged
+// in one of BUFFERS buffers and leave as one copy of contiguous bytes an image and map, so that y is written in order. Nobody waits for all others:
 // whoever starts copies learns from a barrier that all warps have staged their part, or have read their inputs.
 //
 //   thread  column tile, then tile row; then, where copies are started apart, four warps that do that
@@ -206,7 +206,7 @@ constexpr bool WITH_BIAS = false, WITH_RELU = false;
 constexpr int ROWS = 3, COLUMNS = 3;  // a thread's outputs of a map
 constexpr int WARPS = 4;                           // that compute
 constexpr int MAPS = 1;                         // of a phase
-constexpr int STAGING = 4;                       // buffers of outputs
+constexpr int BUFFERS = 4;                       // of staged outputs
 constexpr int SLOTS = 1;                       // buffers of inputs
 constexpr int MIN_BLOCKS = 2;                 // blocks resident on a multiprocessor
 
@@ -219,11 +219,16 @@ constexpr int SLOT_FLOATS = 932;
 constexpr int MAP_FLOATS = 704, BUFFER_FLOATS = MAPS * MAP_FLOATS;
 constexpr int FILTER_FLOATS = 28;    // filters of a map, in whole vectors
 constexpr int LOAD = 1, STORE = 1;  // floats of one load of inputs, of one store
-constexpr int ROW_INPUTS = COLUMNS + S - 1;
+constexpr int WINDOW_ROWS = 7, ROW_INPUTS = 7;  // that a thread's outputs of a map follow from
 
-using Vector = Neighbours<float, 4>;
-using Inputs = Neighbours<float, LOAD>;
 using Outputs = Neighbours<float, STORE>;
+
+template <int N>
+__device__ __forceinline__ void load(float* to, const float* from) {
+    const auto loaded = *reinterpret_cast<const Neighbours<float, N>*>(from);
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = loaded.at[i];
+}
 
 // Filter i of those packed [map][r][s], in whole vectors.
 __device__ __forceinline__ float packed(const float* __restrict__ w, int i) {
@@ -270,15 +275,8 @@ __device__ __forceinline__ void copy_outputs(float* __restrict__ y, const float*
 }
 
 // A thread's outputs of one map.
-__device__ __forceinline__ void compute(float (&sum)[ROWS][COLUMNS], const float (&input)[ROWS + R - 1][ROW_INPUTS],
-                                        const float* filters) {
-    float filter[FILTER_FLOATS];
-#pragma unroll
-    for (int i = 0; i < FILTER_FLOATS; i += 4) {
-        const Vector loaded = *reinterpret_cast<const Vector*>(filters + i);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) filter[i + j] = loaded.at[j];
-    }
+__device__ __forceinline__ void compute(float (&sum)[ROWS][COLUMNS], const float (&input)[WINDOW_ROWS][ROW_INPUTS],
+                                        const float (&filter)[FILTER_FLOATS]) {
 #pragma unroll
     for (int r = 0; r < R; ++r) {
 #pragma unroll
@@ -295,8 +293,8 @@ __device__ __forceinline__ void compute(float (&sum)[ROWS][COLUMNS], const float
     }
 }
 
-// Stages them, but for rows and columns that the tile before has.
-__device__ __forceinline__ void stage(float* output, const float (&sum)[ROWS][COLUMNS], int first_row, int first_column,
+// Stores them, but for rows and columns that the tile before has.
+__device__ __forceinline__ void store(float* output, const float (&sum)[ROWS][COLUMNS], int first_row, int first_column,
                                       const float* __restrict__ bias, int map) {
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
@@ -319,16 +317,15 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
     Barrier* const filled = reinterpret_cast<Barrier*>(smem);  // [slot] its inputs are there
     Barrier* const taken = filled + SLOTS;                     // [slot] all warps have read them
     Barrier* const staged = taken + SLOTS;                     // [buffer] all warps have staged their outputs
-    Barrier* const written = staged + STAGING;                 // [buffer] they have been copied out
-    float* const filters = reinterpret_cast<float*>(written + STAGING);  // [map][r][s]
+    Barrier* const written = staged + BUFFERS;                 // [buffer] they have been copied out
+    float* const filters = reinterpret_cast<float*>(written + BUFFERS);  // [map][r][s]
     float* const slots = filters + K * FILTER_FLOATS;                    // [slot][row][column]
-    float* const buffers = slots + SLOTS * SLOT_FLOATS;  // [buffer][map][row][column]
-
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
     const int units = (n * TILES_P + TILE_ROWS - 1) / TILE_ROWS, step = static_cast<int>(gridDim.x);
     const auto copy_unit = [&](int unit, int slot) {
         copy_inputs(slots + slot * SLOT_FLOATS, filled + slot, x, unit, n);
     };
+    float* const buffers = slots + SLOTS * SLOT_FLOATS;  // [buffer][map][row][column]
     const auto copy_phase = [&](int unit, int phase, int buffer) {
         copy_outputs(y, buffers + buffer * BUFFER_FLOATS, unit, phase * MAPS, n);
     };
@@ -337,7 +334,7 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
             barrier_init(filled + i, 1);
             barrier_init(taken + i, WARPS);
         }
-        for (int i = 0; i < STAGING; ++i) {
+        for (int i = 0; i < BUFFERS; ++i) {
             barrier_init(staged + i, WARPS);
             barrier_init(written + i, 1);
         }
@@ -360,7 +357,7 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
     int writing = -1;  // the buffer that this lane is copying out
     const auto wait_for_buffer = [&] {
         if constexpr (WARPS == 1) {
-            if (lane == 0) bulk_store_wait_read<STAGING - 1>();
+            if (lane == 0) bulk_store_wait_read<BUFFERS - 1>();
             __syncwarp();
         } else {
             if (writing >= 0) {
@@ -371,38 +368,38 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
             barrier_wait(written + buffer, buffer_parity);
         }
     };
+    const auto free_slot = [&](int unit) {
+        fence_bulk();  // the next copy into the slot comes after these loads
+        __syncwarp();
+        if (lane == 0 && (WARPS == 1 || barrier_arrive_last(taken + slot))) copy_unit(unit + SLOTS * step, slot);
+        if (++slot == SLOTS) slot = 0, slot_parity ^= 1;
+    };
     for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += step) {
         barrier_wait(filled + slot, slot_parity);
         // The tile row, counted from the image in which the unit begins: it matters where a unit reaches into others.
         const int listed = (MORE_IMAGES ? unit * TILE_ROWS % TILES_P : 0) + loaded_tile_row;
         const int row = input_row(listed) - first_row - (listed - loaded_tile_row) * ROWS;
-        const float* const first = slots + slot * SLOT_FLOATS + row * W + column;
-        float input[ROWS + R - 1][ROW_INPUTS];
+        const float* const window = slots + slot * SLOT_FLOATS + row * W + column;
+        float input[WINDOW_ROWS][ROW_INPUTS];
 #pragma unroll
-        for (int i = 0; i < ROWS + R - 1; ++i) {
+        for (int i = 0; i < WINDOW_ROWS; ++i) {
 #pragma unroll
-            for (int j = 0; j < ROW_INPUTS; j += LOAD) {
-                const Inputs loaded = *reinterpret_cast<const Inputs*>(first + i * W + j);
-#pragma unroll
-                for (int l = 0; l < LOAD; ++l) input[i][j + l] = loaded.at[l];
-            }
+            for (int j = 0; j < ROW_INPUTS; j += LOAD) load<LOAD>(input[i] + j, window + i * W + j);
         }
-        fence_bulk();  // the next copy into the slot comes after these loads
-        __syncwarp();
-        if (lane == 0 && (WARPS == 1 || barrier_arrive_last(taken + slot))) copy_unit(unit + SLOTS * step, slot);
-        if (++slot == SLOTS) slot = 0, slot_parity ^= 1;
-
+        free_slot(unit);
         const float* phase_filters = filters;
 #pragma unroll 1
         for (int phase = 0; phase < K / MAPS; ++phase) {
             float* const output = buffers + buffer * BUFFER_FLOATS + staged_at;
 #pragma unroll
             for (int m = 0; m < MAPS; ++m) {
-                float sum[ROWS][COLUMNS];
-                compute(sum, input, phase_filters + m * FILTER_FLOATS);
+                float filter[FILTER_FLOATS], sum[ROWS][COLUMNS];
+#pragma unroll
+                for (int i = 0; i < FILTER_FLOATS; i += 4) load<4>(filter + i, phase_filters + m * FILTER_FLOATS + i);
+                compute(sum, input, filter);
                 if (m == 0) wait_for_buffer();
                 if (32 * WARPS != TILE_ROWS * TILES_Q && tile_row >= TILE_ROWS) continue;
-                stage(output + m * MAP_FLOATS, sum, first_row, tile_column - column, bias, phase * MAPS + m);
+                store(output + m * MAP_FLOATS, sum, first_row, tile_column - column, bias, phase * MAPS + m);
             }
             phase_filters += MAPS * FILTER_FLOATS;
             __syncwarp();
@@ -410,7 +407,7 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
                 copy_phase(unit, phase, buffer);
                 writing = buffer;
             }
-            if (++buffer == STAGING) buffer = 0, buffer_parity ^= 1;
+            if (++buffer == BUFFERS) buffer = 0, buffer_parity ^= 1;
         }
     }
     bulk_store_wait_read<0>();

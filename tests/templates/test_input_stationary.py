@@ -14,7 +14,7 @@ from .shipped_families import verify
 EVEN = Conv2dProblem(5, 1, 20, 44, 6, 3, 5, epilogue="bias_relu")
 """Outputs of 18 x 40."""
 
-FEW = {"staging": 2, "ahead": 0, "min_blocks": 2}
+FEW: Mapping[str, int | str] = {"staging": 2, "ahead": 0, "min_blocks": 2, "window": "registers", "stores": "staged"}
 """So that the rings of buffers go round often."""
 
 UNITS: Mapping[str, Mapping[str, int | str]] = {
@@ -29,7 +29,32 @@ UNITS: Mapping[str, Mapping[str, int | str]] = {
 }
 
 
+WIDE = Conv2dProblem(5, 1, 20, 46, 6, 3, 7)
+"""Outputs of 18 x 40; every other row of inputs begins 8 bytes behind a multiple of 16."""
+
+DIRECT: Mapping[str, int | str] = {"stores": "direct", "staging": 4, "thread_q": 4}
+AGAIN: Mapping[str, int | str] = {"window": "shared", "thread_k": 1, **DIRECT}
+WAYS: Mapping[str, tuple[Conv2dProblem, Mapping[str, int | str]]] = {
+    # 12 of an image's 9 tile rows, the last unit 9: of two images.
+    "stored directly": (EVEN, {"thread_p": 2, "warps": 4, "thread_k": 3, "copies": "apart", **DIRECT}),
+    # Two images, the last unit one; the last of an image's 5 tile rows overlaps another, and 28 lanes have no tile.
+    "read again in pairs": (EVEN, {"thread_p": 4, "warps": 4, "copies": "last", **AGAIN}),
+    # An image's 3 tile rows.
+    "read again in vectors": (EVEN, {"thread_p": 6, "warps": 1, "copies": "last", **AGAIN}),
+    # 12 of an image's 3 tile rows, the last unit 3.
+    "read again in vectors and pairs": (WIDE, {"thread_p": 6, "warps": 4, "copies": "apart", **AGAIN}),
+}
+
+
 @pytest.mark.cxx
 @pytest.mark.parametrize("unit", UNITS)
 def test_units_of_every_kind_are_right(unit: str, checked: DeviceEvaluator) -> None:
-    verify("input_stationary", EVEN, {**UNITS[unit], **FEW}, checked)
+    verify("input_stationary", EVEN, {**FEW, **UNITS[unit]}, checked)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("filters", ["shared", "constant"])
+@pytest.mark.parametrize("way", WAYS)
+def test_inputs_may_be_read_again_and_outputs_stored_directly(way: str, filters: str, checked: DeviceEvaluator) -> None:
+    problem, values = WAYS[way]
+    verify("input_stationary", problem, {**FEW, "filters": filters, **values}, checked)

@@ -13,7 +13,7 @@ from autotune.family.banks import bank_conflicts
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_templates
 from autotune.problem import Conv2dProblem
-from autotune.trial import Value
+from autotune.trial import Config, Value
 from tests.unit.tiny import DEVICE
 
 Address = int | None
@@ -240,10 +240,15 @@ def input_stationary(v: Names) -> dict[str, Iterable[Access]]:
         inputs.append(4 * (row * v.w + column))
         row = tile_row // v.tiles_p * v.p + tile_row % v.tiles_p * v.thread_p - first_row
         outputs.append(4 * (row * v.q + column) if tile_row < v.tile_rows else None)
-    loads = (v.thread_p + v.r - 1) * -(-(v.thread_q + v.s - 1) // v.load_floats)
+    shared, rows, columns = v["window"] == "shared", v.thread_p + v.r - 1, v.thread_q + v.s - 1
+    vectors = sum((columns - row * v.w % 4) // 4 for row in range(rows)) if shared and v.aligned else 0
+    loads = rows * -(-columns // v.load_floats) - vectors * (4 // v.load_floats)
+    times = turns * (v.k if shared else 1)
     return {
-        "inputs read": [Access(4 * v.load_floats, inputs, turns * loads)],
-        "outputs staged": [Access(4 * v.store_floats, outputs, turns * v.k * v.outputs // v.store_floats)],
+        "inputs read": [Access(4 * v.load_floats, inputs, times * loads), Access(16, inputs, times * vectors)],
+        "outputs staged": [Access(4 * v.store_floats, outputs, turns * v.k * v.outputs // v.store_floats)]
+        if v["stores"] == "staged"
+        else [],
     }
 
 
@@ -319,6 +324,34 @@ def test_headers_say_what_the_addresses_of_a_block_come_to(family: str) -> None:
                     assert declared == enumerated, f"{access} of {config} on {problem}"
     assert declared_at_all
     assert abs(said - counted) <= 0.3 * counted
+
+
+@pytest.mark.parametrize("columns", [68, 70], ids=["vectors", "vectors and pairs"])
+def test_windows_in_shared_memory_are_read_in_vectors_again_for_each_map(columns: int) -> None:
+    bound = BoundTemplate(
+        load_templates()["input_stationary"], Conv2dProblem(64, 1, 70, columns, 6, 7, columns - 63), DEVICE
+    )
+    config = Config.of(
+        "input_stationary",
+        {
+            "thread_p": 8,
+            "thread_q": 4,
+            "warps": 4,
+            "thread_k": 1,
+            "staging": 4,
+            "ahead": 0,
+            "min_blocks": 2,
+            "copies": "last",
+            "filters": "constant",
+            "window": "shared",
+            "stores": "direct",
+        },
+    )
+    names = bound.check(config)
+    for (_, expression), addresses in zip(
+        bound.template.conflicts, input_stationary(Names(bound, names)).values(), strict=True
+    ):
+        assert bound.bind(expression).integer(names) == a_block(addresses)
 
 
 def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_nothing_across_rows() -> None:
