@@ -1,4 +1,4 @@
-"""`dispatch`: which kernel serves which layer of a study, by thresholds on what a layer is."""
+"""`dispatch`: which kernel serves which layer of a study, and layers like them."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def dispatch(
     table: str,
     style: str | None,
 ) -> None:
-    """Build a dispatcher of STUDY's layers, which must have been tuned: few kernels, and thresholds that choose.
+    """Build a dispatcher of STUDY's layers, which must have been tuned: few kernels, and what chooses among them.
 
     Each layer's best few kernels are measured on every layer that they may serve, and on its shape between the batches
     that the study has; what is known is not measured again.

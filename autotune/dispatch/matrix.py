@@ -88,7 +88,7 @@ class _Row:
         bound = self.bounds[config.template]
         try:
             names = bound.check(config)
-        except (Rejected, StudyError):  # a StudyError: the family has other parameters by now
+        except Rejected:
             return 0
         return bound.bind(bound.template.room).integer(names) if bound.supported else 0
 
@@ -199,7 +199,10 @@ def _row(run: Run, key: StudyKey, layer: Layer, records: Sequence[TemplateRecord
     row = _Row(layer, scope, bounds)
     own: dict[Config, float] = {}
     for trial_row in _here(run, layer):
-        trial, config = trial_row.trial, trial_row.trial.config
+        trial = trial_row.trial
+        config = run.templates[trial.config.template].today(trial.config)
+        if config is None:
+            continue
         # The kernel of an edited family may be another: its trial is made again, or copied if it is the same.
         current = trial_row.template_hash == run.templates[config.template].hash
         time_us = trial_row.ranked_us or trial.median_us

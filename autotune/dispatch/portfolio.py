@@ -56,7 +56,7 @@ class Matrix:
     default: int
     """the safe default among the configs"""
     values: Ints
-    """[layers, properties]; what thresholds may ask for"""
+    """[layers, properties]; what likeness follows from, and thresholds may ask for"""
     likeness: Floats
     """[configs, configs]; 1 for the same, less the more two configs of a family differ, 0 for other families"""
     nearness: Floats

@@ -36,6 +36,11 @@ LAYER = '[[layer]]\nname = "{name}"\nn = 3\nc = {c}\nh = {h}\nw = 8\nk = {k}\nr 
 SIZES = ((4, 2, 9, 1), (6, 2, 9, 3), (12, 3, 12, 2), (16, 4, 16, 1), (32, 8, 20, 1), (48, 8, 20, 5))
 HEADER = 'name = "several"\ntrials = 14\nwarm_start = false\ntemplates = ["tiny"]\n'
 STUDY = HEADER + "".join(LAYER.format(name=f"k{k}", c=c, h=h, k=k, count=count) for k, c, h, count in SIZES)
+TURNS = 'turns   = { values = [1, 2, 3, 4, 6],    doc = "outputs a thread" }'
+LATER = (
+    (TURNS, f'{TURNS}\nlater = {{ values = [7, 8], doc = "came later" }}'),
+    ("#*/", "#*/\nconstexpr int LATER = ${later};"),
+)
 
 
 class Device(NullEvaluator):
@@ -247,6 +252,19 @@ def test_the_rules_that_the_compiled_dispatcher_agrees_with_are_kept(
     assert {row.kernel for row in made.layers} == {made.dispatcher.kernels[0].name}
 
 
+def test_kernels_of_before_a_family_had_a_parameter_are_measured_as_they_are_now(
+    fresh: Path, study: Study, families: dict[str, KernelTemplate], tmp_path: Path
+) -> None:
+    write_family(tmp_path / "edited", *LATER)
+    edited = {**families, "tiny": load_templates([tmp_path / "edited"])["tiny"]}
+    device = Device()
+    made = built(fresh, study, edited, device)
+    ran = {source.config for source in device.ran if source.config.template == "tiny"}
+    assert len(ran) > 4
+    assert {config.values()["later"] for config in ran} == {7}
+    assert {one.config for one in made.dispatcher.kernels} <= ran
+
+
 class Fickle(Device):
     """A layer's fastest kernels are slower than the default on the layers beside it."""
 
@@ -306,9 +324,7 @@ def test_the_command_says_the_rule_in_words_and_writes_it_as_cpp(dispatch: Comma
 def test_a_database_of_before_a_parameter_came_serves_the_matrix(autotune: Command) -> None:
     Path("autotune.db").rename("recorded.db")
     replay = ("--device", "replay:recorded.db", "--templates", "families")
-    turns = 'turns   = { values = [1, 2, 3, 4, 6],    doc = "outputs a thread" }'
-    later = (turns, f'{turns}\nlater = {{ values = [7, 8], doc = "came later" }}')
-    write_family(Path("families"), later, ("#*/", "#*/\nconstexpr int LATER = ${later};"))
+    write_family(Path("families"), *LATER)
     assert autotune("tune", "several.toml", *replay).code == 0
     done = autotune("dispatch", "several.toml", *replay, "--trials", 5)
     (measured,) = re.findall(r"(\d+) cells measured now", done.out)
