@@ -146,21 +146,16 @@ def build_matrix(
     kept = [number for number, row in enumerate(rows) if number < len(tuned) or row.best_us is not None]
     rows = [rows[number] for number in kept]
     fits = np.array([room(config) for config in configs], dtype=np.int64).T[kept]
-    times = np.full((len(rows), len(configs)), np.inf)
-    failed = np.zeros(times.shape, dtype=np.bool_)
-    for number, row in enumerate(rows):
-        for position, config in enumerate(configs):
-            if fits[number, position]:
-                time_us = row.times_us.get(config)
-                failed[number, position] = time_us is None and (number < len(tuned) or config in row.times_us)
-                times[number, position] = np.inf if time_us is None else time_us
+    times = np.array([[row.times_us.get(config) or np.inf for config in configs] for row in rows])
+    # What was not evaluated, where a run was stopped or the device could not, counts as failed on a layer of the study.
+    due = [[number < len(tuned) or config in row.times_us for config in configs] for number, row in enumerate(rows)]
     values = np.array([[item.of(row.layer.problem) for item in properties] for row in rows], dtype=np.int64)
     positions = {config: position for position, config in enumerate(configs)}
     matrix = Matrix(
         layers=tuple(row.layer for row in rows),
         configs=configs,
-        times_us=times,
-        failed=failed,
+        times_us=np.where(fits > 0, times, np.inf),
+        failed=(fits > 0) & ~np.isfinite(times) & np.array(due),
         room=fits,
         best_us=np.array([row.best_us for row in rows]),
         leaders=tuple(tuple(positions[config] for config in few) for few in leaders),
