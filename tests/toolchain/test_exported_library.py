@@ -16,7 +16,7 @@ from autotune.export import Chosen, export_library
 from autotune.export.build import write_images
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
-from tests.exports import H200, chosen, contents
+from tests.exports import H200, chosen, contents, kernel
 from tests.templates.shipped_families import family
 
 pytestmark = pytest.mark.nvcc
@@ -94,6 +94,15 @@ def test_cmake_builds_it_for_several_architectures(tmp_path: Path) -> None:
     assert refused.returncode != 0
     words = " ".join(refused.stderr.split())
     assert "tested.direct_strip needs a compute capability of at least 80 in CONV2D_ARCHS" in words
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+def test_kernel_of_one_architecture_alone_is_not_for_a_newer_one(tmp_path: Path) -> None:
+    pair = kernel("mma_pair", "pair", Conv2dProblem(64, 12, 33, 33, 24, 5, 5, dtype="f16"))
+    export_library([pair], tmp_path, ())
+    refused = cmake(tmp_path, "-B", "build", f"-DCONV2D_NVCC={find_nvcc()}", "-DCONV2D_ARCHS=100")
+    words = "tested.pair.fp16 needs a compute capability of 90 itself in CONV2D_ARCHS"
+    assert words in " ".join(refused.stderr.split())
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
