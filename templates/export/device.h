@@ -87,13 +87,13 @@ private:
 
 // Sizes of a problem's tensors, in elements.
 struct Sizes {
-    explicit Sizes(const conv2d_problem &p)
-        : element_bytes(p.dtype == CONV2D_F32 ? 4 : 2),
-          p(1 + (p.h + 2 * int64_t{p.pad_h} - int64_t{p.dilation_h} * (p.r - 1) - 1) / p.stride_h),
-          q(1 + (p.w + 2 * int64_t{p.pad_w} - int64_t{p.dilation_w} * (p.s - 1) - 1) / p.stride_w),
-          x(int64_t{p.n} * p.c * p.h * p.w),
-          w(int64_t{p.k} * (p.c / p.groups) * p.r * p.s),
-          y(int64_t{p.n} * p.k * this->p * q) {}
+    explicit Sizes(const conv2d_problem &of)
+        : element_bytes(of.dtype == CONV2D_F32 ? 4 : 2),
+          p(1 + (of.h + 2 * int64_t{of.pad_h} - int64_t{of.dilation_h} * (of.r - 1) - 1) / of.stride_h),
+          q(1 + (of.w + 2 * int64_t{of.pad_w} - int64_t{of.dilation_w} * (of.s - 1) - 1) / of.stride_w),
+          x(int64_t{of.n} * of.c * of.h * of.w),
+          w(int64_t{of.k} * (of.c / of.groups) * of.r * of.s),
+          y(int64_t{of.n} * of.k * p * q) {}
 
     int64_t element_bytes;
     int64_t p, q;  // height and width of y

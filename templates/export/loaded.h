@@ -79,8 +79,7 @@ struct Tensors {
 // A kernel's code in one context, with the constant memory that goes with it.
 class Loaded {
 public:
-    Loaded(const Kernel &kernel, CUcontext context, const Device &device)
-        : kernel(kernel), context(context), device(device) {
+    Loaded(const Kernel &loaded, CUcontext where, const Device &there) : kernel(loaded), context(where), device(there) {
         check(driver().cuModuleLoadData(&module_, kernel.image), "cuModuleLoadData");
         try {
             for (int i = 0; i < kernel.entry_count; ++i)

@@ -165,10 +165,10 @@ Reference reference(const conv2d_problem &p, const Data &data) {
 
 // One data set of a kernel on the device, with what must come out.
 struct Case {
-    Case(const conv2d_problem &problem, const Golden &golden, bool whole)
-        : problem(problem),
-          golden(golden),
-          whole(whole),
+    Case(const conv2d_problem &tested, const Golden &wanted, bool integers)
+        : problem(tested),
+          golden(wanted),
+          whole(integers),
           data(data_of(problem, whole)),
           expected(reference(problem, data)),
           x(encode(data.x, problem.dtype)),

@@ -76,7 +76,7 @@ def test_cmake_builds_it_for_several_architectures(tmp_path: Path) -> None:
     export_library(kernels(), tmp_path, ())
     configured = cmake(
         *(tmp_path, "-B", "build", f"-DCONV2D_NVCC={find_nvcc()}", "-DCONV2D_ARCHS=75;90"),
-        "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Werror",
+        "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Werror",
     )
     assert configured.returncode == 0, configured.stderr
     assert "tested.direct_strip is not for compute capability 75" in configured.stdout
