@@ -69,6 +69,7 @@ _PTXAS_SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _PTXAS_USED = re.compile(r"Used (\d+) registers")
 _PTXAS_SMEM = re.compile(r"(\d+) bytes smem")
 _CONSTANT_SECTION = b".nv.constant3"  # user constant memory; ptxas does not report it from sm_90 on
+_OF_A_LINKER = ("ld returned", "linker command failed")  # what g++ and clang say of one that failed
 MAX_MESSAGE = 2000  # characters of a compiler's or driver's words that a trial keeps
 
 
@@ -145,7 +146,11 @@ def ptxas_resources(log: str) -> Resources:
 
 
 def first_errors(log: str, folder: str) -> str:
-    """The first lines of a compiler's output that say `error`, without the temporary folder's name."""
+    """The first lines of a compiler's output that say `error`, without the temporary folder's name.
+
+    A compiler's own line about a linker that failed is none of them: what failed stands before it, without the word.
+    """
     lines = [line.replace(f"{folder}/", "").strip() for line in log.splitlines()]
-    errors = [line for line in lines if "error" in line.lower()] or [line for line in lines if line]
+    errors = [line for line in lines if "error" in line.lower() and not any(words in line for words in _OF_A_LINKER)]
+    errors = errors or [line for line in lines if line]
     return "\n".join(errors[:5])[:MAX_MESSAGE] or "the compiler failed without a word"

@@ -249,6 +249,13 @@ def test_wrong_kernel_fails_the_proof(tmp_path: Path) -> None:
     assert (tmp_path / "proof.txt").read_text().startswith("FAILED: do not use this library\n")
 
 
+def test_proof_says_why_the_library_does_not_link(tmp_path: Path) -> None:
+    exported = export_library([CONSTANT], tmp_path, ())
+    (tmp_path / "conv2d.map").unlink()
+    with pytest.raises(NotProven, match=r"g\+\+: .*conv2d\.map: No such file or directory"):
+        list(prove(exported, "no GPU in this test"))
+
+
 def test_proof_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exported = export_library([CONSTANT], tmp_path / "exported", ())
     (tmp_path / "temporary").mkdir()
