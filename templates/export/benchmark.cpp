@@ -35,15 +35,17 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
     expect(driver().cuDeviceGetAttribute(&l2_bytes, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device), "cuDeviceGetAttribute");
     const Array flush(2 * static_cast<size_t>(std::max(l2_bytes, 32 << 20)));
     conv2d_handle *handle = nullptr;
-    const conv2d_status status = conv2d_prepare(&problem, w.pointer(), bias.pointer(), nullptr, &handle);
+    uint64_t workspace_bytes = 0;
+    // For the number of images that it was tuned at, so that it is this kernel which runs.
+    conv2d_status status = conv2d_prepare(&kernel.problem, w.pointer(), bias.pointer(), nullptr, &handle);
+    if (status == CONV2D_OK) status = conv2d_handle_workspace_size(handle, problem.n, &workspace_bytes);
     if (status == CONV2D_WRONG_DEVICE || status == CONV2D_UNSUPPORTED) {
         std::printf("%s at n = %d: not timed: %s (%s)\n", kernel.name, problem.n, conv2d_status_text(status),
                     conv2d_last_error());
+        expect(conv2d_release(handle), "conv2d_release");
         return;
     }
     expect(status, "conv2d_prepare");
-    uint64_t workspace_bytes = 0;
-    expect(conv2d_handle_workspace_size(handle, problem.n, &workspace_bytes), "conv2d_handle_workspace_size");
     const Array workspace(workspace_bytes);
     CUevent start = nullptr, end = nullptr;
     expect(driver().cuEventCreate(&start, CU_EVENT_DEFAULT), "cuEventCreate");
@@ -70,8 +72,8 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
         }
         return found;
     };
-    std::printf("%s at n = %d (tuned at n = %d on %s: %.2f us)\n", kernel.name, problem.n, kernel.problem.n, kernel.device,
-                kernel.median_us);
+    std::printf("%s at n = %d (tuned at n = %d on %s: %.2f us)\n", conv2d_handle_kernel_name(handle), problem.n,
+                kernel.problem.n, kernel.device, kernel.median_us);
     const double us = median_of(times(true), "cold");
     median_of(times(false), "in a row");
     const double flop = 2.0 * static_cast<double>(sizes.y) * (problem.c / problem.groups) * problem.r * problem.s;

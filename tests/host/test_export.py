@@ -61,6 +61,21 @@ def test_kernel_that_is_not_for_a_device_is_left_out_there(
     assert "tested.constant: right at n = 3 and 1" in said
 
 
+def test_benchmark_times_each_kernel_that_is_for_the_device(built: Built, exported: Exported, cxx: str) -> None:
+    program = built.folder / "benchmark"
+    libraries = (f"-L{built.folder}", "-lconv2d", "-ldl")
+    source = str(exported.folder / "benchmark.cpp")
+    subprocess.run([cxx, "-std=c++17", "-o", str(program), source, *libraries], check=True)
+    older = {**built.environment, "AUTOTUNE_HOST_ARCH": "75"}
+    done = subprocess.run([str(program), "2"], env=older, capture_output=True, text=True, check=True)
+    assert [line.partition(" (")[0] for line in done.stdout.splitlines() if line.startswith("tested.")] == [
+        "tested.constant at n = 2",
+        f"tested.packed at n = 2: not timed: {WRONG_DEVICE}",
+        "tested.chunked at n = 2",
+        "tested.larger at n = 2",
+    ]
+
+
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_library_has_no_leak_and_no_race(
     sanitizer: str, built: Built, exported: Exported, cxx: str, tmp_path: Path
