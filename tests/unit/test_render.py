@@ -52,7 +52,7 @@ def test_the_text_reads_as_if_written_by_hand(tmp_path: Path) -> None:
 
 def samples(bound: BoundTemplate) -> Sequence[Config]:
     """A few feasible configs, out of each parameter's extreme values or, where these do not go, some more."""
-    for step in (1.0, 0.5, 0.25):
+    for step in (1.0, 0.5, 0.25, 0.125):
         kept = {
             param.name: tuple(
                 dict.fromkeys(param.values[int(at * (len(param.values) - 1))] for at in np.arange(0, 1.1, step))
