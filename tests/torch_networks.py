@@ -335,7 +335,10 @@ def trained(library: str, how: str) -> None:
     elif how == "images":
         made(x)
     elif how == "compiled":
-        torch.compile(made, backend="aot_eager", fullgraph=True)(x)
+        try:
+            torch.compile(made, backend="aot_eager", fullgraph=True)(x)
+        except RuntimeError as error:  # newer versions of PyTorch make one that no other process can be sent
+            raise RuntimeError(str(error)) from None
     elif how == "filters":
         conv = nn.Conv2d(1, 4, 3, padding=1)
         conv2d(images(4), conv.weight, conv.bias, padding=(1, 1), library=library)
