@@ -282,6 +282,9 @@ __device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (
 // Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
 // b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
 // [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
+// Products of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
+// b are 128 bytes behind the eight before, the second four words `deeper` bytes behind the first; a is a lane's part, or lies in
+// shared memory in the same way.
 // Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
 // before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
 // Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
@@ -316,12 +319,12 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
     wgmma_keep(d);
 }
 
-// Where b lies: 128 bytes from four words to the next, PITCH words from tile to tile.
-template <int PITCH>
-__device__ __forceinline__ unsigned long long wgmma_operand(const void* b, int offset) {
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(b));
-    const unsigned begin = (at >> 4 | 128u / 16 << 16) + static_cast<unsigned>(offset) / 16, tiles = PITCH * 4 / 16;
-    return begin | static_cast<unsigned long long>(tiles) << 32;
+// Where an operand lies, `offset` bytes behind a pointer: 8 rows of 16 bytes each are contiguous, `deeper` bytes on from four words to
+// the next, `further` bytes from eight rows to the next.
+__device__ __forceinline__ unsigned long long wgmma_operand(const void* pointer, int offset, int deeper, int further) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+    const unsigned begin = (at >> 4) + (static_cast<unsigned>(offset) / 16 + (static_cast<unsigned>(deeper) / 16 << 16));
+    return begin | static_cast<unsigned long long>(further / 16) << 32;
 }
 
 __device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_uint(value); }
@@ -343,7 +346,7 @@ __device__ __forceinline__ void increase_registers() {
 #define WGMMA(NAME, WORD, SHAPE, TYPE, TRANSPOSED)                                                                         \
     template <bool ADDED, int PITCH, int TILES>                                                                            \
     __device__ __forceinline__ void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b, int offset = 0) {        \
-        const unsigned long long operand = wgmma_operand<PITCH>(b, offset);                                                \
+        const unsigned long long operand = wgmma_operand(b, offset, 128, PITCH * 4);                                       \
         if constexpr (TILES == 1) {                                                                                        \
             asm volatile("{.reg .pred p; setp.ne.b32 p, %9, 0; wgmma.mma_async.sync.aligned.m64n8" SHAPE ".f32." TYPE      \
                          " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1" TRANSPOSED ";}"                                \

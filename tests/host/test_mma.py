@@ -198,3 +198,37 @@ def test_product_of_four_warps(bench: Bench, added: bool) -> None:
     text = FOUR_WARPS.replace("ADDED", str(added).lower())
     *_, d = bench.run(text, "multiply", (a, b, c, np.zeros_like(c), np.int32(0)), block=128)
     np.testing.assert_array_equal(d, a @ b + (c if added else 0))
+
+
+BOTH_SHARED = """
+#include <autotune_host_ptx.h>
+extern "C" __global__ void multiply(const float* a, const float* b, const float* c, float* d, int round) {
+    __shared__ __align__(16) float rows[70 * 4], more_rows[70 * 4], columns[40 * 4];
+    const int thread = threadIdx.x;
+    for (int i = thread; i < 64 * 4; i += 128) {
+        rows[8 + i] = a[i / 4 * 8 + i % 4];
+        more_rows[i] = a[i / 4 * 8 + 4 + i % 4];
+    }
+    if (thread < 64) columns[thread] = b[thread % 4 * 16 + thread / 4];
+    if (thread < 64) columns[92 + thread] = b[(4 + thread % 4) * 16 + thread / 4];
+    __syncthreads();
+    float fd[1][2][4];
+    const int row = thread / 32 * 16 + thread % 32 / 4;
+    const auto at = [&](int i) { return (row + i / 2 % 2 * 8) * 16 + i / 4 * 8 + 2 * (thread % 4) + i % 2; };
+    for (int i = 0; i < 8; ++i) fd[0][i / 4][i % 4] = c[at(i)];
+    wgmma_begin(fd);
+    wgmma_tf32_wide<true>(fd[0], rows + 8 + round, static_cast<int>((more_rows - rows - 8) * 4), 128, columns, 92 * 4);
+    wgmma_commit();
+    wgmma_wait(fd);
+    for (int i = 0; i < 8; ++i) d[at(i)] = fd[0][i / 4][i % 4];
+}
+"""
+
+
+def test_product_of_four_warps_whose_operands_lie_in_shared_memory(bench: Bench) -> None:
+    rng = np.random.default_rng(4)
+    a, b, c = (rng.integers(-2, 3, shape).astype(np.float32) for shape in ((64, 8), (8, 16), (64, 16)))
+    *_, d = bench.run(BOTH_SHARED, "multiply", (a, b, c, np.zeros_like(c), np.int32(0)), block=128)
+    np.testing.assert_array_equal(d, a @ b + c)
+    with pytest.raises(Rejected, match="wgmma"):
+        bench.run(BOTH_SHARED, "multiply", (a, b, c, np.zeros_like(c), np.int32(1)), block=128)

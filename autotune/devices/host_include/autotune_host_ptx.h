@@ -1,6 +1,5 @@
-// What templates/_ptx.cuh, _ptx_barrier.cuh, _ptx_async.cuh, _ptx_ldmatrix.cuh and _ptx_mma.cuh declare, on the CPU: copies by all
-// threads are done at once, bulk copies as late as they may be, when somebody waits for them; what a warp does together (a matrix
-// product, a load of matrices) is done by its last lane.
+// What templates/_ptx.cuh and the other _ptx_*.cuh declare, on the CPU: copies by all threads are done at once, bulk copies as late as
+// they may be, when somebody waits for them; what a warp does together (a matrix product, a load of matrices) is done by its last lane.
 #pragma once
 
 #include "autotune_host_small_float.h"
@@ -102,6 +101,7 @@ inline bool barrier_passed(Barrier* barrier, int parity) {
 inline void barrier_wait(Barrier* barrier, int parity, int line = __builtin_LINE()) {
     while (!barrier_passed(barrier, parity)) autotune_sleep(line);
 }
+inline void bulk_fetch(const void*, int) {}
 inline void bulk_load(void* shared, const void* global, int bytes, Barrier* barrier) {
     autotune_host::copy_bulk("bulk_load", shared, global, bytes, barrier);
     autotune_wake();  // whoever waits for the barrier already does the copy
@@ -249,11 +249,12 @@ inline void load_matrices(unsigned (&d)[4], const void* row, int line = __builti
 
 // A product of four warps: each computes its 16 rows of it, at once.
 namespace autotune_host {
-template <class Layout, bool ADDED, int PITCH, class Word, int TILES>
-inline void multiply_warpgroup(float (&d)[TILES][4], const Word (&a)[4], const void* b, int line) {
+template <class Layout, bool ADDED, class Word, int TILES>
+inline void multiply_warpgroup(float (&d)[TILES][4], const Word (&a)[4], const void* b, int deeper, int further, int line) {
+    if (reinterpret_cast<size_t>(b) % 16) autotune_stop("misaligned_address", "wgmma", __FILE__, line);
     for (int tile = 0; tile < TILES; ++tile) {
-        const Word* const column = static_cast<const Word*>(b) + tile * PITCH + threadIdx.x % 32;
-        const Word fragment[2] = {column[0], column[32]};
+        const Word* const column = static_cast<const Word*>(b) + tile * further / 4 + threadIdx.x % 32;
+        const Word fragment[2] = {column[0], column[deeper / 4]};
         const float zero[4] = {};
         multiply_together<Layout>(d[tile], a, fragment, ADDED ? d[tile] : zero, line);
     }
@@ -272,17 +273,25 @@ template <int GROUPS>
 inline void wgmma_wait_but() {}
 template <class Sums>
 inline void wgmma_wait(Sums&) {}
-template <bool ADDED, int PITCH, int TILES>
-inline void wgmma_tf32(float (&d)[TILES][4], const float (&a)[4], const void* b, int offset = 0, int line = __builtin_LINE()) {
-    autotune_host::multiply_warpgroup<autotune_host::Tf32Fragments<8>, ADDED, PITCH>(d, a, static_cast<const char*>(b) + offset, line);
-}
-template <bool ADDED, int PITCH, int TILES>
-inline void wgmma_f16(float (&d)[TILES][4], const unsigned (&a)[4], const void* b, int offset = 0, int line = __builtin_LINE()) {
-    using Layout = autotune_host::HalfFragments<16, autotune_host::HalfFormat>;
-    autotune_host::multiply_warpgroup<Layout, ADDED, PITCH>(d, a, static_cast<const char*>(b) + offset, line);
-}
-template <bool ADDED, int PITCH, int TILES>
-inline void wgmma_bf16(float (&d)[TILES][4], const unsigned (&a)[4], const void* b, int offset = 0, int line = __builtin_LINE()) {
-    using Layout = autotune_host::HalfFragments<16, autotune_host::Bfloat16Format>;
-    autotune_host::multiply_warpgroup<Layout, ADDED, PITCH>(d, a, static_cast<const char*>(b) + offset, line);
-}
+#define WGMMA(NAME, WORD, ...)                                                                                                       \
+    template <bool ADDED, int PITCH, int TILES>                                                                                      \
+    inline void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b, int offset = 0, int line = __builtin_LINE()) {         \
+        using Layout = autotune_host::__VA_ARGS__;                                                                                   \
+        autotune_host::multiply_warpgroup<Layout, ADDED>(d, a, static_cast<const char*>(b) + offset, 128, PITCH * 4, line);          \
+    }                                                                                                                                \
+    template <bool ADDED, int TILES>                                                                                                 \
+    inline void NAME##_wide(float (&d)[TILES][4], const WORD (&a)[4], const void* b, int deeper, int line = __builtin_LINE()) {      \
+        autotune_host::multiply_warpgroup<autotune_host::__VA_ARGS__, ADDED>(d, a, b, deeper, 128, line);                            \
+    }                                                                                                                                \
+    template <bool ADDED, int TILES>                                                                                                 \
+    inline void NAME##_wide(float (&d)[TILES][4], const WORD* a, int a_deeper, int a_further, const void* b, int deeper,        \
+                            int line = __builtin_LINE()) {                                                                           \
+        if (reinterpret_cast<size_t>(a) % 16) autotune_stop("misaligned_address", "wgmma", __FILE__, line);                          \
+        const WORD* const row = a + threadIdx.x % 128 / 32 * 2 * a_further / 4 + threadIdx.x % 32;                                   \
+        const int eight = a_further / 4, second = a_deeper / 4;                                                                      \
+        NAME##_wide<ADDED>(d, {row[0], row[eight], row[second], row[second + eight]}, b, deeper, line);                              \
+    }
+WGMMA(wgmma_tf32, float, Tf32Fragments<8>)
+WGMMA(wgmma_f16, unsigned, HalfFragments<16, autotune_host::HalfFormat>)
+WGMMA(wgmma_bf16, unsigned, HalfFragments<16, autotune_host::Bfloat16Format>)
+#undef WGMMA
