@@ -1,0 +1,705 @@
+// conv2d n2 c3 9x11 k5 3x3 f32 nchw
+// mma_shift precision=tf32 rows=4 cuts=1 filters=shared teams=2 slots=2 staging=2 formers=3 batch=4
+
+// Convolution as matrix products of four warps, on tensor cores: [filters x taps] * [taps x pixels], ROWS output rows at once.
+//
+//   x         [N, C, H, W]  input
+//   packed_w  filters as products take them: [channel block][filter column][lag][map][VECTOR]
+//   bias      [K]           not read without WITH_BIAS
+//   y         [N, K, P, Q]  output
+//   n         images N, any number
+//
+// Inputs lie in shared memory in chunks of 16 bytes, CHANNELS channels by FOLD rows of a pixel, row by row: the pixels that all
+// outputs need under one tap follow each other, and from tap to tap all of them move on alike. So a tap is an address. Columns of a
+// product are neighbours through all rows; those that hang over the end of a row are computed and dropped.
+// Rows of a product are maps of ROWS output rows; an output row takes a filter's row one later than the next, so that filters of all
+// rows lie, lag by lag, once.
+// A block takes whole images, gridDim.x apart, CUTS pieces each. Teams of four warps take pieces in turn, and a team starts its products
+// when the one before has started all of its own: they run one after another without a gap while other teams stage outputs.
+//
+//   team    sums of a piece: rows of a product lane / 4 and lane / 4 + 8 of a warp's 16, columns 2 (lane % 4) and the next of a tile
+//   supply  a warp copies outputs, FORMERS put inputs in order
+
+// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float value);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Neighbours {
+    T at[N];
+};
+
+// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// Needs _element.cuh.
+
+template <bool WITH_BIAS, bool WITH_RELU, typename T>
+__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
+    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
+    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
+    return sum;
+}
+
+// Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
+//
+// copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros come.
+// copy_async_first: the first `read` of BYTES; zeros come for the rest.
+// A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N groups are under way.
+// bulk_store (sm_90): contiguous bytes from shared to global memory, by one thread; bytes and both addresses are
+// multiples of 16. What threads wrote must be made visible to it: fence_bulk in each of them, a barrier, bulk_store.
+// sync_threads: as __syncthreads for THREADS threads, whole warps; `id`, 1 to 15, tells barriers of a block apart.
+// arrive_threads counts as well, and does not wait.
+
+#ifdef __CUDACC__
+template <int BYTES>
+__device__ __forceinline__ void copy_async_first(void* shared, const void* global, int read) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(read)
+                     : "memory");
+    }
+}
+
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
+    copy_async_first<BYTES>(shared, global, inside ? BYTES : 0);
+}
+
+template <int THREADS>
+__device__ __forceinline__ void sync_threads(int id) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
+template <int THREADS>
+__device__ __forceinline__ void arrive_threads(int id) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int GROUPS>
+__device__ __forceinline__ void copy_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+}
+
+__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void bulk_store(void* global, const void* shared, int bytes) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void bulk_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until the calling thread's bulk stores, but for the latest GROUPS, have read their shared memory.
+template <int GROUPS>
+__device__ __forceinline__ void bulk_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
+//
+// Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
+// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
+// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
+// barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
+// what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
+
+#ifdef __CUDACC__
+struct alignas(8) Barrier {
+    unsigned long long state;
+};
+
+__device__ __forceinline__ void barrier_init(Barrier* barrier, int arrivals) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void barrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+// An arrival where `arrives`, without a branch.
+__device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(at),
+                 "r"(static_cast<unsigned>(arrives))
+                 : "memory");
+}
+
+// An arrival; whether it completed the phase. What the others wrote before they arrived is visible to the last.
+__device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned last;
+    asm volatile(
+        "{ .reg .b64 before; .reg .u32 awaited; .reg .pred p, passed; mbarrier.arrive.shared::cta.b64 before, [%1]; "
+        "mbarrier.pending_count.b64 awaited, before; setp.eq.u32 p, awaited, 1; "
+        "@p mbarrier.test_wait.shared::cta.b64 passed, [%1], before; selp.u32 %0, 1, 0, p; }"
+        : "=r"(last)
+        : "r"(at)
+        : "memory");
+    return last;
+}
+
+__device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int bytes) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+
+// Whether the phase of this parity is complete.
+__device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned passed;
+    asm volatile(
+        "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(passed)
+        : "r"(at), "r"(parity)
+        : "memory");
+    return passed;
+}
+
+__device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned passed;
+    do {  // a loop in C++: ptxas needs far more registers around one in PTX
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(passed)
+                     : "r"(at), "r"(parity)
+                     : "memory");
+    } while (!passed);
+}
+
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, int bytes, Barrier* barrier) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(global), "r"(bytes), "r"(at)
+                 : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Bytes brought to the second cache ahead of those who load them, as an instruction on the GPU (sm_90); nothing on the CPU.
+//
+// bulk_fetch: whole vectors of 16 bytes that begin in the `bytes` from a pointer on, but for one at the end.
+
+#ifdef __CUDACC__
+__device__ __forceinline__ void bulk_fetch(const void* global, int bytes) {
+    const unsigned long long begin = (reinterpret_cast<unsigned long long>(global) + 15) / 16 * 16;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(begin), "r"((bytes - 15) / 16 * 16) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Matrix products of a warp, as instructions on the GPU and as plain C++ on the CPU.
+//
+// mma_m16n8k8_tf32: d = a * b + c by all 32 lanes of a warp; of a and b the last 13 bits are ignored, so round with to_tf32.
+// Lane 4 g + t holds a (16 x 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), b (8 x 8) at (t, g), (t + 4, g), and c
+// and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1). Of m16n8k4 it is the first half of a and b.
+// The 16-bit products have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
+
+#ifdef __CUDACC__
+// To the nearest number of 10 fraction bits, ties away from zero.
+__device__ __forceinline__ float to_tf32(float value) {
+    unsigned rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return __uint_as_float(rounded);
+}
+
+__device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2],
+                                                 const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+          "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k4_tf32(float (&d)[4], const float (&a)[2], float b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(b)), "f"(c[0]), "f"(c[1]),
+          "f"(c[2]), "f"(c[3]));
+}
+__device__ __forceinline__ void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                                 const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                                  const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Matrix products of a warpgroup, four warps in a row, as instructions on the GPU (sm_90a) and as plain C++ on the CPU.
+//
+// wgmma_TYPE: d (64 x 8 TILES) = a (64 x 8 words) * b (8 words x 8 TILES) [+ d]. A word is a TF32 or two 16-bit neighbours.
+// Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
+// b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
+// [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
+// Products of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
+// b are 128 bytes behind the eight before, the second four words `deeper` bytes behind the first; a is a lane's part, or lies in
+// shared memory in the same way.
+// Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
+// before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
+// Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
+// touched, their sums only where no products under way add to them. What is put in a is seen after another wgmma_fence.
+// decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
+
+#ifdef __CUDACC__
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_keep(float (&d)[COLUMNS][TILES][4]) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS * TILES * 4; ++i) asm volatile("" : "+f"(d[i / (TILES * 4)][i / 4 % TILES][i % 4])::"memory");
+}
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
+    wgmma_keep(d);
+    wgmma_fence();
+}
+
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+template <int GROUPS>
+__device__ __forceinline__ void wgmma_wait_but() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+}
+
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
+    wgmma_wait_but<0>();
+    wgmma_keep(d);
+}
+
+// Where an operand lies, `offset` bytes behind a pointer: 8 rows of 16 bytes each are contiguous, `deeper` bytes on from four words to
+// the next, `further` bytes from eight rows to the next.
+__device__ __forceinline__ unsigned long long wgmma_operand(const void* pointer, int offset, int deeper, int further) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+    const unsigned begin = (at >> 4) + (static_cast<unsigned>(offset) / 16 + (static_cast<unsigned>(deeper) / 16 << 16));
+    return begin | static_cast<unsigned long long>(further / 16) << 32;
+}
+
+__device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_uint(value); }
+__device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
+
+template <int REGISTERS>
+__device__ __forceinline__ void decrease_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <int REGISTERS>
+__device__ __forceinline__ void increase_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+#define WGMMA_TILE(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define WGMMA_INPUTS "r"(wgmma_word(a[0])), "r"(wgmma_word(a[1])), "r"(wgmma_word(a[2])), "r"(wgmma_word(a[3])), "l"(operand), "n"(ADDED)
+
+#define WGMMA(NAME, WORD, SHAPE, TYPE, TRANSPOSED)                                                                         \
+    template <bool ADDED, int PITCH, int TILES>                                                                            \
+    __device__ __forceinline__ void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b, int offset = 0) {        \
+        const unsigned long long operand = wgmma_operand(b, offset, 128, PITCH * 4);                                       \
+        if constexpr (TILES == 1) {                                                                                        \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %9, 0; wgmma.mma_async.sync.aligned.m64n8" SHAPE ".f32." TYPE      \
+                         " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1" TRANSPOSED ";}"                                \
+                         : WGMMA_TILE(0)                                                                                   \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 2) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %13, 0; wgmma.mma_async.sync.aligned.m64n16" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p, 1, 1" TRANSPOSED ";}"             \
+                         : WGMMA_TILE(0), WGMMA_TILE(1)                                                                    \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 3) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %17, 0; wgmma.mma_async.sync.aligned.m64n24" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, %16, p, 1, 1"         \
+                         TRANSPOSED ";}"                                                                                   \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2)                                                     \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 4) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, " \
+                         "%20, p, 1, 1" TRANSPOSED ";}"                                                                    \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3)                                      \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else {                                                                                                           \
+            static_assert(TILES == 6, "1, 2, 3, 4 or 6 tiles");                                                            \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %29, 0; wgmma.mma_async.sync.aligned.m64n48" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "    \
+                         "%20, %21, %22, %23}, {%24, %25, %26, %27}, %28, p, 1, 1" TRANSPOSED ";}"                         \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3), WGMMA_TILE(4), WGMMA_TILE(5)        \
+                         : WGMMA_INPUTS);                                                                                  \
+        }                                                                                                                  \
+    }
+WGMMA(wgmma_tf32, float, "k8", "tf32.tf32", "")
+WGMMA(wgmma_f16, unsigned, "k16", "f16.f16", ", 0")
+WGMMA(wgmma_bf16, unsigned, "k16", "bf16.bf16", ", 0")
+#undef WGMMA
+#undef WGMMA_INPUTS
+#undef WGMMA_TILE
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+using T = float;  // x, w, bias and y in memory
+using Bits = float;  // of an element of x or w
+using Word = float;  // of a product
+// Problem
+constexpr int C = 3, H = 9, W = 11;
+constexpr int K = 5, R = 3, S = 3;
+constexpr int P = 7, Q = 9;
+constexpr bool WITH_BIAS = false, WITH_RELU = false;
+
+// Parameters
+constexpr int ROWS = 4;  // of outputs
+constexpr int CUTS = 1;  // of an image
+constexpr int TEAMS = 2;
+constexpr int SLOTS = 2;  // buffers of inputs
+constexpr int STAGING = 2;  // buffers of outputs
+constexpr int FORMERS = 3, BATCH = 4;  // warps; pixels of a lane
+
+// Derived
+constexpr int THREADS = 384;
+constexpr int VECTOR = 4;  // elements of a chunk
+constexpr int FOLD = 1, CHANNELS = 4;  // rows and channels of a chunk
+constexpr int CHANNEL_BLOCKS = 1, AT_ONCE = 1;  // of CHANNELS; those loaded together
+constexpr int PHASES = 4;  // planes of a block of channels: chunks' rows by what they leave divided by PHASES
+constexpr int CHUNK_ROWS = 9;  // rows of chunks that are put in order
+constexpr int TAPS_H = 6;  // rows of chunks that ROWS output rows need
+constexpr int PITCH = 11, PLANE = 33;  // chunks from row to row, of a plane
+constexpr int COLUMNS = 24, TILES = 3;  // of a product; of 8 columns
+constexpr int USED = 3;  // of every eight rows of a product
+constexpr int LAGS = 9;
+constexpr int STEPS = 9;  // of two chunks
+constexpr int FILTER_ROWS = 135;  // of 16 bytes
+constexpr int SLOT = 136;  // chunks
+constexpr int BUFFER = 320;  // elements
+
+// The map of a product's row, of K for each output row: `step` maps from row to row, then those between.
+__host__ __device__ constexpr int map_of(int row, int step) { return row % K % (K / step) * step + row % K / (K / step); }
+
+// How often the lanes of four warps that stage a column meet in the busiest bank.
+constexpr int conflicts(int step) {
+    int sum = 0;
+    for (int eight = 0; eight < 8; ++eight) {
+        int most = 0, met[32] = {};
+        for (int i = 0; i < 4 * USED; ++i) {
+            const int at = map_of(eight * USED + i / 4, step) * P * Q + i % 4 * 2;
+            const int bank = at * static_cast<int>(sizeof(T)) / 4 % 32;
+            if (++met[bank] > most) most = met[bank];
+        }
+        sum += most;
+    }
+    return sum;
+}
+
+constexpr int best_step() {
+    int best = 1;
+    for (int step = 2; step < K; ++step) {
+        if (K % step == 0 && conflicts(step) < conflicts(best)) best = step;
+    }
+    return best;
+}
+
+constexpr int MAP_STEP = best_step();
+
+struct alignas(16) Chunk {
+    Word words[4];
+};
+
+// A chunk of elements.
+__device__ __forceinline__ Chunk chunk_of(const Bits (&elements)[VECTOR]) {
+    Chunk chunk;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        chunk.words[i] = to_tf32(elements[i]);
+    }
+    return chunk;
+}
+
+extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Chunk* __restrict__ packed_w) {
+    const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= FILTER_ROWS) return;
+    const int map = map_of(i, MAP_STEP), first_row = i / K % LAGS - (ROWS - 1);
+    const int s = i / (K * LAGS) % S, channel_block = i / (K * LAGS * S);
+    Bits elements[VECTOR];
+#pragma unroll
+    for (int j = 0; j < VECTOR; ++j) {
+        const int row = first_row + j / CHANNELS, channel = channel_block * CHANNELS + j % CHANNELS;
+        const bool there = channel < C && row >= 0 && row < R;
+        elements[j] = there ? w[((map * C + channel) * R + row) * S + s] : Bits{0};
+    }
+    packed_w[i] = chunk_of(elements);
+}
+
+// A pixel's place among those of chunks: 32 by 32 of each row, then what is left of all rows; of one row of inputs they follow each other anyway.
+struct Pixel {
+    int row, column;
+
+    __device__ __forceinline__ explicit Pixel(int pixel) {
+        row = pixel / W;
+        column = pixel % W;
+    }
+};
+
+// What puts inputs in order: FORMERS warps. A lane takes BATCH pixels at once, AT_ONCE chunks of each.
+__device__ __forceinline__ void form_chunks(Chunk* slots, Barrier* filled, Barrier* taken, const Bits* __restrict__ x, int n, int warp) {
+    constexpr int PIXELS = CHUNK_ROWS * W, PLACES = 99, STRIDE = 32 * FORMERS;
+    constexpr int ROUNDS = (PLACES + BATCH * STRIDE - 1) / (BATCH * STRIDE);
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    int slot = 0, parity = 1;  // nobody has to free a slot before its first use
+    for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
+        Chunk* const chunks = slots + slot * SLOT;
+        const Bits* const planes = x + image * static_cast<long long>(C * H * W);
+        if (warp == 0 && lane == 0 && image + static_cast<int>(gridDim.x) < n) {
+            bulk_fetch(planes + gridDim.x * static_cast<long long>(C * H * W), C * H * W * static_cast<int>(sizeof(Bits)));
+        }
+#pragma unroll 1
+        for (int round = 0; round < ROUNDS; ++round) {
+            Bits loaded[BATCH][AT_ONCE][VECTOR];
+            Chunk* to[BATCH];
+            const int first = (round * BATCH * FORMERS + warp) * 32 + lane;
+#pragma unroll
+            for (int i = 0; i < BATCH; ++i) {
+                const int place = first + i * STRIDE, channel_block = place / PIXELS * AT_ONCE;
+                const Pixel pixel(place % PIXELS);
+                const int row = pixel.row, column = pixel.column;
+                const Bits* const from = planes + (channel_block * CHANNELS * H + row * FOLD) * W + column;
+                to[i] = chunks + (channel_block * PHASES + row % PHASES) * PLANE + row / PHASES * PITCH + column;
+#pragma unroll
+                for (int j = 0; j < AT_ONCE * VECTOR; ++j) {
+                    const int channel = j / VECTOR * CHANNELS + j % CHANNELS, below = j % VECTOR / CHANNELS;
+                    const bool there = place < PLACES && channel_block * CHANNELS + channel < C;
+                    loaded[i][j / VECTOR][j % VECTOR] = there ? from[(channel * H + below) * W] : Bits{0};
+                }
+            }
+            if (round == 0) barrier_wait(taken + slot, parity);
+#pragma unroll
+            for (int i = 0; i < BATCH; ++i) {
+                if (first + i * STRIDE >= PLACES) continue;
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; ++j) {
+                    to[i][j * (PHASES * PLANE)] = chunk_of(loaded[i][j]);
+                }
+            }
+        }
+        fence_bulk();  // products read chunks by another way
+        __syncwarp();
+        if (lane == 0) barrier_arrive(filled + slot);
+        if (++slot == SLOTS) slot = 0, parity ^= 1;
+    }
+}
+// Elements between an image's place in y and the 16-byte boundary before it. What is staged lies like its place in memory.
+__device__ __forceinline__ int behind_vector(const T* image) {
+    return static_cast<int>(reinterpret_cast<unsigned long long>(image) % 16 / sizeof(T));
+}
+// What copies a block's outputs: a warp.
+__device__ __forceinline__ void copy_outputs(const T* buffers, Barrier* staged, Barrier* written, T* __restrict__ y, int n) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    int buffer = 0, parity = 0;
+    for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
+        const T* const from = buffers + buffer * BUFFER;
+        T* const to = y + image * static_cast<long long>(K * P * Q);
+        barrier_wait(staged + buffer, parity);
+        const int before = behind_vector(to), head = min((VECTOR - before) % VECTOR, K * P * Q), rest = (K * P * Q - head) % VECTOR;
+        const int vectors = (K * P * Q - head) / VECTOR;
+        if (lane == 0 && vectors > 0) bulk_store(to + head, from + before + head, 16 * vectors);
+        // What whole vectors leave at the beginning and the end.
+        if (lane < head) to[lane] = from[before + lane];
+        if (lane < rest) to[K * P * Q - 1 - lane] = from[before + K * P * Q - 1 - lane];
+        bulk_store_commit();
+        bulk_store_wait_read<0>();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(written + buffer);
+        if (++buffer == STAGING) buffer = 0, parity ^= 1;
+    }
+}
+
+// Where a step's operands lie, and how far its second chunk is from its first; chunks.
+struct Step {
+    int filters, filters_deeper, inputs, inputs_deeper;
+};
+
+__device__ __forceinline__ constexpr Step step_of(int step) {
+    constexpr int ROW_CHUNKS = CHANNEL_BLOCKS * S, PAIRS = ROW_CHUNKS / 2;
+    const bool last = step >= TAPS_H * PAIRS;
+    const int tap = last ? 2 * (step - TAPS_H * PAIRS) : step / (PAIRS > 0 ? PAIRS : 1);
+    const int chunk = last ? ROW_CHUNKS - 1 : step % (PAIRS > 0 ? PAIRS : 1) * 2;
+    const auto filters_at = [](int tap, int chunk) { return (chunk * LAGS + tap * FOLD) * K; };
+    const auto inputs_at = [](int tap, int chunk) {
+        return (chunk / S * PHASES + tap % PHASES) * PLANE + tap / PHASES * PITCH + chunk % S;
+    };
+    const int second = last ? tap + 1 : tap, second_chunk = last ? chunk : chunk + 1;
+    // A single last chunk is multiplied by zeros as well.
+    const bool single = second == TAPS_H;
+    const int filters = filters_at(tap, chunk), inputs = inputs_at(tap, chunk);
+    return {filters, (single ? ROW_CHUNKS * LAGS * K : filters_at(second, second_chunk)) - filters, inputs,
+            (single ? inputs : inputs_at(second, second_chunk)) - inputs};
+}
+using Filters = const Chunk*;
+// Starts d = filters * inputs (+ d), of a step.
+template <bool ADDED>
+__device__ __forceinline__ void multiply(float (&d)[TILES][4], const Filters& filters, const Chunk* inputs, int index) {
+    const Step step = step_of(index);
+#ifdef __CUDACC__
+    const unsigned long long pixels = wgmma_operand(inputs, step.inputs * 16, step.inputs_deeper * 16, 128);
+    const unsigned long long maps = wgmma_operand(filters, step.filters * 16, step.filters_deeper * 16, USED * 16);
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %14, 0; "
+        "wgmma.mma_async.sync.aligned.m64n24k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, "
+        "%4, %5, %6, %7, "
+        "%8, %9, %10, %11"
+        "}, %12, %13, p, 1, 1;}"
+        :
+        "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3])
+        : "l"(maps), "l"(pixels), "n"(ADDED));
+#else
+    wgmma_tf32_wide<ADDED>(d, filters[step.filters].words, step.filters_deeper * 16, USED * 16, inputs + step.inputs,
+                          step.inputs_deeper * 16);
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias, T* __restrict__ y, int n) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    Barrier* const filled = reinterpret_cast<Barrier*>(smem);  // [slot] its inputs are there
+    Barrier* const taken = filled + SLOTS;                     // [slot] all products of its pieces are done
+    Barrier* const staged = taken + SLOTS;                     // [buffer] outputs of all pieces are there
+    Barrier* const written = staged + STAGING;                 // [buffer] they have been copied out
+    Barrier* const turns = written + STAGING;                  // [team] the one before has started its products
+    Barrier* const packed = turns + TEAMS;                     // filters are there
+    Chunk* const shared_filters = reinterpret_cast<Chunk*>(smem + 128);
+    Chunk* const slots = shared_filters + FILTER_ROWS;         // [slot][channel block][phase][row][column]
+    T* const buffers = reinterpret_cast<T*>(slots + SLOTS * SLOT);  // [buffer][map][row][column]
+
+    // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
+    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
+    const int team = warp / 4;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < SLOTS; ++i) {
+            barrier_init(filled + i, FORMERS);
+            barrier_init(taken + i, 4 * CUTS);
+        }
+        for (int i = 0; i < STAGING; ++i) {
+            barrier_init(staged + i, 4 * CUTS);
+            barrier_init(written + i, 1);
+        }
+        for (int i = 0; i < TEAMS; ++i) barrier_init(turns + i, 4);
+        barrier_init(packed, 1);
+        barrier_init_fence();
+        barrier_arrive_expect(packed, 16 * FILTER_ROWS);
+        bulk_load(shared_filters, packed_w, 16 * FILTER_ROWS, packed);
+    }
+    // Rows and columns of padding, rows that filters of zero meet.
+    for (int i = static_cast<int>(threadIdx.x); i < SLOTS * SLOT; i += THREADS) slots[i] = Chunk{};
+    fence_bulk();
+    __syncthreads();
+
+    if (team >= TEAMS) {
+        decrease_registers<64>();
+        const int supply = warp - 4 * TEAMS;
+        if (supply == 0) {
+            copy_outputs(buffers, staged, written, y, n);
+        } else {
+            form_chunks(slots, filled, taken, x, n, supply - 1);
+        }
+        return;
+    }
+    increase_registers<216>();
+    barrier_wait(packed, 0);
+    const Chunk* const filters = shared_filters;
+    const int images = (n - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
+#pragma unroll 1
+    for (int turn = team; turn < images * CUTS; turn += TEAMS) {
+        const int image = turn / CUTS, piece = turn % CUTS, slot = image % SLOTS, buffer = image % STAGING;
+        const Chunk* const inputs = slots + slot * SLOT + piece * COLUMNS;
+        barrier_wait(turns + team, turn / TEAMS % 2 ^ (team == 0 ? 1 : 0));  // nobody comes before the first one
+        barrier_wait(filled + slot, image / SLOTS % 2);  // after its turn has come: the phase before is complete
+        float sums[1][TILES][4];
+        wgmma_begin(sums);
+        multiply<false>(sums[0], filters, inputs, 0);
+#pragma unroll
+        for (int step = 1; step < STEPS; ++step) multiply<true>(sums[0], filters, inputs, step);
+        wgmma_commit();
+        if (lane == 0) barrier_arrive(turns + (team + 1) % TEAMS);
+        wgmma_wait(sums);
+        if (lane == 0) barrier_arrive(taken + slot);
+        barrier_wait(written + buffer, image / STAGING % 2 ^ 1);
+        T* const staged_outputs = buffers + buffer * BUFFER + behind_vector(y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            // Output rows are those of a product in reverse.
+            const int row = (warp % 4 * 2 + i) * USED + lane / 4, map = map_of(row, MAP_STEP), output_row = ROWS - 1 - row / K;
+            if (lane / 4 >= USED || row >= ROWS * K) continue;
+            const int groups = (P - 1 - output_row) / ROWS + 1;  // of output rows, that have this one
+            T* const stored = staged_outputs + (map * P + output_row) * Q + lane % 4 * 2;
+#pragma unroll
+            for (int cut = 0; cut < CUTS; ++cut) {
+                if (piece != cut) continue;
+#pragma unroll
+                for (int j = 0; j < 2 * TILES; ++j) {
+                    // Eight columns are in a row or go on in the next; a tile's place is known here, a lane's is not.
+                    const int first = cut * COLUMNS + j / 2 * 8, group = first / PITCH, column = first % PITCH;
+                    const int behind = lane % 4 * 2 + j % 2;
+                    const int over = column + 8 <= PITCH ? 0 : PITCH < 8 ? (column + behind) / PITCH : column + behind >= PITCH ? 1 : 0;
+                    if (column + 8 > Q && column + behind - over * PITCH >= Q) continue;
+                    if (group + 1 + (column + 7) / PITCH > P / ROWS && group + over >= groups) continue;
+                    const float sum = epilogue<WITH_BIAS, WITH_RELU>(sums[0][j / 2][i * 2 + j % 2], bias, map);
+                    stored[group * (ROWS * Q) + column + j % 2 + over * (ROWS * Q - PITCH)] = from_float<T>(sum);
+                }
+            }
+        }
+        fence_bulk();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(staged + buffer);
+    }
+}

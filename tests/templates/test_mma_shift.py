@@ -1,0 +1,48 @@
+"""Paths of `mma_shift` that awkward problems do not take, and rings of buffers that are filled more than once."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.problem import Conv2dProblem
+
+from .shipped_families import verify
+
+BASE: dict[str, int | str] = {
+    "precision": "stored",
+    "rows": 2,
+    "cuts": 2,
+    "filters": "shared",
+    "teams": 2,
+    "slots": 2,
+    "staging": 1,
+    "formers": 3,
+    "batch": 1,
+}
+FOLDED = Conv2dProblem(7, 12, 13, 27, 24, 4, 5, dtype="f16", epilogue="bias_relu")
+"""Four channels by two rows are a chunk, an odd number of them multiplied; a last group of rows with a single one."""
+FLOAT = Conv2dProblem(5, 12, 11, 27, 24, 3, 3)
+"""Pieces of images that teams are not as many as; the last chunks of two rows multiplied together."""
+ODD = Conv2dProblem(7, 3, 9, 14, 13, 3, 4, pad_h=1, pad_w=2, dtype="bf16", epilogue="bias")
+"""Images of outputs that begin and end within 16 bytes; padding; channels that fill no chunk."""
+NARROW = Conv2dProblem(2, 1, 5, 3, 3, 2, 3)
+"""One column; four rows of one channel are a chunk."""
+LARGEST = Conv2dProblem(1, 9, 20, 21, 64, 2, 2, epilogue="bias")
+"""As many maps as a product has rows; one image."""
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (FOLDED, {"slots": 3, "staging": 2}),
+        (FOLDED, {"filters": "registers", "teams": 1, "formers": 7}),
+        (FLOAT, {"precision": "tf32", "teams": 3, "staging": 2}),
+        (ODD, {"rows": 4, "cuts": 1, "slots": 1, "staging": 2}),
+        (NARROW, {"precision": "tf32", "rows": 4, "cuts": 1, "teams": 1}),
+        (LARGEST, {"precision": "tf32", "rows": 1, "cuts": 3, "batch": 2}),
+    ],
+)
+def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
+    verify("mma_shift", problem, {**BASE, **values}, checked)
