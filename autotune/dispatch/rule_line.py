@@ -18,7 +18,7 @@ from autotune.dispatch.matrix import Run
 from autotune.dispatch.plan import Plan, chosen, costs_of
 from autotune.dispatch.portfolio import Matrix, lost_us
 from autotune.dispatch.rule_space import RuleSpace
-from autotune.dispatch.thresholds import best_threshold, simplest
+from autotune.dispatch.thresholds import best_tree, simplest
 from autotune.dispatcher.dispatcher import UNSURE, Dispatcher, PortfolioKernel, Rule
 from autotune.dispatcher.predicate import predicate
 from autotune.dispatcher.source import DispatchTemplate, dispatch_program, table_row
@@ -33,6 +33,8 @@ from autotune.tuning.layer_record import Listed
 
 EXACT = "exact"
 """What proposed the rules that lose the fewest milliseconds by the matrix."""
+DEPTH = 3
+"""Thresholds in a row, at most, of the tree that is tried beside a single one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,11 @@ class RuleLine:
         return Dispatcher(self.plan.properties, self.kernels[:-1], self.kernels[-1], rule, known)
 
     def run(self, trials: int, named: Mapping[Rule, str]) -> list[Tried]:
-        """Try the rules that have a name, the plan's, the best of at most one threshold, and what the search proposes.
+        """Try the rules that have a name, the plan's, the best threshold and tree, and what the search proposes.
 
         The search proposes `trials` rules of at most one threshold; a space no larger than that is walked whole.
         """
-        exact = dict.fromkeys([self.plan.rule, best_threshold(self.costs)], EXACT)
+        exact = dict.fromkeys([self.plan.rule, *(best_tree(self.costs, depth) for depth in (1, DEPTH))], EXACT)
         first = {**exact, **named}
         points = {point: by for rule, by in first.items() if (point := self.space.point(rule)) is not None}
         study = self.run_of.study

@@ -1,4 +1,4 @@
-"""matrix -> dispatch: how many milliseconds a rule loses over a set of layers, and the best threshold between kernels.
+"""matrix -> dispatch: how many milliseconds a rule loses over a set of layers, and the best thresholds between kernels.
 
 What is counted is time, each layer's weighted by how often the network runs it, and never the layers that are given
 another kernel than their best: a threshold does not move for two kernels that are as fast as each other.
@@ -81,20 +81,24 @@ def between(low: int, high: int) -> int:
     return max(low + 1, min(high, round(math.sqrt(max(low, 0.5) * high))))
 
 
-def best_threshold(costs: Costs) -> Rule:
-    """The rule of one threshold, a kernel first on each side, that loses least; of none where all layers are alike."""
-    firsts = [Leaf((name,)) for name in costs.kernels]
-    lost = np.stack([costs.lost_by(first) for first in firsts], axis=1)
-    found: Rule = FASTEST
-    least = math.inf
-    for name, threshold in costs.gaps():
+def best_tree(costs: Costs, depth: int) -> Rule:
+    """The rule of at most `depth` thresholds in a row, each the one that loses least if the rule ends beneath it.
+
+    At each end a kernel comes first, or none where that loses no more; there is no threshold where none loses less.
+    """
+    options = [FASTEST, *(Leaf((name,)) for name in costs.kernels)]
+    lost = np.stack([costs.lost_by(leaf) for leaf in options], axis=1)
+    least = float(lost.sum(axis=0).min())
+    found: tuple[str, int] | None = None
+    for name, threshold in costs.gaps() if depth else ():
         below = costs.below(name, threshold)
-        sides = [lost[side].sum(axis=0) for side in (below, ~below)]
-        total = sum(float(side.min()) for side in sides)
-        if total < least:
-            least, (first, second) = total, (firsts[int(np.argmin(side))] for side in sides)
-            found = Split(name, threshold, first, second)
-    return found
+        total = sum(float(lost[side].sum(axis=0).min()) for side in (below, ~below))
+        if total < least and not math.isclose(total, least):  # by more than the order of additions
+            least, found = total, (name, threshold)
+    if found is None:
+        return options[int(np.argmin(lost.sum(axis=0)))]
+    below = costs.below(*found)
+    return Split(*found, *(best_tree(costs.part(side), depth - 1) for side in (below, ~below)))
 
 
 def simplest(costs: Costs, rules: Sequence[Rule], within_us: float) -> Rule:

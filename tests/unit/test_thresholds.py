@@ -21,7 +21,7 @@ from autotune.dispatch.plan import (
 )
 from autotune.dispatch.portfolio import Matrix, candidates, portfolio, served
 from autotune.dispatch.rule_space import RuleSpace
-from autotune.dispatch.thresholds import Costs, best_threshold, between, simplest
+from autotune.dispatch.thresholds import Costs, best_tree, between, simplest
 from autotune.dispatcher.dispatcher import FASTEST, UNSURE, Leaf, Rule, Split, ends
 from autotune.dispatcher.likeness import SAME, likeness
 from autotune.dispatcher.source import load_dispatch_template
@@ -74,17 +74,17 @@ def costs(ks: Sequence[int], lost_us: Sequence[Sequence[float]]) -> Costs:
 
 
 def first(rule: Rule) -> tuple[str, ...]:
-    """What comes first at each end of a rule."""
-    return tuple(leaf.kernels[0] for leaf in ends(rule))
+    """What comes first at each end of a rule; nothing where the least expected time decides, which is a's."""
+    return tuple("".join(leaf.kernels) for leaf in ends(rule))
 
 
 def test_a_threshold_loses_the_fewest_milliseconds_not_the_fewest_switch_points() -> None:
     """From 4 maps on b is faster, by a hair on some layers, but slower by far on one: a stays there."""
     ks = (1, 2, 4, 5, 6, 7, 8, 9)
     lost = [(0, 9), (0, 9), (1, 0), (0, 900), (1, 0), (1, 0), (50, 0), (50, 0)]
-    found = best_threshold(costs(ks, lost))
+    found = best_tree(costs(ks, lost), 1)
     assert isinstance(found, Split)
-    assert (found.threshold, first(found)) == (between(5, 6), ("a", "b"))
+    assert (found.threshold, first(found)) == (between(5, 6), ("", "b"))
     by_count = min(
         (Split("k", cut, Leaf(("a",)), Leaf(("b",))) for cut in range(2, 10)),
         key=lambda rule: sum((k < rule.threshold) != (a < b) for k, (a, b) in zip(ks, lost, strict=True)),
@@ -110,11 +110,21 @@ def test_a_threshold_lies_between_neighbours(low: int, high: int) -> None:
 
 def test_the_simpler_of_equal_rules_is_kept() -> None:
     made = costs((4, 8, 16, 32), [(0, 1.0), (0, 1.0), (1.1, 0), (1.1, 0)])
-    rules = [best_threshold(made), Leaf(("b",)), Leaf(("a",)), FASTEST]
+    rules = [best_tree(made, 1), Leaf(("b",)), Leaf(("a",)), FASTEST]
     assert [made.of(rule) for rule in rules] == [0, 2.0, 2.2, 2.2]
     assert simplest(made, rules, within_us=0.5) == rules[0]
     assert simplest(made, rules, within_us=2.1) == Leaf(("b",))
     assert simplest(made, rules, within_us=2.5) == FASTEST, "it names no kernel"
+
+
+def test_a_tree_is_kept_where_one_threshold_loses_more_than_the_noise() -> None:
+    """Few and many maps are a's, those between b's."""
+    made = costs((1, 2, 4, 5, 8, 9), [(0, 9), (0, 9), (9, 0), (9, 0), (0, 3), (0, 3)])
+    one, tree = best_tree(made, 1), best_tree(made, 3)
+    assert [first(rule) for rule in (one, tree)] == [("", "b"), ("", "b", "")], "no threshold that gains nothing"
+    assert [made.of(rule) for rule in (one, tree)] == [6, 0]
+    assert simplest(made, [one, tree], within_us=5.0) == tree
+    assert simplest(made, [one, tree], within_us=6.0) == one
 
 
 def test_an_end_takes_the_kernel_that_it_names_else_the_least_expected_time() -> None:
