@@ -18,8 +18,9 @@ from autotune.compilation.cache import BinaryCache
 from autotune.devices.device import DeviceInfo
 from autotune.devices.opening import parse_device
 from autotune.errors import AutotuneError, DeviceError
-from autotune.evaluation.evaluate import DEADLINES, Deadlines, DeviceEvaluator, Evaluator
+from autotune.evaluation.evaluate import DeviceEvaluator, Evaluator
 from autotune.evaluation.null import NullEvaluator
+from autotune.evaluation.seat import DEADLINES, Deadlines
 
 
 def jobs_default() -> int:

@@ -10,7 +10,7 @@ from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, console, format_options, show
 from autotune.errors import AutotuneError, TemplateError
 from autotune.evaluation.check import CheckRow, check_family
-from autotune.evaluation.evaluate import Deadlines
+from autotune.evaluation.seat import Deadlines
 from autotune.family.template import SUFFIX, KernelTemplate, Param, load_template, load_templates
 from autotune.trial import Outcome
 

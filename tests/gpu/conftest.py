@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.evaluation.evaluate import Deadlines, DeviceEvaluator
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.seat import Deadlines
 
 DEADLINE_S = 20.0  # of one evaluation; a good one takes well under a second
 

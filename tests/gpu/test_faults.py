@@ -15,7 +15,8 @@ import pytest
 from autotune.compilation.compile import Binary
 from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import Rejected
-from autotune.evaluation.evaluate import Deadlines, DeviceEvaluator
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.seat import Deadlines
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace

@@ -22,7 +22,8 @@ from autotune.compilation.compile import Binary
 from autotune.compilation.toolchain import find_cxx
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
-from autotune.evaluation.evaluate import Deadlines, DeviceEvaluator
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.seat import Deadlines
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
@@ -169,7 +170,8 @@ HANG = """
 import sys
 from concurrent.futures import wait
 from pathlib import Path
-from autotune.evaluation.evaluate import Deadlines, DeviceEvaluator
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.seat import Deadlines
 from autotune.tuning.layer_record import LayerResult
 from autotune.problem import Conv2dProblem
 from autotune.family.render import render
