@@ -9,6 +9,7 @@ import errno
 import os
 import sqlite3
 import stat
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -51,7 +52,7 @@ def one_line(text: str) -> str:
     return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Database:
     """An open results database."""
 
@@ -65,15 +66,25 @@ class Database:
     """what else ends with it"""
     reader: Engine = field(init=False, repr=False)
     """the engine, for transactions that only read"""
+    _writer: Connection | None = field(default=None, init=False, repr=False)
+    """kept from a write to the next: to take one and give it back takes as long as to store a row"""
+    _writing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reader", self.engine.execution_options(reading=True))
+        self.reader = self.engine.execution_options(reading=True)
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that holds the write lock from its start."""
-        with in_words(self.path, self.timeout_s), self.engine.begin() as connection:
-            yield connection
+        with in_words(self.path, self.timeout_s), self._writing:
+            connection, self._writer = self._writer or self.engine.connect(), None
+            try:
+                with connection.begin():
+                    yield connection
+            except BaseException:
+                connection.close()
+                raise
+            self._writer = connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -87,6 +98,8 @@ class Database:
 
     def close(self) -> None:
         """Close every connection; the last one to leave folds the log into the file."""
+        if self._writer is not None:
+            self._writer.close()
         self.engine.dispose()
         self.closing.close()
 

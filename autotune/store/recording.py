@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    CursorResult,
+    Insert,
     RowMapping,
     Table,
+    Update,
     and_,
     bindparam,
     case,
@@ -18,6 +23,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.dialects.sqlite import dialect
 from sqlalchemy.dialects.sqlite import insert as insert_new
 
 from autotune import __version__
@@ -56,6 +62,7 @@ from autotune.store.rows import (
 from autotune.store.tables import (
     devices,
     environments,
+    escaped,
     finals,
     layers,
     measurements,
@@ -75,9 +82,10 @@ from autotune.store.tables import (
 )
 from autotune.trial import Config, Outcome, SpanParts, Timing, Trial
 
-# The statements of every trial, made once: SQLAlchemy takes longer to build one than SQLite to run it.
+# The statements of every trial, made once.
 _INSERT = {table: table.insert() for table in metadata.sorted_tables}
 _INSERT_NEW = {table: insert_new(table).on_conflict_do_nothing() for table in (sources, trials)}
+_DIALECT = dialect(paramstyle="named")
 _SOURCE = select(sources).where(sources.c.hash == bindparam("hash"))
 _SCOPE = ("study_id", "subject_id", "device_id", "environment_id", "policy")
 _NUMBERED = select(trials.c.id, trials.c.outcome, trials.c.config, trials.c.attempts).where(
@@ -92,14 +100,28 @@ _END = (
 )
 
 
+@cache
+def _sql(statement: Insert | Update, names: tuple[str, ...]) -> tuple[str, Values]:
+    """A statement's text, with the values that it has itself."""
+    compiled = statement.compile(dialect=_DIALECT, column_keys=names)
+    return str(compiled), {name: value for name, value in compiled.params.items() if name not in names}
+
+
+def _run(connection: Connection, statement: Insert | Update, values: Values) -> CursorResult[Any]:
+    """Run a statement as its text: SQLAlchemy takes longer to adapt a trial's values than SQLite to store them."""
+    text, fixed = _sql(statement, tuple(values))
+    given = {name: escaped(value) if isinstance(value, str) else value for name, value in values.items()}
+    return connection.exec_driver_sql(text, {**given, **fixed})
+
+
 def insert(connection: Connection, table: Table, values: Values) -> int:
     """Insert a row and return its id."""
-    return connection.execute(_INSERT[table], values).lastrowid
+    return _run(connection, _INSERT[table], values).lastrowid
 
 
 def insert_unless_there(connection: Connection, table: Table, values: Values) -> int | None:
     """Insert a row and return its id; None when a row with its identity is there."""
-    result = connection.execute(_INSERT_NEW[table], values)
+    result = _run(connection, _INSERT_NEW[table], values)
     return result.lastrowid if result.rowcount else None
 
 
@@ -316,7 +338,7 @@ def end_trial(connection: Connection, key: TrialKey, trial: Trial, now: str, par
     timing = None if trial.timing is None else timing_values(trial.timing, what)
     values = outcome_values(trial)
     own_us = values.pop("ranked_us")
-    changed = connection.execute(_END, {**values, "trial_id": key.id, "own_us": own_us, "ended_at": now})
+    changed = _run(connection, _END, {**values, "trial_id": key.id, "own_us": own_us, "ended_at": now})
     if changed.rowcount != 1:
         raise StoreError(f"trial {key.number} has ended already; is another run tuning this study into the same file?")
     if timing is not None:

@@ -134,11 +134,11 @@ def dangling_reference(connection: Connection) -> str | None:
 def unenforced(database: Database) -> Iterator[Connection]:
     """A writing transaction on a connection that does not enforce references; who uses it checks them."""
     engine = sqlite_engine(lambda: connect_for_migrating(database.file, database.timeout_s))
-    try:
-        with replace(database, engine=engine).write() as connection:
-            yield connection
-    finally:
-        engine.dispose()
+    with (
+        closing(Database(database.path, database.timeout_s, engine, database.file)) as migrating,
+        migrating.write() as connection,
+    ):
+        yield connection
 
 
 def _back_up(database: Database, version: str, clock: Clock) -> Path:

@@ -22,17 +22,22 @@ views = MetaData()
 """Views, kept apart from what a migration must create as tables."""
 
 
+def escaped(text: str) -> str:
+    """Text that every reader of the file can read: what UTF-8 cannot carry, and NUL, are escapes."""
+    if text.isprintable() and text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
 class Text(TypeDecorator[str]):
-    """Text that every reader of the file can read: what UTF-8 cannot carry, and NUL, are written as escapes."""
+    """Text, written as `escaped`."""
 
     impl = String
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
         """Escape lone surrogates and NUL."""
-        if value is None or (value.isprintable() and value.isascii()):
-            return value
-        return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+        return None if value is None else escaped(value)
 
 
 def _id() -> Column[int]:
