@@ -4,7 +4,7 @@
 // Convolution as matrix products of four warps, on tensor cores: [filters x taps] * [taps x pixels], ROWS output rows at once.
 //
 //   x         [N, C, H, W]  input
-//   packed_w  filters as products take them: [channel block][filter column][lag][map][VECTOR]
+//   packed_w  filters as products take them: [channel block][filter column][lag][map][VECTOR], then lags of zeros
 //   bias      [K]           not read without WITH_BIAS
 //   y         [N, K, P, Q]  output
 //   n         images N, any number
@@ -13,7 +13,7 @@
 // outputs need under one tap follow each other, and from tap to tap all of them move on alike. So a tap is an address. Columns of a
 // product are neighbours through all rows; those that hang over the end of a row are computed and dropped.
 // Rows of a product are maps of ROWS output rows; an output row takes a filter's row one later than the next, so that filters of all
-// rows lie, lag by lag, once.
+// rows lie, lag by lag, once. Of every eight rows USED are maps; the others are zeros where shared memory has room for them.
 // A block takes whole images, gridDim.x apart, CUTS pieces each. Teams of four warps take pieces in turn, and a team starts its products
 // when the one before has started all of its own: they run one after another without a gap while other teams stage outputs.
 //
@@ -412,24 +412,25 @@ constexpr int CHANNEL_BLOCKS = 1, AT_ONCE = 1;  // of CHANNELS; those loaded tog
 constexpr int PHASES = 4;  // planes of a block of channels: chunks' rows by what they leave divided by PHASES
 constexpr int CHUNK_ROWS = 9;  // rows of chunks that are put in order
 constexpr int TAPS_H = 6;  // rows of chunks that ROWS output rows need
-constexpr int PITCH = 11, PLANE = 33;  // chunks from row to row, of a plane
+constexpr int PITCH = 11, BLOCK = 9 * PITCH;  // chunks from row to row, of a block of channels
 constexpr int COLUMNS = 24, TILES = 3;  // of a product; of 8 columns
-constexpr int USED = 3;  // of every eight rows of a product
-constexpr int LAGS = 9;
+constexpr int EIGHTS = 2;  // times eight rows of a product are an output row
+constexpr int USED = 3, STORED = 8;  // of every eight rows of a product
+constexpr int LAGS = TAPS_H * FOLD, LAG = EIGHTS * STORED;  // lags from column to column of filters, rows of a lag
 constexpr int STEPS = 9;  // of two chunks
-constexpr int FILTER_ROWS = 135;  // of 16 bytes
-constexpr int SLOT = 136;  // chunks
+constexpr int FILTER_ROWS = 336;  // of 16 bytes
+constexpr int SLOT = 103;  // chunks
 constexpr int BUFFER = 320;  // elements
 
-// The map of a product's row, of K for each output row: `step` maps from row to row, then those between.
-__host__ __device__ constexpr int map_of(int row, int step) { return row % K % (K / step) * step + row % K / (K / step); }
+// The map of the row of an output row's used ones: `step` maps from row to row, then those between. There are K or a few less than K maps.
+__host__ __device__ constexpr int map_of(int row, int step) { return row % (K / step) * step + row / (K / step); }
 
 // How often the lanes of four warps that stage a column meet in the busiest bank.
 constexpr int conflicts(int step) {
     int sum = 0;
-    for (int eight = 0; eight < 8; ++eight) {
+    for (int eight = 0; eight < EIGHTS; ++eight) {
         int most = 0, met[32] = {};
-        for (int i = 0; i < 4 * USED; ++i) {
+        for (int i = 0; i < 4 * USED && eight * USED + i / 4 < K; ++i) {
             const int at = map_of(eight * USED + i / 4, step) * P * Q + i % 4 * 2;
             const int bank = at * static_cast<int>(sizeof(T)) / 4 % 32;
             if (++met[bank] > most) most = met[bank];
@@ -466,16 +467,23 @@ __device__ __forceinline__ Chunk chunk_of(const Bits (&elements)[VECTOR]) {
 extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Chunk* __restrict__ packed_w) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= FILTER_ROWS) return;
-    const int map = map_of(i, MAP_STEP), first_row = i / K % LAGS - (ROWS - 1);
-    const int s = i / (K * LAGS) % S, channel_block = i / (K * LAGS * S);
+    const int eight = i / STORED % EIGHTS, row = eight * USED + i % STORED, map = map_of(row, MAP_STEP);
+    const int first_row = i / LAG % LAGS - (ROWS - 1), s = i / (LAG * LAGS) % S, channel_block = i / (LAG * LAGS * S);
+    const bool used = i % STORED < USED && row < K;
     Bits elements[VECTOR];
 #pragma unroll
     for (int j = 0; j < VECTOR; ++j) {
-        const int row = first_row + j / CHANNELS, channel = channel_block * CHANNELS + j % CHANNELS;
-        const bool there = channel < C && row >= 0 && row < R;
-        elements[j] = there ? w[((map * C + channel) * R + row) * S + s] : Bits{0};
+        const int r = first_row + j / CHANNELS, channel = channel_block * CHANNELS + j % CHANNELS;
+        const bool there = used && channel < C && r >= 0 && r < R;
+        elements[j] = there ? w[((map * C + channel) * R + r) * S + s] : Bits{0};
     }
     packed_w[i] = chunk_of(elements);
+}
+
+// A row's place among those of a block of chunks: row by row through a plane, those that lack one row first.
+__host__ __device__ constexpr int place_of(int row) {
+    const int phase = (row + 3) % PHASES;
+    return phase * 3 + (row + 3) / PHASES - (phase < 3 ? phase + 1 : 3);
 }
 
 // A pixel's place among those of chunks: 32 by 32 of each row, then what is left of all rows; of one row of inputs they follow each other anyway.
@@ -511,7 +519,7 @@ __device__ __forceinline__ void form_chunks(Chunk* slots, Barrier* filled, Barri
                 const Pixel pixel(place % PIXELS);
                 const int row = pixel.row, column = pixel.column;
                 const Bits* const from = planes + (channel_block * CHANNELS * H + row * FOLD) * W + column;
-                to[i] = chunks + (channel_block * PHASES + row % PHASES) * PLANE + row / PHASES * PITCH + column;
+                to[i] = chunks + channel_block * BLOCK + place_of(row) * PITCH + column;
 #pragma unroll
                 for (int j = 0; j < AT_ONCE * VECTOR; ++j) {
                     const int channel = j / VECTOR * CHANNELS + j % CHANNELS, below = j % VECTOR / CHANNELS;
@@ -525,7 +533,7 @@ __device__ __forceinline__ void form_chunks(Chunk* slots, Barrier* filled, Barri
                 if (first + i * STRIDE >= PLACES) continue;
 #pragma unroll
                 for (int j = 0; j < AT_ONCE; ++j) {
-                    to[i][j * (PHASES * PLANE)] = chunk_of(loaded[i][j]);
+                    to[i][j * BLOCK] = chunk_of(loaded[i][j]);
                 }
             }
         }
@@ -566,22 +574,38 @@ struct Step {
     int filters, filters_deeper, inputs, inputs_deeper;
 };
 
-__device__ __forceinline__ constexpr Step step_of(int step) {
-    constexpr int ROW_CHUNKS = CHANNEL_BLOCKS * S, PAIRS = ROW_CHUNKS / 2;
-    const bool last = step >= TAPS_H * PAIRS;
-    const int tap = last ? 2 * (step - TAPS_H * PAIRS) : step / (PAIRS > 0 ? PAIRS : 1);
-    const int chunk = last ? ROW_CHUNKS - 1 : step % (PAIRS > 0 ? PAIRS : 1) * 2;
-    const auto filters_at = [](int tap, int chunk) { return (chunk * LAGS + tap * FOLD) * K; };
-    const auto inputs_at = [](int tap, int chunk) {
-        return (chunk / S * PHASES + tap % PHASES) * PLANE + tap / PHASES * PITCH + chunk % S;
-    };
-    const int second = last ? tap + 1 : tap, second_chunk = last ? chunk : chunk + 1;
-    // A single last chunk is multiplied by zeros as well.
-    const bool single = second == TAPS_H;
+__host__ __device__ constexpr Step step_from(int tap, int chunk, int second_tap, int second_chunk) {
+    const auto filters_at = [](int tap, int chunk) { return (chunk * LAGS + tap * FOLD) * LAG; };
+    const auto inputs_at = [](int tap, int chunk) { return chunk / S * BLOCK + place_of(tap) * PITCH + chunk % S; };
     const int filters = filters_at(tap, chunk), inputs = inputs_at(tap, chunk);
-    return {filters, (single ? ROW_CHUNKS * LAGS * K : filters_at(second, second_chunk)) - filters, inputs,
-            (single ? inputs : inputs_at(second, second_chunk)) - inputs};
+    // A single last chunk is multiplied by zeros as well.
+    const bool single = second_tap == TAPS_H;
+    return {filters, filters_at(single ? 0 : second_tap, single ? CHANNEL_BLOCKS * S : second_chunk) - filters, inputs,
+            single ? 0 : inputs_at(second_tap, second_chunk) - inputs};
 }
+
+// Neither second chunk may be before the first one.
+__host__ __device__ constexpr Step step_of(int step) {
+    constexpr int ROW_CHUNKS = CHANNEL_BLOCKS * S, PAIRS = ROW_CHUNKS / 2;
+    // Of two rows, the one that lies first gives its first chunk to the other one's last.
+    const auto before = [](int tap) { return (tap ^ 1) < TAPS_H && place_of(tap) < place_of(tap ^ 1); };
+    if (step >= TAPS_H * PAIRS) {
+        const int tap = 2 * (step - TAPS_H * PAIRS);
+        if (tap + 1 == TAPS_H) return step_from(tap, ROW_CHUNKS - 1, TAPS_H, 0);
+        return before(tap) ? step_from(tap, 0, tap + 1, ROW_CHUNKS - 1) : step_from(tap + 1, 0, tap, ROW_CHUNKS - 1);
+    }
+    const int tap = step / (PAIRS > 0 ? PAIRS : 1), chunk = step % (PAIRS > 0 ? PAIRS : 1) * 2 + before(tap);
+    return step_from(tap, chunk, tap, chunk + 1);
+}
+
+constexpr bool all_ahead() {
+    for (int i = 0; i < STEPS; ++i) {
+        if (step_of(i).filters_deeper < 0 || step_of(i).inputs_deeper < 0) return false;
+    }
+    return true;
+}
+
+static_assert(all_ahead(), "an operand's second part lies behind its first");
 using Filters = const Chunk*;
 // Starts d = filters * inputs (+ d), of a step.
 template <bool ADDED>
@@ -589,7 +613,7 @@ __device__ __forceinline__ void multiply(float (&d)[TILES][4], const Filters& fi
     const Step step = step_of(index);
 #ifdef __CUDACC__
     const unsigned long long pixels = wgmma_operand(inputs, step.inputs * 16, step.inputs_deeper * 16, 128);
-    const unsigned long long maps = wgmma_operand(filters, step.filters * 16, step.filters_deeper * 16, USED * 16);
+    const unsigned long long maps = wgmma_operand(filters, step.filters * 16, step.filters_deeper * 16, STORED * 16);
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %14, 0; "
         "wgmma.mma_async.sync.aligned.m64n24k8.f32.tf32.tf32 {"
@@ -603,7 +627,7 @@ __device__ __forceinline__ void multiply(float (&d)[TILES][4], const Filters& fi
         "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3])
         : "l"(maps), "l"(pixels), "n"(ADDED));
 #else
-    wgmma_tf32_wide<ADDED>(d, filters[step.filters].words, step.filters_deeper * 16, USED * 16, inputs + step.inputs,
+    wgmma_tf32_wide<ADDED>(d, filters[step.filters].words, step.filters_deeper * 16, STORED * 16, inputs + step.inputs,
                           step.inputs_deeper * 16);
 #endif
 }
@@ -618,7 +642,7 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     Barrier* const turns = written + STAGING;                  // [team] the one before has started its products
     Barrier* const packed = turns + TEAMS;                     // filters are there
     Chunk* const shared_filters = reinterpret_cast<Chunk*>(smem + 128);
-    Chunk* const slots = shared_filters + FILTER_ROWS;         // [slot][channel block][phase][row][column]
+    Chunk* const slots = shared_filters + FILTER_ROWS;         // [slot][channel block][place of a row][column]
     T* const buffers = reinterpret_cast<T*>(slots + SLOTS * SLOT);  // [buffer][map][row][column]
 
     // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
@@ -678,8 +702,9 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             // Output rows are those of a product in reverse.
-            const int row = (warp % 4 * 2 + i) * USED + lane / 4, map = map_of(row, MAP_STEP), output_row = ROWS - 1 - row / K;
-            if (lane / 4 >= USED || row >= ROWS * K) continue;
+            const int eight = warp % 4 * 2 + i, row = eight % EIGHTS * USED + lane / 4, map = map_of(row, MAP_STEP);
+            const int output_row = ROWS - 1 - eight / EIGHTS;
+            if (lane / 4 >= USED || row >= K) continue;
             const int groups = (P - 1 - output_row) / ROWS + 1;  // of output rows, that have this one
             T* const stored = staged_outputs + (map * P + output_row) * Q + lane % 4 * 2;
 #pragma unroll
