@@ -73,9 +73,9 @@ def ours(study_name: str, layer: Layer, configs: int, devices: Sequence[str], fo
     evaluator = DeviceEvaluator(devices, len(os.sched_getaffinity(0)))
     templates = load_templates()
     reached: list[tuple[float, float]] = []
-    storing, asking = Watch(), Watch()
-    for seat in evaluator._seats:
-        seat.evaluate = asking.over(seat.evaluate)  # type: ignore[method-assign]
+    storing, asking = Watch(), [Watch() for _ in devices]
+    for seat, watch in zip(evaluator._seats, asking, strict=True):
+        seat.evaluate = watch.over(seat.evaluate)  # type: ignore[method-assign]
 
     def observe(progress: Progress) -> None:
         if progress.best and progress.best.median_us and not progress.ended:  # what follows are the finals
@@ -105,7 +105,7 @@ def ours(study_name: str, layer: Layer, configs: int, devices: Sequence[str], fo
         f"samples or more ({len(full)} in {end_s:.1f} s; {len(rows) - len(full)} more failed or stopped early as too "
         f"slow), devices busy {busy_s / end_s / len(devices):.0%}, within 5 % of the best after {near_s:.1f} s, with "
         f"finals {wall_s:.1f} s; {words}; store {1e3 * storing.seconds / len(rows):.1f} ms and transport "
-        f"{1e3 * (asking.seconds - busy_s) / len(rows):.1f} ms per trial"
+        f"{1e3 * (sum(watch.seconds for watch in asking) - busy_s) / len(rows):.1f} ms per trial"
     )
     return [source for source in sources if source is not None]
 
