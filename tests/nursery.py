@@ -134,6 +134,7 @@ def _run(folder: str, words: list[str], environ: dict[str, str], file_bytes: int
     """The code that the command line ends with, in this process."""
     from autotune.cli import main
 
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests are run under nohup, which ignores it
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environ)
