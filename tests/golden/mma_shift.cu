@@ -14,7 +14,7 @@
 // product are neighbours through all rows; those that hang over the end of a row are computed and dropped.
 // Rows of a product are maps of ROWS output rows; an output row takes a filter's row one later than the next, so that filters of all
 // rows lie, lag by lag, once. Of every eight rows USED are maps; the others are zeros where shared memory has room for them.
-// A block takes whole images, gridDim.x apart, CUTS pieces each. Teams of four warps take pieces in turn, and a team starts its products
+// A block takes whole images, gridDim.x apart, PIECES pieces each. Teams of four warps take pieces in turn, and a team starts its products
 // when the one before has started all of its own: they run one after another without a gap while other teams stage outputs.
 //
 //   team    sums of a piece: rows of a product lane / 4 and lane / 4 + 8 of a warp's 16, columns 2 (lane % 4) and the next of a tile
@@ -398,7 +398,7 @@ constexpr bool WITH_BIAS = false, WITH_RELU = false;
 
 // Parameters
 constexpr int ROWS = 4;  // of outputs
-constexpr int CUTS = 1;  // of an image
+constexpr int CUTS = 1, PIECES = 1;  // of an image
 constexpr int TEAMS = 2;
 constexpr int SLOTS = 2;  // buffers of inputs
 constexpr int STAGING = 2;  // buffers of outputs
@@ -416,7 +416,8 @@ constexpr int PITCH = 11, BLOCK = 9 * PITCH;  // chunks from row to row, of a bl
 constexpr int COLUMNS = 24, TILES = 3;  // of a product; of 8 columns
 constexpr int EIGHTS = 2;  // times eight rows of a product are an output row
 constexpr int USED = 3, STORED = 8;  // of every eight rows of a product
-constexpr int LAGS = TAPS_H * FOLD, LAG = EIGHTS * STORED;  // lags from column to column of filters, rows of a lag
+constexpr int LAG = EIGHTS * STORED;  // rows of a lag
+constexpr int LAGS = TAPS_H * FOLD, FILTER = LAGS * LAG;  // lags and rows from column to column of filters
 constexpr int STEPS = 9;  // of two chunks
 constexpr int FILTER_ROWS = 336;  // of 16 bytes
 constexpr int SLOT = 103;  // chunks
@@ -468,7 +469,7 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Chunk* __res
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= FILTER_ROWS) return;
     const int eight = i / STORED % EIGHTS, row = eight * USED + i % STORED, map = map_of(row, MAP_STEP);
-    const int first_row = i / LAG % LAGS - (ROWS - 1), s = i / (LAG * LAGS) % S, channel_block = i / (LAG * LAGS * S);
+    const int first_row = i % FILTER / LAG - (ROWS - 1), s = i / FILTER % S, channel_block = i / (FILTER * S);
     const bool used = i % STORED < USED && row < K;
     Bits elements[VECTOR];
 #pragma unroll
@@ -574,43 +575,52 @@ struct Step {
     int filters, filters_deeper, inputs, inputs_deeper;
 };
 
+template <int PART>
+struct Part {
+    static constexpr int FIRST_TAP = 0, TAPS = TAPS_H, FIRST_FILTER = 0, STEPS = ::STEPS, TILES = ::TILES;
+};
+// Where chunks of taps lie, filters of the part's first row.
+template <class Part>
 __host__ __device__ constexpr Step step_from(int tap, int chunk, int second_tap, int second_chunk) {
-    const auto filters_at = [](int tap, int chunk) { return (chunk * LAGS + tap * FOLD) * LAG; };
-    const auto inputs_at = [](int tap, int chunk) { return chunk / S * BLOCK + place_of(tap) * PITCH + chunk % S; };
+    const auto filters_at = [](int tap, int chunk) { return chunk * FILTER + (Part::FIRST_TAP + tap) * FOLD * LAG + Part::FIRST_FILTER; };
+    const auto inputs_at = [](int tap, int chunk) { return chunk / S * BLOCK + place_of(Part::FIRST_TAP + tap) * PITCH + chunk % S; };
     const int filters = filters_at(tap, chunk), inputs = inputs_at(tap, chunk);
     // A single last chunk is multiplied by zeros as well.
-    const bool single = second_tap == TAPS_H;
-    return {filters, filters_at(single ? 0 : second_tap, single ? CHANNEL_BLOCKS * S : second_chunk) - filters, inputs,
+    const bool single = second_tap == Part::TAPS;
+    return {filters, (single ? CHANNEL_BLOCKS * S * FILTER : filters_at(second_tap, second_chunk)) - filters, inputs,
             single ? 0 : inputs_at(second_tap, second_chunk) - inputs};
 }
 
 // Neither second chunk may be before the first one.
+template <class Part>
 __host__ __device__ constexpr Step step_of(int step) {
     constexpr int ROW_CHUNKS = CHANNEL_BLOCKS * S, PAIRS = ROW_CHUNKS / 2;
     // Of two rows, the one that lies first gives its first chunk to the other one's last.
-    const auto before = [](int tap) { return (tap ^ 1) < TAPS_H && place_of(tap) < place_of(tap ^ 1); };
-    if (step >= TAPS_H * PAIRS) {
-        const int tap = 2 * (step - TAPS_H * PAIRS);
-        if (tap + 1 == TAPS_H) return step_from(tap, ROW_CHUNKS - 1, TAPS_H, 0);
-        return before(tap) ? step_from(tap, 0, tap + 1, ROW_CHUNKS - 1) : step_from(tap + 1, 0, tap, ROW_CHUNKS - 1);
+    const auto before = [](int tap) {
+        return (tap ^ 1) < Part::TAPS && place_of(Part::FIRST_TAP + tap) < place_of(Part::FIRST_TAP + (tap ^ 1));
+    };
+    if (step >= Part::TAPS * PAIRS) {
+        const int tap = 2 * (step - Part::TAPS * PAIRS);
+        if (tap + 1 == Part::TAPS) return step_from<Part>(tap, ROW_CHUNKS - 1, tap + 1, 0);
+        return before(tap) ? step_from<Part>(tap, 0, tap + 1, ROW_CHUNKS - 1) : step_from<Part>(tap + 1, 0, tap, ROW_CHUNKS - 1);
     }
     const int tap = step / (PAIRS > 0 ? PAIRS : 1), chunk = step % (PAIRS > 0 ? PAIRS : 1) * 2 + before(tap);
-    return step_from(tap, chunk, tap, chunk + 1);
+    return step_from<Part>(tap, chunk, tap, chunk + 1);
 }
 
-constexpr bool all_ahead() {
-    for (int i = 0; i < STEPS; ++i) {
-        if (step_of(i).filters_deeper < 0 || step_of(i).inputs_deeper < 0) return false;
+template <class Part>
+__host__ __device__ constexpr bool all_ahead() {
+    for (int i = 0; i < Part::STEPS; ++i) {
+        if (step_of<Part>(i).filters_deeper < 0 || step_of<Part>(i).inputs_deeper < 0) return false;
     }
     return true;
 }
-
-static_assert(all_ahead(), "an operand's second part lies behind its first");
 using Filters = const Chunk*;
 // Starts d = filters * inputs (+ d), of a step.
-template <bool ADDED>
-__device__ __forceinline__ void multiply(float (&d)[TILES][4], const Filters& filters, const Chunk* inputs, int index) {
-    const Step step = step_of(index);
+template <class Part, bool ADDED>
+__device__ __forceinline__ void multiply(float (&d)[3][4], const Filters& filters, const Chunk* inputs, int index) {
+    static_assert(all_ahead<Part>(), "an operand's second part lies behind its first");
+    const Step step = step_of<Part>(index);
 #ifdef __CUDACC__
     const unsigned long long pixels = wgmma_operand(inputs, step.inputs * 16, step.inputs_deeper * 16, 128);
     const unsigned long long maps = wgmma_operand(filters, step.filters * 16, step.filters_deeper * 16, STORED * 16);
@@ -632,6 +642,34 @@ __device__ __forceinline__ void multiply(float (&d)[TILES][4], const Filters& fi
 #endif
 }
 
+// Stages a piece's sums.
+template <int PART, int COUNT>
+__device__ __forceinline__ void stage(const float (&sums)[COUNT][4], T* staged_outputs, const T* __restrict__ bias, int warp, int lane, int piece) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        // Output rows are those of a product in reverse.
+        const int eight = warp % 4 * 2 + i, row = eight % EIGHTS * USED + lane / 4, map = map_of(row, MAP_STEP);
+        const int output_row = ROWS - 1 - eight / EIGHTS;
+        if (lane / 4 >= USED || row >= K) continue;
+        const int groups = (P - 1 - output_row) / ROWS + 1;  // of output rows, that have this one
+        T* const stored = staged_outputs + (map * P + output_row) * Q + lane % 4 * 2;
+#pragma unroll
+        for (int cut = 0; cut < CUTS; ++cut) {
+#pragma unroll
+            for (int j = 0; j < 2 * COUNT; ++j) {
+                // Eight columns are in a row or go on in the next; a tile's place is known here, a lane's is not.
+                const int first = cut * COLUMNS + j / 2 * 8, group = first / PITCH, column = first % PITCH;
+                const int behind = lane % 4 * 2 + j % 2;
+                const int over = column + 8 <= PITCH ? 0 : PITCH < 8 ? (column + behind) / PITCH : column + behind >= PITCH ? 1 : 0;
+                if (column + 8 > Q && column + behind - over * PITCH >= Q) continue;
+                if (group + 1 + (column + 7) / PITCH > P / ROWS && group + over >= groups) continue;
+                const float sum = epilogue<WITH_BIAS, WITH_RELU>(sums[j / 2][i * 2 + j % 2], bias, map);
+                stored[group * (ROWS * Q) + column + j % 2 + over * (ROWS * Q - PITCH)] = from_float<T>(sum);
+            }
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias, T* __restrict__ y, int n) {
     extern __shared__ __align__(128) unsigned char smem[];
@@ -651,10 +689,10 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     if (threadIdx.x == 0) {
         for (int i = 0; i < SLOTS; ++i) {
             barrier_init(filled + i, FORMERS);
-            barrier_init(taken + i, 4 * CUTS);
+            barrier_init(taken + i, 4 * PIECES);
         }
         for (int i = 0; i < STAGING; ++i) {
-            barrier_init(staged + i, 4 * CUTS);
+            barrier_init(staged + i, 4 * PIECES);
             barrier_init(written + i, 1);
         }
         for (int i = 0; i < TEAMS; ++i) barrier_init(turns + i, 4);
@@ -683,45 +721,24 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     const Chunk* const filters = shared_filters;
     const int images = (n - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
 #pragma unroll 1
-    for (int turn = team; turn < images * CUTS; turn += TEAMS) {
-        const int image = turn / CUTS, piece = turn % CUTS, slot = image % SLOTS, buffer = image % STAGING;
+    for (int turn = team; turn < images * PIECES; turn += TEAMS) {
+        const int image = turn / PIECES, piece = turn % PIECES, slot = image % SLOTS, buffer = image % STAGING;
         const Chunk* const inputs = slots + slot * SLOT + piece * COLUMNS;
         barrier_wait(turns + team, turn / TEAMS % 2 ^ (team == 0 ? 1 : 0));  // nobody comes before the first one
         barrier_wait(filled + slot, image / SLOTS % 2);  // after its turn has come: the phase before is complete
-        float sums[1][TILES][4];
-        wgmma_begin(sums);
-        multiply<false>(sums[0], filters, inputs, 0);
+        {
+            float sums[1][Part<0>::TILES][4];
+            wgmma_begin(sums);
+            multiply<Part<0>, false>(sums[0], filters, inputs, 0);
 #pragma unroll
-        for (int step = 1; step < STEPS; ++step) multiply<true>(sums[0], filters, inputs, step);
-        wgmma_commit();
-        if (lane == 0) barrier_arrive(turns + (team + 1) % TEAMS);
-        wgmma_wait(sums);
-        if (lane == 0) barrier_arrive(taken + slot);
-        barrier_wait(written + buffer, image / STAGING % 2 ^ 1);
-        T* const staged_outputs = buffers + buffer * BUFFER + behind_vector(y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q));
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            // Output rows are those of a product in reverse.
-            const int eight = warp % 4 * 2 + i, row = eight % EIGHTS * USED + lane / 4, map = map_of(row, MAP_STEP);
-            const int output_row = ROWS - 1 - eight / EIGHTS;
-            if (lane / 4 >= USED || row >= K) continue;
-            const int groups = (P - 1 - output_row) / ROWS + 1;  // of output rows, that have this one
-            T* const stored = staged_outputs + (map * P + output_row) * Q + lane % 4 * 2;
-#pragma unroll
-            for (int cut = 0; cut < CUTS; ++cut) {
-                if (piece != cut) continue;
-#pragma unroll
-                for (int j = 0; j < 2 * TILES; ++j) {
-                    // Eight columns are in a row or go on in the next; a tile's place is known here, a lane's is not.
-                    const int first = cut * COLUMNS + j / 2 * 8, group = first / PITCH, column = first % PITCH;
-                    const int behind = lane % 4 * 2 + j % 2;
-                    const int over = column + 8 <= PITCH ? 0 : PITCH < 8 ? (column + behind) / PITCH : column + behind >= PITCH ? 1 : 0;
-                    if (column + 8 > Q && column + behind - over * PITCH >= Q) continue;
-                    if (group + 1 + (column + 7) / PITCH > P / ROWS && group + over >= groups) continue;
-                    const float sum = epilogue<WITH_BIAS, WITH_RELU>(sums[0][j / 2][i * 2 + j % 2], bias, map);
-                    stored[group * (ROWS * Q) + column + j % 2 + over * (ROWS * Q - PITCH)] = from_float<T>(sum);
-                }
-            }
+            for (int step = 1; step < Part<0>::STEPS; ++step) multiply<Part<0>, true>(sums[0], filters, inputs, step);
+            wgmma_commit();
+            if (lane == 0) barrier_arrive(turns + (team + 1) % TEAMS);
+            wgmma_wait(sums);
+            if (lane == 0) barrier_arrive(taken + slot);
+            barrier_wait(written + buffer, image / STAGING % 2 ^ 1);
+            T* const staged_outputs = buffers + buffer * BUFFER + behind_vector(y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q));
+            stage<0>(sums[0], staged_outputs, bias, warp, lane, piece);
         }
         fence_bulk();
         __syncwarp();

@@ -45,6 +45,10 @@ DEEP = Conv2dProblem(3, 64, 13, 13, 10, 5, 5)
 """Filters that leave no room for zeros beside them; planes that lack a row, whose place another row takes."""
 SHORT = Conv2dProblem(5, 3, 10, 21, 13, 2, 3, dtype="f16", epilogue="bias")
 """A last group of rows that reads past the last plane; fewer maps than a product has rows for."""
+EIGHT = Conv2dProblem(3, 5, 19, 20, 24, 5, 5, epilogue="bias")
+"""Eight rows are three products, one of which the last group of rows has nothing for."""
+BROAD = Conv2dProblem(2, 9, 12, 11, 40, 2, 3, pad_h=1, pad_w=1, dtype="f16")
+"""Eight rows are five products, that begin and end within an output row."""
 
 
 @pytest.mark.cxx
@@ -59,6 +63,8 @@ SHORT = Conv2dProblem(5, 3, 10, 21, 13, 2, 3, dtype="f16", epilogue="bias")
         (LARGEST, {"precision": "tf32", "rows": 1, "cuts": 3, "batch": 2}),
         (DEEP, {"precision": "tf32", "rows": 4, "cuts": 1, "staging": 2}),
         (SHORT, {"rows": 4, "cuts": 1, "staging": 2, "batch": 2}),
+        (EIGHT, {"precision": "tf32", "rows": 8, "cuts": 1, "teams": 3, "batch": 2}),
+        (BROAD, {"rows": 8, "cuts": 1, "staging": 2}),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
@@ -72,6 +78,7 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
         (FLOAT, {"precision": "tf32", "rows": 2, "staging": 2}),
         (replace(SHORT, epilogue="none"), {"rows": 4, "cuts": 1, "staging": 2, "batch": 2}),
         (replace(FOLDED, epilogue="none"), {}),
+        (replace(EIGHT, epilogue="none"), {"precision": "tf32", "rows": 8, "cuts": 1, "batch": 2}),
     ],
 )
 def test_an_image_of_infinities_is_no_other_images_concern(
