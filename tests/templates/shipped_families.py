@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
+import numpy as np
+
+from autotune.compilation.compile import Target
+from autotune.compilation.toolchain import find_cxx
 from autotune.devices.device import DeviceInfo
+from autotune.devices.host import HostDevice
+from autotune.devices.host_compile import compile_host
 from autotune.evaluation.check import AWKWARD
 from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate, load_template, template_files
+from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.problem import Conv2dProblem
 from autotune.shipped import shipped
 from autotune.trial import Config
@@ -54,3 +61,26 @@ def verify(name: str, problem: Conv2dProblem, values: Mapping[str, int | str], e
     source = render(BoundTemplate(family(name), problem, evaluator.info), Config.of(name, values))
     evaluator.begin_layer(problem)
     evaluator.verify(source, evaluator.compile(source).result())
+
+
+def images_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[str, int | str]) -> set[int]:
+    """The images whose outputs are not all finite, where image 1 is of infinities; without a bias, on the host."""
+    device = HostDevice(str(find_cxx()))
+    source = render(BoundTemplate(family(name), problem, device.info), Config.of(name, values))
+    words = np.float32 if problem.dtype == "f32" else np.float16
+    rng = np.random.default_rng(0)
+    x, w, y = (
+        rng.standard_normal(size).astype(words) for size in (problem.x_elements, problem.w_elements, problem.y_elements)
+    )
+    x.reshape(problem.n, -1)[1] = np.inf
+    x_at, w_at, y_at = (device.allocate(array.nbytes) for array in (x, w, y))
+    device.write(x_at, x.tobytes())
+    device.write(w_at, w.tobytes())
+    binary = compile_host(source.program, Target("host"), cxx=str(find_cxx()))
+    kernel = LoadedKernel(device, device.load(binary), source, weight_bytes=w.nbytes)
+    tensors = Tensors(x_at, w_at, 0, y_at, device.allocate(source.packed_w_bytes))
+    kernel.prepare(tensors)
+    kernel.run(kernel.forward(tensors))
+    outputs = np.frombuffer(device.read(y_at, y.nbytes), words).reshape(problem.n, -1)
+    device.close()
+    return {image for image in range(problem.n) if not np.isfinite(outputs[image]).all()}

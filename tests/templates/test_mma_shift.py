@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from autotune.compilation.compile import Target
-from autotune.compilation.toolchain import find_cxx
-from autotune.devices.host import HostDevice
-from autotune.devices.host_compile import compile_host
 from autotune.evaluation.evaluate import DeviceEvaluator
-from autotune.family.render import render
-from autotune.family.space import BoundTemplate
-from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.problem import Conv2dProblem
-from autotune.trial import Config
 
-from .shipped_families import family, verify
+from .shipped_families import images_with_infinities, verify
 
 BASE: dict[str, int | str] = {
     "precision": "stored",
@@ -84,25 +75,4 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
 def test_an_image_of_infinities_is_no_other_images_concern(
     problem: Conv2dProblem, values: dict[str, int | str]
 ) -> None:
-    device = HostDevice(str(find_cxx()))
-    source = render(
-        BoundTemplate(family("mma_shift"), problem, device.info), Config.of("mma_shift", {**BASE, **values})
-    )
-    words = np.float32 if problem.dtype == "f32" else np.float16
-    rng = np.random.default_rng(0)
-    x, w, y = (
-        rng.standard_normal(size).astype(words) for size in (problem.x_elements, problem.w_elements, problem.y_elements)
-    )
-    x.reshape(problem.n, -1)[1] = np.inf
-    x_at, w_at, y_at = (device.allocate(array.nbytes) for array in (x, w, y))
-    device.write(x_at, x.tobytes())
-    device.write(w_at, w.tobytes())
-    binary = compile_host(source.program, Target("host"), cxx=str(find_cxx()))
-    kernel = LoadedKernel(device, device.load(binary), source, weight_bytes=w.nbytes)
-    tensors = Tensors(x_at, w_at, 0, y_at, device.allocate(source.packed_w_bytes))
-    kernel.prepare(tensors)
-    kernel.run(kernel.forward(tensors))
-    outputs = np.frombuffer(device.read(y_at, y.nbytes), words).reshape(problem.n, -1)
-    device.close()
-    assert not np.isfinite(outputs[1]).any()
-    assert np.isfinite(np.delete(outputs, 1, axis=0)).all()
+    assert images_with_infinities("mma_shift", problem, {**BASE, **values}) == {1}

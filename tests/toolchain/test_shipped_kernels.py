@@ -57,13 +57,13 @@ def served(name: str, order: tuple[str, ...], *, configs: int) -> tuple[SearchSp
 
 
 def nvcc(source: Path, archs: tuple[int, ...]) -> None:
-    """Compile as an exported folder is built; every warning fails.
+    """Compile as an exported folder is built; every warning fails, and products of four warps run one by one.
 
     Front ends differ only where a text asks for its architecture. Of one that does not, the oldest architecture's PTX
     is assembled for all, and front ends run for the newest and for sm_90 besides.
     """
     text = source.read_text()
-    command = [str(find_nvcc()), "-std=c++17", "-Werror", "all-warnings", "-fatbin"]
+    command = [str(find_nvcc()), "-std=c++17", "-Werror", "all-warnings", "-Xptxas=-v", "-fatbin"]
     own = archs if "__CUDA_ARCH__" in text else (archs[0], 90, archs[-1])
     for arch in archs:
         front = architecture(arch if arch in own else archs[0], text)
@@ -73,6 +73,7 @@ def nvcc(source: Path, archs: tuple[int, ...]) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "warning" not in (done.stdout + done.stderr).lower()
+    assert "wgmma.mma_async instructions are serialized" not in done.stdout + done.stderr
 
 
 def exported(folder: Path, space: SearchSpace, row: int) -> Path:

@@ -363,6 +363,7 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "mma_pair",
         "mma_shift",
         "mma_strip",
+        "mma_sweep",
         "mma_toeplitz",
         "split_c",
     }

@@ -1,0 +1,769 @@
+// conv2d n2 c3 9x11 k5 3x3 f32 nchw
+// mma_sweep bands=3 cuts=1 teams=2 slots=2 staging=2 formers=7 batch=1 copies=1
+
+// Convolution as matrix products of four warps, on tensor cores: [pixels x taps of a row] * [taps of a row x (filter row, map)].
+//
+//   x         [N, C, H, W]  input
+//   packed_w  filters as products take them: [chunk][filter row from the last on, then all but the first again][map][VECTOR]
+//   bias      [K]           not read without WITH_BIAS
+//   y         [N, K, P, Q]  output
+//   n         images N, any number
+//
+// A row of inputs is multiplied by all filter rows at once: what comes of it belongs to R rows of outputs, whose sums a team holds, maps
+// side by side. The next row of inputs completes one of them, and a new one takes its sums; the filter rows that meet the sums move on
+// by one, and since they lie in memory one after another, twice, that is another address.
+// Inputs lie in shared memory in chunks of 16 bytes, VECTOR channels of a pixel, or the channels that are left of FOLD neighbouring pixels,
+// pixel by pixel: a filter column is an address, too. Rows of BANDS bands of an image lie side by side, those of one product.
+// A block takes whole images, gridDim.x apart, CUTS pieces each: of all bands the same rows. Teams of four warps take pieces in turn.
+//
+//   team    sums of pixels lane / 4 and lane / 4 + 8 of a warp's 16, maps 2 (lane % 4) and the next of a tile
+//   supply  a warp copies outputs, FORMERS put inputs in order
+
+// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float value);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Neighbours {
+    T at[N];
+};
+
+// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// Needs _element.cuh.
+
+template <bool WITH_BIAS, bool WITH_RELU, typename T>
+__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
+    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
+    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
+    return sum;
+}
+
+// Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
+//
+// copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros come.
+// copy_async_first: the first `read` of BYTES; zeros come for the rest.
+// A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N groups are under way.
+// bulk_store (sm_90): contiguous bytes from shared to global memory, by one thread; bytes and both addresses are
+// multiples of 16. What threads wrote must be made visible to it: fence_bulk in each of them, a barrier, bulk_store.
+// sync_threads: as __syncthreads for THREADS threads, whole warps; `id`, 1 to 15, tells barriers of a block apart.
+// arrive_threads counts as well, and does not wait.
+
+#ifdef __CUDACC__
+template <int BYTES>
+__device__ __forceinline__ void copy_async_first(void* shared, const void* global, int read) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(read)
+                     : "memory");
+    }
+}
+
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
+    copy_async_first<BYTES>(shared, global, inside ? BYTES : 0);
+}
+
+template <int THREADS>
+__device__ __forceinline__ void sync_threads(int id) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
+template <int THREADS>
+__device__ __forceinline__ void arrive_threads(int id) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int GROUPS>
+__device__ __forceinline__ void copy_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+}
+
+__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void bulk_store(void* global, const void* shared, int bytes) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void bulk_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until the calling thread's bulk stores, but for the latest GROUPS, have read their shared memory.
+template <int GROUPS>
+__device__ __forceinline__ void bulk_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
+//
+// Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
+// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
+// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
+// barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
+// what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
+
+#ifdef __CUDACC__
+struct alignas(8) Barrier {
+    unsigned long long state;
+};
+
+__device__ __forceinline__ void barrier_init(Barrier* barrier, int arrivals) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void barrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+// An arrival where `arrives`, without a branch.
+__device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(at),
+                 "r"(static_cast<unsigned>(arrives))
+                 : "memory");
+}
+
+// An arrival; whether it completed the phase. What the others wrote before they arrived is visible to the last.
+__device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned last;
+    asm volatile(
+        "{ .reg .b64 before; .reg .u32 awaited; .reg .pred p, passed; mbarrier.arrive.shared::cta.b64 before, [%1]; "
+        "mbarrier.pending_count.b64 awaited, before; setp.eq.u32 p, awaited, 1; "
+        "@p mbarrier.test_wait.shared::cta.b64 passed, [%1], before; selp.u32 %0, 1, 0, p; }"
+        : "=r"(last)
+        : "r"(at)
+        : "memory");
+    return last;
+}
+
+__device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int bytes) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+
+// Whether the phase of this parity is complete.
+__device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned passed;
+    asm volatile(
+        "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(passed)
+        : "r"(at), "r"(parity)
+        : "memory");
+    return passed;
+}
+
+__device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned passed;
+    do {  // a loop in C++: ptxas needs far more registers around one in PTX
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(passed)
+                     : "r"(at), "r"(parity)
+                     : "memory");
+    } while (!passed);
+}
+
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, int bytes, Barrier* barrier) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(global), "r"(bytes), "r"(at)
+                 : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Bytes brought to the second cache ahead of those who load them, as an instruction on the GPU (sm_90); nothing on the CPU.
+//
+// bulk_fetch: whole vectors of 16 bytes that begin in the `bytes` from a pointer on, but for one at the end.
+
+#ifdef __CUDACC__
+__device__ __forceinline__ void bulk_fetch(const void* global, int bytes) {
+    const unsigned long long begin = (reinterpret_cast<unsigned long long>(global) + 15) / 16 * 16;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(begin), "r"((bytes - 15) / 16 * 16) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Matrix products of a warp, as instructions on the GPU and as plain C++ on the CPU.
+//
+// mma_m16n8k8_tf32: d = a * b + c by all 32 lanes of a warp; of a and b the last 13 bits are ignored, so round with to_tf32.
+// Lane 4 g + t holds a (16 x 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), b (8 x 8) at (t, g), (t + 4, g), and c
+// and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1). Of m16n8k4 it is the first half of a and b.
+// The 16-bit products have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
+
+#ifdef __CUDACC__
+// To the nearest number of 10 fraction bits, ties away from zero.
+__device__ __forceinline__ float to_tf32(float value) {
+    unsigned rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return __uint_as_float(rounded);
+}
+
+__device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2],
+                                                 const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+          "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k4_tf32(float (&d)[4], const float (&a)[2], float b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(b)), "f"(c[0]), "f"(c[1]),
+          "f"(c[2]), "f"(c[3]));
+}
+__device__ __forceinline__ void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                                 const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                                  const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Matrix products of a warpgroup, four warps in a row, as instructions on the GPU (sm_90a) and as plain C++ on the CPU.
+//
+// wgmma_TYPE: d (64 x 8 TILES) = a (64 x 8 words) * b (8 words x 8 TILES) [+ d]. A word is a TF32 or two 16-bit neighbours.
+// Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
+// b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
+// [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
+// Products of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
+// b are 128 bytes behind the eight before, the second four words `deeper` bytes behind the first; a is a lane's part, or lies in
+// shared memory in the same way.
+// Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
+// before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
+// Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
+// touched, their sums only where no products under way add to them. What is put in a is seen after another wgmma_fence.
+// decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
+
+#ifdef __CUDACC__
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_keep(float (&d)[COLUMNS][TILES][4]) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS * TILES * 4; ++i) asm volatile("" : "+f"(d[i / (TILES * 4)][i / 4 % TILES][i % 4])::"memory");
+}
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
+    wgmma_keep(d);
+    wgmma_fence();
+}
+
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+template <int GROUPS>
+__device__ __forceinline__ void wgmma_wait_but() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+}
+
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
+    wgmma_wait_but<0>();
+    wgmma_keep(d);
+}
+
+// Where an operand lies, `offset` bytes behind a pointer: 8 rows of 16 bytes each are contiguous, `deeper` bytes on from four words to
+// the next, `further` bytes from eight rows to the next.
+__device__ __forceinline__ unsigned long long wgmma_operand(const void* pointer, int offset, int deeper, int further) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+    const unsigned begin = (at >> 4) + (static_cast<unsigned>(offset) / 16 + (static_cast<unsigned>(deeper) / 16 << 16));
+    return begin | static_cast<unsigned long long>(further / 16) << 32;
+}
+
+__device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_uint(value); }
+__device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
+
+template <int REGISTERS>
+__device__ __forceinline__ void decrease_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <int REGISTERS>
+__device__ __forceinline__ void increase_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+#define WGMMA_TILE(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define WGMMA_INPUTS "r"(wgmma_word(a[0])), "r"(wgmma_word(a[1])), "r"(wgmma_word(a[2])), "r"(wgmma_word(a[3])), "l"(operand), "n"(ADDED)
+
+#define WGMMA(NAME, WORD, SHAPE, TYPE, TRANSPOSED)                                                                         \
+    template <bool ADDED, int PITCH, int TILES>                                                                            \
+    __device__ __forceinline__ void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b, int offset = 0) {        \
+        const unsigned long long operand = wgmma_operand(b, offset, 128, PITCH * 4);                                       \
+        if constexpr (TILES == 1) {                                                                                        \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %9, 0; wgmma.mma_async.sync.aligned.m64n8" SHAPE ".f32." TYPE      \
+                         " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1" TRANSPOSED ";}"                                \
+                         : WGMMA_TILE(0)                                                                                   \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 2) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %13, 0; wgmma.mma_async.sync.aligned.m64n16" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p, 1, 1" TRANSPOSED ";}"             \
+                         : WGMMA_TILE(0), WGMMA_TILE(1)                                                                    \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 3) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %17, 0; wgmma.mma_async.sync.aligned.m64n24" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, %16, p, 1, 1"         \
+                         TRANSPOSED ";}"                                                                                   \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2)                                                     \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 4) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, " \
+                         "%20, p, 1, 1" TRANSPOSED ";}"                                                                    \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3)                                      \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else {                                                                                                           \
+            static_assert(TILES == 6, "1, 2, 3, 4 or 6 tiles");                                                            \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %29, 0; wgmma.mma_async.sync.aligned.m64n48" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "    \
+                         "%20, %21, %22, %23}, {%24, %25, %26, %27}, %28, p, 1, 1" TRANSPOSED ";}"                         \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3), WGMMA_TILE(4), WGMMA_TILE(5)        \
+                         : WGMMA_INPUTS);                                                                                  \
+        }                                                                                                                  \
+    }
+WGMMA(wgmma_tf32, float, "k8", "tf32.tf32", "")
+WGMMA(wgmma_f16, unsigned, "k16", "f16.f16", ", 0")
+WGMMA(wgmma_bf16, unsigned, "k16", "bf16.bf16", ", 0")
+#undef WGMMA
+#undef WGMMA_INPUTS
+#undef WGMMA_TILE
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+using T = float;  // x, w, bias and y in memory
+using Bits = float;  // of an element of x or w
+using Word = float;  // of a product
+// Problem
+constexpr int C = 3, H = 9, W = 11;
+constexpr int K = 5, R = 3, S = 3;
+constexpr int P = 7, Q = 9;
+constexpr bool WITH_BIAS = false, WITH_RELU = false;
+
+// Parameters
+constexpr int BANDS = 3, CUTS = 1;  // of an image; of a band
+constexpr int TEAMS = 2;
+constexpr int SLOTS = 2;  // buffers of inputs
+constexpr int STAGING = 2;  // buffers of outputs
+constexpr int FORMERS = 7, BATCH = 1;  // warps; pixels of a lane
+constexpr int COPIES = 1;  // buffers of images as they lie
+
+// Derived
+constexpr int THREADS = 512;
+constexpr int VECTOR = 4;  // elements of a chunk
+constexpr int WHOLE_BLOCKS = 0;  // of VECTOR channels
+constexpr int AT_ONCE = 1;  // chunks of a pixel that a lane takes together
+constexpr int PART = 4, FOLD = 1;  // channels of a pixel, and pixels, of a chunk of those that are left
+constexpr int ROW_CHUNKS = 3, STEPS = 2;  // of a filter row; of two chunks
+constexpr int MAPS = 8, RUN = 40;  // rows of filters of a filter row; of all of a chunk
+constexpr int PITCH = 11, ACROSS = 33;  // chunks of a row of a band; of all bands
+constexpr int BAND_ROWS = 3, PIECE_ROWS = 3;  // of outputs
+constexpr int PLANE = 165, SLOT = 198;  // chunks
+constexpr int FILTER_ROWS = 160;  // of 16 bytes
+constexpr int BUFFER = 320;  // elements
+constexpr int IMAGE = C * H * W, COPY = 300;  // elements
+constexpr int TILES = MAPS / 8;  // of a filter row
+
+struct alignas(16) Chunk {
+    Word words[4];
+};
+
+__device__ __forceinline__ Bits rounded(Bits element) { return to_tf32(element); }
+
+// A chunk's elements.
+__device__ __forceinline__ Chunk chunk_of(const Bits (&elements)[VECTOR]) {
+    Chunk chunk;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        chunk.words[i] = rounded(elements[i]);
+    }
+    return chunk;
+}
+
+// The filter row that comes `place`-th in memory.
+__host__ __device__ constexpr int filter_row(int place) { return (2 * R - 1 - place) % R; }
+
+extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Chunk* __restrict__ packed_w) {
+    const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= FILTER_ROWS) return;
+    const int map = i % MAPS, r = filter_row(i / MAPS % (2 * R - 1)), chunk = i / RUN;
+    const bool left = chunk >= WHOLE_BLOCKS * S;
+    Bits elements[VECTOR];
+#pragma unroll
+    for (int j = 0; j < VECTOR; ++j) {
+        const int s = left ? (chunk - WHOLE_BLOCKS * S) * FOLD + j / PART : chunk % S;
+        const int channel = left ? WHOLE_BLOCKS * VECTOR + j % PART : chunk / S * VECTOR + j;
+        const bool there = map < K && chunk < ROW_CHUNKS && s < S && channel < C;
+        elements[j] = there ? w[((map * C + channel) * R + r) * S + s] : Bits{0};
+    }
+    packed_w[i] = chunk_of(elements);
+}
+
+// Elements of a pixel that are a part of a chunk.
+struct alignas(PART * sizeof(Bits)) Part {
+    Bits elements[PART];
+};
+
+// Elements between a place in memory and the 16-byte boundary before it. What is copied or staged lies like its place in memory.
+template <typename E>
+__device__ __forceinline__ int behind_vector(const E* place) {
+    return static_cast<int>(reinterpret_cast<unsigned long long>(place) % 16 / sizeof(E));
+}
+
+// Starts an image's copy, by one thread: whole vectors, which others share at both ends; but before the first one and behind the last one
+// there may be nothing to read.
+__device__ __forceinline__ void copy_image(Bits* to, const Bits* __restrict__ x, int image, int n, Barrier* copied) {
+    const Bits* const from = x + image * static_cast<long long>(IMAGE);
+    const int before = behind_vector(from), end = before + IMAGE;
+    const int first = image == 0 && before > 0 ? VECTOR : 0, last = image == n - 1 ? end / VECTOR * VECTOR : (end + VECTOR - 1) / VECTOR * VECTOR;
+    for (int i = before; i < min(first, end); ++i) to[i] = from[i - before];
+    for (int i = max(last, before); i < end; ++i) to[i] = from[i - before];
+    const int bytes = max(last - first, 0) * static_cast<int>(sizeof(Bits));
+    barrier_arrive_expect(copied, bytes);
+    if (bytes > 0) bulk_load(to + first, from - before + first, bytes, copied);
+    if (image + static_cast<int>(gridDim.x) < n) bulk_fetch(from + gridDim.x * static_cast<long long>(IMAGE), IMAGE * static_cast<int>(sizeof(Bits)));
+}
+
+// What puts inputs in order: FORMERS warps. A lane takes BATCH pixels at once, AT_ONCE chunks of each.
+__device__ __forceinline__ void form_chunks(Chunk* slots, Bits* copies, Barrier* filled, Barrier* taken, Barrier* copied, const Bits* __restrict__ x, int n, int warp) {
+    constexpr int PIXELS = H * W, PLACES = 99, STRIDE = 32 * FORMERS;
+    constexpr int ROUNDS = (PLACES + BATCH * STRIDE - 1) / (BATCH * STRIDE);
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    int slot = 0, parity = 1, copy = 0, copy_parity = 0;  // nobody has to free a slot before its first use
+    if (warp == 0 && lane == 0) {
+        for (int i = 0; i < COPIES; ++i) {
+            const int image = static_cast<int>(blockIdx.x) + i * static_cast<int>(gridDim.x);
+            if (image < n) copy_image(copies + i * COPY, x, image, n, copied + i);
+        }
+    }
+    for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
+        Chunk* const chunks = slots + slot * SLOT;
+        const Bits* const elements = copies + copy * COPY + behind_vector(x + image * static_cast<long long>(IMAGE));
+        barrier_wait(copied + copy, copy_parity);
+        barrier_wait(taken + slot, parity);
+#pragma unroll 1
+        for (int round = 0; round < ROUNDS; ++round) {
+            Bits loaded[BATCH][AT_ONCE][VECTOR];
+            const int first = (round * BATCH * FORMERS + warp) * 32 + lane;
+#pragma unroll
+            for (int i = 0; i < BATCH; ++i) {
+                const int place = first + i * STRIDE;
+                const Bits* const from = elements + place;
+#pragma unroll
+                for (int j = 0; j < AT_ONCE * VECTOR; ++j) {
+                    const bool there = place < PLACES && j < C;
+                    loaded[i][j / VECTOR][j % VECTOR] = there ? from[j * PIXELS] : Bits{0};
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < BATCH; ++i) {
+                const int place = first + i * STRIDE, pixel = place;
+                if (place >= PLACES) continue;
+                const int row = pixel / W, column = pixel % W;
+                const int band = min(row / BAND_ROWS, BANDS - 1), within = row - band * BAND_ROWS;
+                // The first rows of a band are the last ones of the band before, too.
+                constexpr int BEFORE = BAND_ROWS * ACROSS - PITCH;
+                const bool twice = band > 0 && within < R - 1;
+                Chunk* const to = chunks + (within * BANDS + band) * PITCH + column;
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; ++j) {
+                    const int block = j;
+                    if (block == WHOLE_BLOCKS) {
+                        Part own;
+#pragma unroll
+                        for (int e = 0; e < PART; ++e) own.elements[e] = rounded(loaded[i][j][e]);
+#pragma unroll
+                        for (int k = 0; k < FOLD; ++k) {
+                            if (column < k) continue;
+                            reinterpret_cast<Part*>(to + block * PLANE - k)[k] = own;
+                            if (twice) reinterpret_cast<Part*>(to + block * PLANE + BEFORE - k)[k] = own;
+                        }
+                        continue;
+                    }
+                    const Chunk chunk = chunk_of(loaded[i][j]);
+                    to[block * PLANE] = chunk;
+                    if (twice) to[block * PLANE + BEFORE] = chunk;
+                }
+            }
+        }
+        fence_bulk();  // products read chunks by another way
+        __syncwarp();
+        // All have read the image when the last one arrives.
+        const int next = image + COPIES * static_cast<int>(gridDim.x);
+        if (lane == 0 && barrier_arrive_last(filled + slot) && next < n) copy_image(copies + copy * COPY, x, next, n, copied + copy);
+        if (++copy == COPIES) copy = 0, copy_parity ^= 1;
+        if (++slot == SLOTS) slot = 0, parity ^= 1;
+    }
+}
+
+// What copies a block's outputs: a warp.
+__device__ __forceinline__ void copy_outputs(const T* buffers, Barrier* staged, Barrier* written, T* __restrict__ y, int n) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    int buffer = 0, parity = 0;
+    for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
+        const T* const from = buffers + buffer * BUFFER;
+        T* const to = y + image * static_cast<long long>(K * P * Q);
+        barrier_wait(staged + buffer, parity);
+        const int before = behind_vector(to), head = min((VECTOR - before) % VECTOR, K * P * Q), rest = (K * P * Q - head) % VECTOR;
+        const int vectors = (K * P * Q - head) / VECTOR;
+        if (lane == 0 && vectors > 0) bulk_store(to + head, from + before + head, 16 * vectors);
+        // What whole vectors leave at the beginning and the end.
+        if (lane < head) to[lane] = from[before + lane];
+        if (lane < rest) to[K * P * Q - 1 - lane] = from[before + K * P * Q - 1 - lane];
+        bulk_store_commit();
+        bulk_store_wait_read<0>();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(written + buffer);
+        if (++buffer == STAGING) buffer = 0, parity ^= 1;
+    }
+}
+
+// Where the pixels of a chunk of a filter row begin, chunks.
+__device__ __forceinline__ constexpr int pixels_at(int chunk) {
+    const bool left = chunk >= WHOLE_BLOCKS * S;
+    return left ? WHOLE_BLOCKS * PLANE + (chunk - WHOLE_BLOCKS * S) * FOLD : chunk / S * PLANE + chunk % S;
+}
+
+// Starts sums of ROWS filter rows += pixels * filters, of a step.
+template <int ROWS, int STEP>
+__device__ __forceinline__ void multiply(float (&d)[ROWS * TILES][4], const Chunk* pixels, const Chunk* filters) {
+    constexpr int FIRST = pixels_at(2 * STEP);
+    // A single last chunk is multiplied by zeros as well.
+    constexpr int SECOND = 2 * STEP + 1 < ROW_CHUNKS ? pixels_at(2 * STEP + 1) : FIRST;
+#ifdef __CUDACC__
+    const unsigned long long a = wgmma_operand(pixels, FIRST * 16, (SECOND - FIRST) * 16, 128);
+    const unsigned long long b = wgmma_operand(filters, STEP * (2 * RUN * 16), RUN * 16, 128);
+    if constexpr (ROWS == 1) {
+        asm volatile(
+            "{.reg .pred p; setp.eq.b32 p, 0, 0; "
+            "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {"
+            "%0, %1, %2, %3"
+            "}, %4, %5, p, 1, 1;}"
+            :
+            "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3])
+            : "l"(a), "l"(b));
+    } else if constexpr (ROWS == 2) {
+        asm volatile(
+            "{.reg .pred p; setp.eq.b32 p, 0, 0; "
+            "wgmma.mma_async.sync.aligned.m64n16k8.f32.tf32.tf32 {"
+            "%0, %1, %2, %3, "
+            "%4, %5, %6, %7"
+            "}, %8, %9, p, 1, 1;}"
+            :
+            "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+            "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3])
+            : "l"(a), "l"(b));
+    } else if constexpr (ROWS == 3) {
+        asm volatile(
+            "{.reg .pred p; setp.eq.b32 p, 0, 0; "
+            "wgmma.mma_async.sync.aligned.m64n24k8.f32.tf32.tf32 {"
+            "%0, %1, %2, %3, "
+            "%4, %5, %6, %7, "
+            "%8, %9, %10, %11"
+            "}, %12, %13, p, 1, 1;}"
+            :
+            "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+            "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+            "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3])
+            : "l"(a), "l"(b));
+    }
+#else
+    wgmma_tf32_wide<true>(d, pixels[FIRST].words, (SECOND - FIRST) * 16, 128, filters + STEP * 2 * RUN, RUN * 16);
+#endif
+}
+
+// All steps of a row of inputs, for ROWS filter rows.
+template <int ROWS, int STEP = 0>
+__device__ __forceinline__ void multiply_row(float (&d)[ROWS * TILES][4], const Chunk* pixels, const Chunk* filters) {
+    if constexpr (STEP < STEPS) {
+        multiply<ROWS, STEP>(d, pixels, filters);
+        multiply_row<ROWS, STEP + 1>(d, pixels, filters);
+    }
+}
+
+// Makes a row of sums zero where they are. Where a constant is assigned to some of them, ptxas runs all products one by one.
+__device__ __forceinline__ void clear(float (&d)[TILES][4]) {
+#pragma unroll
+    for (int i = 0; i < TILES * 4; ++i) {
+#ifdef __CUDACC__
+        asm volatile("mov.b32 %0, 0;" : "+f"(d[i / 4][i % 4]));
+#else
+        d[i / 4][i % 4] = 0;
+#endif
+    }
+}
+
+// Adds to the first BLOCKS rows of sums a row of inputs times the filter rows from the PLACE-th in memory on.
+template <int BLOCKS, int PLACE>
+__device__ __forceinline__ void take_row(float (&sums)[R][TILES][4], const Chunk* pixels, const Chunk* filters) {
+    multiply_row<BLOCKS>(reinterpret_cast<float (&)[BLOCKS * TILES][4]>(sums), pixels, filters + PLACE * MAPS);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias, T* __restrict__ y, int n) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    Barrier* const filled = reinterpret_cast<Barrier*>(smem);  // [slot] its inputs are there
+    Barrier* const taken = filled + SLOTS;                     // [slot] all products of it are done
+    Barrier* const staged = taken + SLOTS;                     // [buffer] all outputs are there
+    Barrier* const written = staged + STAGING;                 // [buffer] they have been copied out
+    Barrier* const copied = written + STAGING;                 // [copy] an image is there as it lies
+    Barrier* const packed = copied + COPIES;                   // filters are there
+    Chunk* const filters = reinterpret_cast<Chunk*>(smem + 128);
+    Chunk* const slots = filters + FILTER_ROWS;                // [slot][channel block][row][band][column]
+    T* const buffers = reinterpret_cast<T*>(slots + SLOTS * SLOT);  // [buffer][map][row][column]
+    Bits* const copies = reinterpret_cast<Bits*>(buffers + STAGING * BUFFER);  // [copy][channel][row][column]
+
+    // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
+    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
+    const int team = warp / 4;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < SLOTS; ++i) {
+            barrier_init(filled + i, FORMERS);
+            barrier_init(taken + i, 4 * CUTS);
+        }
+        for (int i = 0; i < STAGING; ++i) {
+            barrier_init(staged + i, 4 * CUTS);
+            barrier_init(written + i, 1);
+        }
+        for (int i = 0; i < COPIES; ++i) barrier_init(copied + i, 1);
+        barrier_init(packed, 1);
+        barrier_init_fence();
+        barrier_arrive_expect(packed, 16 * FILTER_ROWS);
+        bulk_load(filters, packed_w, 16 * FILTER_ROWS, packed);
+    }
+    // Rows and columns of padding, pixels that filters of zero meet.
+    for (int i = static_cast<int>(threadIdx.x); i < SLOTS * SLOT; i += THREADS) slots[i] = Chunk{};
+    fence_bulk();
+    __syncthreads();
+
+    if (team >= TEAMS) {
+        decrease_registers<48>();
+        const int supply = warp - 4 * TEAMS;
+        if (supply == 0) {
+            copy_outputs(buffers, staged, written, y, n);
+        } else {
+            form_chunks(slots, copies, filled, taken, copied, x, n, supply - 1);
+        }
+        return;
+    }
+    increase_registers<208>();
+    barrier_wait(packed, 0);
+
+    // A lane's two pixels of a row of inputs: the first of their outputs, and how many rows of them there are.
+    int first[2], rows[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int pixel = warp % 4 * 16 + i * 8 + lane / 4, band = pixel / PITCH, column = pixel % PITCH;
+        first[i] = band * (BAND_ROWS * Q) + column + lane % 4 * (2 * P * Q);
+        rows[i] = band < BANDS && column < Q ? min(BAND_ROWS, P - band * BAND_ROWS) : 0;
+    }
+    const int images = (n - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
+#pragma unroll 1
+    for (int turn = team; turn < images * CUTS; turn += TEAMS) {
+        const int image = turn / CUTS, piece = turn % CUTS, slot = image % SLOTS, buffer = image % STAGING;
+        const Chunk* const inputs = slots + slot * SLOT + piece * (PIECE_ROWS * ACROSS);
+        T* const outputs = buffers + buffer * BUFFER + behind_vector(y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q));
+        float sums[R][TILES][4];
+#pragma unroll
+        for (int i = 0; i < R; ++i) clear(sums[i]);
+        // A row of outputs is complete; its sums are for another one now.
+        const auto stage = [&](float (&complete)[TILES][4], int row) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+#pragma unroll
+                for (int j = 0; j < 2 * TILES; ++j) {
+                    const int map = j / 2 * 8 + lane % 4 * 2 + j % 2;
+                    if (row < rows[i] && map < K) {
+                        const float sum = epilogue<WITH_BIAS, WITH_RELU>(complete[j / 2][i * 2 + j % 2], bias, map);
+                        outputs[first[i] + row * Q + (j / 2 * 8 + j % 2) * (P * Q)] = from_float<T>(sum);
+                    }
+                }
+            }
+            clear(complete);
+        };
+        barrier_wait(filled + slot, image / SLOTS % 2);
+        wgmma_begin(sums);
+        take_row<1, 2>(sums, inputs + 0 * ACROSS, filters);
+        wgmma_commit();
+        wgmma_wait(sums);
+        wgmma_begin(sums);
+        take_row<2, 1>(sums, inputs + 1 * ACROSS, filters);
+        wgmma_commit();
+        wgmma_wait(sums);
+        wgmma_begin(sums);
+        take_row<3, 0>(sums, inputs + 2 * ACROSS, filters);
+        wgmma_commit();
+        wgmma_wait(sums);
+        barrier_wait(written + buffer, image / STAGING % 2 ^ 1);
+        stage(sums[0], piece * PIECE_ROWS + 0);
+        wgmma_begin(sums);
+        take_row<3, 2>(sums, inputs + 3 * ACROSS, filters);
+        wgmma_commit();
+        wgmma_wait(sums);
+        stage(sums[1], piece * PIECE_ROWS + 1);
+        wgmma_begin(sums);
+        take_row<3, 1>(sums, inputs + 4 * ACROSS, filters);
+        wgmma_commit();
+        wgmma_wait(sums);
+        if (lane == 0) barrier_arrive(taken + slot);
+        stage(sums[2], piece * PIECE_ROWS + 2);
+        fence_bulk();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(staged + buffer);
+    }
+}
