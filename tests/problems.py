@@ -23,6 +23,8 @@ _ODD: tuple[Mapping[str, int | str], ...] = (
     {"layout": "nhwc"},
     {"layout": "nhwc", "dtype": "f16"},
     {"layout": "nhwc", "dtype": "bf16"},
+    {"c": 12, "k": 24, "groups": 12, "pad_w": 1},
+    {"c": 12, "k": 12, "groups": 12, "layout": "nhwc"},
 )
 
 

@@ -41,6 +41,13 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
     "bfloat_nhwc": Conv2dProblem(2, 12, 11, 10, 12, 3, 3, dtype="bf16", layout="nhwc", epilogue="bias"),
     "half_single": Conv2dProblem(3, 1, 16, 22, 6, 3, 5, pad_h=1, pad_w=2, dtype="f16", epilogue="bias_relu"),
     "bfloat_nhwc_single": Conv2dProblem(2, 1, 15, 18, 10, 7, 7, dtype="bf16", layout="nhwc", epilogue="bias"),
+    "half_depthwise": Conv2dProblem(
+        2, 6, 17, 28, 12, 5, 5, pad_h=2, pad_w=2, groups=6, dtype="f16", epilogue="bias_relu"
+    ),
+    "depthwise_nhwc": Conv2dProblem(2, 24, 11, 14, 24, 3, 3, pad_h=1, pad_w=1, groups=24, layout="nhwc"),
+    "bfloat_depthwise_nhwc": Conv2dProblem(
+        3, 12, 9, 13, 12, 1, 7, 1, 2, pad_w=3, groups=12, dtype="bf16", layout="nhwc", epilogue="bias"
+    ),
 }
 """Problems that no tile divides, with every feature a family may claim to support; the most different ones first."""
 

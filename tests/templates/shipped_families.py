@@ -65,6 +65,11 @@ def verify(name: str, problem: Conv2dProblem, values: Mapping[str, int | str], e
 
 def images_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[str, int | str]) -> set[int]:
     """The images whose outputs are not all finite, where image 1 is of infinities; without a bias, on the host."""
+    return parts_with_infinities(name, problem, values, problem.n)
+
+
+def parts_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[str, int | str], parts: int) -> set[int]:
+    """The same of as many parts of x and y, which images or planes make up."""
     device = HostDevice(str(find_cxx()))
     source = render(BoundTemplate(family(name), problem, device.info), Config.of(name, values))
     words = np.float32 if problem.dtype == "f32" else np.float16
@@ -72,7 +77,7 @@ def images_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[st
     x, w, y = (
         rng.standard_normal(size).astype(words) for size in (problem.x_elements, problem.w_elements, problem.y_elements)
     )
-    x.reshape(problem.n, -1)[1] = np.inf
+    x.reshape(parts, -1)[1] = np.inf
     x_at, w_at, y_at = (device.allocate(array.nbytes) for array in (x, w, y))
     device.write(x_at, x.tobytes())
     device.write(w_at, w.tobytes())
@@ -81,6 +86,6 @@ def images_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[st
     tensors = Tensors(x_at, w_at, 0, y_at, device.allocate(source.packed_w_bytes))
     kernel.prepare(tensors)
     kernel.run(kernel.forward(tensors))
-    outputs = np.frombuffer(device.read(y_at, y.nbytes), words).reshape(problem.n, -1)
+    outputs = np.frombuffer(device.read(y_at, y.nbytes), words).reshape(parts, -1)
     device.close()
-    return {image for image in range(problem.n) if not np.isfinite(outputs[image]).all()}
+    return {part for part in range(parts) if not np.isfinite(outputs[part]).all()}

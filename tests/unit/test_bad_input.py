@@ -55,11 +55,11 @@ STUDIES = {
     ),
     "an unknown template": (
         ("trials = 10", 'templates = ["tinny"]'),
-        "bad.toml: no template named 'tinny'; there are direct, ",
+        "bad.toml: no template named 'tinny'; there are depthwise, ",
     ),
     "an unknown template's space": (
         ("trials = 10", "[space.tinny]\nturns = 1"),
-        "bad.toml: no template named 'tinny'; there are direct, ",
+        "bad.toml: no template named 'tinny'; there are depthwise, ",
     ),
     "an unknown parameter": (
         ("trials = 10", SPACE + "turn = [1]"),
@@ -126,14 +126,14 @@ def test_an_option_that_names_nothing(word: str, folder: Path, tune: Command, fi
     assert complaint.startswith(
         {
             "--layer": "--layer none: small has no such layer; it has one",
-            "--template": "small.toml: no template named 'none'; there are direct, ",
+            "--template": "small.toml: no template named 'none'; there are depthwise, ",
         }[word]
     )
     assert content(filled) == before
 
 
 def test_a_study_that_is_not_there(autotune: Command, folder: Path) -> None:
-    words = "none.toml: no such study file; shipped studies are dispatch-40, fashion-k7, "
+    words = "none.toml: no such study file; shipped studies are depthwise, dispatch-40, "
     assert autotune("tune", "none.toml", "--device", "null").complaint.startswith(words)
     assert autotune("tune", "families", "--device", "null").complaint == (
         "families: is a directory; give a study file inside it"
@@ -232,7 +232,7 @@ def test_a_folder_of_templates_that_is_not_there(autotune: Command, folder: Path
 
 def test_a_family_that_is_not_there(autotune: Command) -> None:
     for command in (("templates", "none"), ("check", "none", "--device", "host")):
-        assert autotune(*command).complaint.startswith("none: no such family; there are direct, ")
+        assert autotune(*command).complaint.startswith("none: no such family; there are depthwise, ")
 
 
 ASKING = (("best",), ("trials",), ("query", "SELECT 1"), ("export", "small", "--out", "out"))

@@ -273,10 +273,43 @@ def direct(v: Names) -> dict[str, Iterable[Access]]:
     }
 
 
+def depthwise(v: Names) -> dict[str, Iterable[Access]]:
+    width: int = v.element_bytes
+    loads = (v.window_h if v["unroll"] == "window" else v.rows * v.r) * v.row_loads
+    read, staged = [], []
+    for first in range(0, v.tiles, v.threads):
+        inputs: list[Address] = []
+        outputs: list[Address] = []
+        for tile in range(first, first + v.threads):
+            plane = tile // (v.tiles_p * v.tiles_q)
+            row = min(tile // v.tiles_q % v.tiles_p * v.rows, v.band_p - v.rows)
+            column = min(tile % v.tiles_q * v.thread_q, v.q - v.thread_q)
+            there = tile < v.tiles
+            at = (plane // v.multiplier * v.h + row * v.stride_h) * v.w + column * v.stride_w
+            inputs.append(width * at if there else None)
+            outputs.append(width * ((plane * v.band_p + row) * v.q + column) if there else None)
+        read.append(Access(width * v.load, inputs, loads))
+        staged.append(Access(width * v.store, outputs, v.rows * v.thread_q // v.store))
+    return {
+        "inputs read": read if v["inputs"] != "global" else [],
+        "outputs staged": staged if v["stores"] == "staged" else [],
+    }
+
+
 ENUMERATED: dict[str, Callable[[Names], dict[str, Iterable[Access]]]] = {
     function.__name__: function
     for function in (
-        *(direct, direct_strip, image_direct, implicit_gemm, input_stationary, register_gemm, tiled, windowed),
+        *(
+            depthwise,
+            direct,
+            direct_strip,
+            image_direct,
+            implicit_gemm,
+            input_stationary,
+            register_gemm,
+            tiled,
+            windowed,
+        ),
     )
 }
 PROBLEMS = (
@@ -284,6 +317,8 @@ PROBLEMS = (
     Conv2dProblem(64, 4, 40, 40, 16, 3, 3),
     Conv2dProblem(64, 6, 33, 31, 12, 3, 3, pad_h=1, pad_w=1, stride_h=2, stride_w=2),
     Conv2dProblem(64, 16, 20, 20, 24, 3, 3, layout="nhwc"),
+    Conv2dProblem(64, 24, 14, 28, 24, 3, 3, pad_h=1, pad_w=1, groups=24),
+    Conv2dProblem(64, 6, 23, 28, 12, 5, 5, pad_h=2, pad_w=2, stride_h=2, stride_w=2, groups=6, dtype="f16"),
 )
 
 
@@ -357,6 +392,7 @@ def test_windows_in_shared_memory_are_read_in_vectors_again_for_each_map(columns
 def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_nothing_across_rows() -> None:
     silent = {name for name, template in load_templates().items() if not template.conflicts}
     assert silent == {
+        "depthwise_nhwc",
         "im2col_gemm",
         "input_scatter",
         "mma_gemm",

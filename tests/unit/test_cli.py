@@ -683,7 +683,7 @@ def test_a_ladder_shows_what_each_technique_gains(folder: Path, autotune: Comman
     ("technique", "words"),
     [
         ("", "technique: a ladder needs [[technique]] tables"),
-        (LADDER.replace('"tiny"', '"tinny"'), "technique 'plain': no template named 'tinny'; there are direct, "),
+        (LADDER.replace('"tiny"', '"tinny"'), "technique 'plain': no template named 'tinny'; there are depthwise, "),
         (LADDER.replace("turns", "turn"), "technique 'plain': space.tiny.turn: no such parameter; tiny has threads, "),
     ],
 )

@@ -1,0 +1,69 @@
+"""Paths of `depthwise` that awkward problems do not take: several planes a block, bands, odd runs, much padding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.problem import Conv2dProblem
+
+from .shipped_families import parts_with_infinities, verify
+
+BASE: dict[str, int | str] = {
+    "inputs": "shared",
+    "stores": "direct",
+    "thread_p": 4,
+    "thread_q": 1,
+    "planes": 1,
+    "bands": 1,
+    "block": 64,
+    "unroll": "window",
+    "filters": "global",
+    "warps": 16,
+}
+ODD = Conv2dProblem(3, 5, 13, 11, 10, 3, 5, stride_h=2, pad_h=1, pad_w=2, groups=5, epilogue="bias_relu")
+"""Two maps to a channel; runs of inputs and outputs that begin and end within 16 bytes; a last block of fewer."""
+HALF = Conv2dProblem(2, 6, 15, 28, 6, 5, 5, pad_h=2, pad_w=2, groups=6, dtype="f16", epilogue="bias")
+"""Rows of whole loads, of 8 bytes, with padding within them."""
+WIDE = Conv2dProblem(2, 3, 61, 56, 3, 3, 3, stride_h=2, stride_w=2, pad_h=1, pad_w=1, groups=3, dtype="bf16")
+"""Bands of a plane, the last of which moves up."""
+PADDED = Conv2dProblem(2, 4, 3, 4, 4, 5, 1, pad_h=6, pad_w=5, groups=4)
+"""A filter taller than the image; rows and columns of outputs that have nothing but padding."""
+POINT = Conv2dProblem(1, 7, 1, 1, 7, 1, 1, groups=7, dtype="f16")
+"""Planes of a single element."""
+SMALL = Conv2dProblem(5, 8, 7, 7, 8, 3, 3, pad_h=1, pad_w=1, groups=8)
+"""Planes of 49 elements, which lie side by side in shared memory."""
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (ODD, {"planes": 2, "stores": "staged"}),
+        (
+            HALF,
+            {"thread_q": 4, "planes": 4, "stores": "staged", "unroll": "row", "filters": "shared"},
+        ),
+        (HALF, {"thread_q": 4, "inputs": "global", "filters": "constant"}),
+        (WIDE, {"thread_q": 7, "thread_p": 1, "bands": 4, "inputs": "bulk", "stores": "staged"}),
+        (PADDED, {"thread_q": 2, "planes": 8, "stores": "staged"}),
+        (POINT, {"thread_p": 1, "planes": 4, "stores": "staged", "inputs": "global"}),
+    ],
+)
+def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
+    verify("depthwise", problem, {**BASE, **values}, checked)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (SMALL, {"planes": 8, "thread_q": 7, "stores": "staged"}),
+        (HALF, {"planes": 2, "thread_q": 4, "inputs": "bulk"}),
+    ],
+)
+def test_a_plane_of_infinities_is_no_other_planes_concern(problem: Conv2dProblem, values: dict[str, int | str]) -> None:
+    parts = problem.n * problem.c
+    assert parts_with_infinities("depthwise", replace(problem, epilogue="none"), {**BASE, **values}, parts) == {1}
