@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import signal
 import struct
@@ -81,7 +82,8 @@ def compile_cubin(program: Program, arch: int, nvcc: Path) -> Binary:
             source, cubin = Path(folder) / "kernel.cu", Path(folder) / "kernel.cubin"
             source.write_text(program.text)
             command = [str(nvcc), *options, "-cubin", "-o", str(cubin), str(source)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+            environ = {**os.environ, "TMPDIR": folder}  # where one that is killed leaves its files
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
             log = done.stdout + done.stderr
             if done.returncode or not cubin.is_file():
                 raise Rejected(Outcome.COMPILE, "compile_error", killed(done.returncode) or first_errors(log, folder))

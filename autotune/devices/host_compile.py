@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from autotune.compilation.compile import Binary, Program, Target, killed
@@ -135,16 +136,17 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
     try:
         gcc_only = () if "clang" in Path(shutil.which(cxx) or cxx).resolve().name else GCC_ONLY
         try:
-            done = subprocess.run(
-                [cxx, *gcc_only, *arguments, "-o", f"/proc/self/fd/{output}"],
-                input=text,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "LC_ALL": "C"},
-                pass_fds=(output,),
-                check=False,
-            )
+            with tempfile.TemporaryDirectory(prefix="autotune-") as folder:  # where one that is killed leaves its files
+                done = subprocess.run(
+                    [cxx, *gcc_only, *arguments, "-o", f"/proc/self/fd/{output}"],
+                    input=text,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env={**os.environ, "LC_ALL": "C", "TMPDIR": folder},
+                    pass_fds=(output,),
+                    check=False,
+                )
         except OSError as error:
             raise ToolchainError(
                 f"cannot run the C++ compiler {cxx}: {error.strerror}; set CXX to another one"

@@ -39,6 +39,7 @@ from autotune.evaluation.worker import (
     Request,
     Skipped,
     VerifyRequest,
+    remove,
 )
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import Clocks, Converged, Race, Samples, interleave, lost, lost_at_first, measure
@@ -299,8 +300,10 @@ def serve(connection: Connection) -> None:
         connection.send(reply)
 
 
-def _end_with_parent(connection: Connection) -> None:
+def _end_with_parent(connection: Connection, folder: str) -> None:
     """Kill this process and all it started when the parent's end of the connection closes, even by SIGKILL.
+
+    Their folder for temporary files goes first: nobody is left to remove it afterwards.
 
     A thread waits for that: a kernel in an endless loop keeps the main thread from handling signals. PR_SET_PDEATHSIG
     would not do, since it fires when the parent's thread ends that started the worker.
@@ -311,6 +314,7 @@ def _end_with_parent(connection: Connection) -> None:
 
     def wait() -> None:
         hangup.poll()
+        remove(folder)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -318,6 +322,6 @@ def _end_with_parent(connection: Connection) -> None:
 
 if __name__ == "__main__":
     parent = Connection(int(sys.argv[1]))
-    _end_with_parent(parent)
+    _end_with_parent(parent, sys.argv[2])
     serve(parent)
     os._exit(0)

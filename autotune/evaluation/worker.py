@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -159,20 +161,33 @@ class WorkerBug(Exception):
     """The worker raised something that is no AutotuneError: a defect of this program, with its traceback."""
 
 
+def remove(folder: str) -> None:
+    """Remove a folder into which processes that are being killed may write for another moment."""
+    for _ in range(100):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            return
+        time.sleep(0.01)
+
+
 class Worker:
-    """A child process that answers requests, in its own process group, killed with its children."""
+    """A child process that answers requests, in its own process group, killed with its children.
+
+    What it and its compilers write to the folder for temporary files lies in one of its own, which ends with it.
+    """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair()
         self._words = tempfile.TemporaryFile(prefix="autotune-")  # noqa: SIM115 - lives as long as the worker
+        self._folder = tempfile.mkdtemp(prefix="autotune-")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "autotune.evaluation.session", str(theirs.fileno())],
+            [sys.executable, "-m", "autotune.evaluation.session", str(theirs.fileno()), self._folder],
             stdin=subprocess.DEVNULL,
             stdout=self._words,
             stderr=self._words,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
-            env={**os.environ, **(environ or {})},
+            env={**os.environ, **(environ or {}), "TMPDIR": self._folder},
         )
         theirs.close()
         self._connection = Connection(ours.detach())
@@ -216,6 +231,7 @@ class Worker:
         """End the worker and everything it started, at once."""
         self.signal_end()
         self._process.wait()
+        remove(self._folder)
         with self._sending:  # it fails at once now
             self._connection.close()
         self._words.close()

@@ -48,7 +48,7 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> 
     def compiled(kernel: Chosen) -> None:
         codes = gencode(exported.archs, kernel.source.program.text)
         options = [*NVCC_FLAGS, *codes, "-fatbin", "-o", str(into / f"{kernel.stem}.fatbin"), _source(kernel)]
-        _run([str(nvcc), *options], exported.folder)
+        _run([str(nvcc), *options], exported.folder, into)
 
     _each(compiled, exported)
     _link(exported.folder, into, cxx)
@@ -70,7 +70,7 @@ def write_images(exported: Exported, *, nvcc: Path, cubin: bool, ptx: bool) -> N
                     number = architecture(arch, kernel.source.program.text)
                     into = Path(folder) / name
                     options = [*NVCC_FLAGS, f"-arch={prefix}_{number}", f"-{kind}", "-o", str(into), _source(kernel)]
-                    _run([str(nvcc), *options], exported.folder)
+                    _run([str(nvcc), *options], exported.folder, Path(folder))
                     images[name] = into.read_bytes()
     add_files(exported.folder, images)
 
@@ -132,13 +132,15 @@ def _link(exported: Path, into: Path, cxx: Path) -> None:
     script = ("-Xlinker", f"--version-script={exported / 'conv2d.map'}")  # -Wl, takes no comma in a path
     own = ("-fPIC", "-shared", "-fvisibility=hidden", *script, f"-Wa,-I,{into}")
     sources = [str(exported / name) for name in ("conv2d.cpp", "kernels.cpp")]
-    _run([str(cxx), *_CXX, *own, "-o", str(into / LIBRARY), *sources, "-ldl"], into)
+    _run([str(cxx), *_CXX, *own, "-o", str(into / LIBRARY), *sources, "-ldl"], into, into)
     libraries = (f"-L{into}", "-lconv2d", f"-Wl,-rpath,{into}", "-ldl", "-lpthread")
-    _run([str(cxx), *_CXX, "-o", str(into / SELF_TEST), str(exported / "selftest.cpp"), *libraries], into)
+    _run([str(cxx), *_CXX, "-o", str(into / SELF_TEST), str(exported / "selftest.cpp"), *libraries], into, into)
 
 
-def _run(command: Sequence[str], folder: Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=clean())
+def _run(command: Sequence[str], folder: Path, temporary: Path) -> None:
+    """Run a compiler in a folder; what it leaves when it is killed lies in another one."""
+    environ = {**clean(), "TMPDIR": str(temporary)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
     if done.returncode:
         words = killed(done.returncode) or first_errors(done.stdout + done.stderr, str(folder))
         raise BuildError(f"{Path(command[0]).name}: {words}")

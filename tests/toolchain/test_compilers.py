@@ -6,6 +6,8 @@ import os
 import struct
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -201,6 +203,8 @@ def test_cuda_home_comes_first(tmp_path: Path) -> None:
 
 NO_CUDA = """
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 sys.modules["cuda"] = None  # the CUDA wheels are not installed
 from autotune.compilation.toolchain import find_nvcc
@@ -220,6 +224,60 @@ def test_compiler_without_an_answer_is_reported(tmp_path: Path) -> None:
     silent.chmod(0o755)
     with pytest.raises(ToolchainError, match="does not answer to --version"):
         compiler_version(silent)
+
+
+STUBBORN = """#!/bin/sh
+case "$*" in *--version*) echo "Cuda compilation tools, release 13.0, V13.0.88"; exit;; esac
+touch "$TMPDIR/tmpxft"
+exec sleep 1000
+"""
+ASK = """
+import sys
+from autotune.compilation.compile import Program, Target
+from autotune.errors import Rejected
+from autotune.evaluation.compilers import CompilePool
+pool = CompilePool(1, None, deadline_s=float(sys.argv[1]))
+try:
+    pool.submit(Program("", (), ()), Target("cuda", 90)).result()
+except Rejected as rejected:
+    print(rejected.message)
+pool.close()
+"""
+
+
+def asked(tmp_path: Path, deadline_s: float) -> tuple[subprocess.Popen[str], Path]:
+    """A process that waits so long for an nvcc that never ends; their folder for temporary files."""
+    nvcc, temporary = tmp_path / "bin" / "nvcc", tmp_path / "tmp"
+    nvcc.parent.mkdir()
+    temporary.mkdir()
+    nvcc.write_text(STUBBORN)
+    nvcc.chmod(0o755)
+    environ = {**os.environ, "CUDA_HOME": str(tmp_path), "TMPDIR": str(temporary)}
+    words = [sys.executable, "-c", ASK, str(deadline_s)]
+    return subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True), temporary
+
+
+def test_compiler_that_never_ends_leaves_no_temporary_file(tmp_path: Path) -> None:
+    asking, temporary = asked(tmp_path, 1.0)
+    with asking:
+        assert asking.communicate()[0] == "no answer within 1 s\n"
+    assert not list(temporary.rglob("*"))
+
+
+def test_compiler_leaves_no_temporary_file_where_the_program_is_killed(tmp_path: Path) -> None:
+    asking, temporary = asked(tmp_path, 60.0)
+    with asking:
+        until(lambda: list(temporary.rglob("tmpxft")))
+        asking.kill()
+    until(lambda: not list(temporary.rglob("*")))
+
+
+def until(reached: Callable[[], object]) -> None:
+    """Wait for what is to come soon."""
+    end_s = time.monotonic() + 10.0
+    while not reached():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
 
 
 def test_tuning_without_a_compiler_is_one_line(tmp_path: Path) -> None:
