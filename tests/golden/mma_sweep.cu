@@ -198,6 +198,43 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, int 
 #include <autotune_host_ptx.h>
 #endif
 
+// Images of outputs on their way from shared memory to y. Needs _ptx.cuh and _ptx_barrier.cuh.
+
+// Elements between a place in memory and the 16-byte boundary before it. What is staged, or copied, lies like its place in memory.
+template <typename E>
+__device__ __forceinline__ int behind_vector(const E* place) {
+    return static_cast<int>(reinterpret_cast<unsigned long long>(place) % 16 / sizeof(E));
+}
+
+// What copies a block's images of ELEMENTS to y: a warp. STAGING buffers of BUFFER elements hold them in turn; `staged` says of each that an
+// image is there, `written` that it has been read. A block's images are gridDim.x apart.
+template <int ELEMENTS, int BUFFER, int STAGING, typename T>
+__device__ __forceinline__ void copy_images(const T* buffers, Barrier* staged, Barrier* written, T* __restrict__ y, int n) {
+    constexpr int VECTOR = 16 / static_cast<int>(sizeof(T));
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    int buffer = 0, parity = 0;
+    for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
+        const T* const from = buffers + buffer * BUFFER;
+        T* const to = y + image * static_cast<long long>(ELEMENTS);
+        barrier_wait(staged + buffer, parity);
+        if constexpr (ELEMENTS % VECTOR == 0) {
+            if (lane == 0) bulk_store(to, from, ELEMENTS * static_cast<int>(sizeof(T)));
+        } else {
+            const int before = behind_vector(to), head = min((VECTOR - before) % VECTOR, ELEMENTS), rest = (ELEMENTS - head) % VECTOR;
+            const int vectors = (ELEMENTS - head) / VECTOR;
+            if (lane == 0 && vectors > 0) bulk_store(to + head, from + before + head, 16 * vectors);
+            // What whole vectors leave at the beginning and the end.
+            if (lane < head) to[lane] = from[before + lane];
+            if (lane < rest) to[ELEMENTS - 1 - lane] = from[before + ELEMENTS - 1 - lane];
+        }
+        bulk_store_commit();
+        bulk_store_wait_read<0>();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(written + buffer);
+        if (++buffer == STAGING) buffer = 0, parity ^= 1;
+    }
+}
+
 // Bytes brought to the second cache ahead of those who load them, as an instruction on the GPU (sm_90); nothing on the CPU.
 //
 // bulk_fetch: whole vectors of 16 bytes that begin in the `bytes` from a pointer on, but for one at the end.
@@ -459,12 +496,6 @@ struct alignas(PART * sizeof(Bits)) Part {
     Bits elements[PART];
 };
 
-// Elements between a place in memory and the 16-byte boundary before it. What is copied or staged lies like its place in memory.
-template <typename E>
-__device__ __forceinline__ int behind_vector(const E* place) {
-    return static_cast<int>(reinterpret_cast<unsigned long long>(place) % 16 / sizeof(E));
-}
-
 // Starts an image's copy, by one thread: whole vectors, which others share at both ends; but before the first one and behind the last one
 // there may be nothing to read.
 __device__ __forceinline__ void copy_image(Bits* to, const Bits* __restrict__ x, int image, int n, Barrier* copied) {
@@ -548,28 +579,6 @@ __device__ __forceinline__ void form_chunks(Chunk* slots, Bits* copies, Barrier*
         if (lane == 0 && barrier_arrive_last(filled + slot) && next < n) copy_image(copies + copy * COPY, x, next, n, copied + copy);
         if (++copy == COPIES) copy = 0, copy_parity ^= 1;
         if (++slot == SLOTS) slot = 0, parity ^= 1;
-    }
-}
-
-// What copies a block's outputs: a warp.
-__device__ __forceinline__ void copy_outputs(const T* buffers, Barrier* staged, Barrier* written, T* __restrict__ y, int n) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    int buffer = 0, parity = 0;
-    for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
-        const T* const from = buffers + buffer * BUFFER;
-        T* const to = y + image * static_cast<long long>(K * P * Q);
-        barrier_wait(staged + buffer, parity);
-        const int before = behind_vector(to), head = min((VECTOR - before) % VECTOR, K * P * Q), rest = (K * P * Q - head) % VECTOR;
-        const int vectors = (K * P * Q - head) / VECTOR;
-        if (lane == 0 && vectors > 0) bulk_store(to + head, from + before + head, 16 * vectors);
-        // What whole vectors leave at the beginning and the end.
-        if (lane < head) to[lane] = from[before + lane];
-        if (lane < rest) to[K * P * Q - 1 - lane] = from[before + K * P * Q - 1 - lane];
-        bulk_store_commit();
-        bulk_store_wait_read<0>();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(written + buffer);
-        if (++buffer == STAGING) buffer = 0, parity ^= 1;
     }
 }
 
@@ -695,7 +704,7 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
         decrease_registers<48>();
         const int supply = warp - 4 * TEAMS;
         if (supply == 0) {
-            copy_outputs(buffers, staged, written, y, n);
+            copy_images<K * P * Q, BUFFER, STAGING>(buffers, staged, written, y, n);
         } else {
             form_chunks(slots, copies, filled, taken, copied, x, n, supply - 1);
         }
