@@ -324,4 +324,5 @@ if __name__ == "__main__":
     parent = Connection(int(sys.argv[1]))
     _end_with_parent(parent, sys.argv[2])
     serve(parent)
+    remove(sys.argv[2])  # whoever comes first, this or the one who waits for the parent's end
     os._exit(0)
