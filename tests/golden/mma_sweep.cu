@@ -510,8 +510,8 @@ __device__ __forceinline__ void copy_image(Bits* to, const Bits* __restrict__ x,
     if (image + static_cast<int>(gridDim.x) < n) bulk_fetch(from + gridDim.x * static_cast<long long>(IMAGE), IMAGE * static_cast<int>(sizeof(Bits)));
 }
 
-// What puts inputs in order: FORMERS warps. A lane takes BATCH pixels at once, AT_ONCE chunks of each.
-__device__ __forceinline__ void form_chunks(Chunk* slots, Bits* copies, Barrier* filled, Barrier* taken, Barrier* copied, const Bits* __restrict__ x, int n, int warp) {
+// What puts inputs in order: FORMERS warps. A lane takes BATCH pixels at once, AT_ONCE chunks of each, the first before there is a slot for them.
+__device__ __forceinline__ void form_chunks(Chunk* slots, Bits* copies, Barrier* filled, Barrier* taken, Barrier* copied, Barrier* loaded, const Bits* __restrict__ x, int n, int warp) {
     constexpr int PIXELS = H * W, PLACES = 99, STRIDE = 32 * FORMERS;
     constexpr int ROUNDS = (PLACES + BATCH * STRIDE - 1) / (BATCH * STRIDE);
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -526,21 +526,33 @@ __device__ __forceinline__ void form_chunks(Chunk* slots, Bits* copies, Barrier*
         Chunk* const chunks = slots + slot * SLOT;
         const Bits* const elements = copies + copy * COPY + behind_vector(x + image * static_cast<long long>(IMAGE));
         barrier_wait(copied + copy, copy_parity);
-        barrier_wait(taken + slot, parity);
 #pragma unroll 1
         for (int round = 0; round < ROUNDS; ++round) {
-            Bits loaded[BATCH][AT_ONCE][VECTOR];
+            Chunk own[BATCH][AT_ONCE];
             const int first = (round * BATCH * FORMERS + warp) * 32 + lane;
 #pragma unroll
             for (int i = 0; i < BATCH; ++i) {
                 const int place = first + i * STRIDE;
                 const Bits* const from = elements + place;
 #pragma unroll
-                for (int j = 0; j < AT_ONCE * VECTOR; ++j) {
-                    const bool there = place < PLACES && j < C;
-                    loaded[i][j / VECTOR][j % VECTOR] = there ? from[j * PIXELS] : Bits{0};
+                for (int j = 0; j < AT_ONCE; ++j) {
+                    Bits channels[VECTOR];
+#pragma unroll
+                    for (int e = 0; e < VECTOR; ++e) {
+                        const bool there = place < PLACES && j * VECTOR + e < C;
+                        channels[e] = there ? from[(j * VECTOR + e) * PIXELS] : Bits{0};
+                    }
+                    own[i][j] = chunk_of(channels);
                 }
             }
+            if (round + 1 == ROUNDS) {
+                // The last warp that has read the image has the next one copied in its place.
+                fence_bulk();
+                __syncwarp();
+                const int next = image + COPIES * static_cast<int>(gridDim.x);
+                if (lane == 0 && barrier_arrive_last(loaded + copy) && next < n) copy_image(copies + copy * COPY, x, next, n, copied + copy);
+            }
+            if (round == 0) barrier_wait(taken + slot, parity);
 #pragma unroll
             for (int i = 0; i < BATCH; ++i) {
                 const int place = first + i * STRIDE, pixel = place;
@@ -555,28 +567,25 @@ __device__ __forceinline__ void form_chunks(Chunk* slots, Bits* copies, Barrier*
                 for (int j = 0; j < AT_ONCE; ++j) {
                     const int block = j;
                     if (block == WHOLE_BLOCKS) {
-                        Part own;
+                        const Part part = reinterpret_cast<const Part&>(own[i][j]);
 #pragma unroll
-                        for (int e = 0; e < PART; ++e) own.elements[e] = rounded(loaded[i][j][e]);
-#pragma unroll
-                        for (int k = 0; k < FOLD; ++k) {
+                        for (int turn = 0; turn < FOLD; ++turn) {
+                            // Every eight lanes begin elsewhere, or they would meet the banks of others.
+                            const int k = (turn + lane / 8 * 1) % FOLD;
                             if (column < k) continue;
-                            reinterpret_cast<Part*>(to + block * PLANE - k)[k] = own;
-                            if (twice) reinterpret_cast<Part*>(to + block * PLANE + BEFORE - k)[k] = own;
+                            *(reinterpret_cast<Part*>(to + block * PLANE) - k * (FOLD - 1)) = part;
+                            if (twice) *(reinterpret_cast<Part*>(to + block * PLANE + BEFORE) - k * (FOLD - 1)) = part;
                         }
                         continue;
                     }
-                    const Chunk chunk = chunk_of(loaded[i][j]);
-                    to[block * PLANE] = chunk;
-                    if (twice) to[block * PLANE + BEFORE] = chunk;
+                    to[block * PLANE] = own[i][j];
+                    if (twice) to[block * PLANE + BEFORE] = own[i][j];
                 }
             }
         }
         fence_bulk();  // products read chunks by another way
         __syncwarp();
-        // All have read the image when the last one arrives.
-        const int next = image + COPIES * static_cast<int>(gridDim.x);
-        if (lane == 0 && barrier_arrive_last(filled + slot) && next < n) copy_image(copies + copy * COPY, x, next, n, copied + copy);
+        if (lane == 0) barrier_arrive(filled + slot);
         if (++copy == COPIES) copy = 0, copy_parity ^= 1;
         if (++slot == SLOTS) slot = 0, parity ^= 1;
     }
@@ -645,7 +654,8 @@ __device__ __forceinline__ void multiply_row(float (&d)[ROWS * TILES][4], const 
     }
 }
 
-// Makes a row of sums zero where they are. Where a constant is assigned to some of them, ptxas runs all products one by one.
+// Makes a row of sums zero where they are. Where a constant is assigned to some of them, or they are copied for the compiler to see, ptxas
+// runs all products one by one.
 __device__ __forceinline__ void clear(float (&d)[TILES][4]) {
 #pragma unroll
     for (int i = 0; i < TILES * 4; ++i) {
@@ -653,6 +663,18 @@ __device__ __forceinline__ void clear(float (&d)[TILES][4]) {
         asm volatile("mov.b32 %0, 0;" : "+f"(d[i / 4][i % 4]));
 #else
         d[i / 4][i % 4] = 0;
+#endif
+    }
+}
+
+// Copies a row of sums.
+__device__ __forceinline__ void move(float (&to)[TILES][4], float (&from)[TILES][4]) {
+#pragma unroll
+    for (int i = 0; i < TILES * 4; ++i) {
+#ifdef __CUDACC__
+        asm volatile("mov.b32 %0, %1;" : "+f"(to[i / 4][i % 4]) : "f"(from[i / 4][i % 4]));
+#else
+        to[i / 4][i % 4] = from[i / 4][i % 4];
 #endif
     }
 }
@@ -671,7 +693,8 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     Barrier* const staged = taken + SLOTS;                     // [buffer] all outputs are there
     Barrier* const written = staged + STAGING;                 // [buffer] they have been copied out
     Barrier* const copied = written + STAGING;                 // [copy] an image is there as it lies
-    Barrier* const packed = copied + COPIES;                   // filters are there
+    Barrier* const loaded = copied + COPIES;                   // [copy] formers have read it
+    Barrier* const packed = loaded + COPIES;                   // filters are there
     Chunk* const filters = reinterpret_cast<Chunk*>(smem + 128);
     Chunk* const slots = filters + FILTER_ROWS;                // [slot][channel block][row][band][column]
     T* const buffers = reinterpret_cast<T*>(slots + SLOTS * SLOT);  // [buffer][map][row][column]
@@ -689,7 +712,10 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
             barrier_init(staged + i, 4 * CUTS);
             barrier_init(written + i, 1);
         }
-        for (int i = 0; i < COPIES; ++i) barrier_init(copied + i, 1);
+        for (int i = 0; i < COPIES; ++i) {
+            barrier_init(copied + i, 1);
+            barrier_init(loaded + i, FORMERS);
+        }
         barrier_init(packed, 1);
         barrier_init_fence();
         barrier_arrive_expect(packed, 16 * FILTER_ROWS);
@@ -701,16 +727,16 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     __syncthreads();
 
     if (team >= TEAMS) {
-        decrease_registers<48>();
+        decrease_registers<56>();
         const int supply = warp - 4 * TEAMS;
         if (supply == 0) {
             copy_images<K * P * Q, BUFFER, STAGING>(buffers, staged, written, y, n);
         } else {
-            form_chunks(slots, copies, filled, taken, copied, x, n, supply - 1);
+            form_chunks(slots, copies, filled, taken, copied, loaded, x, n, supply - 1);
         }
         return;
     }
-    increase_registers<208>();
+    increase_registers<200>();
     barrier_wait(packed, 0);
 
     // A lane's two pixels of a row of inputs: the first of their outputs, and how many rows of them there are.
@@ -730,8 +756,9 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
         float sums[R][TILES][4];
 #pragma unroll
         for (int i = 0; i < R; ++i) clear(sums[i]);
-        // A row of outputs is complete; its sums are for another one now.
-        const auto stage = [&](float (&complete)[TILES][4], int row) {
+        // A row of outputs that is complete, out of its sums, which are for another one then: it is staged while that one's products run.
+        float complete[TILES][4];
+        const auto stage = [&](int row) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -743,7 +770,6 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
                     }
                 }
             }
-            clear(complete);
         };
         barrier_wait(filled + slot, image / SLOTS % 2);
         wgmma_begin(sums);
@@ -758,19 +784,27 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
         take_row<3, 0>(sums, inputs + 2 * ACROSS, filters);
         wgmma_commit();
         wgmma_wait(sums);
+        move(complete, sums[0]);
+        // No new row takes its sums: the rows that are left move on to the first ones.
+        move(sums[0], sums[1]);
+        move(sums[1], sums[2]);
+        wgmma_begin(sums);
+        take_row<2, 0>(sums, inputs + 3 * ACROSS, filters);
+        wgmma_commit();
         barrier_wait(written + buffer, image / STAGING % 2 ^ 1);
-        stage(sums[0], piece * PIECE_ROWS + 0);
-        wgmma_begin(sums);
-        take_row<3, 2>(sums, inputs + 3 * ACROSS, filters);
-        wgmma_commit();
+        stage(piece * PIECE_ROWS + 0);
         wgmma_wait(sums);
-        stage(sums[1], piece * PIECE_ROWS + 1);
+        move(complete, sums[0]);
+        // No new row takes its sums: the rows that are left move on to the first ones.
+        move(sums[0], sums[1]);
         wgmma_begin(sums);
-        take_row<3, 1>(sums, inputs + 4 * ACROSS, filters);
+        take_row<1, 0>(sums, inputs + 4 * ACROSS, filters);
         wgmma_commit();
+        stage(piece * PIECE_ROWS + 1);
         wgmma_wait(sums);
         if (lane == 0) barrier_arrive(taken + slot);
-        stage(sums[2], piece * PIECE_ROWS + 2);
+        move(complete, sums[0]);
+        stage(piece * PIECE_ROWS + 2);
         fence_bulk();
         __syncwarp();
         if (lane == 0) barrier_arrive(staged + buffer);
