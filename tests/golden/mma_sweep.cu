@@ -516,12 +516,6 @@ __device__ __forceinline__ void form_chunks(Chunk* slots, Bits* copies, Barrier*
     constexpr int ROUNDS = (PLACES + BATCH * STRIDE - 1) / (BATCH * STRIDE);
     const int lane = static_cast<int>(threadIdx.x % 32);
     int slot = 0, parity = 1, copy = 0, copy_parity = 0;  // nobody has to free a slot before its first use
-    if (warp == 0 && lane == 0) {
-        for (int i = 0; i < COPIES; ++i) {
-            const int image = static_cast<int>(blockIdx.x) + i * static_cast<int>(gridDim.x);
-            if (image < n) copy_image(copies + i * COPY, x, image, n, copied + i);
-        }
-    }
     for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
         Chunk* const chunks = slots + slot * SLOT;
         const Bits* const elements = copies + copy * COPY + behind_vector(x + image * static_cast<long long>(IMAGE));
@@ -679,6 +673,14 @@ __device__ __forceinline__ void move(float (&to)[TILES][4], float (&from)[TILES]
     }
 }
 
+// Has a row of outputs computed here: where ptxas puts it off to behind the next products, it runs these one by one.
+__device__ __forceinline__ void keep(T (&row)[TILES][4]) {
+#ifdef __CUDACC__
+#pragma unroll
+    for (int i = 0; i < TILES * 4; ++i) asm volatile("" : "+f"(row[i / 4][i % 4]));
+#endif
+}
+
 // Adds to the first BLOCKS rows of sums a row of inputs times the filter rows from the PLACE-th in memory on.
 template <int BLOCKS, int PLACE>
 __device__ __forceinline__ void take_row(float (&sums)[R][TILES][4], const Chunk* pixels, const Chunk* filters) {
@@ -718,6 +720,10 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
         }
         barrier_init(packed, 1);
         barrier_init_fence();
+        for (int i = 0; i < COPIES; ++i) {
+            const int image = static_cast<int>(blockIdx.x) + i * static_cast<int>(gridDim.x);
+            if (image < n) copy_image(copies + i * COPY, x, image, n, copied + i);
+        }
         barrier_arrive_expect(packed, 16 * FILTER_ROWS);
         bulk_load(filters, packed_w, 16 * FILTER_ROWS, packed);
     }
@@ -757,17 +763,22 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
 #pragma unroll
         for (int i = 0; i < R; ++i) clear(sums[i]);
         // A row of outputs that is complete, out of its sums, which are for another one then: it is staged while that one's products run.
-        float complete[TILES][4];
+        alignas(8) T complete[TILES][4];
+        const auto take = [&](float (&done)[TILES][4]) {
+#pragma unroll
+            for (int i = 0; i < TILES * 4; ++i) {
+                const int map = i / 4 * 8 + lane % 4 * 2 + i % 2;
+                complete[i / 4][i % 4] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(done[i / 4][i % 4], bias, min(map, K - 1)));
+            }
+            keep(complete);
+        };
         const auto stage = [&](int row) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
 #pragma unroll
                 for (int j = 0; j < 2 * TILES; ++j) {
-                    const int map = j / 2 * 8 + lane % 4 * 2 + j % 2;
-                    if (row < rows[i] && map < K) {
-                        const float sum = epilogue<WITH_BIAS, WITH_RELU>(complete[j / 2][i * 2 + j % 2], bias, map);
-                        outputs[first[i] + row * Q + (j / 2 * 8 + j % 2) * (P * Q)] = from_float<T>(sum);
-                    }
+                    if (j / 2 * 8 + lane % 4 * 2 + j % 2 >= K) continue;
+                    if (row < rows[i]) outputs[first[i] + row * Q + (j / 2 * 8 + j % 2) * (P * Q)] = complete[j / 2][i * 2 + j % 2];
                 }
             }
         };
@@ -784,7 +795,7 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
         take_row<3, 0>(sums, inputs + 2 * ACROSS, filters);
         wgmma_commit();
         wgmma_wait(sums);
-        move(complete, sums[0]);
+        take(sums[0]);
         // No new row takes its sums: the rows that are left move on to the first ones.
         move(sums[0], sums[1]);
         move(sums[1], sums[2]);
@@ -794,7 +805,7 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
         barrier_wait(written + buffer, image / STAGING % 2 ^ 1);
         stage(piece * PIECE_ROWS + 0);
         wgmma_wait(sums);
-        move(complete, sums[0]);
+        take(sums[0]);
         // No new row takes its sums: the rows that are left move on to the first ones.
         move(sums[0], sums[1]);
         wgmma_begin(sums);
@@ -803,7 +814,7 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
         stage(piece * PIECE_ROWS + 1);
         wgmma_wait(sums);
         if (lane == 0) barrier_arrive(taken + slot);
-        move(complete, sums[0]);
+        take(sums[0]);
         stage(piece * PIECE_ROWS + 2);
         fence_bulk();
         __syncwarp();
