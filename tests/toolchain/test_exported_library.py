@@ -106,6 +106,19 @@ def test_kernel_of_one_architecture_alone_is_not_for_a_newer_one(tmp_path: Path)
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+def test_second_library_in_a_project_is_refused(tmp_path: Path) -> None:
+    for name in ("conv2d", "other"):
+        export_library(kernels()[:1], tmp_path / name, (90,))
+    (tmp_path / "program.cpp").write_text(PROGRAM)
+    (tmp_path / "CMakeLists.txt").write_text(f"{PROJECT}\nadd_subdirectory(other)\n")
+    refused = cmake(tmp_path, "-B", "build", f"-DCONV2D_NVCC={find_nvcc()}")
+    assert refused.returncode != 0
+    words = " ".join(refused.stderr.split())
+    assert "this project has a target conv2d already" in words
+    assert "tune the layers of both in one study and export that" in words
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
 @pytest.mark.parametrize("archs", ["sm_90", "90a", "80 90", "80,90", "native"])
 def test_cmake_says_which_architecture_is_none(archs: str, tmp_path: Path) -> None:
     export_library(kernels()[:1], tmp_path, ())
