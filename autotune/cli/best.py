@@ -18,6 +18,7 @@ from autotune.cli.answers import (
     limits,
     registers,
     spill_bytes,
+    undominated,
     warps,
     with_floor,
 )
@@ -74,6 +75,9 @@ class Answer:
 def best(what: str | None, db: str, device: str | None, nearest: bool, style: str | None) -> None:
     """The best kernel of each layer, device and accuracy class.
 
+    A kernel whose results may differ in their last bits from run to run (`deterministic` is no) has a row only where it
+    beats those whose do not.
+
     With --device only what fits that device: `match` is exact, else `device class` for a kernel tuned on a device of
     the same compute capability and SM count. A layer without any answer has a row with match none.
 
@@ -87,13 +91,14 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
     with Store(db, create=False) as store:
         if not nearest:
             answers = tuple(_answers(store, name, device))
-            show(answers, BEST_COLUMNS, style)
+            show(answers, _telling_apart(BEST_COLUMNS, answers), style)
             if device is None and not (answers and all(one.standing for one in answers)):
                 _tell_why(store, name, db, [one.layer.problem for one in answers if one.standing is None])
             return
         info = None if device is None else named_device(store, device)
         layers = of_file or named_layers(store, what)
-        show([found for name, layer in layers for found in _nearest(store, name, layer, info)], NEAREST_COLUMNS, style)
+        near = [found for name, layer in layers for found in _nearest(store, name, layer, info)]
+        show(near, _telling_apart(NEAREST_COLUMNS, near), style)
 
 
 NamedLayers = Sequence[tuple[str, Layer]]
@@ -133,11 +138,11 @@ def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> Named
 
 def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None) -> list[Answer]:
     """The best kernels of a layer, else for each device those of the layer nearest to it; none: one empty answer."""
-    own = store.best(layer.problem, info)
+    own = undominated(store.best(layer.problem, info))
     if own:
         return [Answer(name, layer, with_floor(store, row)) for row in own]
     least: dict[tuple[str, str, int, int, int], tuple[float, list[BestRow]]] = {}
-    for row in store.best(None, info):
+    for row in undominated(store.best(None, info)):
         distance = layer_distance(layer.problem, row.layer.problem)
         if info is not None:
             distance += device_distance(info, row.row.device)
@@ -173,7 +178,7 @@ def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Conv
 def _answers(store: Store, what: str | None, device: str | None) -> Iterator[Answer]:
     """The best kernels in the layers' order, and the layers that have none."""
     info = None if device is None else named_device(store, device)
-    found = [answer(with_floor(store, row)) for row in store.best(what, info)]
+    found = [answer(with_floor(store, row)) for row in undominated(store.best(what, info))]
     yield from found
     if what is None and info is None:
         return
@@ -248,6 +253,21 @@ BEST_COLUMNS = (
     _lifted("source_hash", lambda row: row.best.row.trial.source_hash, terminal=False),
     _lifted("origin", lambda row: row.best.row.origin, terminal=False),
 )
+
+
+_APART = ("deterministic", "policy")
+
+
+def _telling_apart(columns: Sequence[Column[Answer]], answers: Sequence[Answer]) -> list[Column[Answer]]:
+    """The columns, those among them shown besides that tell a layer's rows apart: determinism and policy."""
+    known = [one for one in answers if one.standing]
+    return [
+        column.on_terminal(
+            shown=column.terminal or (column.key in _APART and len({column.value(one) for one in known}) > 1)
+        )
+        for column in columns
+    ]
+
 
 NEAREST_COLUMNS = (
     *BEST_COLUMNS[:3],

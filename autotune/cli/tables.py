@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
@@ -67,10 +69,16 @@ def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None,
 
 def console(*, stderr: bool = False) -> Console:
     """A console as wide as the terminal; into a pipe, lines as long as they need to be."""
-    plain = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    plain = _Console(stderr=stderr, highlight=False, soft_wrap=False)
     if plain.is_terminal:
         return plain
-    return Console(stderr=stderr, highlight=False, width=1000, color_system=None)
+    return _Console(stderr=stderr, highlight=False, width=1000, color_system=None)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave the end to the command line, as for all other output; rich would exit with 1."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _finite(cell: Cell) -> Cell:

@@ -312,6 +312,9 @@ def start_words(start: StartResult, best: Trial | None) -> str:
         return f"{began}; none of them is correct"
     if start.best.config == best.config:
         return f"{began}; the best of all is one of them"
+    if best.median_us > start.best.median_us:
+        slower = best.median_us / start.best.median_us - 1
+        return f"{began}; the winner of the finals was {slower:.1%} slower in the search than the best of them"
     return f"{began}; the best of all is {start.best.median_us / best.median_us - 1:.1%} faster than the best of them"
 
 

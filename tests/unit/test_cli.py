@@ -109,6 +109,22 @@ def test_tune_prints_the_best_and_says_on_standard_error_what_it_did(tune: Comma
     assert (folder / "autotune.db").is_file(), "in the working directory"
 
 
+def test_best_tells_rows_of_one_layer_apart(autotune: Command, folder: Path) -> None:
+    with Store("autotune.db") as store:
+        scope = open_scope(store)
+        run_trial(store, scope, correct(0, 10.0))
+        run_trial(store, scope, correct(1, 12.0, deterministic=False))
+    assert [row["median_us"] for row in rows(autotune("best", "--json"))] == [10.0], "a slower one need not be told"
+    assert "deterministic" not in autotune("best").out
+    with Store("autotune.db") as store:
+        run_trial(store, open_scope(store), correct(2, 9.0, deterministic=False))
+        run_trial(store, open_scope(store, policy="hot"), correct(3, 8.0))
+    for words in (("best",), ("best", "lenet.conv1", "--nearest")):
+        told = [set(line.split()) for line in autotune(*words).out.splitlines() if "lenet.conv1" in line]
+        apart = sorted(" ".join(sorted({"yes", "no", "cold", "hot"} & row)) for row in told)
+        assert apart == ["cold no", "cold yes", "hot yes"]
+
+
 def test_output_into_a_pipe_is_plain(tune: Command, folder: Path) -> None:
     finished = tune("--trials", "40")
     for text in (finished.out, finished.err):
@@ -479,7 +495,7 @@ def test_devices_lists_the_host(autotune: Command, folder: Path) -> None:
     assert autotune("devices").complaint.startswith("autotune.db: not an SQLite file; ")
 
 
-@pytest.mark.parametrize("words", [("best", "--json"), ("--help",)])
+@pytest.mark.parametrize("words", [("best",), ("best", "--json"), ("templates", "direct"), ("--help",)])
 def test_a_reader_that_went_away_is_no_complaint(words: tuple[str, ...], folder: Path, filled: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -10,6 +10,7 @@ from statistics import geometric_mean
 import pytest
 
 from autotune.cli.devices import open_evaluator
+from autotune.cli.tune import start_words
 from autotune.devices.device import DeviceInfo
 from autotune.evaluation.null import NullEvaluator, predicted_us
 from autotune.family.render import render
@@ -19,10 +20,11 @@ from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Leader, Store
 from autotune.study import Study, find_study, load_study
 from autotune.trial import Config
-from autotune.tuning.layer_record import LayerResult
+from autotune.tuning.layer_record import WARM_START, LayerResult, StartResult
 from autotune.tuning.tune import tune
 from autotune.tuning.warm_start import warm_start
 from tests.benchmarks.warm_start import STUDIES, leave_out
+from tests.unit.store.builders import correct
 from tests.unit.tiny import SMALL, Command, bind, changed, tiny
 
 H200 = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
@@ -178,6 +180,13 @@ def test_the_summary_says_how_many_and_whether_they_helped(autotune: Command, fi
     assert "the best of all is one of them" in line or "the best of all is " in line
     assert "warm start" not in autotune(*words, "--db", "cold.db").err
     assert "warm start" not in autotune(*words, "--no-warm-start", "--fresh").err
+
+
+def test_a_winner_of_the_finals_that_the_search_had_behind_is_not_called_faster() -> None:
+    start = StartResult(WARM_START, 6, (("small.one", 2.0),), correct(0, 100.0))
+    assert start_words(start, correct(1, 80.0)).endswith("; the best of all is 25.0% faster than the best of them")
+    told = "; the winner of the finals was 25.0% slower in the search than the best of them"
+    assert start_words(start, correct(1, 125.0)).endswith(told)
 
 
 def test_layers_left_out_come_close_within_ten_evaluations() -> None:
