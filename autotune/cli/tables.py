@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 import click
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -58,13 +59,41 @@ def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None,
         writer.writerows([column.value(row) for column in columns] for row in rows)
     else:
         shown = [column for column in columns if column.terminal]
-        table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
-        for column in shown:
-            numeric = column.key.endswith(("_us", "_bytes", "_fraction", "gflops", "registers", "number", "trials"))
-            table.add_column(column.key, justify="right" if numeric else "left", overflow="fold")
+        _show_on_terminal(
+            [column.key for column in shown],
+            [[_human(column.value(row), column.digits) for column in shown] for row in rows],
+            title,
+        )
+
+
+def _show_on_terminal(keys: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+    out = console()
+    if rows and not _fits(keys, rows, out.width):
+        if title:
+            out.print(Text(title))
         for row in rows:
-            table.add_row(*(Text(_human(column.value(row), column.digits)) for column in shown))
-        console().print(table)
+            lines = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
+            lines.add_column(no_wrap=True)
+            lines.add_column(overflow="fold")
+            for key, cell in zip(keys, row, strict=True):
+                lines.add_row(key, Text(cell))
+            out.print(lines, "")
+        return
+    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for key in keys:
+        numeric = key.endswith(("_us", "_bytes", "_fraction", "gflops", "registers", "number", "trials"))
+        table.add_column(key, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    out.print(table)
+
+
+def _fits(keys: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Whether a table this wide breaks no word: rich cuts its widest columns to one width, so to that of any word."""
+    columns = list(zip(keys, *rows, strict=True))
+    longest = max(cell_len(word) for column in columns for cell in column for word in cell.split() or [""])
+    lines = [max(cell_len(line) for cell in column for line in cell.splitlines() or [""]) for column in columns]
+    return sum(min(line, longest) for line in lines) + 3 * len(columns) - 1 <= width  # SIMPLE_HEAD's gaps and edges
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -408,6 +408,20 @@ def test_proof_without_a_compiler(
     assert finished.err.endswith("; or leave the proof out with --no-proof\n")
 
 
+@pytest.mark.parametrize("width", [40, 80, 240])
+def test_a_terminal_too_narrow_for_a_table_gets_lines(
+    width: int, autotune: Command, filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": str(width), "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    lines = re.sub(r"\x1b\[[\d;]*m", "", autotune("trials", "--limit", "3").out).splitlines()
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    assert words.count("small.one") == 3
+    assert sum(word.startswith("threads=") for word in words) == 3, "no word is broken"
+    assert words.count("median_us") == (1 if width == 240 else 3)
+
+
 def test_families_are_a_table_of_100_columns(autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": "100", "TERM": "xterm"}.items():
         monkeypatch.setenv(name, value)
