@@ -167,3 +167,23 @@ def test_bulk_stores_read_as_late_as_they_may(bench: Bench, wait: str, first: in
         STORES.replace(wait, "") if wait else STORES, "stores", (np.zeros((3, 4), np.float32),), smem_bytes=32
     )
     np.testing.assert_array_equal(y[:, 0], [first, 10, last])
+
+
+OVERTAKEN = """
+#include <autotune_host_ptx.h>
+extern "C" __global__ void overtaken(float* __restrict__ y) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    float* staged = reinterpret_cast<float*>(smem);
+    if (threadIdx.x == 0) bulk_store(y, staged, 16);
+    if (threadIdx.x == 0) bulk_store_commit();
+    __syncthreads();
+    if (threadIdx.x == 0) bulk_store_wait_read<0>();
+    if (threadIdx.x == 32) for (int j = 0; j < 4; ++j) staged[j] = 7;
+}
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_bulk_store_takes_as_long_as_others_can_do_without_it(bench: Bench, order: int) -> None:
+    (y,) = bench.run(OVERTAKEN, "overtaken", (np.zeros(4, np.float32),), block=64, smem_bytes=16, order_seed=order)
+    np.testing.assert_array_equal(y, 7)

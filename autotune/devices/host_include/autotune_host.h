@@ -33,6 +33,7 @@ unsigned long long autotune_warp(int kind, unsigned mask, unsigned long long val
                                  int line);
 void autotune_sleep(int line);
 void autotune_wake();
+void autotune_linger();
 struct AutotuneCopy {
     void* to;
     const void* from;

@@ -1,5 +1,5 @@
 // What templates/_ptx.cuh and the other _ptx_*.cuh declare, on the CPU: copies by all threads are done at once, bulk copies as late as
-// they may be, when somebody waits for them; what a warp does together (a matrix product, a load of matrices) is done by its last lane.
+// they may be, loads when somebody waits for them, stores when besides nobody else can go on; what a warp does together (a matrix product, a load of matrices) is done by its last lane.
 #pragma once
 
 #include "autotune_host_small_float.h"
@@ -48,7 +48,10 @@ inline void bulk_store_commit() { autotune_commit(); }
 template <int GROUPS>
 inline void bulk_store_wait_read() {
     AutotuneCopy copy;
-    while (autotune_due(nullptr, GROUPS, &copy)) memcpy(copy.to, copy.from, copy.bytes);
+    for (bool first = true; autotune_due(nullptr, GROUPS, &copy); first = false) {
+        if (first) autotune_linger();  // a store is under way for as long as others can do without it
+        memcpy(copy.to, copy.from, copy.bytes);
+    }
 }
 
 struct alignas(8) Barrier {

@@ -132,6 +132,8 @@ struct Worker {
     Fiber* lanes[MAX_THREADS];  // who waits in a warp primitive
     Fiber* asleep[MAX_THREADS];  // who waits for a barrier object to complete a phase
     unsigned asleep_count;
+    Fiber* lingering[MAX_THREADS];  // who goes on when nobody else can
+    unsigned lingering_count;
     Copy copies[MAX_COPIES];  // asked for and not done, in this order
     unsigned copy_count;
     unsigned groups[MAX_THREADS];  // groups of copies that a thread committed
@@ -292,7 +294,8 @@ inline Fiber* pick(Worker* w) {
         }
     }
     if (any_ready) return w->ready[w->head++ % MAX_THREADS];
-    return any_new ? new_fiber(w) : nullptr;
+    if (any_new) return new_fiber(w);
+    return w->lingering_count ? w->lingering[--w->lingering_count] : nullptr;
 }
 
 inline void suspend(Worker* w, Fiber* fiber) {
@@ -453,7 +456,7 @@ void run_block(Worker* w, Launch* launch, uint64_t block) {
                           static_cast<unsigned>(block / grid.x / grid.y)};
     order_threads(w, launch, block);
     poison_smem(launch);
-    w->head = w->tail = w->next = w->arrived = w->asleep_count = w->copy_count = 0;
+    w->head = w->tail = w->next = w->arrived = w->asleep_count = w->lingering_count = w->copy_count = 0;
     memset(w->groups, 0, launch->threads * sizeof *w->groups);
     for (SomeBarrier& barrier : w->some_barriers) barrier.arrived = barrier.asleep = 0;
     w->live = launch->threads;
@@ -715,6 +718,14 @@ extern "C" void autotune_sleep(int line) {
     fiber->line = line;
     w->asleep[w->asleep_count++] = fiber;
     suspend(w, fiber);
+}
+
+// Lets others run as far as they can.
+extern "C" void autotune_linger() {
+    Worker* const w = self_worker;
+    if (w->head == w->tail && w->next == w->launch->threads) return;
+    w->lingering[w->lingering_count++] = w->current;
+    suspend(w, w->current);
 }
 
 // A barrier object completed a phase: whoever waits for one looks again.
