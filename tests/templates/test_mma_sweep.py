@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
+from autotune.compilation.toolchain import find_cxx
+from autotune.devices.host_compile import check_environment
 from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 
-from .shipped_families import images_with_infinities, verify
+from .shipped_families import H200, family, images_with_infinities, verify
 
 BASE: dict[str, int | str] = {
     "bands": 2,
@@ -29,10 +37,14 @@ ODD = Conv2dProblem(7, 3, 9, 14, 13, 3, 4, pad_h=1, pad_w=2, dtype="bf16", epilo
 """Images that begin and end within 16 bytes; padding; three bands; maps that fill no tile."""
 NARROW = Conv2dProblem(2, 1, 5, 3, 3, 2, 3)
 """One channel of four pixels is a chunk; one column; two images on two multiprocessors."""
-WIDE = Conv2dProblem(4, 9, 10, 47, 60, 2, 2, dtype="f16", epilogue="bias")
+WIDE = Conv2dProblem(11, 9, 10, 47, 60, 2, 2, dtype="f16", epilogue="bias")
 """One band; a single channel of eight pixels behind a whole chunk."""
 FLAT = Conv2dProblem(5, 6, 10, 21, 13, 1, 3, dtype="f16")
 """One filter row: no sums roll."""
+THIN = Conv2dProblem(11, 6, 3, 19, 13, 1, 3, dtype="f16")
+"""One row of outputs a band."""
+SINGLE = Conv2dProblem(3, 1, 10, 27, 8, 3, 3, dtype="f16")
+"""One channel of eight pixels is a chunk, and filters of maps that fill a tile lie right before the first of them."""
 
 
 @pytest.mark.cxx
@@ -45,6 +57,8 @@ FLAT = Conv2dProblem(5, 6, 10, 21, 13, 1, 3, dtype="f16")
         (NARROW, {"bands": 2, "formers": 3}),
         (WIDE, {"bands": 1, "slots": 3, "formers": 3, "batch": 2, "copies": 2}),
         (FLAT, {"bands": 3, "formers": 3}),
+        (THIN, {"bands": 3, "teams": 1, "slots": 1, "staging": 1, "formers": 3}),
+        (SINGLE, {"formers": 3}),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
@@ -63,3 +77,35 @@ def test_an_image_of_infinities_is_no_other_images_concern(
     problem: Conv2dProblem, values: dict[str, int | str]
 ) -> None:
     assert images_with_infinities("mma_sweep", problem, {**BASE, **values}) == {1}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("problem", [replace(ODD, n=2), replace(ODD, n=1, c=1, h=4, w=5)])
+def test_no_byte_before_or_behind_an_array_is_touched(problem: Conv2dProblem) -> None:
+    values = {**BASE, "bands": 3 if problem.n == 2 else 1, "formers": 3}
+    command = [
+        sys.executable,
+        "-m",
+        "tests.templates.bounded",
+        "mma_sweep",
+        json.dumps(asdict(problem)),
+        json.dumps(values),
+    ]
+    environment = {**os.environ, **check_environment(str(find_cxx()))}
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_image_reaches_from_one_vector_to_the_next_or_is_not_served() -> None:
+    """Whole vectors are copied, which only the images beside may share."""
+    tiny = Conv2dProblem(3, 1, 1, 7, 3, 1, 1, dtype="f16")
+    assert not BoundTemplate(family("mma_sweep"), tiny, H200).supported
+    assert BoundTemplate(family("mma_sweep"), replace(tiny, w=8), H200).supported
+
+
+def test_a_complete_row_of_outputs_has_registers_beside_the_sums() -> None:
+    """256 maps of one filter row are 128 sums a thread, and 128 floats or 64 pairs of halves staged meanwhile."""
+    problem = Conv2dProblem(64, 8, 9, 20, 256, 1, 1)
+    assert SearchSpace(BoundTemplate(family("mma_sweep"), problem, H200)).default is None
+    assert SearchSpace(BoundTemplate(family("mma_sweep"), replace(problem, dtype="f16"), H200)).default is not None

@@ -1,0 +1,59 @@
+"""Runs a config of a family in check mode on arrays beside bytes that may not be touched:
+`python -m tests.templates.bounded FAMILY PROBLEM CONFIG`, the latter two in JSON.
+
+A process of its own, because AddressSanitizer must be in it from the start, and ends it at the first byte.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+
+import numpy as np
+
+from autotune.compilation.compile import Target
+from autotune.compilation.toolchain import find_cxx
+from autotune.devices.host import HostDevice
+from autotune.devices.host_compile import compile_host
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate
+from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.problem import Conv2dProblem
+from autotune.trial import Config
+
+from .shipped_families import family
+
+BESIDE = 256  # bytes before and behind an array that may not be touched; a multiple of what arrays are aligned to
+
+
+def main() -> None:
+    """Run it once."""
+    name, problem, values = sys.argv[1], Conv2dProblem(**json.loads(sys.argv[2])), json.loads(sys.argv[3])
+    device = HostDevice(str(find_cxx()))
+    poison = ctypes.CDLL(None).__asan_poison_memory_region
+
+    def enclosed(size_bytes: int) -> int:
+        at = device.allocate(BESIDE + size_bytes + BESIDE) + BESIDE
+        device.fill(at, 0, size_bytes)
+        poison(ctypes.c_void_p(at - BESIDE), ctypes.c_size_t(BESIDE))
+        poison(ctypes.c_void_p(at + size_bytes), ctypes.c_size_t(BESIDE))
+        return at
+
+    source = render(BoundTemplate(family(name), problem, device.info), Config.of(name, values))
+    binary = compile_host(source.program, Target("host", check=True), cxx=str(find_cxx()))
+    sizes = (problem.x_elements, problem.w_elements, problem.k, problem.y_elements)
+    x, w, bias, y = (enclosed(size * problem.element_bytes) for size in sizes)
+    ones = np.ones(problem.k, np.uint16 if problem.element_bytes == 2 else np.uint32)
+    device.write(bias, ones.tobytes())
+    kernel = LoadedKernel(device, device.load(binary), source, weight_bytes=sizes[1] * problem.element_bytes)
+    tensors = Tensors(x, w, bias, y, device.allocate(source.packed_w_bytes))
+    kernel.prepare(tensors)
+    kernel.run(kernel.forward(tensors))
+    outputs = np.frombuffer(device.read(y, sizes[3] * problem.element_bytes), ones.dtype)
+    if (outputs != 1).any():
+        raise AssertionError(f"{(outputs != 1).sum()} of {outputs.size} outputs are not the bias")
+
+
+if __name__ == "__main__":
+    main()
