@@ -141,8 +141,10 @@ class RuleLine:
     def _kernels(self) -> tuple[PortfolioKernel, ...]:
         """The plan's kernels and the default, each with its predicate."""
         study, info = self.run_of.study, self.run_of.evaluator.info
-        problem = self.matrix.layers[self.rows[0]].problem
-        admission = Admission(study.admitted(problem), study.workspace_limit_bytes)
+        problems = [self.matrix.layers[row].problem for row in self.rows]
+        classes = {problem.dtype: study.admitted(problem) for problem in problems}
+        (problem, *_), admitted = problems, classes.pop(problems[0].dtype)
+        admission = Admission(admitted, by_dtype=classes, workspace_limit_bytes=study.workspace_limit_bytes)
         found = []
         columns = (*self.plan.kernels, self.matrix.default)
         for name, position, paces in zip(self.plan.names, columns, self.plan.paces, strict=True):
@@ -190,7 +192,8 @@ class RuleLine:
         columns = (*self.plan.kernels, self.matrix.default)
         for row, position, config in zip(self.rows, positions, serving, strict=True):
             if (columns[position] if position >= 0 else -1) != config:
-                message = f"{self._name(position)} is not a correct kernel of {self.matrix.layers[row].name}"
+                layer = self.matrix.layers[row].name
+                message = f"chooses {self._name(position)} for {layer}, which is not what was verified for it"
                 raise Rejected(Outcome.CORRECTNESS, "unverified", message)
         evaluator = self.run_of.evaluator
         if not isinstance(evaluator, Chooser) or asked.binary is None:

@@ -216,11 +216,11 @@ class Dispatcher:
         return tuple(_splits(self.rule))
 
     def config(self) -> Config:
-        """The dispatcher as a config: its kernels, what tells their paces apart, then its rule as parameters."""
+        """The dispatcher as a config: its kernels, what else tells it apart, hashed, then its rule as parameters."""
         kernels = {kernel.name: str(kernel.config) for kernel in self.all_kernels}
-        table = repr((self.known, [kernel.paces for kernel in self.all_kernels]))
-        paces = {"paces": hashlib.sha256(table.encode()).hexdigest()}
-        return Config.of(FAMILY, {**kernels, **paces, **dict(_params(self.rule, ""))})
+        rest = json.dumps([self.known, [_kernel_json(kernel) for kernel in self.all_kernels]])
+        hashed = {"hash": hashlib.sha256(rest.encode()).hexdigest()}
+        return Config.of(FAMILY, {**kernels, **hashed, **dict(_params(self.rule, ""))})
 
     def to_json(self) -> str:
         """The record as JSON, the same for the same record."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +32,8 @@ class Admission:
     workspace_limit_bytes: int = 1 << 62
     listed: frozenset[Config] | None = None
     """the only configs let in, where a device can evaluate no others; None: all"""
+    by_dtype: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """accuracy classes of storage types that have others than `accuracy`, where a predicate is to hold for several"""
 
 
 class BoundTemplate:
@@ -126,10 +128,17 @@ class BoundTemplate:
         return tuple(rules)
 
     def _admitted(self) -> Rule:
-        classes = self.admission.accuracy
-        words = ", ".join(f"'{word}'" for word in classes)
-        expression = Expression(f"({self.template.accuracy.text}) in ({words},)", f"{self.template.path}: accuracy")
-        reason = f"accuracy class is one of {', '.join(classes)}"
+        admission, text = self.admission, self.template.accuracy.text
+
+        def among(classes: Iterable[str]) -> str:
+            words = ", ".join(f"'{word}'" for word in classes)
+            return f"(({text}) in ({words},))"
+
+        others = "".join(f"{among(classes)} if dtype == '{of}' else " for of, classes in admission.by_dtype.items())
+        expression = Expression(others + among(admission.accuracy), f"{self.template.path}: accuracy")
+        reason = f"accuracy class is one of {', '.join(admission.accuracy)}"
+        if others:
+            reason = "accuracy class is one that the study admits"
         return Rule(reason, "accuracy_class", self._needs(expression), self.bind(expression))
 
     def _needs(self, expression: Expression) -> frozenset[str]:

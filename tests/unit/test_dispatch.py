@@ -348,6 +348,17 @@ def test_tables_come_as_json(dispatch: Command, table: str, keys: set[str]) -> N
     assert keys <= rows[0].keys()
 
 
+def test_layers_of_several_storage_types_are_served(autotune: Command, folder: Path) -> None:
+    layers = [LAYER.format(name=f"k{k}", c=c, h=h, k=k, count=count) for k, c, h, count in SIZES]
+    mixed = "".join(layer + ('dtype = "f16"\n' if at % 2 else "") for at, layer in enumerate(layers))
+    (folder / "mixed.toml").write_text(changed(HEADER, ('"several"', '"mixed"'), ('"tiny"', '"direct"')) + mixed)
+    words = ("mixed.toml", "--device", "null", "--trials", 4)
+    assert autotune("tune", *words).code == 0
+    done = autotune("dispatch", *words, "--no-explore", "--json")
+    assert done.code == 0, done.err
+    assert all(row["kernel"] for row in json.loads(done.out))
+
+
 def test_bad_input_is_one_line(dispatch: Command, autotune: Command) -> None:
     assert "no/where.hpp: there is no folder no; create it first" in dispatch("--out", "no/where.hpp").complaint
     assert autotune("dispatch", "several.toml", "--device", "null", "--kernels", 0).code == 2

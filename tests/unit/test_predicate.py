@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -11,8 +12,9 @@ from autotune.dispatcher.predicate import Predicate, predicate
 from autotune.errors import Rejected
 from autotune.family.expression import Expression
 from autotune.family.folding import fold
-from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files
+from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.problems import problems
 
@@ -48,6 +50,19 @@ def test_a_predicate_agrees_with_the_search_space(name: str) -> None:
                     assert made.room_for(other.problem) == room, f"{config} on {other.problem}"
                     assert room >= other.problem.y_elements, f"{config} on {other.problem}: no room for every output"
     assert admitted, "no config serves any problem"
+
+
+@pytest.mark.parametrize(("classes", "held"), [(("fp16",), True), (("fp32", "tf32"), False)])
+def test_a_predicate_knows_the_accuracy_classes_of_every_storage_type(classes: tuple[str, ...], held: bool) -> None:
+    problem = Conv2dProblem(2, 8, 9, 9, 8, 3, 3)
+    half = replace(problem, dtype="f16")
+    admission = Admission(("fp32",), by_dtype={"f16": classes})
+    bound = BoundTemplate(load_template(FAMILIES["direct"]), problem, H200, admission)
+    (config,) = configs_of(SearchSpace(bound, most_rows=0, sampled_rows=1))
+    made = predicate(bound, config)
+    assert made.holds(problem)
+    assert made.holds(half) == held
+    assert made.refusal(half) == (None if held else "accuracy class is one that the study admits")
 
 
 def configs_of(space: SearchSpace) -> Iterator[Config]:
