@@ -259,7 +259,7 @@ _APART = ("deterministic", "policy")
 
 
 def _telling_apart(columns: Sequence[Column[Answer]], answers: Sequence[Answer]) -> list[Column[Answer]]:
-    """The columns, those among them shown besides that tell a layer's rows apart: determinism and policy."""
+    """The columns; determinism and policy are shown, too, where answers differ in them."""
     known = [one for one in answers if one.standing]
     return [
         column.on_terminal(

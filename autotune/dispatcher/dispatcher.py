@@ -216,10 +216,9 @@ class Dispatcher:
         return tuple(_splits(self.rule))
 
     def config(self) -> Config:
-        """The dispatcher as a config: its kernels, what else tells it apart, hashed, then its rule as parameters."""
+        """The dispatcher as a config: its kernels, a hash of all that it is, then its rule as parameters."""
         kernels = {kernel.name: str(kernel.config) for kernel in self.all_kernels}
-        rest = json.dumps([self.known, [_kernel_json(kernel) for kernel in self.all_kernels]])
-        hashed = {"hash": hashlib.sha256(rest.encode()).hexdigest()}
+        hashed = {"hash": hashlib.sha256(self.to_json().encode()).hexdigest()}
         return Config.of(FAMILY, {**kernels, **hashed, **dict(_params(self.rule, ""))})
 
     def to_json(self) -> str:

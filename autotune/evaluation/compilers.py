@@ -14,7 +14,7 @@ from dataclasses import replace
 from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.opening import compiler_identity
-from autotune.errors import Rejected
+from autotune.errors import Rejected, ToolchainError
 from autotune.evaluation.worker import CompileRequest, CompilerRequest, Reply, Worker, WorkerLost
 from autotune.trial import Outcome
 
@@ -49,6 +49,10 @@ class CompilePool:
         """Start compiling; the future raises Rejected('compile', ...) or ToolchainError."""
         return self._threads.submit(self._compile, program, target)
 
+    def submit_own(self, program: Program, target: Target, what: str) -> Future[Binary]:
+        """Start compiling what nothing goes on without, so that it may take long; the future raises ToolchainError."""
+        return self._threads.submit(self._compile_own, program, target, what)
+
     @property
     def deadline_s(self) -> float:
         """How long one compilation may take now."""
@@ -59,12 +63,20 @@ class CompilePool:
             return FIRST_DEADLINE_S
         return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * statistics.quantiles(seconds, n=10)[-1])
 
-    def _compile(self, program: Program, target: Target) -> Binary:
+    def _compile_own(self, program: Program, target: Target, what: str) -> Binary:
+        try:
+            return self._compile(program, target, self._fixed_deadline_s or FIRST_DEADLINE_S)
+        except Rejected as error:
+            raise ToolchainError(
+                f"{target.kind}: {what} cannot be compiled: {error.message}; see whether the compiler works"
+            ) from error
+
+    def _compile(self, program: Program, target: Target, deadline_s: float | None = None) -> Binary:
         key = BinaryCache.key(program, target, self._compiler(target)) if self._cache else ""
         if self._cache and (found := self._cache.get(key)):
             return found
         started = time.perf_counter()
-        binary = self._ask(CompileRequest(program, target))
+        binary = self._ask(CompileRequest(program, target), deadline_s)
         assert isinstance(binary, Binary)  # noqa: S101 - the type of this request's answer
         seconds = time.perf_counter() - started
         self._seconds.append(seconds)
@@ -78,13 +90,13 @@ class CompilePool:
             self._compilers[target.kind] = compiler_identity(target)
         return self._compilers[target.kind]
 
-    def _ask(self, request: CompileRequest | CompilerRequest) -> Reply:
+    def _ask(self, request: CompileRequest | CompilerRequest, deadline_s: float | None = None) -> Reply:
         worker: Worker = self._idle.get() or Worker()
         with self._lock:
             self._busy.add(worker)
         alive = True
         try:
-            return worker.ask(request, self.deadline_s)
+            return worker.ask(request, deadline_s or self.deadline_s)
         except WorkerLost as error:
             alive = False
             reason = "compiler_hang" if error.hung else "compiler_crash"

@@ -12,7 +12,7 @@ from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.devices.opening import parse_device, runtime_program
-from autotune.errors import DeviceError, Rejected, ToolchainError
+from autotune.errors import DeviceError
 from autotune.evaluation.compilers import CompilePool
 from autotune.evaluation.seat import AT_HAND, DEADLINES, Deadlines, Seat
 from autotune.evaluation.worker import (
@@ -142,12 +142,7 @@ class DeviceEvaluator:
     def _runtime(self, kind: str) -> Binary | None:
         """What every worker on this kind of device loads first."""
         program = runtime_program(kind)
-        if program is None:
-            return None
-        try:
-            return self._pool.submit(program, Target(kind)).result()
-        except Rejected as error:
-            raise ToolchainError(f"{kind}: its runtime cannot be compiled: {error.message}") from error
+        return None if program is None else self._pool.submit_own(program, Target(kind), "its runtime").result()
 
     @property
     def info(self) -> DeviceInfo:
@@ -181,12 +176,13 @@ class DeviceEvaluator:
     def expect(self, problem: Conv2dProblem) -> None:
         """Compile the layer's verification program."""
         if problem not in self._checks:
-            self._checks[problem] = self._pool.submit(check_program(problem), self.target)
+            program = check_program(problem)
+            self._checks[problem] = self._pool.submit_own(program, self.target, "the program that verifies kernels")
 
     def begin_layer(self, problem: Conv2dProblem) -> None:
         """Make the layer's data on every device, once its verification program is compiled."""
-        check = self._checks.pop(problem, None) or self._pool.submit(check_program(problem), self.target)
-        layer = LayerRequest(problem, check.result())
+        self.expect(problem)
+        layer = LayerRequest(problem, self._checks.pop(problem).result())
         with ThreadPoolExecutor(len(self._seats)) as threads:
             for done in [threads.submit(seat.begin_layer, layer) for seat in self._seats]:
                 done.result()
@@ -264,7 +260,8 @@ class DeviceEvaluator:
 
     def calibrate(self) -> Mapping[str, float]:
         """The first device's rates per second: bytes of copy and fill, FLOP of arithmetic."""
-        return self._seats[0].calibrate(self._pool.submit(calibration_program(), self.target).result())
+        program = self._pool.submit_own(calibration_program(), self.target, "the program that measures rates")
+        return self._seats[0].calibrate(program.result())
 
     def close(self) -> None:
         """End the workers and the compile pool."""

@@ -136,9 +136,8 @@ class BoundTemplate:
 
         others = "".join(f"{among(classes)} if dtype == '{of}' else " for of, classes in admission.by_dtype.items())
         expression = Expression(others + among(admission.accuracy), f"{self.template.path}: accuracy")
-        reason = f"accuracy class is one of {', '.join(admission.accuracy)}"
-        if others:
-            reason = "accuracy class is one that the study admits"
+        named = "that the study admits" if others else f"of {', '.join(admission.accuracy)}"
+        reason = f"accuracy class is one {named}"
         return Rule(reason, "accuracy_class", self._needs(expression), self.bind(expression))
 
     def _needs(self, expression: Expression) -> frozenset[str]:

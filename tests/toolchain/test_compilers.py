@@ -16,6 +16,9 @@ from autotune.compilation.compile import NVCC_FLAGS, PRELUDE, Binary, Program, T
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices.opening import compile_program
 from autotune.errors import Rejected, ToolchainError
+from autotune.evaluation import compilers
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.problem import Conv2dProblem
 
 KNOWN = """
 __constant__ float table[100];
@@ -224,6 +227,49 @@ def test_compiler_without_an_answer_is_reported(tmp_path: Path) -> None:
     silent.chmod(0o755)
     with pytest.raises(ToolchainError, match="does not answer to --version"):
         compiler_version(silent)
+
+
+OWN = Program('extern "C" __global__ void one(float* y) { y[0] = 1; }', ("one",))
+
+
+@pytest.mark.cxx
+def test_what_nothing_goes_on_without_may_take_longer_than_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"_SEEN": 1, "LEAST_DEADLINE_S": 0.01, "DEADLINE_FACTOR": 0.0}.items():
+        monkeypatch.setattr(compilers, name, value)
+    pool = compilers.CompilePool(1, None)
+    try:
+        for _ in range(2):
+            assert pool.submit_own(OWN, Target("host"), "it").result().image
+        with pytest.raises(Rejected, match="no answer within 0 s"):
+            pool.submit(OWN, Target("host")).result()
+    finally:
+        pool.close()
+
+
+FUSSY = """#!/bin/sh
+case "$*" in *--version*) exec {cxx} "$@";; esac
+text=$(cat)
+case "$text" in *fill_integers*) echo "internal compiler error" >&2; exit 4;; esac
+printf '%s\\n' "$text" | {cxx} "$@"
+"""
+
+
+@pytest.mark.cxx
+def test_compiler_that_fails_on_what_verifies_kernels_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fussy = tmp_path / "fussy"
+    fussy.write_text(FUSSY.format(cxx=find_cxx()))
+    fussy.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fussy))
+    evaluator = DeviceEvaluator(["host"], 1)
+    try:
+        with pytest.raises(ToolchainError) as raised:
+            evaluator.begin_layer(Conv2dProblem(1, 1, 4, 4, 1, 3, 3))
+    finally:
+        evaluator.close()
+    words = str(raised.value)
+    assert words.startswith("host: the program that verifies kernels cannot be compiled: ")
+    assert words.endswith("; see whether the compiler works")
+    assert "internal compiler error" in words
 
 
 STUBBORN = """#!/bin/sh

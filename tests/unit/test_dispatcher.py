@@ -143,6 +143,16 @@ def test_nothing_fits() -> None:
     ]
 
 
+def test_another_predicate_or_range_is_another_dispatcher_to_try() -> None:
+    made = dispatcher(RULE)
+    properties = (dataclasses.replace(made.properties[0], most=64), *made.properties[1:])
+    others = (
+        dataclasses.replace(made, default=kernel(DEFAULT, "k > 2")),
+        dataclasses.replace(made, properties=properties),
+    )
+    assert len({one.config() for one in (made, dispatcher(RULE), *others)}) == 3
+
+
 def test_it_survives_being_written_down() -> None:
     made = dispatcher(RULE)
     again = Dispatcher.from_json(made.to_json())

@@ -1,5 +1,6 @@
 // What templates/_ptx.cuh and the other _ptx_*.cuh declare, on the CPU: copies by all threads are done at once, bulk copies as late as
-// they may be, loads when somebody waits for them, stores when besides nobody else can go on; what a warp does together (a matrix product, a load of matrices) is done by its last lane.
+// they may be, loads when somebody waits for them, stores when besides nobody else can go on; what a warp does together (a matrix product,
+// a load of matrices) is done by its last lane.
 #pragma once
 
 #include "autotune_host_small_float.h"
