@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import sqlite3
 import subprocess
 import sys
-import tempfile
-import threading
-import time
-import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from autotune.compilation.compile import Binary
-from autotune.compilation.toolchain import find_cxx
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.evaluation.evaluate import DeviceEvaluator
@@ -28,98 +18,28 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template
-from autotune.problem import Layer
-from autotune.store import Store
-from autotune.study import Measure, Study
 from autotune.trial import Config, Outcome
-from autotune.tuning.layer_record import LayerResult
-from autotune.tuning.tune import tune
-from tests.outside import MARK, kill_device_worker, marked, none_left
-from tests.planted import FAULTS, GOOD, PLANTED_COMPILER, RAGGED
+from tests.faulty_study import (
+    FAMILY,
+    Found,
+    nothing_is_left_of_a_run_killed_in_an_endless_kernel,
+    study_with_every_fault,
+)
+from tests.planted import FAULTS, GOOD, RAGGED
 
 pytestmark = pytest.mark.cxx
 
 HOST_FAULTS = {name: fault for name, fault in FAULTS.items() if fault.host}
-FAMILY = GOOD.name.removesuffix(".cu.j2")
 DEADLINE_S = 6.0  # of one evaluation; a good one takes well under a second, a busy machine is slow to kill
 COMPILE_DEADLINE_S = 15.0  # a good program takes a few seconds on a busy machine
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """What became of one family."""
-
-    ending: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What one study over all faulty families came to."""
-
-    result: LayerResult
-    endings: dict[str, Ending]
-    processes: list[str]
-    """command lines of what the study started and left running"""
-    files: list[str]
-    """what it left in the folder for temporary files"""
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """One study with the good family and all faulty ones, in a folder for temporary files of its own."""
-    folder, mark = tmp_path_factory.mktemp("faults"), uuid.uuid4().hex
-    (folder / "tmp").mkdir()
-    families = {FAMILY: load_template(GOOD)}
-    for name in sorted(HOST_FAULTS, key=lambda name: name != "compiler_never_ends"):  # the others run meanwhile
-        path = folder / f"{name}.cu.j2"
-        path.write_text(HOST_FAULTS[name].text)
-        families[name] = load_template(path)
-    study = Study(
-        name="faults",
-        layers=(Layer("ragged", RAGGED),),
-        trials=len(families),
-        templates=tuple(families),
-        measure=Measure("hot"),
-        workspace_limit_bytes=1 << 60,
-    )
-    compiler = folder / "planted-g++"
-    compiler.write_text(PLANTED_COMPILER)
-    compiler.chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PLANTED_COMPILER", str(find_cxx()))
-        patch.setenv("CXX", str(compiler))
-        patch.setenv(MARK, mark)
-        patch.setenv("TMPDIR", str(folder / "tmp"))
-        patch.setattr(tempfile, "tempdir", None)
-        deadlines = Deadlines(evaluate_s=DEADLINE_S, compile_s=COMPILE_DEADLINE_S)
-        evaluator = DeviceEvaluator(["host"], 2, deadlines=deadlines)
-        threading.Thread(target=kill_the_planted_worker, args=(folder / "faults.db", mark), daemon=True).start()
-        try:
-            with Store(str(folder / "faults.db")) as store:
-                (result,) = tune(study, families, evaluator, store)
-                trials = [row.trial for row in store.trials(None, outcome=None, sort="number", limit=None)]
-        finally:
-            evaluator.close()
-    endings = {
-        trial.config.template: Ending(f"{trial.outcome.value}/{trial.reason}", trial.message) for trial in trials
-    }
-    none_left(mark, 10.0)
-    return Found(result, endings, list(marked(mark).values()), [path.name for path in (folder / "tmp").iterdir()])
-
-
-def kill_the_planted_worker(database: Path, mark: str) -> None:
-    """Wait until the kernel that is to lose its worker is on the device, then kill that worker."""
-    while True:
-        time.sleep(0.2)
-        with contextlib.suppress(sqlite3.OperationalError):  # there is no table yet
-            connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
-            query = "SELECT family FROM trials JOIN templates ON templates.id = template_id WHERE outcome = 'running'"
-            running = connection.execute(f"{query} ORDER BY trials.id LIMIT 1").fetchone()  # the next waits behind it
-            connection.close()
-            if running == ("worker_is_killed",):
-                kill_device_worker(mark, 2 * DEADLINE_S, 1.5)
-                return
+    """One study with the good family and all faulty ones."""
+    deadlines = Deadlines(evaluate_s=DEADLINE_S, compile_s=COMPILE_DEADLINE_S)
+    folder = tmp_path_factory.mktemp("faults")
+    return study_with_every_fault(folder, "host", RAGGED, HOST_FAULTS, jobs=2, deadlines=deadlines)
 
 
 @pytest.mark.parametrize("name", HOST_FAULTS)
@@ -128,11 +48,8 @@ def test_fault_is_caught(found: Found, name: str) -> None:
 
 
 def test_study_with_every_fault_finds_the_good_family(found: Found) -> None:
-    assert found.result.best is not None
-    assert found.result.best.config.template == FAMILY
-    assert found.endings[FAMILY].ending == "correct/"
-    assert [name for name, end in found.endings.items() if end.ending.startswith(Outcome.CORRECT + "/")] == [FAMILY]
-    assert found.result.evaluated == len(HOST_FAULTS) + 1
+    assert found.only_the_good_family_is_correct()
+    assert found.endings.keys() == {FAMILY, *HOST_FAULTS}
 
 
 def test_study_with_every_fault_leaves_nothing_behind(found: Found) -> None:
@@ -164,30 +81,6 @@ def test_study_with_every_fault_leaves_nothing_behind(found: Found) -> None:
 )
 def test_message_says_what_happened(found: Found, name: str, words: str) -> None:
     assert words in found.endings[name].message.replace("q = 20;", "q = 20"), found.endings[name]
-
-
-HANG = """
-import sys
-from concurrent.futures import wait
-from pathlib import Path
-from autotune.evaluation.evaluate import DeviceEvaluator
-from autotune.evaluation.seat import Deadlines
-from autotune.tuning.layer_record import LayerResult
-from autotune.problem import Conv2dProblem
-from autotune.family.render import render
-from autotune.family.render import render
-from autotune.family.source import KernelSource
-from autotune.family.space import BoundTemplate, SearchSpace
-from autotune.family.template import load_template
-evaluator = DeviceEvaluator(["host"], 1)
-problem = Conv2dProblem(1, 1, 5, 5, 1, 3, 3)
-space = SearchSpace(BoundTemplate(load_template(Path(sys.argv[1])), problem, evaluator.info))
-source = render(space.bound, space.config(0))
-evaluator.begin_layer(problem)
-binary = evaluator.compile(source).result()
-print("evaluating", flush=True)
-evaluator.evaluate(source, binary, cache="hot", best_us=None)
-"""
 
 
 def test_kernel_behind_a_faulty_one_is_run_afterwards(tmp_path: Path) -> None:
@@ -223,23 +116,7 @@ def test_kernel_behind_a_faulty_one_is_run_afterwards(tmp_path: Path) -> None:
 
 
 def test_killed_run_takes_its_hanging_kernel_along(tmp_path: Path) -> None:
-    path, mark = tmp_path / "hang.cu.j2", uuid.uuid4().hex
-    path.write_text(FAULTS["endless_loop"].text)
-    run = subprocess.Popen(
-        [sys.executable, "-c", HANG, str(path)], stdout=subprocess.PIPE, env={**os.environ, MARK: mark}, text=True
-    )
-    try:
-        assert run.stdout is not None
-        assert run.stdout.readline() == "evaluating\n"
-        time.sleep(1.0)  # the kernel is now in its loop
-        run.send_signal(signal.SIGKILL)
-        run.wait()
-        assert none_left(mark, 5.0)
-    finally:
-        run.kill()
-        if run.stdout is not None:
-            run.stdout.close()
-        run.wait()
+    assert nothing_is_left_of_a_run_killed_in_an_endless_kernel(tmp_path, "host")
 
 
 def test_check_of_a_faulty_family_fails_and_names_the_configs(tmp_path: Path) -> None:
