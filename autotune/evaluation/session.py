@@ -42,7 +42,17 @@ from autotune.evaluation.worker import (
     remove,
 )
 from autotune.family.source import KernelSource
-from autotune.measurement.benchmark import Clocks, Converged, Race, Samples, interleave, lost, lost_at_first, measure
+from autotune.measurement.benchmark import (
+    Clocks,
+    Converged,
+    Race,
+    Samples,
+    behind,
+    interleave,
+    lost,
+    lost_at_first,
+    measure,
+)
 from autotune.measurement.calibrate import calibrate
 from autotune.measurement.choices import ChoicesRequest, choices
 from autotune.measurement.exported import Handle, prepared
@@ -262,11 +272,13 @@ class Session:
         runs = verified.runs
         count = self._several() if min(run.us for run in runs) < device.short_us else 1
         passes = self._passes(loaded, count, cold=cold)
-        own: tuple[Sample, ...] = ()  # the verification's own runs are samples too, but for the first of several
+        own: tuple[Sample, ...] = ()  # the verification's own runs are samples too
         if not in_the_race(runs[0].us):
             own = runs
         elif cold and count == 1:
-            own = runs[1:]
+            later = (*runs[1:], *verified.on_integers)
+            # what the first of several and other data add or save, some per cent, makes no winner of one far behind
+            own = (runs[0], *later) if behind([run.us for run in later], best_us) else runs[1:]
         samples = Samples(partial(device.time, passes, cold=cold), self._clocks, own)
         measure(samples, Race(best_us, Converged()))
         timing = samples.timing(request.cache, device.health(), count)

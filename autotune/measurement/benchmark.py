@@ -75,13 +75,18 @@ class Race:
         """Whether the race is lost or the samples suffice."""
         if lost(samples_us, self.best_us):
             return True
-        behind = len(samples_us) >= self.least and min(samples_us) > BEHIND * self.best_us
-        return behind or self.then.enough(samples_us)
+        surely = len(samples_us) >= self.least and behind(samples_us, self.best_us)
+        return surely or self.then.enough(samples_us)
 
 
 def lost(samples_us: Sequence[float], best_us: float) -> bool:
     """Whether even the fastest sample is more than RACE_FACTOR times the best known."""
     return bool(samples_us) and min(samples_us) > RACE_FACTOR * best_us
+
+
+def behind(samples_us: Sequence[float], best_us: float) -> bool:
+    """Whether even the fastest sample is more than BEHIND times the best known."""
+    return bool(samples_us) and min(samples_us) > BEHIND * best_us
 
 
 def lost_at_first(first_us: float, best_us: float) -> bool:

@@ -118,6 +118,8 @@ class Verified:
     error: ErrorStats
     runs: tuple[Sample, ...]
     """forward passes on normal data, each from a cold cache"""
+    on_integers: tuple[Sample, ...]
+    """a forward pass on integers, from a cold cache, if there was one"""
 
 
 class Verifier:
@@ -163,7 +165,7 @@ class Verifier:
         runs = [self._run(kernel, self.normal, workspace, packed_w)]
         error = self.judge(self.normal, source, (workspace, packed_w))
         if not repeat(runs[0].us):
-            return Verified(error, tuple(runs))
+            return Verified(error, tuple(runs), ())
         if source.deterministic:
             first = self._hashes(self.y)
             for _ in range(REPEATS):
@@ -171,10 +173,11 @@ class Verifier:
                 if self._hashes(self.y) != first:
                     message = "two runs on the same data gave different bits, but the template says deterministic"
                     raise Rejected(Outcome.CORRECTNESS, "nondeterministic", message)
+        on_integers: list[Sample] = []
         if exact_on_integers(source.accuracy, self.problem):
-            self._run(kernel, self.integers, workspace, packed_w)
+            on_integers.append(self._run(kernel, self.integers, workspace, packed_w))
             self.judge(self.integers, source, (workspace, packed_w))
-        return Verified(error, tuple(runs))
+        return Verified(error, tuple(runs), tuple(on_integers))
 
     def copies(self, count: int) -> tuple[Tensors, ...]:
         """The normal data so many times, each with an output of its own, for passes that must not share a cache."""

@@ -125,6 +125,23 @@ def test_a_long_kernel_is_timed_alone_and_its_verification_counts(cxx: str) -> N
     device.close()
 
 
+def test_a_kernel_surely_behind_is_run_no_more_often_than_its_samples_need(cxx: str) -> None:
+    device, session = opened(cxx, short_us=0.0)
+    source, binary = kernel(cxx, device, "direct")
+
+    def runs_and_samples(us: float, cache: str = "cold") -> tuple[int, int]:
+        device.paced_us = us
+        device.measured.clear()
+        answer = session.answer(EvaluateRequest(source, binary, cache, 100.0))
+        assert isinstance(answer, Measured)
+        return len(device.measured), len(answer.timing.samples_us)
+
+    assert runs_and_samples(104.0) == (7, 5), "the first run and the one on integers are no samples"
+    assert runs_and_samples(106.0) == (5, 5), "they are for one that cannot win"
+    assert runs_and_samples(106.0, "hot") == (9, 5), "no run of the verification finds warm caches"
+    device.close()
+
+
 def test_a_kernel_races_against_the_fastest_that_the_worker_measured(cxx: str) -> None:
     device, session = opened(cxx, short_us=0.0)
     source, binary = kernel(cxx, device, "direct")
