@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from autotune.cli.answers import ACCURACY, DATABASE, asked, undominated, with_fl
 from autotune.cli.devices import first_gpu, jobs_default
 from autotune.devices.device import devices_named
 from autotune.errors import DeviceError, StoreError, ToolchainError
+from autotune.study import ADMITTED
 
 if TYPE_CHECKING:
     from autotune.evaluation.evaluate import DeviceEvaluator
@@ -40,6 +41,7 @@ class _Archs(click.ParamType[tuple[int, ...]]):
 @click.option("--device", "kind", type=click.Choice(["cuda", "host", "null", "replay"]), help="Tuned there only.")
 @click.option("--gpu", help="Tuned on this GPU only: its name or a part of it, where the database has several.")
 @ACCURACY
+@click.option("--admit", type=click.Choice(tuple(ADMITTED)), help="Only each layer's fastest that such a study admits.")
 @click.option("--dispatcher", is_flag=True, help="What the study's dispatcher chooses for each layer: fewer configs.")
 @click.option(
     "--arch", "archs", type=_Archs(), default=None, help="Compute capabilities, such as 80,90; default: its own."
@@ -54,6 +56,7 @@ def export(
     kind: str | None,
     gpu: str | None,
     accuracy: str | None,
+    admit: str | None,
     dispatcher: bool,
     archs: tuple[int, ...] | None,
     cubin: bool,
@@ -71,17 +74,22 @@ def export(
     from autotune.export.build import write_images
     from autotune.store import Store
 
-    if dispatcher and accuracy:
-        raise click.UsageError("--dispatcher has chosen its kernels' accuracy classes; leave --accuracy out")
+    if dispatcher and (accuracy or admit):
+        option = "--accuracy" if accuracy else "--admit"
+        raise click.UsageError(f"--dispatcher has chosen its kernels' accuracy classes; leave {option} out")
+    if accuracy and admit:
+        raise click.UsageError("--accuracy names one class, --admit chooses among several; leave one of them out")
     name = asked(what)
     with Store(db, create=False) as store:
         made = _dispatcher(store, name, db, kind=kind, gpu=gpu) if dispatcher else None
         if made is None:
             rows = _best(store, name, kind=kind, gpu=gpu, accuracy=accuracy)
+            rows = _fastest(rows, ADMITTED[admit]) if admit else rows
         else:
             rows = list(_dispatched(store, made))
         if not rows:
-            asked_for = [f"--{key} {word}" for key, word in (("device", kind), ("accuracy", accuracy)) if word]
+            options = {"device": kind, "accuracy": accuracy, "admit": admit}
+            asked_for = [f"--{key} {word}" for key, word in options.items() if word]
             why = f" with {' '.join(asked_for)}; leave that out or" if asked_for else ";"
             raise StoreError(f"{db}: no correct trial of {what} to export{why} run `autotune tune STUDY` first")
         kernels = [_chosen(store, row, db) for row in rows]
@@ -122,6 +130,18 @@ def _best(
     for row in undominated(rows):
         files.setdefault(stem(row), row)  # what was tuned for a cold cache comes before what was for a hot one
     return list(files.values())
+
+
+def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[BestRow]:
+    """Each layer's fastest of these accuracy classes, among what was tuned as its first was."""
+    layers: dict[str, list[BestRow]] = {}
+    for row in rows:
+        if row.row.trial.accuracy in classes:
+            layers.setdefault(row.name, []).append(row)
+    return [
+        min((row for row in same if row.row.policy == same[0].row.policy), key=lambda row: row.median_us)
+        for same in layers.values()
+    ]
 
 
 def _dispatcher(store: Store, what: str | None, db: str, *, kind: str | None, gpu: str | None) -> DispatcherRow:

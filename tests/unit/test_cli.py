@@ -84,6 +84,8 @@ def test_help_and_version(autotune: Command) -> None:
         ("export", "small"),
         ("export", "small", "--out", "out", "--accuracy", "fp23"),
         ("export", "small", "--out", "out", "--accuracy", "fp32", "--dispatcher"),
+        ("export", "small", "--out", "out", "--admit", "fp32-class", "--dispatcher"),
+        ("export", "small", "--out", "out", "--admit", "fp32-class", "--accuracy", "fp32"),
         ("check",),
         ("best", "small", "large"),
     ],
