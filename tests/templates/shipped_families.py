@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -11,7 +17,7 @@ from autotune.compilation.compile import Target
 from autotune.compilation.toolchain import find_cxx
 from autotune.devices.device import DeviceInfo
 from autotune.devices.host import HostDevice
-from autotune.devices.host_compile import compile_host
+from autotune.devices.host_compile import check_environment, compile_host
 from autotune.evaluation.check import AWKWARD
 from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.family.render import render
@@ -89,3 +95,19 @@ def parts_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[str
     outputs = np.frombuffer(device.read(y_at, y.nbytes), words).reshape(parts, -1)
     device.close()
     return {part for part in range(parts) if not np.isfinite(outputs[part]).all()}
+
+
+def stays_inside(name: str, problem: Conv2dProblem, values: Mapping[str, int | str]) -> None:
+    """Run one config, in check mode, on arrays between bytes that it must not touch."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.templates.bounded",
+        name,
+        json.dumps(asdict(problem)),
+        json.dumps(values),
+    ]
+    environment = {**os.environ, **check_environment(str(find_cxx()))}
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from autotune.compilation.toolchain import find_cxx
-from autotune.devices.host_compile import check_environment
 from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 
-from .shipped_families import H200, family, images_with_infinities, verify
+from .shipped_families import H200, family, images_with_infinities, stays_inside, verify
 
 BASE: dict[str, int | str] = {
     "bands": 2,
@@ -83,18 +76,7 @@ def test_an_image_of_infinities_is_no_other_images_concern(
 @pytest.mark.parametrize("problem", [replace(ODD, n=2), replace(ODD, n=1, c=1, h=4, w=5)])
 def test_no_byte_before_or_behind_an_array_is_touched(problem: Conv2dProblem) -> None:
     values = {**BASE, "bands": 3 if problem.n == 2 else 1, "formers": 3}
-    command = [
-        sys.executable,
-        "-m",
-        "tests.templates.bounded",
-        "mma_sweep",
-        json.dumps(asdict(problem)),
-        json.dumps(values),
-    ]
-    environment = {**os.environ, **check_environment(str(find_cxx()))}
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
+    stays_inside("mma_sweep", problem, values)
 
 
 def test_an_image_reaches_from_one_vector_to_the_next_or_is_not_served() -> None:

@@ -396,6 +396,7 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "im2col_gemm",
         "input_scatter",
         "mma_gemm",
+        "mma_implicit_gemm",
         "mma_pair",
         "mma_shift",
         "mma_strip",

@@ -1,0 +1,629 @@
+// conv2d n3 c17 9x7 k33 1x1 f32 nchw
+// mma_implicit_gemm precision=tf32 teams=2 subtiles=1 map_tiles=3 depth=8 slots=3
+
+// Convolution as matrix products of four warps, on tensor cores: [pixels x (channels x taps)] * [(channels x taps) x maps].
+//
+//   x         [N, C, H, W]  input
+//   packed_w  filters as products take them: [block of maps][eight channels][tap][half of the eight][map][4]
+//   bias      [K]           not read without WITH_BIAS
+//   y         [N, K, P, Q]  output
+//   n         images N, any number
+//
+// Output pixels of all images are counted through, and a block computes PIXELS of them by MAPS maps at a time: a tile. The rows of
+// inputs that these need, of DEPTH channels at once, are copied to shared memory as they lie, with zeros for padding, and serve all
+// taps: a lane loads its part of a product from registers' addresses that differ from tap to tap by a constant. Filters follow the
+// same way, packed, as one bulk copy; products read them from shared memory.
+//
+//   team    SUBTILES products of 64 pixels side by side: a warp's are 16 of each, a lane's lane / 4 and lane / 4 + 8; channels
+//           lane % 4 and lane % 4 + 4 of eight; of each tile of maps 2 (lane % 4) and the next
+//   copier  a warp of four that supply all teams: a lane copies the same places of every channel
+
+// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float value);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Neighbours {
+    T at[N];
+};
+
+// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// Needs _element.cuh.
+
+template <bool WITH_BIAS, bool WITH_RELU, typename T>
+__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
+    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
+    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
+    return sum;
+}
+
+// Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
+//
+// copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros come.
+// copy_async_first: the first `read` of BYTES; zeros come for the rest.
+// A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N groups are under way.
+// bulk_store (sm_90): contiguous bytes from shared to global memory, by one thread; bytes and both addresses are
+// multiples of 16. What threads wrote must be made visible to it: fence_bulk in each of them, a barrier, bulk_store.
+// sync_threads: as __syncthreads for THREADS threads, whole warps; `id`, 1 to 15, tells barriers of a block apart.
+// arrive_threads counts as well, and does not wait.
+
+#ifdef __CUDACC__
+template <int BYTES>
+__device__ __forceinline__ void copy_async_first(void* shared, const void* global, int read) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(read)
+                     : "memory");
+    }
+}
+
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
+    copy_async_first<BYTES>(shared, global, inside ? BYTES : 0);
+}
+
+template <int THREADS>
+__device__ __forceinline__ void sync_threads(int id) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
+template <int THREADS>
+__device__ __forceinline__ void arrive_threads(int id) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int GROUPS>
+__device__ __forceinline__ void copy_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+}
+
+__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void bulk_store(void* global, const void* shared, int bytes) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void bulk_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until the calling thread's bulk stores, but for the latest GROUPS, have read their shared memory.
+template <int GROUPS>
+__device__ __forceinline__ void bulk_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
+//
+// Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
+// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
+// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
+// barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
+// what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
+
+#ifdef __CUDACC__
+struct alignas(8) Barrier {
+    unsigned long long state;
+};
+
+__device__ __forceinline__ void barrier_init(Barrier* barrier, int arrivals) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void barrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+// An arrival where `arrives`, without a branch.
+__device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(at),
+                 "r"(static_cast<unsigned>(arrives))
+                 : "memory");
+}
+
+// An arrival; whether it completed the phase. What the others wrote before they arrived is visible to the last.
+__device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned last;
+    asm volatile(
+        "{ .reg .b64 before; .reg .u32 awaited; .reg .pred p, passed; mbarrier.arrive.shared::cta.b64 before, [%1]; "
+        "mbarrier.pending_count.b64 awaited, before; setp.eq.u32 p, awaited, 1; "
+        "@p mbarrier.test_wait.shared::cta.b64 passed, [%1], before; selp.u32 %0, 1, 0, p; }"
+        : "=r"(last)
+        : "r"(at)
+        : "memory");
+    return last;
+}
+
+__device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int bytes) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+
+// Whether the phase of this parity is complete.
+__device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned passed;
+    asm volatile(
+        "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(passed)
+        : "r"(at), "r"(parity)
+        : "memory");
+    return passed;
+}
+
+__device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned passed;
+    do {  // a loop in C++: ptxas needs far more registers around one in PTX
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(passed)
+                     : "r"(at), "r"(parity)
+                     : "memory");
+    } while (!passed);
+}
+
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, int bytes, Barrier* barrier) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(global), "r"(bytes), "r"(at)
+                 : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Asynchronous copies and barriers, as instructions on the GPU (sm_90) and as plain C++ on the CPU. Needs _ptx_barrier.cuh.
+//
+// copy_async_arrive: an arrival at a barrier that comes by itself when all copies are there that the thread started by copy_async.
+
+#ifdef __CUDACC__
+__device__ __forceinline__ void copy_async_arrive(Barrier* barrier) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Matrix products of a warp, as instructions on the GPU and as plain C++ on the CPU.
+//
+// mma_m16n8k8_tf32: d = a * b + c by all 32 lanes of a warp; of a and b the last 13 bits are ignored, so round with to_tf32.
+// Lane 4 g + t holds a (16 x 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), b (8 x 8) at (t, g), (t + 4, g), and c
+// and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1). Of m16n8k4 it is the first half of a and b.
+// The 16-bit products have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
+
+#ifdef __CUDACC__
+// To the nearest number of 10 fraction bits, ties away from zero.
+__device__ __forceinline__ float to_tf32(float value) {
+    unsigned rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return __uint_as_float(rounded);
+}
+
+__device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2],
+                                                 const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+          "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k4_tf32(float (&d)[4], const float (&a)[2], float b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(b)), "f"(c[0]), "f"(c[1]),
+          "f"(c[2]), "f"(c[3]));
+}
+__device__ __forceinline__ void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                                 const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                                  const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+__device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %8, %9, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Matrix products of a warpgroup, four warps in a row, as instructions on the GPU (sm_90a) and as plain C++ on the CPU.
+//
+// wgmma_TYPE: d (64 x 8 TILES) = a (64 x 8 words) * b (8 words x 8 TILES) [+ d]. A word is a TF32 or two 16-bit neighbours.
+// Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
+// b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
+// [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
+// Products of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
+// b are 128 bytes behind the eight before, the second four words `deeper` bytes behind the first; a is a lane's part, or lies in
+// shared memory in the same way.
+// Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
+// before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
+// Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
+// touched, their sums only where no products under way add to them. What is put in a is seen after another wgmma_fence.
+// decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
+
+#ifdef __CUDACC__
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_keep(float (&d)[COLUMNS][TILES][4]) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS * TILES * 4; ++i) asm volatile("" : "+f"(d[i / (TILES * 4)][i / 4 % TILES][i % 4])::"memory");
+}
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
+    wgmma_keep(d);
+    wgmma_fence();
+}
+
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+template <int GROUPS>
+__device__ __forceinline__ void wgmma_wait_but() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+}
+
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
+    wgmma_wait_but<0>();
+    wgmma_keep(d);
+}
+
+// Where an operand lies, `offset` bytes behind a pointer: 8 rows of 16 bytes each are contiguous, `deeper` bytes on from four words to
+// the next, `further` bytes from eight rows to the next.
+__device__ __forceinline__ unsigned long long wgmma_operand(const void* pointer, int offset, int deeper, int further) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+    const unsigned begin = (at >> 4) + (static_cast<unsigned>(offset) / 16 + (static_cast<unsigned>(deeper) / 16 << 16));
+    return begin | static_cast<unsigned long long>(further / 16) << 32;
+}
+
+__device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_uint(value); }
+__device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
+
+template <int REGISTERS>
+__device__ __forceinline__ void decrease_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <int REGISTERS>
+__device__ __forceinline__ void increase_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+#define WGMMA_TILE(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define WGMMA_INPUTS "r"(wgmma_word(a[0])), "r"(wgmma_word(a[1])), "r"(wgmma_word(a[2])), "r"(wgmma_word(a[3])), "l"(operand), "n"(ADDED)
+
+#define WGMMA(NAME, WORD, SHAPE, TYPE, TRANSPOSED)                                                                         \
+    template <bool ADDED, int PITCH, int TILES>                                                                            \
+    __device__ __forceinline__ void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b, int offset = 0) {        \
+        const unsigned long long operand = wgmma_operand(b, offset, 128, PITCH * 4);                                       \
+        if constexpr (TILES == 1) {                                                                                        \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %9, 0; wgmma.mma_async.sync.aligned.m64n8" SHAPE ".f32." TYPE      \
+                         " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1" TRANSPOSED ";}"                                \
+                         : WGMMA_TILE(0)                                                                                   \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 2) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %13, 0; wgmma.mma_async.sync.aligned.m64n16" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p, 1, 1" TRANSPOSED ";}"             \
+                         : WGMMA_TILE(0), WGMMA_TILE(1)                                                                    \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 3) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %17, 0; wgmma.mma_async.sync.aligned.m64n24" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, %16, p, 1, 1"         \
+                         TRANSPOSED ";}"                                                                                   \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2)                                                     \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 4) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, " \
+                         "%20, p, 1, 1" TRANSPOSED ";}"                                                                    \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3)                                      \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else {                                                                                                           \
+            static_assert(TILES == 6, "1, 2, 3, 4 or 6 tiles");                                                            \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %29, 0; wgmma.mma_async.sync.aligned.m64n48" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "    \
+                         "%20, %21, %22, %23}, {%24, %25, %26, %27}, %28, p, 1, 1" TRANSPOSED ";}"                         \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3), WGMMA_TILE(4), WGMMA_TILE(5)        \
+                         : WGMMA_INPUTS);                                                                                  \
+        }                                                                                                                  \
+    }
+WGMMA(wgmma_tf32, float, "k8", "tf32.tf32", "")
+WGMMA(wgmma_f16, unsigned, "k16", "f16.f16", ", 0")
+WGMMA(wgmma_bf16, unsigned, "k16", "bf16.bf16", ", 0")
+#undef WGMMA
+#undef WGMMA_INPUTS
+#undef WGMMA_TILE
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Problem
+constexpr int C = 17, H = 9, W = 7;
+constexpr int K = 33, R = 1, S = 1;
+constexpr int P = 9, Q = 7;
+constexpr int STRIDE_W = 1;
+constexpr int PAD_H = 0, PAD_W = 0;
+constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr bool WITH_BIAS = false, WITH_RELU = false;
+
+// Parameters
+constexpr int TEAMS = 2, SUBTILES = 1, MAP_TILES = 3;
+constexpr int DEPTH = 8;  // channels staged at once
+constexpr int SLOTS = 3;  // buffers of inputs and filters
+
+// Derived
+constexpr int COPIERS = 128;  // threads
+constexpr int THREADS = 384;
+constexpr int PIXELS = 128, MAPS = 24, MAP_BLOCKS = 2;  // of a tile
+constexpr int PARTS = 1;  // of an input or a filter
+constexpr int CHUNKS = 3;  // of DEPTH channels
+constexpr int TAPS = R * S, STEPS = DEPTH / 8 * TAPS;
+constexpr int ROW_STEP = 1;  // rows of x from one that is staged to the next
+constexpr int STRIDE_ROWS = 1;  // staged rows from an output row to the next
+constexpr int REMAINDERS = 1, REMAINDER = 7;  // parts of a staged row, their columns
+constexpr int PITCH = 7;  // words of a staged row
+constexpr int IMAGE_ROWS = 9;  // staged rows that an image's outputs need
+constexpr int WINDOW = 140, PLANE = 168;  // words of a channel: used, from one to the next
+constexpr int VECTOR = 1, LEFT = 0;  // words that are copied at once, and before the first of x in a staged row
+constexpr int PLACES = 2;  // vectors of a channel that a thread copies
+constexpr int INPUTS = DEPTH * PLANE, FILTERS = STEPS * PARTS * 8 * MAPS;  // words of a buffer
+constexpr int PACKED = MAP_BLOCKS * CHUNKS * FILTERS;
+
+extern "C" __global__ void pack_filters(const float* __restrict__ w, float* __restrict__ packed_w) {
+    const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= PACKED) return;
+    const int step = i / (PARTS * 8 * MAPS), tap = step % TAPS, eight = step / TAPS % (CHUNKS * DEPTH / 8);
+    const int channel = eight * 8 + i / (4 * MAPS) % 2 * 4 + i % 4, map = i / (CHUNKS * FILTERS) * MAPS + i / 4 % MAPS;
+    const float filter = channel < C && map < K ? w[(map * C + channel) * TAPS + tap] : 0.0f;
+    packed_w[i] = to_tf32(filter);
+}
+
+// A block's next tile: its maps, and where its pixels begin.
+struct Tile {
+    int block_map;
+    int image, row, column;  // of the first pixel
+
+    __device__ __forceinline__ Tile(int tile)
+        : block_map(tile % MAP_BLOCKS * MAPS) {
+        const long long pixel = tile / MAP_BLOCKS * static_cast<long long>(PIXELS), output_row = pixel / Q;
+        image = static_cast<int>(output_row / P);
+        row = static_cast<int>(output_row % P);
+        column = static_cast<int>(pixel % Q);
+    }
+};
+
+// Supplies all teams: copies inputs and filters of tile after tile, SLOTS ahead.
+__device__ __forceinline__ void supply(float* slots, Barrier* filled, Barrier* taken, const float* __restrict__ x,
+                                       const float* __restrict__ packed_w, int thread, int tiles, int n) {
+    int slot = 0, parity = 1;  // nobody holds a buffer before its first use
+    for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
+        const Tile tile(index);
+        const float* const planes = x + tile.image * static_cast<long long>(C * H * W);
+        int offsets[PLACES];  // of elements of channel 0 from there; -1 where there is padding
+#pragma unroll
+        for (int i = 0; i < PLACES; ++i) {
+            const int place = (i * COPIERS + thread) * VECTOR, staged_row = tile.row * STRIDE_ROWS + place / PITCH;
+            const int row = staged_row % IMAGE_ROWS * ROW_STEP - PAD_H, image = staged_row / IMAGE_ROWS;
+            const int column = place % PITCH - LEFT;
+            const bool inside = tile.image + image < n && row >= 0 && row < H && column >= 0 && column < W;
+            offsets[i] = inside ? (image * (C * H) + row) * W + column : -1;
+        }
+        const float* filters = packed_w + tile.block_map / MAPS * static_cast<long long>(CHUNKS * FILTERS);
+#pragma unroll 1
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            barrier_wait(taken + slot, parity);
+            float* const inputs = slots + slot * (INPUTS + FILTERS);
+            if (thread == 0) {
+                barrier_arrive_expect(filled + slot, 4 * FILTERS);
+                bulk_load(inputs + INPUTS, filters, 4 * FILTERS, filled + slot);
+            }
+            filters += FILTERS;
+#pragma unroll 4
+            for (int i = 0; i < DEPTH; ++i) {
+                const int channel = chunk * DEPTH + i;
+                const float* const plane = planes + channel * (H * W);
+#pragma unroll
+                for (int j = 0; j < PLACES; ++j) {
+                    const int place = (j * COPIERS + thread) * VECTOR;
+                    if (WINDOW < PLACES * COPIERS * VECTOR && j == PLACES - 1 && place >= WINDOW) continue;
+                    const bool inside = offsets[j] >= 0 && channel < C;
+                    copy_async<4 * VECTOR>(inputs + i * PLANE + place, inside ? plane + offsets[j] : x, inside);
+                }
+            }
+            copy_async_arrive(filled + slot);
+            if (++slot == SLOTS) slot = 0, parity ^= 1;
+        }
+    }
+}
+
+// A lane's inputs of a step: rows of a product lane / 4 and lane / 4 + 8, depths lane % 4 and lane % 4 + 4.
+struct Inputs {
+    float parts[PARTS][SUBTILES][4];
+};
+
+// Loads them, of eight channels and a tap.
+__device__ __forceinline__ void load(float (&loaded)[SUBTILES][4], const float* inputs, const int (&pixels)[SUBTILES][2], int step) {
+    const int tap = step % TAPS, row = tap / S * DILATION_H, column = tap % S * DILATION_W;
+    const int at = step / TAPS * 8 * PLANE + row * PITCH + column % REMAINDERS * REMAINDER + column / REMAINDERS;
+#pragma unroll
+    for (int i = 0; i < SUBTILES; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) loaded[i][j] = inputs[pixels[i][j % 2] + at + j / 2 * 4 * PLANE];
+    }
+}
+
+// Rounds them, or splits them.
+__device__ __forceinline__ void take(Inputs& inputs, const float (&loaded)[SUBTILES][4]) {
+#pragma unroll
+    for (int i = 0; i < SUBTILES; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            inputs.parts[0][i][j] = to_tf32(loaded[i][j]);
+        }
+    }
+}
+
+// Starts d = inputs * filters (+ d) of 64 pixels.
+template <bool ADDED>
+__device__ __forceinline__ void multiply(float (&d)[MAP_TILES][4], const float (&a)[4], const float* filters, int offset) {
+#ifdef __CUDACC__
+    const unsigned long long operand = wgmma_operand(filters, 4 * offset, 16 * MAPS, 128);
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %17, 0; "
+        "wgmma.mma_async.sync.aligned.m64n24k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, "
+        "%4, %5, %6, %7, "
+        "%8, %9, %10, %11"
+        "}, {%12, %13, %14, %15}, %16, p, 1, 1;}"
+        :
+        "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3])
+        : "r"(wgmma_word(a[0])), "r"(wgmma_word(a[1])), "r"(wgmma_word(a[2])), "r"(wgmma_word(a[3])), "l"(operand), "n"(ADDED));
+#else
+    wgmma_tf32_wide<ADDED>(d, a, filters + offset, 16 * MAPS);
+#endif
+}
+
+// Starts the products of a step.
+template <bool ADDED>
+__device__ __forceinline__ void add_step(float (&d)[SUBTILES][MAP_TILES][4], const Inputs& inputs, const float* filters, int step) {
+    wgmma_fence();
+    const int at = step * (PARTS * 8 * MAPS);
+#pragma unroll
+    for (int i = 0; i < SUBTILES; ++i) multiply<ADDED>(d[i], inputs.parts[0][i], filters, at);
+    wgmma_commit();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ packed_w, const float* __restrict__ bias,
+                         float* __restrict__ y, int n) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    Barrier* const filled = reinterpret_cast<Barrier*>(smem);  // [slot] inputs and filters are there
+    Barrier* const taken = filled + SLOTS;                     // [slot] all products with them are done
+    float* const slots = reinterpret_cast<float*>(smem + 128);  // [slot] channels of inputs, then filters
+
+    // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
+    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
+    const int team = warp / 4;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < SLOTS; ++i) {
+            barrier_init(filled + i, COPIERS + 1);
+            barrier_init(taken + i, 128 * TEAMS);
+        }
+        barrier_init_fence();
+    }
+    __syncthreads();
+    const int tiles = static_cast<int>((n * static_cast<long long>(P * Q) + PIXELS - 1) / PIXELS) * MAP_BLOCKS;
+    if (team == TEAMS) {
+        decrease_registers<48>();
+        supply(slots, filled, taken, x, packed_w, static_cast<int>(threadIdx.x) - 128 * TEAMS, tiles, n);
+        return;
+    }
+    increase_registers<224>();
+
+    int slot = 0, parity = 0;
+#pragma unroll 1
+    for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
+        const Tile tile(index);
+        int pixels[SUBTILES][2];  // where a lane's are among a channel's inputs
+        const auto output_row = [&](int i, int j) {
+            return tile.column + (team * SUBTILES + i) * 64 + warp % 4 * 16 + j * 8 + lane / 4;
+        };
+#pragma unroll
+        for (int i = 0; i < SUBTILES; ++i) {
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const int column = output_row(i, j), row = tile.row + column / Q;
+                const int staged_row = (row / P * IMAGE_ROWS + row % P * STRIDE_ROWS) - tile.row * STRIDE_ROWS;
+                pixels[i][j] = staged_row * PITCH + column % Q + lane % 4 * PLANE;
+            }
+        }
+        float sums[SUBTILES][MAP_TILES][4] = {};
+#pragma unroll 1
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            const float* const inputs = slots + slot * (INPUTS + FILTERS);
+            const float* const filters = inputs + INPUTS;
+            barrier_wait(filled + slot, parity);
+            float loaded[SUBTILES][4];
+            Inputs taken_inputs[2];  // those of a step, multiplied while the next ones are loaded
+            load(loaded, inputs, pixels, 0);
+            take(taken_inputs[0], loaded);
+            wgmma_begin(sums);
+            add_step<true>(sums, taken_inputs[0], filters, 0);
+#pragma unroll
+            for (int step = 1; step < STEPS; ++step) {
+                load(loaded, inputs, pixels, step);
+                wgmma_wait_but<1>();  // for those whose inputs make way
+                take(taken_inputs[step % 2], loaded);
+                add_step<true>(sums, taken_inputs[step % 2], filters, step);
+            }
+            wgmma_wait(sums);
+            barrier_arrive(taken + slot);
+            if (++slot == SLOTS) slot = 0, parity ^= 1;
+        }
+#pragma unroll
+        for (int i = 0; i < SUBTILES; ++i) {
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const int column = output_row(i, j), row = tile.row + column / Q, image = tile.image + row / P;
+                if (image >= n) continue;
+                float* const output = y + image * static_cast<long long>(K * P * Q) + row % P * Q + column % Q;
+#pragma unroll
+                for (int l = 0; l < 2 * MAP_TILES; ++l) {
+                    const int map = tile.block_map + l / 2 * 8 + lane % 4 * 2 + l % 2;
+                    if (K % MAPS > 0 && map >= K) continue;
+                    output[map * (P * Q)] = epilogue<WITH_BIAS, WITH_RELU>(sums[i][l / 2][j * 2 + l % 2], bias, map);
+                }
+            }
+        }
+    }
+}

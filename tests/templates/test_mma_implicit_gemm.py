@@ -1,0 +1,73 @@
+"""Paths of `mma_implicit_gemm` that awkward problems do not take, and buffers that are filled more than once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.problem import Conv2dProblem
+
+from .shipped_families import images_with_infinities, stays_inside, verify
+
+BASE: dict[str, int | str] = {
+    "precision": "3xtf32",
+    "teams": 2,
+    "subtiles": 1,
+    "map_tiles": 4,
+    "depth": 8,
+    "slots": 2,
+}
+SQUARE = Conv2dProblem(11, 36, 7, 7, 60, 3, 3, pad_h=1, pad_w=1, epilogue="bias_relu")
+"""Blocks that begin in one image and end in another; more blocks than are computed at once, five chunks each."""
+APART = Conv2dProblem(3, 24, 19, 31, 24, 2, 5, 2, 3, 1, 4, 3, 2, epilogue="bias")
+"""Columns by their remainder after division by a stride that filter columns are apart of, too."""
+POINTS = Conv2dProblem(5, 61, 15, 13, 70, 1, 1, 2, 2)
+"""Rows and columns that no filter meets; channels that fill no chunk."""
+ROW = Conv2dProblem(5, 16, 9, 40, 24, 1, 7, 3, 2, pad_w=3)
+"""Filters of one row, strides in both directions."""
+COLUMN = Conv2dProblem(4, 23, 30, 8, 24, 7, 1, 2, 3, pad_h=2, epilogue="bias")
+"""Filters of one column; an image that a block's pixels exceed."""
+SKIPPED = Conv2dProblem(25, 16, 13, 11, 24, 2, 2, 4, 5)
+"""Rows between those of neighbouring outputs that no filter meets, nor those of the next image."""
+HALVES = Conv2dProblem(3, 24, 9, 14, 24, 4, 5, 2, 1, 1, 1, epilogue="bias")
+"""Pairs of neighbours are copied at once; padding is wider before a row than filters need."""
+QUARTERS = Conv2dProblem(2, 16, 7, 12, 24, 2, 3, pad_w=5, dilation_h=2, dilation_w=4)
+"""Four neighbours are copied at once; padding as wide as one and a quarter times that."""
+FEW = Conv2dProblem(1, 24, 5, 6, 5, 3, 3)
+"""Fewer pixels than a team computes, fewer maps than the least products have."""
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (SQUARE, {}),
+        (SQUARE, {"teams": 3, "subtiles": 2, "map_tiles": 8, "precision": "tf32", "slots": 3}),
+        (SQUARE, {"teams": 1, "subtiles": 3, "map_tiles": 4, "depth": 16}),
+        (APART, {"map_tiles": 3, "slots": 3}),
+        (POINTS, {"teams": 4, "map_tiles": 3, "depth": 64, "precision": "tf32"}),
+        (ROW, {"teams": 1, "subtiles": 4, "map_tiles": 3, "precision": "tf32", "depth": 16}),
+        (COLUMN, {"map_tiles": 3}),
+        (SKIPPED, {"map_tiles": 3}),
+        (HALVES, {"map_tiles": 3}),
+        (QUARTERS, {"map_tiles": 3, "precision": "tf32"}),
+        (FEW, {"teams": 1, "map_tiles": 3, "slots": 2}),
+    ],
+)
+def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
+    verify("mma_implicit_gemm", problem, {**BASE, **values}, checked)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+def test_an_image_of_infinities_is_no_other_images_concern(precision: str) -> None:
+    problem = replace(SQUARE, epilogue="none")
+    assert images_with_infinities("mma_implicit_gemm", problem, {**BASE, "precision": precision}) == {1}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("problem", [replace(SQUARE, n=2), replace(FEW, epilogue="bias"), HALVES])
+def test_no_byte_before_or_behind_an_array_is_touched(problem: Conv2dProblem) -> None:
+    stays_inside("mma_implicit_gemm", problem, {**BASE, "teams": 1, "map_tiles": 3})
