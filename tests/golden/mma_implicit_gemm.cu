@@ -389,8 +389,7 @@ WGMMA(wgmma_bf16, unsigned, "k16", "bf16.bf16", ", 0")
 constexpr int C = 17, H = 9, W = 7;
 constexpr int K = 33, R = 1, S = 1;
 constexpr int P = 9, Q = 7;
-constexpr int STRIDE_W = 1;
-constexpr int PAD_H = 0, PAD_W = 0;
+constexpr int PAD_H = 0;
 constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr bool WITH_BIAS = false, WITH_RELU = false;
 
