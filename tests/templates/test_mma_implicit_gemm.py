@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.errors import Rejected
 from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
+from autotune.trial import Config
 
-from .shipped_families import images_with_infinities, stays_inside, verify
+from .shipped_families import H200, family, images_with_infinities, stays_inside, verify
 
 BASE: dict[str, int | str] = {
     "precision": "3xtf32",
@@ -58,6 +61,29 @@ FEW = Conv2dProblem(1, 24, 5, 6, 5, 3, 3)
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
     verify("mma_implicit_gemm", problem, {**BASE, **values}, checked)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Conv2dProblem(1, 512, 7, 7, 512, 3, 3, pad_h=1, pad_w=1),
+        Conv2dProblem(2, 1024, 7, 7, 1024, 1, 1),
+        Conv2dProblem(8, 64, 1, 1000, 64, 1, 1),
+        Conv2dProblem(1, 64, 512, 512, 64, 1, 1),
+    ],
+)
+def test_few_pixels_and_long_rows_are_served(problem: Conv2dProblem) -> None:
+    for precision in ("tf32", "3xtf32"):
+        space = SearchSpace(BoundTemplate(family("mma_implicit_gemm"), problem, H200), {"precision": (precision,)})
+        assert space.default is not None
+
+
+def test_packed_filters_that_31_bits_do_not_count_are_refused() -> None:
+    """Of a single map, which is computed as 24."""
+    problem = Conv2dProblem(1, 1 << 20, 1, 1, 1, 7, 7, pad_h=6, pad_w=6)
+    bound = BoundTemplate(family("mma_implicit_gemm"), problem, H200)
+    with pytest.raises(Rejected, match="packed filters are counted by 31 bits"):
+        bound.check(Config.of("mma_implicit_gemm", {**BASE, "teams": 1, "map_tiles": 3}))
 
 
 @pytest.mark.cxx
