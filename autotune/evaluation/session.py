@@ -47,11 +47,11 @@ from autotune.measurement.benchmark import (
     Converged,
     Race,
     Samples,
-    behind,
     interleave,
     lost,
     lost_at_first,
     measure,
+    surely_behind,
 )
 from autotune.measurement.calibrate import calibrate
 from autotune.measurement.choices import ChoicesRequest, choices
@@ -278,7 +278,7 @@ class Session:
         elif cold and count == 1:
             later = (*runs[1:], *verified.on_integers)
             # what the first of several and other data add or save, some per cent, makes no winner of one far behind
-            own = (runs[0], *later) if behind([run.us for run in later], best_us) else runs[1:]
+            own = (runs[0], *later) if surely_behind([run.us for run in later], best_us) else runs[1:]
         samples = Samples(partial(device.time, passes, cold=cold), self._clocks, own)
         measure(samples, Race(best_us, Converged()))
         timing = samples.timing(request.cache, device.health(), count)

@@ -75,8 +75,8 @@ class Race:
         """Whether the race is lost or the samples suffice."""
         if lost(samples_us, self.best_us):
             return True
-        surely = len(samples_us) >= self.least and behind(samples_us, self.best_us)
-        return surely or self.then.enough(samples_us)
+        behind = len(samples_us) >= self.least and surely_behind(samples_us, self.best_us)
+        return behind or self.then.enough(samples_us)
 
 
 def lost(samples_us: Sequence[float], best_us: float) -> bool:
@@ -84,7 +84,7 @@ def lost(samples_us: Sequence[float], best_us: float) -> bool:
     return bool(samples_us) and min(samples_us) > RACE_FACTOR * best_us
 
 
-def behind(samples_us: Sequence[float], best_us: float) -> bool:
+def surely_behind(samples_us: Sequence[float], best_us: float) -> bool:
     """Whether even the fastest sample is more than BEHIND times the best known."""
     return bool(samples_us) and min(samples_us) > BEHIND * best_us
 

@@ -573,16 +573,17 @@ conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ 
     for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
         const Tile tile(index);
         int pixels[SUBTILES][2];  // where a lane's are among a channel's inputs
-        const auto output_row = [&](int i, int j) {
+        // How many pixels a lane's is behind the first of the tile's first row.
+        const auto behind_row = [&](int i, int j) {
             return tile.column + (team * SUBTILES + i) * 64 + warp % 4 * 16 + j * 8 + lane / 4;
         };
 #pragma unroll
         for (int i = 0; i < SUBTILES; ++i) {
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                const int column = output_row(i, j), row = tile.row + column / Q;
+                const int behind = behind_row(i, j), row = tile.row + behind / Q;
                 const int staged_row = (row / P * IMAGE_ROWS + row % P * STRIDE_ROWS) - tile.row * STRIDE_ROWS;
-                pixels[i][j] = staged_row * PITCH + column % Q + lane % 4 * PLANE;
+                pixels[i][j] = staged_row * PITCH + behind % Q + lane % 4 * PLANE;
             }
         }
         float sums[SUBTILES][MAP_TILES][4] = {};
@@ -592,17 +593,17 @@ conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ 
             const float* const filters = inputs + INPUTS;
             barrier_wait(filled + slot, parity);
             float loaded[SUBTILES][4];
-            Inputs taken_inputs[2];  // those of a step, multiplied while the next ones are loaded
+            Inputs operands[2];  // those of a step, multiplied while the next ones are loaded
             load(loaded, inputs, pixels, 0);
-            take(taken_inputs[0], loaded);
+            take(operands[0], loaded);
             wgmma_begin(sums);
-            add_step<true>(sums, taken_inputs[0], filters, 0);
+            add_step<true>(sums, operands[0], filters, 0);
 #pragma unroll
             for (int step = 1; step < STEPS; ++step) {
                 load(loaded, inputs, pixels, step);
                 wgmma_wait_but<1>();  // for those whose inputs make way
-                take(taken_inputs[step % 2], loaded);
-                add_step<true>(sums, taken_inputs[step % 2], filters, step);
+                take(operands[step % 2], loaded);
+                add_step<true>(sums, operands[step % 2], filters, step);
             }
             wgmma_wait(sums);
             barrier_arrive(taken + slot);
@@ -612,9 +613,9 @@ conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ 
         for (int i = 0; i < SUBTILES; ++i) {
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                const int column = output_row(i, j), row = tile.row + column / Q, image = tile.image + row / P;
+                const int behind = behind_row(i, j), row = tile.row + behind / Q, image = tile.image + row / P;
                 if (image >= n) continue;
-                float* const output = y + image * static_cast<long long>(K * P * Q) + row % P * Q + column % Q;
+                float* const output = y + image * static_cast<long long>(K * P * Q) + row % P * Q + behind % Q;
 #pragma unroll
                 for (int l = 0; l < 2 * MAP_TILES; ++l) {
                     const int map = tile.block_map + l / 2 * 8 + lane % 4 * 2 + l % 2;
