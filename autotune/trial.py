@@ -9,9 +9,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 Value = int | str | bool
 """The value of one template parameter."""
+
+Launching = Literal["stream", "graph"]
+"""How timed passes reach the device: launched one by one, or replayed from a recorded graph without launch gaps."""
 
 
 class Outcome(StrEnum):
@@ -87,10 +91,20 @@ class Timing:
     throttled: int = 0
     """samples at a throttled clock that had to be kept"""
     passes: int = 1
-    """forward passes that one sample is the mean of; more than one for kernels of a few microseconds"""
+    """forward passes that one sample is the mean of; more than one for short kernels"""
+    launch: Launching = "stream"
     power_w: float | None = None
     temperature_c: float | None = None
     """both of the device, after the last sample"""
+
+
+LONG_US = 200.0
+"""From here on it makes no difference whether passes are launched one by one or replayed from a graph."""
+
+
+def comparable(first: Timing, second: Timing) -> bool:
+    """Whether two timings were taken alike: launched the same way, or of kernels that are too long for that to show."""
+    return first.launch == second.launch or min(first.median_us, second.median_us) >= LONG_US
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,11 @@ class Cpu:
     def capturing(self) -> bool:
         return self.captures
 
-    def recorded(self, device: torch.device, run: Callable[[], None]) -> Callable[[], None]:
-        return run
+    def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
+        def replay() -> None:
+            run()
+
+        return replay
 
     def time_ms(self, device: torch.device, run: Callable[[], None]) -> float:
         start = time.perf_counter()
@@ -114,7 +117,22 @@ class SharedPart(Branching):
         self.features = nn.Sequential(shared, nn.Conv2d(1, 4, 3, padding=1), shared, nn.ReLU())
 
 
-_NETWORKS = (Digits, Branching, ReadTwice, ReadTwiceInSequence, SharedPart)
+class Residual(nn.Module):
+    """Two convolutions meet in an addition, as where a ResNet's block has other sizes; one of them may take the sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.shortcut = nn.Conv2d(1, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """y [N, 4, 12, 12] of x [N, 1, 12, 12]."""
+        y = self.conv(x)
+        y += self.shortcut(x)
+        return functional.relu(y)
+
+
+_NETWORKS = (Digits, Residual, Branching, ReadTwice, ReadTwiceInSequence, SharedPart)
 NETWORKS = {network.__name__: network for network in _NETWORKS}
 
 
@@ -132,7 +150,7 @@ def images(n: int, c: int = 1, size: int = 12) -> Tensor:
 def converted(library: str, name: str, n: int) -> tuple[str, tuple[Row, ...], int, float]:
     """A converted network's kind, its report, the ReLUs left in it, and its outputs' difference for n images."""
     network = seeded(NETWORKS[name])
-    made, report = convert(network, (4, 1, 12, 12), library=library, margin=ALWAYS, graphs=True)
+    made, report = convert(network, (4, 1, 12, 12), library=library, margin=ALWAYS)
     text = made.code if isinstance(made, torch.fx.GraphModule) else str(made)
     return type(made).__name__, report.rows, text.lower().count("relu("), difference(made, network, images(n))
 

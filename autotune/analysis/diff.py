@@ -11,7 +11,7 @@ from autotune.devices.device import DeviceInfo, devices_named
 from autotune.errors import StoreError
 from autotune.measurement.benchmark import median_half_width
 from autotune.store import BestRow, StudyRow
-from autotune.trial import Timing
+from autotune.trial import Timing, comparable
 
 SIDES = ("study", "device", "date")
 """What a side can be."""
@@ -136,16 +136,21 @@ class Difference:
 
     @property
     def ratio(self) -> float | None:
-        """Time on the second side over time on the first; None with one side."""
-        if self.before is None or self.after is None:
+        """Time on the second side over time on the first; None with one side, or for times taken in different ways."""
+        if self.before is None or self.after is None or not comparable(self.before.timing, self.after.timing):
             return None
         return self.after.median_us / self.before.median_us
 
     @property
     def verdict(self) -> str:
-        """`faster` or `slower` for the second side beyond noise, `same`, `only A` or `only B`."""
-        if self.ratio is None:
+        """`faster` or `slower` for the second side beyond noise, `same`, `only A` or `only B`.
+
+        `not comparable` where one was timed with launch gaps and the other from a graph.
+        """
+        if self.before is None or self.after is None:
             return "only A" if self.after is None else "only B"
+        if self.ratio is None:
+            return "not comparable"
         if abs(self.ratio - 1) <= (self.noise or 0.0):
             return "same"
         return "slower" if self.ratio > 1 else "faster"

@@ -6,8 +6,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from autotune.devices.device import Environment
-from autotune.store import FinalsRow, RetimeRow, TrialRow
+from autotune.devices.device import BASELINES, Environment
+from autotune.store import FinalsRow, RetimeRow, TrialRow, Verdict
+from autotune.trial import LONG_US, Timing, comparable
 
 EVENTS = ("improvement", "finals", "retime")
 
@@ -41,32 +42,43 @@ def history(
 
 def _improvements(rows: Sequence[TrialRow]) -> list[Event]:
     standing: dict[Hashable, float] = {}
+    timings: dict[Hashable, Timing | None] = {}
     events = []
     for row in rows:
         kind = (row.problem, row.device.identity, row.trial.accuracy, row.policy)
         time_us, steady_us = row.median_us or 0.0, standing.get((kind, True))
         if not row.trial.deterministic and steady_us is not None and steady_us <= time_us:
             continue
-        before = standing.get((kind, row.trial.deterministic))
-        ratio = None if before is None else time_us / before
+        before, earlier = standing.get((kind, row.trial.deterministic)), timings.get((kind, row.trial.deterministic))
+        alike = earlier is None or row.trial.timing is None or comparable(earlier, row.trial.timing)
+        ratio = time_us / before if before is not None and alike else None
         events.append(Event(row.ended_at or row.started_at, "improvement", row, row.environment, time_us, ratio, ""))
         standing[kind, row.trial.deterministic] = time_us
+        timings[kind, row.trial.deterministic] = row.trial.timing
     return events
 
 
 def _of_finals(finals: FinalsRow) -> Event:
-    words = [f"{verdict.verdict} against {verdict.against}" for verdict in finals.verdicts]
+    words = [f"{verdict.verdict} against {verdict.against}{_caveat(verdict, finals)}" for verdict in finals.verdicts]
     if finals.origin == "imported":
         words.insert(0, "imported")
     if finals.superseded_at is not None:
         words.append(f"put in doubt {finals.superseded_at:%Y-%m-%d %H:%M}")
     row, time_us = finals.winner, finals.time_us
-    ratio = time_us / row.median_us if time_us is not None and row.median_us else None
+    timing, own = finals.timing, row.trial.timing
+    ratio = timing.median_us / own.median_us if timing and own and comparable(timing, own) else None
     return Event(finals.ended_at, "finals", row, finals.environment, time_us, ratio, ", ".join(words))
 
 
+def _caveat(verdict: Verdict, finals: FinalsRow) -> str:
+    """Why a verdict must not be believed, or is one on other work; empty where neither holds."""
+    launched = finals.timing is not None and finals.timing.launch == "stream"
+    if verdict.against.startswith(BASELINES) and launched and min(verdict.median_us, verdict.against_us) < LONG_US:
+        return " (not valid: timed with launch gaps)"
+    accuracy = verdict.against_accuracy
+    return "" if accuracy in (None, finals.winner.trial.accuracy) else f" (another accuracy class, {accuracy})"
+
+
 def _of_retime(retime: RetimeRow) -> Event:
-    after_us = retime.after_us
-    ratio = None if after_us is None else after_us / retime.before_us
     note = f"{retime.label}: {retime.message}" if retime.message else retime.label
-    return Event(retime.ended_at, "retime", retime.row, retime.environment, after_us, ratio, note)
+    return Event(retime.ended_at, "retime", retime.row, retime.environment, retime.after_us, retime.ratio, note)

@@ -1,7 +1,8 @@
 """best -> retime: the best few recorded kernels of a layer verified and timed again, here and now.
 
 They run in turns like finalists, one of them entered twice for the noise floor. The store ranks a kernel by its new
-time from then on; a kernel that was imported counts from then on.
+time from then on; a kernel that was imported counts from then on. A time that was taken in another way than the new
+one (with launch gaps, by an older version) is not compared with it: such a kernel is `remeasured`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.evaluation.evaluate import Evaluator
+from autotune.evaluation.worker import FinalsTimings
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import median_half_width
 from autotune.problem import Conv2dProblem
 from autotune.store import RetimeRow, Store, TrialRow
-from autotune.trial import END_TO_END, Outcome, Timing
+from autotune.trial import END_TO_END, Outcome, comparable
 from autotune.tuning.finals import noise_floor
 from autotune.tuning.layer_finals import FINALS_S, unsuspicious
 
@@ -37,9 +39,8 @@ class Retimed:
 
     @property
     def ratio(self) -> float | None:
-        """The new time over the old one; None when it failed."""
-        after_us = self.retime.after_us
-        return None if after_us is None else after_us / self.retime.before_us
+        """The new time over the old one; None when it failed, and when the two were taken in different ways."""
+        return self.retime.ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +121,21 @@ def _in_turns(
         return
     kernels = [(source, binary) for _, source, binary in verified]
 
-    def timed() -> tuple[Timing, ...]:
+    def timed() -> FinalsTimings:
         return evaluator.finals([*kernels, kernels[0]], (), cache=policy, budget_s=budget_s, seed=0)
 
     timings = unsuspicious(timed, [row.trial for row, _, _ in verified], evaluator)
-    noise = noise_floor(timings[0], timings[-1])
+    noise = noise_floor(timings.kernels[0], timings.kernels[-1])
     floor = store.noise_floor(info, policy)
-    store.set_noise_floor(info, environment, policy, noise * timings[0].median_us, noise)
-    for (row, _, _), timing in zip(verified, timings, strict=False):
+    store.set_noise_floor(info, environment, policy, noise * timings.kernels[0].median_us, noise)
+    stands_by = store.latest_timings([row.id for row, _, _ in verified])
+    for (row, _, _), timing in zip(verified, timings.kernels, strict=False):
         reach = max(
             noise, floor.noise_fraction if floor else 0.0, median_half_width(timing.samples_us) / timing.median_us
         )
-        word = label(_before_us(row), timing.median_us, reach)
+        before = stands_by.get(row.id) or row.trial.timing
+        alike = before is None or comparable(before, timing)
+        word = label(_before_us(row), timing.median_us, reach) if alike else "remeasured"
         yield Retimed(store.add_retime(row, info, environment, word, timing), row, reach)
 
 

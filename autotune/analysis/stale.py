@@ -9,6 +9,7 @@ from autotune.analysis.rerender import rerender
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.family.template import KernelTemplate
 from autotune.store import BestRow
+from autotune.trial import LONG_US
 
 _HASH_SHOWN = 12  # digits of a template's hash
 
@@ -28,7 +29,7 @@ class Doubt:
 
     best: BestRow
     changed: str
-    """driver, toolkit, flags or template"""
+    """driver, toolkit, flags, launch or template"""
     was: str
     now: str
     against: str
@@ -53,6 +54,8 @@ def doubts(
             )
             if was != now
         ]
+    if best.row.device.kind == "cuda" and best.timing.launch == "stream" and best.timing.median_us < LONG_US:
+        found.append(Doubt(best, "launch", "stream, with launch gaps", "graph", "how short kernels are timed"))
     now = _template_now(best, families)
     if now is not None:
         found.append(Doubt(best, "template", best.row.template_hash[:_HASH_SHOWN], now, "the installed families"))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,13 +13,10 @@ from torch import Tensor, fx, nn
 
 from .library import Conv2dError, Library, Problem, find_library
 from .torch_layers import ConvLayer, TrainingMode, read_network, with_relu
-from .torch_operator import OPERATOR, Runtime, load, runtime_of
+from .torch_operator import OPERATOR, load, runtime_of
+from .torch_race import Times, Work, race
 
-ROUNDS = 21  # of a race; its result is their median
-SAMPLE_MS = 1.0  # that the passes of one sample take together
-MOST_PASSES = 100  # in a sample
 MARGIN = 0.02  # fraction by which a kernel must be faster to win; otherwise PyTorch's convolution stays
-WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
 
 
 class TunedConv2d(nn.Conv2d):
@@ -81,7 +75,7 @@ class Row:
     tuned_us: float | None
     """a pass of the kernel; None where it was not timed"""
     torch_us: float | None
-    """a pass of PyTorch's convolution, and ReLU where the kernel has one, in turns with the kernel's"""
+    """a pass of the fastest way that PyTorch has to do the same work, in turns with the kernel's"""
     swapped: bool
     why: str
 
@@ -117,7 +111,6 @@ def convert(
     *,
     library: str | Path | None = None,
     margin: float = MARGIN,
-    graphs: bool = False,
 ) -> tuple[nn.Module, Report]:
     """A copy of a network in which tuned kernels run the convolutions that they are faster at, and what became of each.
 
@@ -126,16 +119,19 @@ def convert(
     convolution's output, if the library has that kernel; the copy is then a `torch.fx.GraphModule`, unless the network
     cannot be traced. No parameter of the copy requires gradients.
 
-    `library` None: the one that `find_library` finds. `margin`: fraction by which a kernel must be faster. `graphs`:
-    time passes that are replayed from CUDA graphs, as `torch.compile(mode="reduce-overhead")` runs them, and not calls
-    from Python, which for small layers take longer than the kernels.
+    A kernel races against the fastest way that PyTorch has to do the same work: the network's own operators, and the
+    fused operator of cuDNN that `torch.compile` takes, with the ReLU, and with a residual's addition where one follows
+    (the kernel then has PyTorch's addition and ReLU behind it). All are replayed from CUDA graphs, as
+    `torch.compile(mode="reduce-overhead")` runs them, on arrays that no cache holds.
+
+    `library` None: the one that `find_library` finds. `margin`: fraction by which a kernel must be faster.
 
     Raises TrainingMode for a network in training mode, Conv2dError when the library fails.
     """
     network = copy.deepcopy(module).requires_grad_(requires_grad=False)
     read = read_network(network, example)
     path = str(find_library() if library is None else Path(library).resolve())
-    judge = _Judge(path, margin, _Race(path, graphs=graphs))
+    judge = _Judge(path, margin)
     rows, fused = [], []
     parts: dict[str, TunedConv2d] = {}
     with torch.no_grad(), _cudnn_benchmark():
@@ -186,12 +182,12 @@ def _cudnn_benchmark() -> Iterator[None]:
 class _Judge:
     """Decides about convolutions; those of one problem are timed once."""
 
-    def __init__(self, path: str, margin: float, race: _Race) -> None:
+    def __init__(self, path: str, margin: float) -> None:
         self._margin = margin
-        self._race = race
+        self._path = path
         self._library: Library = load(path)
         self._accuracy = {kernel.name: kernel.accuracy for kernel in self._library.kernels()}
-        self._times: dict[Problem, tuple[float, float] | None] = {}
+        self._times: dict[Work, Times | None] = {}
 
     def row(self, layer: ConvLayer) -> Row:
         """What becomes of a layer."""
@@ -207,17 +203,20 @@ class _Judge:
         problem, kernel, why_not = next((answer for answer in answers if not answer[2]), answers[0])
         if why_not:
             return Row(layer.name, problem, kernel, None, None, swapped=False, why=why_not)
-        if problem not in self._times:
-            self._times[problem] = self._race.times_us(layer.conv, problem, runtime)
-        times = self._times[problem]
+        work = Work(problem, layer.residual)
+        if work not in self._times:
+            self._times[work] = race(work, layer.conv, lambda conv: TunedConv2d(conv, problem, self._path), runtime)
+        times = self._times[work]
         if times is None:
             return Row(
                 layer.name, problem, kernel, None, None, swapped=False, why="computes something else than PyTorch"
             )
-        ratio = times[1] / times[0]
-        of = "PyTorch's with its ReLU" if problem.epilogue == "bias_relu" else "PyTorch's"
-        why = f"{ratio:.2f} times as fast as {of}" if ratio > 1 else f"takes {1 / ratio:.2f} times as long as {of}"
-        return Row(layer.name, problem, kernel, *times, swapped=ratio > 1 + self._margin, why=why)
+        rival, rival_us = times.rivals[0]
+        ratio = rival_us / times.tuned_us
+        why = (
+            f"{ratio:.2f} times as fast as {rival}" if ratio > 1 else f"takes {1 / ratio:.2f} times as long as {rival}"
+        )
+        return Row(layer.name, problem, kernel, times.tuned_us, rival_us, swapped=ratio > 1 + self._margin, why=why)
 
     def _serves(self, problem: Problem) -> tuple[str, str]:
         """The kernel for a problem on the current device, or nothing, and why it will not do, or nothing."""
@@ -232,46 +231,3 @@ class _Judge:
         if accuracy == "fp16-acc16":
             return name, "sums in half precision, which PyTorch's convolution does not"
         return name, ""
-
-
-class _Race:
-    """Times tuned layers in turns with PyTorch's own."""
-
-    def __init__(self, library: str, *, graphs: bool) -> None:
-        self._library = library
-        self._graphs = graphs
-
-    def times_us(self, conv: nn.Conv2d, problem: Problem, runtime: Runtime) -> tuple[float, float] | None:
-        """Median microseconds of a pass of the tuned layer and of PyTorch's own; None where they disagree."""
-        memory_format = torch.channels_last if problem.layout == "nhwc" else torch.contiguous_format
-        device, shape = conv.weight.device, (problem.n, problem.c, problem.h, problem.w)
-        x = torch.empty(shape, dtype=conv.weight.dtype, device=device, memory_format=memory_format).normal_()
-        tuned = TunedConv2d(conv, problem, self._library)
-
-        def own(x: Tensor) -> Tensor:
-            y = conv(x)
-            return torch.relu_(y) if problem.epilogue == "bias_relu" else y
-
-        expected = own(x).float()
-        if not (tuned(x).float() - expected).abs().max() <= WRONG * expected.abs().max():
-            return None
-        samples = [self._sample(layer, x, runtime) for layer in (tuned, own)]
-        rounds = [(samples[0](), samples[1]()) for _ in range(ROUNDS)]
-        tuned_us, own_us = (statistics.median(times) for times in zip(*rounds, strict=True))
-        return tuned_us, own_us
-
-    def _sample(self, layer: Callable[[Tensor], Tensor], x: Tensor, runtime: Runtime) -> Callable[[], float]:
-        """A function that measures microseconds of a pass over as many passes as take SAMPLE_MS."""
-
-        def run(passes: int) -> None:
-            for _ in range(passes):
-                layer(x)
-
-        run(3)  # in the first, cudnn.benchmark chooses its algorithm
-        once_ms = runtime.time_ms(x.device, partial(run, 3)) / 3
-        passes = min(MOST_PASSES, math.ceil(SAMPLE_MS / once_ms))
-        body: Callable[[], None] = partial(run, passes)
-        if self._graphs:
-            body = runtime.recorded(x.device, body)
-            body()
-        return lambda: 1000 * runtime.time_ms(x.device, body) / passes

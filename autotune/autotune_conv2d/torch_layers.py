@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.passes.shape_prop import ShapeProp
 
 from .library import Problem
 
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_ADDITIONS: tuple[Callable[..., object], ...] = (operator.add, operator.iadd, torch.add)
 _RELUS: tuple[Callable[..., Tensor], ...] = (nn.functional.relu, nn.functional.relu_, torch.relu, torch.relu_)
 
 
@@ -37,6 +40,8 @@ class ConvLayer:
     """why `problem` is None"""
     relu: fx.Node | str | None
     """the ReLU that alone reads its output: a node of the network's graph, or the path of a module; None: no such"""
+    residual: bool = False
+    """an addition of a tensor of the output's shape alone reads its output, and a ReLU alone the sum"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +69,13 @@ def read_network(module: nn.Module, example: object) -> Network:
             expected = module(*arguments)
         graph = _traced(module, arguments, expected)
     relus: Mapping[str, fx.Node | str] = _relus_in_sequence(module, seen) if graph is None else _relus_in_graph(graph)
+    residuals = frozenset() if graph is None else _residuals_in_graph(graph, arguments)
     layers = []
     for name, conv in _convs(module).items():
         problem = "has forward hooks" if conv in hooked else _problem(conv, seen.inputs.get(conv, []))
         why_not = problem if isinstance(problem, str) else ""
-        layers.append(ConvLayer(name, conv, None if isinstance(problem, str) else problem, why_not, relus.get(name)))
+        served = None if isinstance(problem, str) else problem
+        layers.append(ConvLayer(name, conv, served, why_not, relus.get(name), name in residuals))
     return Network(tuple(layers), graph)
 
 
@@ -213,12 +220,6 @@ def _traced(module: nn.Module, arguments: tuple[object, ...], expected: object) 
 def _relus_in_graph(graph: fx.GraphModule) -> dict[str, fx.Node]:
     """A convolution's path to the ReLU that is the only one to read its only output."""
     modules = dict(graph.named_modules())
-
-    def is_relu(node: fx.Node) -> bool:
-        if node.op == "call_module":
-            return type(modules[str(node.target)]) is nn.ReLU
-        return node.target in _RELUS if node.op == "call_function" else node.target in ("relu", "relu_")
-
     uses = Counter(str(node.target) for node in graph.graph.nodes if node.op == "call_module")
     found = {}
     for node in graph.graph.nodes:
@@ -228,9 +229,42 @@ def _relus_in_graph(graph: fx.GraphModule) -> dict[str, fx.Node]:
             and uses[str(node.target)] == 1
         ):
             readers = list(node.users)
-            if len(readers) == 1 and is_relu(readers[0]):
+            if len(readers) == 1 and _is_relu(readers[0], modules):
                 found[str(node.target)] = readers[0]
     return found
+
+
+def _is_relu(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
+    if node.op == "call_module":
+        return type(modules[str(node.target)]) is nn.ReLU
+    return node.target in _RELUS if node.op == "call_function" else node.target in ("relu", "relu_")
+
+
+def _residuals_in_graph(graph: fx.GraphModule, arguments: tuple[object, ...]) -> frozenset[str]:
+    """Paths of convolutions behind which a tensor is added and a ReLU follows, as in a ResNet's blocks.
+
+    Of two convolutions that meet in an addition one has it, the first operand: one kernel can take the sum.
+    """
+    with torch.no_grad():
+        ShapeProp(graph).propagate(*arguments)
+    modules = dict(graph.named_modules())
+    found: set[str] = set()
+
+    def takes(node: fx.Node) -> bool:
+        """Whether a convolution made it that nothing else reads."""
+        conv = node.op == "call_module" and isinstance(modules[str(node.target)], nn.Conv2d)
+        return conv and len(node.users) == 1
+
+    for node in graph.graph.nodes:
+        adds = node.target in _ADDITIONS if node.op == "call_function" else node.target in ("add", "add_")
+        readers, operands = list(node.users), [each for each in node.args if isinstance(each, fx.Node)]
+        if not adds or node.op == "call_module" or len(readers) != 1 or len(operands) != 2:
+            continue
+        shapes = {getattr(each.meta.get("tensor_meta"), "shape", None) for each in operands}
+        if len(shapes) == 1 and None not in shapes and not node.kwargs and _is_relu(readers[0], modules):
+            own = (str(each.target) for each in operands if takes(each))
+            found.update(islice(own, 1))
+    return frozenset(found)
 
 
 def _relus_in_sequence(module: nn.Module, seen: _Seen) -> dict[str, str]:

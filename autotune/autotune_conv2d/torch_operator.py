@@ -25,6 +25,7 @@ from .library import Conv2dError, Handle, Library, Problem, Status, find_library
 from .torch_layers import DTYPES, TrainingMode
 
 _ALIGNMENT = 16  # bytes: CONV2D_ALIGNMENT
+_FLUSH_L2_SIZES = 4  # times the L2 size written before a sample; long enough to hide the launch that follows
 
 
 class Runtime(Protocol):
@@ -42,11 +43,11 @@ class Runtime(Protocol):
     def capturing(self) -> bool:
         """Whether the current stream is being captured into a graph."""
 
-    def recorded(self, device: torch.device, run: Callable[[], None]) -> Callable[[], None]:
-        """What `run` enqueues as a graph; the function replays it."""
+    def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
+        """What `run` enqueues as a graph; the function replays it. What `run` returns lives until all is recorded."""
 
     def time_ms(self, device: torch.device, run: Callable[[], None]) -> float:
-        """Time of what `run` enqueues on the current stream, from its beginning to its end."""
+        """Time of what `run` enqueues on the current stream, from its beginning to its end, with cold caches."""
 
 
 class Cuda:
@@ -64,15 +65,18 @@ class Cuda:
     def capturing(self) -> bool:
         return torch.cuda.is_current_stream_capturing()
 
-    def recorded(self, device: torch.device, run: Callable[[], None]) -> Callable[[], None]:
+    def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device), torch.cuda.graph(graph):
-            run()
+            kept = run()
+        del kept
         return graph.replay
 
     def time_ms(self, device: torch.device, run: Callable[[], None]) -> float:
         with torch.cuda.device(device):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            size_bytes = _FLUSH_L2_SIZES * torch.cuda.get_device_properties(device).L2_cache_size
+            torch.empty(size_bytes, dtype=torch.uint8, device=device).zero_()
             start.record()
             run()
             end.record()

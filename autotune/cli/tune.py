@@ -23,7 +23,7 @@ from autotune.cli.devices import cache_folder, jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.spans import run_end_to_end, show_end_to_end
 from autotune.cli.tables import console, format_options, show
-from autotune.devices.device import Baseline, DeviceInfo
+from autotune.devices.device import BASELINES, DeviceInfo
 from autotune.devices.torch_baseline import require_torch
 from autotune.errors import DeviceError, StoreError, StudyError
 from autotune.family.template import load_templates
@@ -35,11 +35,22 @@ from autotune.tuning.turns import turn
 if TYPE_CHECKING:
     from autotune.evaluation.evaluate import Evaluator
     from autotune.store import BestRow, Store
+    from autotune.tuning.layer_finals import Compared, FinalsResult
     from autotune.tuning.layer_record import LayerResult, StartResult
     from autotune.tuning.layer_record import Progress as TuneProgress
 
 BASELINE = click.option(
-    "--baseline", type=click.Choice(["cudnn"]), help="Time PyTorch's convolution in the same finals (needs PyTorch)."
+    "--baseline",
+    "baselines",
+    type=click.Choice(BASELINES),
+    multiple=True,
+    help="Time in the same finals what PyTorch runs: cuDNN's operators, fused ones too, or torch.compile's choice "
+    "(inductor; compiling takes minutes); may be repeated.",
+)
+FINALS_SECONDS = click.option(
+    "--finals-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Time to spend on the finals of a layer; default: 4.",
 )
 _MESSAGES = 8  # distinct failures that a layer's summary shows
 _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
@@ -78,6 +89,7 @@ _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
 @BASELINE
+@FINALS_SECONDS
 @click.option("--fresh", is_flag=True, help="Start anew; what is stored stays in the database.")
 @format_options
 def tune(
@@ -96,7 +108,8 @@ def tune(
     warm_start: bool | None,
     prior: bool | None,
     jobs: int | None,
-    baseline: str | None,
+    baselines: tuple[str, ...],
+    finals_seconds: float | None,
     fresh: bool,
     style: str | None,
 ) -> None:
@@ -123,7 +136,8 @@ def tune(
     tune_and_show(
         *(wanted, layers, directories, device, jobs, db, style),
         fresh=fresh,
-        baseline=baseline,
+        baselines=baselines,
+        finals_seconds=finals_seconds,
         only_unserved=only_unserved,
     )
 
@@ -135,6 +149,7 @@ def tune(
 @DIRECTORIES
 @click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
 @BASELINE
+@FINALS_SECONDS
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
 @format_options
 def compare(
@@ -143,14 +158,20 @@ def compare(
     db: str,
     directories: tuple[Path, ...],
     only_layers: tuple[str, ...],
-    baseline: str | None,
+    baselines: tuple[str, ...],
+    finals_seconds: float | None,
     jobs: int | None,
     style: str | None,
 ) -> None:
     """Hold only the finals of STUDY again, on the kernels that the database already has."""
     wanted = load_study(find_study(study))
     layers = chosen_layers(wanted, only_layers)
-    tune_and_show(wanted, layers, directories, device, jobs, db, style, baseline=baseline, search=False)
+    tune_and_show(
+        *(wanted, layers, directories, device, jobs, db, style),
+        baselines=baselines,
+        finals_seconds=finals_seconds,
+        search=False,
+    )
 
 
 def tune_and_show(
@@ -164,12 +185,13 @@ def tune_and_show(
     *,
     fresh: bool = False,
     search: bool = True,
-    baseline: str | None = None,
+    baselines: tuple[str, ...] = (),
+    finals_seconds: float | None = None,
     only_unserved: bool = False,
 ) -> None:
     """Run the line and print what came of it."""
     from autotune.store import Store
-    from autotune.tuning.layer_finals import FinalsPlan
+    from autotune.tuning.layer_finals import FINALS_S, FinalsPlan
     from autotune.tuning.tune import check_study
     from autotune.tuning.tune import tune as run
 
@@ -199,7 +221,7 @@ def tune_and_show(
                 observe=observe,
                 stopping=stopping,
                 search=search,
-                finals=FinalsPlan(_baselines(baseline, layers, evaluator.info)),
+                finals=FinalsPlan(_libraries(baselines, evaluator.info), finals_seconds or FINALS_S),
             )
             spans = run_end_to_end(study, layers, families, evaluator, store, observe, stopping) if search else ()
         for result in results:
@@ -255,20 +277,16 @@ def its_turn(store: Store, study: Study, evaluator: Evaluator, stopping: Callabl
         yield
 
 
-def _baselines(name: str | None, layers: tuple[Layer, ...], info: DeviceInfo) -> tuple[Baseline, ...]:
+def _libraries(baselines: tuple[str, ...], info: DeviceInfo) -> tuple[str, ...]:
     """What else is timed in the finals. Raises DeviceError where it cannot be, before anything is tuned."""
-    if name is None:
-        return ()
-    if info.kind != "cuda":
-        raise DeviceError(f"{info.kind}: --baseline {name} is for CUDA devices; leave it out or give --device cuda:N")
-    require_torch()
-    return cudnn_baselines(layers)
-
-
-def cudnn_baselines(layers: tuple[Layer, ...]) -> tuple[Baseline, ...]:
-    """cuDNN in both layouts, with TF32 off and, where a layer is f32, on."""
-    tf32 = (False, True) if any(layer.problem.dtype == "f32" for layer in layers) else (False,)
-    return tuple(Baseline("cudnn", layout, allowed) for allowed in tf32 for layout in ("nchw", "nhwc"))
+    libraries = tuple(dict.fromkeys(baselines))
+    if libraries:
+        if info.kind != "cuda":
+            raise DeviceError(
+                f"{info.kind}: --baseline {libraries[0]} is for CUDA devices; leave it out or give --device cuda:N"
+            )
+        require_torch()
+    return libraries
 
 
 def chosen_layers(study: Study, names: tuple[str, ...]) -> tuple[Layer, ...]:
@@ -298,8 +316,32 @@ def summary(result: LayerResult) -> Iterator[str]:
             if result.finals.moved
             else f"; noise floor {result.finals.noise:.2%}"
         )
-        for against, comparison in result.finals.verdicts:
-            yield f"  {comparison.verdict.upper()} against {against}: {1 / comparison.ratio:.3f} times as fast"
+        yield from _verdicts(result.finals)
+
+
+def _verdicts(finals: FinalsResult) -> Iterator[str]:
+    """How the winner stands: to kernels, to the fastest of each library in its accuracy class, and every baseline."""
+    for each in finals.compared:
+        if not each.library:
+            yield f"  {_verdict(each)} against {each.against}: {_times_as_fast(each)}"
+    for library in dict.fromkeys(each.library for each in finals.compared if each.library):
+        rival = finals.rival(library)
+        if rival is not None:
+            yield f"  {_verdict(rival)} against {rival.against}: {_times_as_fast(rival)} ({rival.time_us:.2f} us)"
+        for each in finals.compared:
+            if each.library == library and each is not rival:
+                other = "" if each.accuracy == finals.winner.accuracy else f", another accuracy class ({each.accuracy})"
+                yield f"    {each.against}: {each.time_us:.2f} us{other}; {_times_as_fast(each)}"
+    for name, why in finals.refused:
+        yield f"    {name}: cannot run this layer: {why}"
+
+
+def _verdict(compared: Compared) -> str:
+    return compared.comparison.verdict.upper()
+
+
+def _times_as_fast(compared: Compared) -> str:
+    return f"{1 / compared.comparison.ratio:.3f} times as fast"
 
 
 def start_words(start: StartResult, best: Trial | None) -> str:

@@ -20,10 +20,11 @@ from autotune.compilation.compile import (
     first_errors,
 )
 from autotune.compilation.toolchain import compiler_version, find_nvcc
-from autotune.devices.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Sample
+from autotune.devices.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Passes, Sample
+from autotune.devices.graphs import DriverGraphs, GraphError
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Conv2dProblem
-from autotune.trial import Outcome
+from autotune.trial import LONG_US, Outcome
 
 try:
     import pycuda.compiler
@@ -39,8 +40,8 @@ except ImportError:
     pynvml = None
 
 _FLUSH_L2_SIZES = 4  # times the L2 size written before a cold sample; long enough to hide the launch that follows
-_SPIN_CLOCKS = 200_000  # about 100 us
-_SPIN_CLOCKS_PER_PASS = 20_000  # about 10 us, more than a launch takes from Python
+_SPIN_CLOCKS = 200_000  # about 100 us, more than enqueueing a pass or a graph takes from Python
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: a stream that does not wait for the default one
 _LEAST_CLOCKED_NS = 50_000  # the nanosecond timer of some GPUs ticks once a microsecond
 _PROBE = Path(__file__).parent / "probe.ptx"
 _STICKY = {
@@ -88,14 +89,35 @@ def compile_cuda(program: Program, arch: int) -> Binary:
 
 
 class Streams:
-    """Streams by number, made when first used; 0 is the default stream."""
+    """Streams by number, made when first used.
+
+    0 is the default stream, or what stands for it while passes are recorded.
+    """
 
     def __init__(self) -> None:
         self._made: dict[int, driver.Stream] = {}
+        self._default: driver.Stream | None = None
+        self._recording: driver.Stream | None = None
+
+    @property
+    def default_handle(self) -> int:
+        """Address of the stream that 0 stands for."""
+        return 0 if self._default is None else int(self._default.handle)
+
+    @contextmanager
+    def recording(self) -> Iterator[int]:
+        """Have 0 stand for a stream that can be captured; its address."""
+        if self._recording is None:
+            self._recording = driver.Stream(_NON_BLOCKING)
+        self._default = self._recording
+        try:
+            yield self.default_handle
+        finally:
+            self._default = None
 
     def __getitem__(self, number: int) -> driver.Stream | None:
         if number == 0:
-            return None
+            return self._default
         if number not in self._made:
             self._made[number] = driver.Stream()
         return self._made[number]
@@ -103,6 +125,7 @@ class Streams:
     def close(self) -> None:
         """Drop them, while their context is still there."""
         self._made.clear()
+        self._recording = None
 
 
 class CudaModule:
@@ -237,6 +260,7 @@ class CudaDevice:
         self._probe = CudaModule(_PROBE.read_bytes() + b"\0", self._streams)
         self._clocks = _Clocks(self._probe, self._info.sm_count)
         self._sensors = _Sensors(self._device.pci_bus_id())
+        self._graphs = DriverGraphs()
 
     @property
     def info(self) -> DeviceInfo:
@@ -337,34 +361,55 @@ class CudaDevice:
             raise _rejected(error) from None
 
     @property
-    def short_us(self) -> float:
-        """A launch's own gap is 2 to 3 us."""
-        return 20.0
+    def stream_handle(self) -> int:
+        """0 is the default stream's own address."""
+        return self._streams.default_handle
 
-    def time(self, passes: Sequence[Callable[[], None]], *, cold: bool) -> Sample:
+    @property
+    def short_us(self) -> float:
+        """What a graph saves, 1 to 3 us a launch, is noise from here on."""
+        return LONG_US
+
+    def record(self, passes: Sequence[Callable[[], None]]) -> Passes:
+        """The passes as one CUDA graph."""
+        each = tuple(passes)
+
+        def enqueue() -> None:
+            for run in each:
+                run()
+
+        enqueue()  # code comes to the device with a kernel's first launch, which a capture does not allow
+        self.synchronize()
+        try:
+            with self._streams.recording() as stream:
+                graph = self._graphs.record(stream, enqueue)
+        except GraphError as error:
+            raise _rejected(error) from None
+        return Passes(graph.launch, len(each), launch="graph", close=graph.close)
+
+    def time(self, passes: Passes, *, cold: bool) -> Sample:
         """Events around the passes, which are queued while the device is kept busy before the first event.
 
-        Cold: writing over the L2 cache keeps it busy. Hot: a forward pass runs once before. A kernel that spins gives
-        the time to queue what follows.
+        Cold: writing over the L2 cache keeps it busy. Hot: the passes run once before. A kernel that spins gives the
+        time to queue what follows.
         """
         try:
             if cold:
                 self._flushes += 1
                 driver.memset_d8_async(int(self._flush), self._flushes % 251, self._flush_bytes)
             else:
-                passes[0]()
-            if len(passes) > 1 or not cold:
-                self._spin(_SPIN_CLOCKS + len(passes) * _SPIN_CLOCKS_PER_PASS)
+                passes.enqueue()
+            if passes.count > 1 or not cold:
+                self._spin(_SPIN_CLOCKS)
             self._clocks.begin()
             self._start.record()
-            for enqueue in passes:
-                enqueue()
+            passes.enqueue()
             self._end.record()
             self._clocks.end()
             self._end.synchronize()
-            us = 1000.0 * float(self._end.time_since(self._start)) / len(passes)
+            us = 1000.0 * float(self._end.time_since(self._start)) / passes.count
             return Sample(us, self._clocks.read_mhz())
-        except driver.Error as error:
+        except (driver.Error, GraphError) as error:
             raise _rejected(error) from None
 
     def _spin(self, clocks: int) -> None:
@@ -374,11 +419,15 @@ class CudaDevice:
         """From NVML, where it is installed."""
         return self._sensors.read()
 
-    def baseline(self, baseline: Baseline, problem: Conv2dProblem, *, copies: int) -> tuple[Callable[[], None], ...]:
-        """PyTorch's convolution in this device's primary context."""
-        from autotune.devices.torch_baseline import cudnn_runners
+    def baselines(
+        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, copies: int
+    ) -> tuple[Passes | str, ...]:
+        """PyTorch's operators in this device's primary context."""
+        if not baselines:
+            return ()
+        from autotune.devices.torch_baseline import record_baselines
 
-        return cudnn_runners(baseline, problem, self._number, copies)
+        return record_baselines(baselines, problem, self._number, copies)
 
     def close(self) -> None:
         """Leave the primary context; PyCUDA aborts at exit when one is still on its stack."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from autotune.compilation.compile import Binary
 from autotune.problem import Conv2dProblem
+from autotune.trial import Launching
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +85,47 @@ class Launch:
     args: tuple[np.generic, ...]
 
 
+BASELINES = ("cudnn", "inductor")
+"""Libraries whose convolutions can be measured beside the kernels."""
+
+
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A library's convolution to measure beside the kernels."""
+    """What a user would run instead of a kernel, to measure beside it."""
 
     library: str
-    """cudnn: PyTorch's convolution"""
+    """cudnn: PyTorch's operators; inductor: `torch.compile`"""
     layout: str
     """nchw or nhwc, of all its tensors; nothing is converted inside the timed span"""
-    tf32: bool
+    tf32: bool = False
     """whether f32 data may be multiplied as TF32"""
+    fused: bool = False
+    """cudnn: bias and activation within the convolution's operator, not as pointwise kernels behind it"""
 
     @property
     def name(self) -> str:
         """What verdicts call it."""
-        return f"{self.library} {self.layout}{' tf32' if self.tf32 else ''}"
+        return f"{self.library} {self.layout}{' fused' if self.fused else ''}{' tf32' if self.tf32 else ''}"
+
+    def accuracy(self, dtype: str) -> str:
+        """Its accuracy class on data of a storage type."""
+        return {"f32": "tf32" if self.tf32 else "fp32", "f16": "fp16", "bf16": "bf16"}[dtype]
+
+
+def _nothing() -> None:
+    """What plain passes hold needs no giving back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Forward passes that one call enqueues."""
+
+    enqueue: Callable[[], None]
+    count: int = 1
+    """passes of one call"""
+    launch: Launching = "stream"
+    close: Callable[[], None] = _nothing
+    """gives back what they hold; they must not be enqueued afterwards"""
 
 
 HostArray = npt.NDArray[np.uint8]
@@ -181,19 +208,31 @@ class Device(Protocol):
         """Wait for everything enqueued. Raises Rejected('runtime', 'illegal_address' | 'trap' | ..., ...)."""
 
     @property
-    def short_us(self) -> float:
-        """A pass shorter than this is timed several in a row: alone it shows mostly the gap around a launch."""
+    def stream_handle(self) -> int:
+        """Address of the stream that 0 stands for, as C interfaces take it: another one while passes are recorded."""
 
-    def time(self, passes: Sequence[Callable[[], None]], *, cold: bool) -> Sample:
-        """From the start of the first launch that the first pass enqueues to the end of the last one's last, per pass.
+    @property
+    def short_us(self) -> float:
+        """A pass shorter than this is timed recorded, several in a row: alone it shows the gaps around launches."""
+
+    def record(self, passes: Sequence[Callable[[], None]]) -> Passes:
+        """Functions that each enqueue a pass on stream 0, as one call without gaps where the device has graphs.
+
+        They run once before. Raises Rejected for what a launch does wrong.
+        """
+
+    def time(self, passes: Passes, *, cold: bool) -> Sample:
+        """From the start of the first launch to the end of the last, per pass.
 
         `cold` empties the caches before the first pass only: several passes are cold when each has its own arrays.
         """
 
     def health(self) -> Health: ...
 
-    def baseline(self, baseline: Baseline, problem: Conv2dProblem, *, copies: int) -> tuple[Callable[[], None], ...]:
-        """Functions that enqueue a library's forward pass, each on arrays of its own.
+    def baselines(
+        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, copies: int
+    ) -> tuple[Passes | str, ...]:
+        """Forward passes of each baseline, recorded, each pass on arrays of its own; or why it cannot run the problem.
 
         Raises DeviceError where there is no such library.
         """

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.compilation.compile import Binary
-from autotune.devices.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Sample
+from autotune.devices.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Passes, Sample
 from autotune.devices.elf import Symbol, symbols
 from autotune.devices.host_compile import FLAGS, RUNTIME_NAME, compile_runtime
 from autotune.errors import DeviceError, Rejected
@@ -278,7 +278,22 @@ class HostDevice:
         """As the options say."""
         return self.options.short_us
 
-    def time(self, passes: Sequence[Callable[[], None]], *, cold: bool) -> Sample:
+    @property
+    def stream_handle(self) -> int:
+        """There is one stream."""
+        return 0
+
+    def record(self, passes: Sequence[Callable[[], None]]) -> Passes:
+        """One after another: a launch here ends before the next begins."""
+        each = tuple(passes)
+
+        def run() -> None:
+            for enqueue in each:
+                enqueue()
+
+        return Passes(run, len(each))
+
+    def time(self, passes: Passes, *, cold: bool) -> Sample:
         """Wall clock that the passes take, per pass; `cold` overwrites the last-level cache before them."""
         if cold:
             if self._flush is None:
@@ -286,19 +301,23 @@ class HostDevice:
                 self._flush = np.zeros(size, np.uint8)
             self._flush += np.uint8(1)
         start = time.perf_counter_ns()
-        for enqueue in passes:
-            enqueue()
+        passes.enqueue()
         elapsed = time.perf_counter_ns() - start
         self.synchronize()
-        return Sample(elapsed / 1000 / len(passes))
+        return Sample(elapsed / 1000 / passes.count)
 
     def health(self) -> Health:
         """The CPU's sensors are left alone."""
         return Health()
 
-    def baseline(self, baseline: Baseline, problem: Conv2dProblem, *, copies: int) -> tuple[Callable[[], None], ...]:
+    def baselines(
+        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, copies: int
+    ) -> tuple[Passes | str, ...]:
         """None on the CPU."""
-        raise DeviceError(f"host: {baseline.name} for {problem} x {copies}: libraries run on CUDA devices only")
+        if baselines:
+            names = ", ".join(baseline.name for baseline in baselines)
+            raise DeviceError(f"host: {names} for {problem} x {copies}: libraries run on CUDA devices only")
+        return ()
 
     def close(self) -> None:
         """Free all memory. Modules must have been unloaded."""

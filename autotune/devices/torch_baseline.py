@@ -1,64 +1,149 @@
-"""PyTorch's convolution (cuDNN) as a contender on a CUDA device.
+"""What a user of PyTorch would run instead of a kernel, as a contender on a CUDA device: cuDNN's operators, Inductor.
 
 PyTorch lives in the device's primary context, as `devices.cuda` does, and both use the default stream, so that the
-same events time them.
+same events time them. A contender is timed as its users run it at best: recorded in a CUDA graph, `cudnn.benchmark` on,
+its arrays resident in its own layout, the problem's bias and activation part of it, each pass on arrays of its own.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-from autotune.devices.device import Baseline
+from autotune.devices.device import Baseline, Passes
+from autotune.devices.graphs import torch_graph
 from autotune.errors import DeviceError
 from autotune.problem import Conv2dProblem
+
+if TYPE_CHECKING:
+    import torch
+
+    Forward: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
+_MAX_MESSAGE = 160
+
+
+def baselines_of(library: str, problem: Conv2dProblem) -> tuple[Baseline, ...]:
+    """What a library offers for a problem: its layouts, operators and, for f32 data, arithmetic with TF32 off and on.
+
+    `cudnn` is tried in both layouts, `inductor` in the layer's own. PyTorch's fused operator always has a ReLU, which
+    costs it nothing: a layer with a bias alone is held against it, too.
+    """
+    tf32 = (False, True) if problem.dtype == "f32" else (False,)
+    if library == "inductor":
+        return tuple(Baseline("inductor", problem.layout, tf32=allowed) for allowed in tf32)
+    fused = (False,) if problem.epilogue == "none" else (False, True)
+    return tuple(
+        Baseline("cudnn", layout, tf32=allowed, fused=in_one)
+        for allowed in tf32
+        for layout in ("nchw", "nhwc")
+        for in_one in fused
+    )
 
 
 def require_torch() -> None:
     """Raise DeviceError where PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
-        raise DeviceError(
-            "the cudnn baseline needs PyTorch in this environment: pip install torch, or leave --baseline out"
-        )
+        raise DeviceError("--baseline needs PyTorch in this environment: pip install torch, or leave --baseline out")
 
 
-def cudnn_runners(
-    baseline: Baseline, problem: Conv2dProblem, device_number: int, copies: int
-) -> tuple[Callable[[], None], ...]:
-    """Functions that enqueue one forward pass, each on data of its own. Raises DeviceError when PyTorch cannot do it.
+def record_baselines(
+    baselines: Sequence[Baseline], problem: Conv2dProblem, device_number: int, copies: int
+) -> tuple[Passes | str, ...]:
+    """A recorded graph of `copies` passes for each baseline, or why it cannot run the problem.
 
-    cudnn.benchmark is on, weights and input are resident in the baseline's layout, the epilogue is the problem's.
+    Raises DeviceError without a PyTorch that has CUDA.
     """
     require_torch()
     import torch
 
-    p = problem
     if not torch.cuda.is_available():
-        raise DeviceError("the cudnn baseline needs a PyTorch with CUDA support, this one has none")
-    device = torch.device("cuda", device_number)
-    dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[p.dtype]
-    memory = torch.channels_last if baseline.layout == "nhwc" else torch.contiguous_format
-    generator = torch.Generator(device).manual_seed(0)
-
-    def random(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
-
-    inputs = [random(p.n, p.c, p.h, p.w).contiguous(memory_format=memory) for _ in range(copies)]
-    w = random(p.k, p.c // p.groups, p.r, p.s).contiguous(memory_format=memory)
-    bias = None if p.epilogue == "none" else random(p.k)
+        raise DeviceError("--baseline needs a PyTorch with CUDA support, this one has none")
     torch.backends.cudnn.benchmark = True
+    device = torch.device("cuda", device_number)
+    pool = torch.cuda.graph_pool_handle()  # graphs run one after another, and nobody reads what they write
+    arrays = {
+        layout: _Arrays(problem, device, layout, copies)
+        for layout in dict.fromkeys(baseline.layout for baseline in baselines)
+    }
+    recorded: list[Passes | str] = []
+    for baseline in baselines:
+        try:
+            recorded.append(_recorded(baseline, problem, arrays[baseline.layout], pool))
+        except Exception as error:  # noqa: BLE001 - whatever a compiler or a library raises, it is no contender
+            recorded.append(" ".join(f"{type(error).__name__}: {error}".split())[:_MAX_MESSAGE])
+        torch.cuda.synchronize(device)
+    return tuple(recorded)
 
-    def run(x: torch.Tensor) -> None:
-        torch.backends.cudnn.allow_tf32 = baseline.tf32
-        with torch.inference_mode():
-            y = torch.nn.functional.conv2d(
-                x, w, bias, (p.stride_h, p.stride_w), (p.pad_h, p.pad_w), (p.dilation_h, p.dilation_w), p.groups
-            )
-            if p.epilogue == "bias_relu":
-                torch.relu_(y)
 
-    for _ in range(3):  # cudnn.benchmark chooses its algorithm in the first pass
-        run(inputs[0])
-    torch.cuda.synchronize(device)
-    return tuple(partial(run, x) for x in inputs)
+class _Arrays:
+    """Random x, w and bias in a layout, so many times."""
+
+    def __init__(self, problem: Conv2dProblem, device: torch.device, layout: str, copies: int) -> None:
+        import torch
+
+        p = problem
+        dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[p.dtype]
+        memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
+        generator = torch.Generator(device).manual_seed(0)
+
+        def random(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+        def laid_out(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.contiguous(memory_format=memory_format)
+
+        x, w = random(p.n, p.c, p.h, p.w), random(p.k, p.c // p.groups, p.r, p.s)
+        bias = None if p.epilogue == "none" else random(p.k)
+        self.each = [
+            (laid_out(x.clone()), laid_out(w.clone()), None if bias is None else bias.clone()) for _ in range(copies)
+        ]
+
+
+def _recorded(baseline: Baseline, problem: Conv2dProblem, arrays: _Arrays, pool: tuple[int, int]) -> Passes:
+    """The baseline's passes as a graph, once its first output agrees with the convolution and its pointwise kernels."""
+    import torch
+
+    forward = _compiled(problem) if baseline.library == "inductor" else _operators(problem, fused=baseline.fused)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = baseline.tf32
+    with torch.inference_mode():
+        expected = _operators(problem, fused=False)(*arrays.each[0]).float()
+        if baseline.fused:
+            torch.relu_(expected)
+        for _ in range(3):  # cudnn.benchmark chooses its algorithm in the first pass, Inductor compiles
+            first = forward(*arrays.each[0])
+        if not (first.float() - expected).abs().max() <= WRONG * expected.abs().max():
+            raise RuntimeError("computes something else than the convolution")
+        del first, expected
+        graph = torch_graph(lambda: [forward(*each) for each in arrays.each], pool)
+    return Passes(graph.replay, len(arrays.each), launch="graph", close=graph.reset)
+
+
+def _operators(problem: Conv2dProblem, *, fused: bool) -> Forward:
+    """cuDNN through PyTorch: one fused operator (what Inductor calls too), or a convolution with pointwise kernels."""
+    import torch
+
+    p = problem
+    stride, pad, dilation = (p.stride_h, p.stride_w), (p.pad_h, p.pad_w), (p.dilation_h, p.dilation_w)
+
+    def separate(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        y = torch.nn.functional.conv2d(x, w, bias, stride, pad, dilation, p.groups)
+        return torch.relu_(y) if p.epilogue == "bias_relu" else y
+
+    def in_one(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return torch.cudnn_convolution_relu(x, w, bias, stride, pad, dilation, p.groups)
+
+    return in_one if fused else separate
+
+
+def _compiled(problem: Conv2dProblem) -> Forward:
+    """The layer by `torch.compile`, which tries its templates and cuDNN and keeps what is fastest."""
+    import torch
+
+    torch._dynamo.reset()
+    compiled: Forward = torch.compile(
+        _operators(problem, fused=False), mode="max-autotune-no-cudagraphs", dynamic=False, fullgraph=True
+    )
+    return compiled

@@ -18,6 +18,7 @@ from autotune.evaluation.seat import AT_HAND, DEADLINES, Deadlines, Seat
 from autotune.evaluation.worker import (
     EvaluateRequest,
     FinalsRequest,
+    FinalsTimings,
     LayerRequest,
     VerifyRequest,
 )
@@ -75,8 +76,8 @@ class Evaluator(Protocol):
         cache: str,
         budget_s: float,
         seed: int,
-    ) -> tuple[Timing, ...]:
-        """Time contenders of the current layer in turns, all on one device: kernels first, then baselines."""
+    ) -> FinalsTimings:
+        """Time contenders of the current layer in turns, all on one device and all in the same way."""
 
     def refresh(self) -> None:
         """Let fresh workers take over before the next request."""
@@ -215,7 +216,7 @@ class DeviceEvaluator:
         cache: str,
         budget_s: float,
         seed: int,
-    ) -> tuple[Timing, ...]:
+    ) -> FinalsTimings:
         """Time contenders in turns on the first device."""
         return self._seats[0].finals(FinalsRequest(tuple(kernels), tuple(baselines), cache, budget_s, seed))
 
@@ -228,8 +229,9 @@ class DeviceEvaluator:
         """
         kernels = ((source, binary), (source, binary))
         request = FinalsRequest(kernels, (), cache, budget_s, 0, libraries=((str(library), source),))
-        first, second, own = self._seats[0].finals(request)
-        return first, second, own
+        timings = self._seats[0].finals(request)
+        first, second = timings.kernels
+        return first, second, timings.libraries[0]
 
     def build(self, program: Program) -> Future[Binary]:
         """Start compiling a program that is no config's."""

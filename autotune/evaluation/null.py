@@ -15,10 +15,11 @@ from concurrent.futures import Future
 from autotune.compilation.compile import Binary, Target
 from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
+from autotune.evaluation.worker import FinalsTimings
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import RACE_FACTOR, summarise
 from autotune.problem import Conv2dProblem
-from autotune.trial import ErrorStats, Measured, Outcome, Resources, Timing
+from autotune.trial import ErrorStats, Measured, Outcome, Resources
 
 _FAILURES = {
     "compile": (Outcome.COMPILE, "compile_error", "the null device was asked to fail this compilation"),
@@ -110,11 +111,11 @@ class NullEvaluator:
         cache: str,
         budget_s: float,
         seed: int,
-    ) -> tuple[Timing, ...]:
+    ) -> FinalsTimings:
         """The predicted times once more. Raises DeviceError for a baseline: there is no library here."""
         if baselines:
             raise DeviceError("null: libraries are measured on CUDA devices only")
-        return tuple(summarise((predicted_us(source),) * _SAMPLES, cache) for source, _ in kernels)
+        return FinalsTimings(tuple(summarise((predicted_us(source),) * _SAMPLES, cache) for source, _ in kernels))
 
     def refresh(self) -> None:
         """Nothing to replace."""

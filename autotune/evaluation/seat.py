@@ -25,7 +25,7 @@ from autotune.evaluation.worker import (
     Worker,
     WorkerLost,
 )
-from autotune.trial import ErrorStats, Measured, Outcome, Timing
+from autotune.trial import ErrorStats, Measured, Outcome
 
 _RESPAWNS = 3  # fresh workers tried in a row before the device counts as lost
 _RECYCLE_AFTER = 500  # evaluations of one worker, before a fresh one takes over
@@ -153,7 +153,7 @@ class Seat:
                 self.drop()  # the context may be poisoned or the reference overwritten
             raise
 
-    def finals(self, request: FinalsRequest) -> tuple[Timing, ...]:
+    def finals(self, request: FinalsRequest) -> FinalsTimings:
         """Time contenders in turns."""
         self._ready()
         try:
@@ -161,7 +161,7 @@ class Seat:
         except WorkerLost as error:
             raise DeviceLost(f"{self.name}: lost while timing the finals: {error.message}") from None
         assert isinstance(reply, FinalsTimings)  # noqa: S101 - the type of this request's answer
-        return reply.timings
+        return reply
 
     def perform(self, request: Request, deadline_s: float) -> Reply:
         """Have the worker do something else with kernels. Raises Rejected when they take it down."""

@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TypeAlias
 
 from autotune.compilation.compile import Binary
-from autotune.devices.device import Device, Sample
+from autotune.devices.device import Device, Passes, Sample
 from autotune.devices.opening import compile_program, load_compiler, open_device
 from autotune.errors import AutotuneError, DeviceError
 from autotune.evaluation.worker import (
@@ -56,18 +55,16 @@ from autotune.measurement.benchmark import (
 from autotune.measurement.calibrate import calibrate
 from autotune.measurement.choices import ChoicesRequest, choices
 from autotune.measurement.exported import Handle, prepared
-from autotune.measurement.forward import LoadedKernel
+from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.network import Network, NetworkRequest
 from autotune.measurement.span import SpanRequest, run_span
 from autotune.measurement.verify import GuardedArray, Verifier
 from autotune.trial import Measured
 
-Passes: TypeAlias = Sequence[Callable[[], None]]
-"""Functions that enqueue one forward pass each."""
-
 _LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # of the finals
 _COMPILER_NICE = 10
 _MOST_PASSES = 32  # in one sample of a short kernel
+_SAMPLE_US = 400.0  # that the passes of one sample of a short kernel take together: a graph's launch is noise then
 _COPIES_BYTES = 1 << 30  # the most that copies of a layer's arrays may take
 
 
@@ -169,8 +166,8 @@ class Session:
             kernel = LoadedKernel(device, module, source, weight_bytes=verifier.normal.w.size_bytes)
             yield _Loaded(kernel, workspace, packed_w, owned)
 
-    def _passes(self, loaded: _Loaded, count: int, *, cold: bool) -> Passes:
-        """Forward passes of a kernel; when several must be cold, each on arrays of its own."""
+    def _each_pass(self, loaded: _Loaded, count: int, *, cold: bool) -> list[Callable[[], None]]:
+        """Functions that enqueue a forward pass; when several must be cold, each on arrays of its own."""
         device, verifier, kernel, source = self._opened(), self._layer(), loaded.kernel, loaded.kernel.source
         if count == 1 or not cold:
             tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
@@ -181,18 +178,28 @@ class Session:
             loaded.owned.callback(device.free, address)
             return address
 
-        passes = []
+        passes: list[Callable[[], None]] = []
         for copy in verifier.copies(count):
             tensors = replace(copy, packed_w=scratch(source.packed_w_bytes), workspace=scratch(source.workspace_bytes))
             device.copy(tensors.packed_w, loaded.packed_w.address, source.packed_w_bytes)
             passes.append(partial(kernel.run, kernel.forward(tensors)))
         return passes
 
-    def _several(self) -> int:
-        """Passes that make up one sample of a short kernel."""
-        return max(1, min(_MOST_PASSES, _COPIES_BYTES // self._layer().problem.minimal_bytes))
+    def _recorded(self, each: Sequence[Callable[[], None]], owned: ExitStack) -> Passes:
+        """Forward passes as one call, given back with what they belong to."""
+        passes = self._opened().record(each)
+        owned.callback(passes.close)
+        return passes
+
+    def _several(self, pass_us: float) -> int:
+        """Passes that make up one sample of a kernel that takes so long; one of a long kernel."""
+        if pass_us >= self._opened().short_us:
+            return 1
+        room = _COPIES_BYTES // self._layer().problem.minimal_bytes
+        return max(1, min(_MOST_PASSES, room, math.ceil(_SAMPLE_US / pass_us)))
 
     def _finals(self, request: FinalsRequest) -> FinalsTimings:
+        """Every contender is recorded the same way and has as many passes a sample, each on arrays of its own."""
         device, verifier = self._opened(), self._layer()
         cold = request.cache == "cold"
         with ExitStack() as held:
@@ -200,20 +207,23 @@ class Session:
             for loaded in kernels:
                 tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
                 loaded.kernel.prepare(tensors)
-
             libraries = [held.enter_context(self._exported(*library)) for library in request.libraries]
-
-            def contenders(count: int) -> list[Passes]:
-                passes: list[Passes] = [self._passes(loaded, count, cold=cold) for loaded in kernels]
-                passes += [device.baseline(baseline, verifier.problem, copies=count) for baseline in request.baselines]
-                return passes + [self._exported_passes(*library, count, cold=cold) for library in libraries]
-
-            count, entered = 1, contenders(1)
-            if min(device.time(passes, cold=cold).us for passes in entered) < device.short_us:
-                count = self._several()
-                entered = contenders(count)
-                for passes in entered:
-                    device.time(passes, cold=cold)
+            count = self._several(
+                min(
+                    device.time(Passes(self._each_pass(loaded, 1, cold=cold)[0]), cold=cold).us
+                    for loaded in kernels
+                    for _ in range(2)  # the first brings its code to the device
+                )
+            )
+            entered = [self._recorded(self._each_pass(loaded, count, cold=cold), held) for loaded in kernels]
+            entered += [self._recorded(self._exported_passes(*each, count, cold=cold), held) for each in libraries]
+            baselines = device.baselines(request.baselines, verifier.problem, copies=count)
+            for passes in baselines:
+                if isinstance(passes, Passes):
+                    held.callback(passes.close)
+                    entered.append(passes)
+            for passes in entered:
+                device.time(passes, cold=cold)
             all_samples = [Samples(partial(device.time, passes, cold=cold), self._clocks) for passes in entered]
             interleave(
                 all_samples,
@@ -223,7 +233,17 @@ class Session:
                 rng=random.Random(request.seed),
                 clock=self._clock,
             )
-        return FinalsTimings(tuple(samples.timing(request.cache, device.health(), count) for samples in all_samples))
+            timings = iter(
+                [
+                    samples.timing(request.cache, device.health(), passes=passes.count, launch=passes.launch)
+                    for samples, passes in zip(all_samples, entered, strict=True)
+                ]
+            )
+        return FinalsTimings(
+            kernels=tuple(next(timings) for _ in kernels),
+            libraries=tuple(next(timings) for _ in libraries),
+            baselines=tuple(each if isinstance(each, str) else next(timings) for each in baselines),
+        )
 
     @contextmanager
     def _exported(self, path: str, source: KernelSource) -> Iterator[tuple[Handle, GuardedArray]]:
@@ -235,18 +255,24 @@ class Session:
             try:
                 workspace.poison()
                 verifier.y.poison()
-                handle.run(verifier.tensors(verifier.normal, workspace=workspace.address))
+                handle.run(verifier.tensors(verifier.normal, workspace=workspace.address), device.stream_handle)
                 device.synchronize()
                 verifier.judge(verifier.normal, source, (workspace,))
                 yield handle, workspace
             finally:
                 workspace.free()
 
-    def _exported_passes(self, handle: Handle, workspace: GuardedArray, count: int, *, cold: bool) -> Passes:
+    def _exported_passes(
+        self, handle: Handle, workspace: GuardedArray, count: int, *, cold: bool
+    ) -> list[Callable[[], None]]:
         """Passes of an exported library; when several must be cold, each on arrays of its own."""
-        verifier = self._layer()
+        device, verifier = self._opened(), self._layer()
         own = verifier.copies(count) if count > 1 and cold else [verifier.tensors(verifier.normal)] * count
-        return [partial(handle.run, replace(tensors, workspace=workspace.address)) for tensors in own]
+
+        def run(tensors: Tensors) -> None:
+            handle.run(tensors, device.stream_handle)
+
+        return [partial(run, replace(tensors, workspace=workspace.address)) for tensors in own]
 
     def _evaluate(self, request: EvaluateRequest) -> Measured | Skipped:
         if request.behind and self._failed:
@@ -270,18 +296,20 @@ class Session:
         verified = verifier.verify(loaded.kernel, loaded.workspace, loaded.packed_w, repeat=in_the_race)
         done = self._clock()
         runs = verified.runs
-        count = self._several() if min(run.us for run in runs) < device.short_us else 1
-        passes = self._passes(loaded, count, cold=cold)
+        shortest_us = min(run.us for run in runs)
+        count = self._several(shortest_us)
+        each = self._each_pass(loaded, count, cold=cold)
+        passes = Passes(each[0]) if shortest_us >= device.short_us else self._recorded(each, loaded.owned)
         own: tuple[Sample, ...] = ()  # the verification's own runs are samples too
         if not in_the_race(runs[0].us):
             own = runs
-        elif cold and count == 1:
+        elif cold and passes.launch == "stream" and count == 1:
             later = (*runs[1:], *verified.on_integers)
             # what the first of several and other data add or save, some per cent, makes no winner of one far behind
             own = (runs[0], *later) if surely_behind([run.us for run in later], best_us) else runs[1:]
         samples = Samples(partial(device.time, passes, cold=cold), self._clocks, own)
         measure(samples, Race(best_us, Converged()))
-        timing = samples.timing(request.cache, device.health(), count)
+        timing = samples.timing(request.cache, device.health(), passes=passes.count, launch=passes.launch)
         self._fastest_us[request.cache] = min(fastest_us, timing.median_us)
         measured = self._clock()
         return Measured(

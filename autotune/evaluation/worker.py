@@ -113,9 +113,12 @@ class FinalsRequest:
 
 @dataclass(frozen=True, slots=True)
 class FinalsTimings:
-    """A timing for each kernel, then each baseline and library; sample i of each was taken in round i."""
+    """Timings of each kind of contender, in the order asked for; sample i of each was taken in round i."""
 
-    timings: tuple[Timing, ...]
+    kernels: tuple[Timing, ...]
+    baselines: tuple[Timing | str, ...] = ()
+    """why not, for one that cannot run the layer"""
+    libraries: tuple[Timing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from autotune.devices.device import Health, Sample
-from autotune.trial import Timing
+from autotune.trial import Launching, Timing
 
 RACE_FACTOR = 3.0  # a kernel this many times slower than the best known is not timed further
 FIRST_RUN_US = 100.0  # more that a first run may take: code comes to the device then, in 40 to 80 us on an H200
@@ -133,7 +133,7 @@ class Samples:
         """Their times."""
         return [sample.us for sample in self.taken]
 
-    def timing(self, cache: str, health: Health, passes: int) -> Timing:
+    def timing(self, cache: str, health: Health, *, passes: int = 1, launch: Launching = "stream") -> Timing:
         """What they come to; `health` is the device's after the last, `passes` how many made up a sample."""
         clocks = tuple(sample.sm_clock_mhz for sample in self.taken if sample.sm_clock_mhz is not None)
         return replace(
@@ -142,6 +142,7 @@ class Samples:
             discarded=self.discarded,
             throttled=self.throttled,
             passes=passes,
+            launch=launch,
             power_w=health.power_w,
             temperature_c=health.temperature_c,
         )

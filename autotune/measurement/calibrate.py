@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.compilation.compile import Binary, Program
-from autotune.devices.device import Device, Launch
+from autotune.devices.device import Device, Launch, Passes
 
 _SAMPLES = 7
 _WARP_FLOP = {"tf32": 8 * 2048, "fp16": 8 * 4096}  # chains * FLOP of one step of a warp
@@ -40,7 +40,7 @@ def calibrate(device: Device, binary: Binary) -> Mapping[str, float]:
 
     def seconds(entry: str, *args: np.generic) -> float:
         launch = Launch(entry, (blocks, 1, 1), (256, 1, 1), 0, args)
-        once = [lambda: module.launch(launch)]
+        once = Passes(lambda: module.launch(launch))
         device.time(once, cold=False)
         return statistics.median(device.time(once, cold=False).us for _ in range(_SAMPLES)) / 1e6
 

@@ -25,10 +25,10 @@ class Handle:
     workspace_bytes: int
     """of a pass over n images"""
 
-    def run(self, tensors: Tensors) -> None:
-        """Enqueue a pass on the default stream. Raises Rejected."""
+    def run(self, tensors: Tensors, stream: int) -> None:
+        """Enqueue a pass on the stream of this address. Raises Rejected."""
         try:
-            self.handle.run(self.n, tensors.x, tensors.y, tensors.workspace, self.workspace_bytes)
+            self.handle.run(self.n, tensors.x, tensors.y, tensors.workspace, self.workspace_bytes, stream)
         except Conv2dError as error:
             raise _failed(error) from None
 

@@ -102,7 +102,7 @@ def run_span(device: Device, verifier: Verifier, request: SpanRequest, clock: Ca
         )
     return Spanned(
         Measured(
-            timing=all_samples[0].timing("hot", device.health(), 1),
+            timing=all_samples[0].timing("hot", device.health()),
             error=error,
             load_us=1e6 * (loaded - started),
             verify_us=1e6 * (verified - loaded),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.compilation.compile import Binary
-from autotune.devices.device import Device, Launch, Sample
+from autotune.devices.device import Device, Launch, Passes, Sample
 from autotune.errors import DeviceError, Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.forward import LoadedKernel, Tensors
@@ -268,7 +268,7 @@ class Verifier:
             packed_w.poison()
             kernel.prepare(tensors)
         launches = kernel.forward(tensors)
-        sample = self.device.time([lambda: kernel.run(launches)], cold=True)
+        sample = self.device.time(Passes(lambda: kernel.run(launches)), cold=True)
         self.device.synchronize()
         return sample
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from autotune.compilation.compile import Binary, Target
 from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
+from autotune.evaluation.worker import FinalsTimings
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import summarise
 from autotune.problem import Conv2dProblem
 from autotune.replay.recorded_trials import REPLAYED, is_database, measured_rows
 from autotune.store import Store, TrialRow
-from autotune.trial import Config, ErrorStats, Measured, Outcome, Timing, Trial, Value
+from autotune.trial import Config, ErrorStats, Measured, Outcome, Trial, Value
 
 _SAMPLES = 5  # of a recorded median in the finals
 
@@ -112,12 +113,12 @@ class ReplayEvaluator:
         cache: str,
         budget_s: float,
         seed: int,
-    ) -> tuple[Timing, ...]:
+    ) -> FinalsTimings:
         """The recorded medians once more. Raises DeviceError for a baseline: none is recorded."""
         if baselines:
             raise DeviceError("replay: libraries are measured on CUDA devices only")
         medians = [self._trial(source, cache).median_us for source, _ in kernels]
-        return tuple(summarise((median or 0.0,) * _SAMPLES, cache) for median in medians)
+        return FinalsTimings(tuple(summarise((median or 0.0,) * _SAMPLES, cache) for median in medians))
 
     def _trial(self, source: KernelSource, cache: str) -> Trial:
         trial = _recorded(self._trials[source.problem, cache], source.config)

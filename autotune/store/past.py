@@ -224,7 +224,7 @@ def _verdicts(connection: Connection, ids: Sequence[int]) -> dict[int, list[Verd
             .order_by(verdicts.c.id)
         )
         for row in connection.execute(statement):
-            verdict = Verdict(row.against, row.verdict, row.median_us, row.against_us, row.number)
+            verdict = Verdict(row.against, row.verdict, row.median_us, row.against_us, row.number, row.against_accuracy)
             found.setdefault(row.finals_id, []).append(verdict)
     return found
 
@@ -235,6 +235,16 @@ def _finals_timings(connection: Connection, ids: Sequence[int]) -> dict[tuple[in
         statement = select(measurements).where(measurements.c.finals_id.in_(ids[start : start + CHUNK]))
         for row in connection.execute(statement).mappings():
             found[row[measurements.c.finals_id], row[measurements.c.trial_id]] = timing_of(row)
+    return found
+
+
+def latest_timings(connection: Connection, trial_ids: Sequence[int]) -> dict[int, Timing]:
+    """The latest measurement of each trial that has one."""
+    found = {}
+    for start in range(0, len(trial_ids), CHUNK):
+        chunk = measurements.c.trial_id.in_(trial_ids[start : start + CHUNK])
+        for row in connection.execute(select(measurements).where(chunk).order_by(measurements.c.id)).mappings():
+            found[row[measurements.c.trial_id]] = timing_of(row)
     return found
 
 

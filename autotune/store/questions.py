@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from autotune.store.records import (
 )
 from autotune.store.rows import config_of, date_text, source_of
 from autotune.store.tables import layers, sources, templates, trials
-from autotune.trial import END_TO_END
+from autotune.trial import END_TO_END, Timing
 
 
 class Questions:
@@ -151,6 +152,11 @@ class Questions:
         """Trials that were measured again, of the layers' shapes in whichever study, oldest first."""
         with self._database.read() as connection:
             return answers.list_retimes(connection, answers.find(connection, what, self._shown))
+
+    def latest_timings(self, trial_ids: Sequence[int]) -> Mapping[int, Timing]:
+        """The latest measurement of each trial that has one, be it of tuning, of finals or of a retime."""
+        with self._database.read() as connection:
+            return past.latest_timings(connection, trial_ids)
 
     def dispatchers(self, study: str | None = None) -> tuple[DispatcherRow, ...]:
         """The dispatchers that were built of a study's newest generation, the latest first.

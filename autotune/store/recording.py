@@ -392,6 +392,7 @@ def add_finals(connection: Connection, scope: Scope, record: Finals, now: str) -
                 "verdict": verdict.verdict,
                 "median_us": verdict.median_us,
                 "against_us": verdict.against_us,
+                "against_accuracy": verdict.against_accuracy,
             },
         )
 

@@ -24,7 +24,7 @@ Match = Literal["exact", "device class"]
 Origin = Literal["measured", "imported"]
 """Where a trial comes from: tuned into this database, or brought in from another file."""
 
-RETIME_LABELS = ("confirmed", "moved", "regressed", "failed")
+RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")
 """What became of a stored trial's time when it was measured again."""
 
 VERDICTS = ("win", "tie", "loss")
@@ -129,6 +129,8 @@ class Verdict:
     against_us: float
     against_number: int | None = None
     """the trial compared with, where it is one of this scope"""
+    against_accuracy: str | None = None
+    """its accuracy class; None where that was not recorded"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +253,12 @@ class RetimeRow:
     def after_us(self) -> float | None:
         """The new median, None when it failed."""
         return None if self.timing is None else self.timing.median_us
+
+    @property
+    def ratio(self) -> float | None:
+        """The new median over the old one; None when it failed, and when the two were taken in different ways."""
+        after_us = None if self.label == "remeasured" else self.after_us
+        return None if after_us is None else after_us / self.before_us
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,6 +234,7 @@ def timing_values(timing: Timing, what: str) -> Values:
         "discarded_count": timing.discarded,
         "throttled_count": timing.throttled,
         "pass_count": timing.passes,
+        "launch": timing.launch,
         "power_w": finite(timing.power_w),
         "temperature_c": finite(timing.temperature_c),
     }
@@ -253,6 +254,7 @@ def timing_of(row: RowMapping) -> Timing:
         discarded=row[column.discarded_count] or 0,
         throttled=row[column.throttled_count] or 0,
         passes=row[column.pass_count] or 1,
+        launch="graph" if row[column.launch] == "graph" else "stream",
         power_w=row[column.power_w],
         temperature_c=row[column.temperature_c],
     )

@@ -267,6 +267,7 @@ measurements = Table(
     Column("sm_clocks_mhz", Text),
     *(Column(name, Integer) for name in ("discarded_count", "throttled_count", "pass_count")),
     *(Column(name, Float) for name in ("power_w", "temperature_c")),
+    _text("launch"),
 )
 
 spans = Table(
@@ -311,6 +312,7 @@ verdicts = Table(
     _text("verdict"),
     _real("median_us"),
     _real("against_us"),
+    Column("against_accuracy", Text),
 )
 
 quarantine = Table(

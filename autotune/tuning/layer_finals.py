@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.devices.device import Baseline
+from autotune.devices.torch_baseline import baselines_of
 from autotune.evaluation.evaluate import Evaluator
+from autotune.evaluation.worker import FinalsTimings
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
+from autotune.problem import Conv2dProblem
 from autotune.store import Finals, Scope, Store, Verdict
-from autotune.trial import Config, Timing, Trial
+from autotune.trial import Config, Timing, Trial, comparable
 from autotune.tuning.finals import SUSPICIOUS, Comparison, Contender, compare, decide, entrants, noise_floor
 
 FINALS_S = 4.0  # of one layer's finals, wall clock
@@ -21,13 +23,29 @@ FINALS_S = 4.0  # of one layer's finals, wall clock
 class FinalsPlan:
     """What the finals of every layer of a run are held with."""
 
-    baselines: tuple[Baseline, ...] = ()
-    """what runs beside the kernels, such as cuDNN"""
+    libraries: tuple[str, ...] = ()
+    """what runs beside the kernels: cudnn, inductor"""
     budget_s: float = FINALS_S
     """of one layer's finals, wall clock"""
 
 
 PLAIN_FINALS = FinalsPlan()
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How the winner of the finals stands to something else."""
+
+    against: str
+    time_us: float
+    """the other's median in the same finals"""
+    accuracy: str
+    """the other's class; a verdict on another class than the winner's compares different work"""
+    comparison: Comparison
+    library: str = ""
+    """of a baseline; empty for a kernel"""
+    trial_number: int | None = None
+    """of a kernel"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +59,15 @@ class FinalsResult:
     """whether the winner is not the trial with the smallest median of the search"""
     noise: float
     """fraction by which a kernel differs from itself"""
-    verdicts: tuple[tuple[str, Comparison], ...]
-    """what the winner was compared with, and how it stands"""
+    compared: tuple[Compared, ...]
+    """how the winner stands to everything else"""
+    refused: tuple[tuple[str, str], ...] = ()
+    """baselines that cannot run the layer, each with the reason"""
+
+    def rival(self, library: str) -> Compared | None:
+        """The fastest of a library's baselines in the winner's accuracy class; None where it has none."""
+        own = [each for each in self.compared if each.library == library and each.accuracy == self.winner.accuracy]
+        return min(own, key=lambda each: each.time_us, default=None)
 
 
 def hold_finals(
@@ -51,6 +76,7 @@ def hold_finals(
     store: Store,
     scope: Scope,
     *,
+    problem: Conv2dProblem,
     bounds: Mapping[str, BoundTemplate],
     trials: Sequence[Trial],
     default: Config | None,
@@ -64,67 +90,88 @@ def hold_finals(
     """
     defaults = [trial for trial in trials if trial.config == default]
     entered = entrants(trials, [*defaults, *([incumbent] if incumbent else [])])
-    if len(entered) == 1 and not plan.baselines:
+    if len(entered) == 1 and not plan.libraries:
         return None
     sources = [render(bounds[trial.config.template], trial.config) for trial in entered]
     compiled = [evaluator.compile(source) for source in sources]
     kernels = [(source, binary.result()) for source, binary in zip(sources, compiled, strict=True)]
+    baselines = [each for library in plan.libraries for each in baselines_of(library, problem)]
 
-    def timed() -> tuple[Timing, ...]:
+    def timed() -> FinalsTimings:
         """Timings of the kernels, of the first once more (the A/A pair), and of the baselines."""
-        return evaluator.finals([*kernels, kernels[0]], plan.baselines, cache=cache, budget_s=plan.budget_s, seed=seed)
+        return evaluator.finals([*kernels, kernels[0]], baselines, cache=cache, budget_s=plan.budget_s, seed=seed)
 
     timings = unsuspicious(timed, entered, evaluator)
-    noise = noise_floor(timings[0], timings[len(entered)])
+    noise = noise_floor(timings.kernels[0], timings.kernels[-1])
     contenders = [
         Contender(trial, timing, len(source.program.text))
-        for trial, timing, source in zip(entered, timings, sources, strict=False)
+        for trial, timing, source in zip(entered, timings.kernels, sources, strict=False)
     ]
     winner = decide(contenders, incumbent.number if incumbent else None, noise)
-    others = _others(contenders, winner, defaults, incumbent)
-    others += [
-        (baseline.name, timing, None)
-        for baseline, timing in zip(plan.baselines, timings[len(entered) + 1 :], strict=True)
-    ]
-    compared = tuple((against, compare(winner.timing, timing, noise)) for against, timing, _ in others)
+    compared = _others(contenders, winner, defaults, incumbent, noise)
+    refused = []
+    for baseline, timing in zip(baselines, timings.baselines, strict=True):
+        if isinstance(timing, str):
+            refused.append((baseline.name, timing))
+            continue
+        comparison = compare(winner.timing, timing, noise)
+        accuracy = baseline.accuracy(problem.dtype)
+        compared.append(Compared(baseline.name, timing.median_us, accuracy, comparison, library=baseline.library))
     store.add_finals(
         scope,
         Finals(
             winner=winner.trial.number,
             timings=tuple((contender.trial.number, contender.timing) for contender in contenders),
             verdicts=tuple(
-                Verdict(against, comparison.verdict, winner.timing.median_us, timing.median_us, number)
-                for (against, timing, number), (_, comparison) in zip(others, compared, strict=True)
+                Verdict(
+                    each.against,
+                    each.comparison.verdict,
+                    winner.timing.median_us,
+                    each.time_us,
+                    each.trial_number,
+                    each.accuracy,
+                )
+                for each in compared
             ),
         ),
     )
     store.set_noise_floor(evaluator.info, evaluator.environment, scope.policy, noise * winner.timing.median_us, noise)
     fastest = min(trials, key=lambda trial: trial.median_us or math.inf)
-    return FinalsResult(winner.trial, winner.timing, winner.trial.source_hash != fastest.source_hash, noise, compared)
+    moved = winner.trial.source_hash != fastest.source_hash
+    return FinalsResult(winner.trial, winner.timing, moved, noise, tuple(compared), tuple(refused))
 
 
-def unsuspicious(
-    timed: Callable[[], tuple[Timing, ...]], entered: Sequence[Trial], evaluator: Evaluator
-) -> tuple[Timing, ...]:
-    """Timings; taken again in a fresh worker when one is much smaller than it was in the search."""
+def unsuspicious(timed: Callable[[], FinalsTimings], entered: Sequence[Trial], evaluator: Evaluator) -> FinalsTimings:
+    """Timings; taken again in a fresh worker when a kernel's is much smaller than it was in the search.
+
+    What was out of the race has one sample, of its very first run: that says nothing.
+    """
     timings = timed()
-    for trial, timing in zip(entered, timings, strict=False):
-        if timing.median_us < SUSPICIOUS * (trial.median_us or 0.0):
+    for trial, timing in zip(entered, timings.kernels, strict=False):
+        alike = trial.timing is not None and trial.reason != "too_slow" and comparable(trial.timing, timing)
+        if alike and timing.median_us < SUSPICIOUS * (trial.median_us or 0.0):
             evaluator.refresh()
             return timed()
     return timings
 
 
 def _others(
-    contenders: Sequence[Contender], winner: Contender, defaults: Sequence[Trial], incumbent: Trial | None
-) -> list[tuple[str, Timing, int | None]]:
-    """What the winner is compared with, of the kernels: name, timing and trial number."""
-    others: list[tuple[str, Timing, int | None]] = []
+    contenders: Sequence[Contender],
+    winner: Contender,
+    defaults: Sequence[Trial],
+    incumbent: Trial | None,
+    noise: float,
+) -> list[Compared]:
+    """How the winner stands to the previous best and the default."""
+    others: list[Compared] = []
     for contender in contenders:
         if contender.trial is winner.trial:
             continue
-        if incumbent and contender.trial.number == incumbent.number:
-            others.append(("previous best", contender.timing, contender.trial.number))
-        if contender.trial in defaults:
-            others.append(("default", contender.timing, contender.trial.number))
+        trial, timing = contender.trial, contender.timing
+        names = ["previous best"] if incumbent and trial.number == incumbent.number else []
+        names += ["default"] if trial in defaults else []
+        comparison = compare(winner.timing, timing, noise)
+        others += [
+            Compared(name, timing.median_us, trial.accuracy, comparison, trial_number=trial.number) for name in names
+        ]
     return others

@@ -99,7 +99,7 @@ class LayerLine:
             pipeline.drain()
         new = pipeline.evaluated
         finals = None
-        wanted = self.run_of.finals.baselines or not self.run_of.search or self._undecided(new)
+        wanted = self.run_of.finals.libraries or not self.run_of.search or self._undecided(new)
         if self.history.best is not None and wanted:
             if not searching:
                 self.evaluator.begin_layer(self.layer.problem)
@@ -108,6 +108,7 @@ class LayerLine:
                 self.evaluator,
                 self.store,
                 self.scope,
+                problem=self.layer.problem,
                 bounds=bounds,
                 trials=self.history.trials,
                 default=next((space.default for space in self.spaces.values()), None),

@@ -82,7 +82,7 @@ def main() -> None:
         cache = study.measure.cache
         timings = evaluator.finals([*kernels, kernels[0]], (), cache=cache, budget_s=arguments.finals_s, seed=0)
         evaluator.close()
-        *own, again = timings
+        *own, again = timings.kernels
         low, _, high = paired_ratio(own[0].samples_us, again.samples_us)
         fastest = min(own, key=lambda timing: timing.median_us)
         for winner, timing in zip(winners, own, strict=True):

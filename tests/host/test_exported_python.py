@@ -88,9 +88,9 @@ def in_a_worker(library: str, x: Array, w: Array, bias: Array) -> Array:
     there = [device_array(array) for array in (x, w, bias, np.empty(RELU.y_shape(len(x)), np.float32))]
     tensors = Tensors(*(array.array.ctypes.data for array in there))
     with prepared(Path(library), exports.CONSTANT.problem.with_n(len(x)), tensors.w, tensors.bias) as handle:
-        handle.run(tensors)
+        handle.run(tensors, 0)
         with pytest.raises(Rejected, match="an argument that must point to something is NULL"):
-            handle.run(replace(tensors, x=0))
+            handle.run(replace(tensors, x=0), 0)
     return np.array(there[-1].array, np.float32)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autotune.compilation.compile import Program, Target
-from autotune.devices.device import Launch
+from autotune.devices.device import Launch, Passes
 from autotune.devices.host import HostDevice, HostOptions
 from autotune.devices.host_compile import compile_host
 from autotune.errors import DeviceError, Rejected, ToolchainError
@@ -168,7 +168,9 @@ def test_time_is_that_of_the_launches(bench: Bench) -> None:
 
     def spin(ticks: int) -> float:
         launch = Launch("spin", (1, 1, 1), (1, 1, 1), 0, (np.uint64(y), np.int32(ticks)))
-        return min(bench.device.time([lambda: module.launch(launch)], cold=cold).us for cold in (False, True, False))
+        return min(
+            bench.device.time(Passes(lambda: module.launch(launch)), cold=cold).us for cold in (False, True, False)
+        )
 
     short, long = spin(1_000_000), spin(20_000_000)
     assert 10 < long / short < 40

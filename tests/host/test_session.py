@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from autotune.compilation.compile import Binary, Program, Target
-from autotune.devices.device import Launch, Sample
+from autotune.devices.device import Launch, Passes, Sample
 from autotune.devices.host import HostDevice, HostModule, HostOptions
 from autotune.devices.host_compile import compile_host
 from autotune.errors import Rejected
@@ -63,7 +63,7 @@ class Watched(HostDevice):
         module.launch = launch  # type: ignore[method-assign]
         return module
 
-    def time(self, passes: Sequence[Callable[[], None]], *, cold: bool) -> Sample:
+    def time(self, passes: Passes, *, cold: bool) -> Sample:
         """Note the launches between the two clock readings."""
         self.launches.clear()
         sample = super().time(passes, cold=cold)
@@ -96,6 +96,7 @@ def addresses(launches: Sequence[Launch]) -> set[int]:
 @pytest.mark.parametrize("cache", ["cold", "hot"])
 def test_a_short_kernel_is_timed_over_many_passes(cxx: str, cache: str) -> None:
     device, session = opened(cxx, short_us=1e9)
+    device.paced_us = 10.0
     source, binary = kernel(cxx, device, "split_c", reduction="workspace")
     answer = session.answer(EvaluateRequest(source, binary, cache, None))
     assert isinstance(answer, Measured)
@@ -179,10 +180,11 @@ def test_a_kernel_behind_one_that_failed_is_not_run(cxx: str, tmp_path: Path) ->
 
 def test_contenders_are_timed_alike_when_one_of_them_is_short(cxx: str) -> None:
     device, session = opened(cxx, short_us=1e9)
+    device.paced_us = 10.0
     kernels = (kernel(cxx, device, "direct"), kernel(cxx, device, "split_c", reduction="workspace"))
     answer = session.answer(FinalsRequest(kernels, (), "cold", 0.05, 0))
     assert isinstance(answer, FinalsTimings)
-    assert [timing.passes for timing in answer.timings] == [32, 32]
+    assert [timing.passes for timing in answer.kernels] == [32, 32]
     device.close()
 
 

@@ -93,6 +93,15 @@ def test_relu_is_fused_where_it_alone_reads_the_output(
     assert difference < CLOSE
 
 
+def test_a_residual_is_part_of_the_race_of_one_convolution(on_cpu: OnHostDriver) -> None:
+    _, rows, _, difference = on_cpu(networks.converted, "Residual", 4)
+    assert [row.layer for row in rows] == ["conv", "shortcut"]
+    assert rows[0].why.endswith("PyTorch's with its residual and ReLU")
+    assert rows[1].why.endswith("PyTorch's convolution")
+    assert [row.kernel for row in rows] == ["tested.bias"] * 2, "the kernels have neither the addition nor the ReLU"
+    assert difference < CLOSE
+
+
 def test_slower_kernels_are_left(on_cpu: OnHostDriver) -> None:
     lines = on_cpu(networks.table).splitlines()
     assert lines[0].split() == ["layer", "x", "filters", "kernel", "tuned", "us", "PyTorch", "us", "why"]

@@ -184,7 +184,7 @@ def test_a_throttled_sample_is_measured_again() -> None:
     samples = at_clocks(1980, 1980, 1965, 1980, 1400, 1980, 1980)
     for _ in range(6):
         samples.add()
-    timing = samples.timing("cold", Health(350.0, 61.0), 1)
+    timing = samples.timing("cold", Health(350.0, 61.0))
     assert list(timing.sm_clocks_mhz) == [1980, 1980, 1965, 1980, 1980, 1980]
     assert (timing.discarded, timing.throttled) == (1, 0)
     assert timing.q3_us < 101
@@ -195,7 +195,7 @@ def test_a_gpu_that_stays_throttled_is_measured_as_it_is_and_the_samples_are_mar
     samples = at_clocks(*[1400.0] * 40)
     for _ in range(20):
         samples.add()
-    timing = samples.timing("cold", Health(), 1)
+    timing = samples.timing("cold", Health())
     assert timing.throttled == 20
     assert timing.discarded <= 0.2 * (20 + timing.discarded)
     assert set(timing.sm_clocks_mhz) == {1400.0}
@@ -218,7 +218,7 @@ def measured(samples_us: Iterator[float], criterion: Converged | Race) -> Timing
     """What measuring makes of samples from a device without a clock or sensors."""
     samples = Samples(lambda: Sample(next(samples_us)), Clocks())
     measure(samples, criterion)
-    return samples.timing("cold", Health(), 1)
+    return samples.timing("cold", Health())
 
 
 def test_measuring_takes_what_the_criterion_wants() -> None:

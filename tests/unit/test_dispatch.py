@@ -20,6 +20,7 @@ from autotune.dispatcher.dispatcher import DEFAULT, UNSURE
 from autotune.dispatcher.source import load_dispatch_template
 from autotune.errors import StudyError
 from autotune.evaluation.null import NullEvaluator
+from autotune.evaluation.worker import FinalsTimings
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate, load_templates
 from autotune.measurement.benchmark import summarise
@@ -63,9 +64,9 @@ class Device(NullEvaluator):
         cache: str,
         budget_s: float,
         seed: int,
-    ) -> tuple[Timing, ...]:
+    ) -> FinalsTimings:
         """The same times once more."""
-        return tuple(self.timing(source, cache) for source, _ in kernels)
+        return FinalsTimings(tuple(self.timing(source, cache) for source, _ in kernels))
 
     def timing(self, source: KernelSource, cache: str) -> Timing:
         """What a kernel takes."""

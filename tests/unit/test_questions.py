@@ -214,12 +214,32 @@ def test_stale_tells_upgrades_and_changed_templates(filled: Path, autotune: Comm
 
 def test_stale_compares_an_absent_device_with_its_newest_run(filled: Path, autotune: Command) -> None:
     change(filled, "UPDATE devices SET kind = 'cuda', name = 'NVIDIA H999'")
+    change(filled, "UPDATE measurements SET launch = 'graph'")
     stale = ("stale", "--templates", "families", "--json")
     assert doubts(autotune(*stale)) == []
     change(filled, "INSERT INTO environments VALUES (99, 'newer', 'none', '', '2100-01-01T00:00:00.000000Z')")
     change(filled, "INSERT INTO runs VALUES (99, 1, 99, '{}', '9', '2100-01-01T00:00:00.000000Z')")
     assert doubts(autotune(*stale)) == [("driver", "none", "newer", "its newest run")]
     assert doubts(autotune(*stale, "--device", "null")) == [("driver", "none", "newer", "its newest run")]
+
+
+def test_short_times_with_launch_gaps_are_doubted_and_never_compared(filled: Path, autotune: Command) -> None:
+    words = ("--templates", "families", "--json")
+    (best,) = rows(autotune("best", "--json"))
+    assert float(str(best["median_us"])) < 200, "the layer is short"
+    change(filled, "UPDATE measurements SET launch = 'graph'")  # so that what the null device times is another way
+    found = rows(autotune("retime", "small", "--device", "null", *words))
+    assert [(row["label"], row["after_over_before"]) for row in found] == [("remeasured", None)] * 3
+    retimed = rows(autotune("history", "small", "--json"))[-3:]
+    assert [(event["note"], event["over_before"]) for event in retimed] == [("remeasured", None)] * 3
+    assert [row["label"] for row in rows(autotune("retime", "small", "--device", "null", *words))] == ["confirmed"] * 3
+    change(filled, "UPDATE devices SET kind = 'cuda'")
+    assert ("launch", "stream, with launch gaps", "graph", "how short kernels are timed") in doubts(
+        autotune("stale", *words)
+    )
+    change(filled, "UPDATE measurements SET median_us = 1000 * median_us")
+    change(filled, "UPDATE trials SET median_us = 1000 * median_us, ranked_us = 1000 * ranked_us")
+    assert doubts(autotune("stale", *words)) == [], "of a long kernel a gap is nothing"
 
 
 def test_retime_confirms_and_ends_the_doubt(filled: Path, autotune: Command) -> None:

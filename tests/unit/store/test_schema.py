@@ -80,8 +80,9 @@ def test_the_database_refuses_what_the_code_never_writes(path: Path, store: Stor
         "UPDATE subjects SET kind = 'layers'",
         "INSERT INTO trials SELECT * FROM (SELECT * FROM trials) WHERE id + 1 > 0",
         "INSERT INTO measurements SELECT 99, trial_id, finals_id, cache, sample_count, samples_us, median_us, q1_us,"
-        " q3_us, sm_clock_mhz, memory_clock_mhz, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM measurements",
+        " q3_us, sm_clock_mhz, memory_clock_mhz, NULL, NULL, NULL, NULL, NULL, NULL, NULL, launch FROM measurements",
         "UPDATE trials SET origin = 'stolen'",
+        "UPDATE measurements SET launch = 'pigeon'",
         "UPDATE trials SET outcome = 'correctness', median_us = NULL",
         "INSERT INTO retimes VALUES (1, 1, 1, 2.0, NULL, 'confirmed', '', '')",
         "INSERT INTO subjects VALUES (9, 'space', NULL, NULL, NULL)",

@@ -1,0 +1,73 @@
+"""What a library offers for a layer, and how the finals tell of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autotune.cli.tune import summary
+from autotune.devices.torch_baseline import baselines_of
+from autotune.problem import Conv2dProblem, Layer
+from autotune.trial import Config, Outcome, Timing, Trial, comparable
+from autotune.tuning.finals import Comparison
+from autotune.tuning.layer_finals import Compared, FinalsResult
+from autotune.tuning.layer_record import LayerResult
+
+LAYER = Conv2dProblem(64, 64, 56, 56, 64, 3, 3, epilogue="bias_relu", layout="nhwc")
+WINNER = Trial(3, Config.of("direct", {"block_p": 4}), Outcome.CORRECT, accuracy="fp32")
+
+
+def timing(us: float, launch: str = "graph") -> Timing:
+    return Timing((us,) * 3, us, us, us, "cold", launch="graph" if launch == "graph" else "stream")
+
+
+@pytest.mark.parametrize(
+    ("library", "problem", "names"),
+    [
+        (
+            "cudnn",
+            replace(LAYER, dtype="f16"),
+            ["cudnn nchw", "cudnn nchw fused", "cudnn nhwc", "cudnn nhwc fused"],
+        ),
+        ("cudnn", replace(LAYER, dtype="bf16", epilogue="none"), ["cudnn nchw", "cudnn nhwc"]),
+        ("cudnn", replace(LAYER, epilogue="none"), ["cudnn nchw", "cudnn nhwc", "cudnn nchw tf32", "cudnn nhwc tf32"]),
+        ("inductor", replace(LAYER, dtype="f16"), ["inductor nhwc"]),
+        ("inductor", replace(LAYER, layout="nchw"), ["inductor nchw", "inductor nchw tf32"]),
+    ],
+)
+def test_every_way_that_a_library_has_is_a_contender(library: str, problem: Conv2dProblem, names: list[str]) -> None:
+    assert [baseline.name for baseline in baselines_of(library, problem)] == names
+
+
+def test_the_verdict_is_against_the_fastest_of_the_same_class_and_all_are_shown() -> None:
+    def compared(name: str, us: float, accuracy: str) -> Compared:
+        verdict = "win" if us > 30 else "loss"
+        return Compared(name, us, accuracy, Comparison(verdict, 30 / us, 30 / us, 30 / us), library="cudnn")
+
+    rivals = (
+        compared("cudnn nchw", 90.0, "fp32"),
+        compared("cudnn nhwc fused", 25.0, "fp32"),
+        compared("cudnn nhwc fused tf32", 15.0, "tf32"),
+    )
+    finals = FinalsResult(
+        WINNER, timing(30.0), moved=False, noise=0.01, compared=rivals, refused=(("cudnn nchw fused", "no engine"),)
+    )
+    assert finals.rival("cudnn") is rivals[1]
+    assert finals.rival("inductor") is None
+    result = LayerResult(Layer("conv", LAYER), "net.conv", WINNER, 1, 1, {}, {}, "budget", (), finals)
+    lines = list(summary(result))
+    assert lines[2:] == [
+        "  LOSS against cudnn nhwc fused: 0.833 times as fast (25.00 us)",
+        "    cudnn nchw: 90.00 us; 3.000 times as fast",
+        "    cudnn nhwc fused tf32: 15.00 us, another accuracy class (tf32); 0.500 times as fast",
+        "    cudnn nchw fused: cannot run this layer: no engine",
+    ]
+    assert all(len(line) <= 100 for line in lines)
+
+
+def test_short_times_are_compared_only_with_times_taken_alike() -> None:
+    assert comparable(timing(10.0), timing(20.0))
+    assert not comparable(timing(10.0), timing(20.0, "stream"))
+    assert not comparable(timing(300.0, "stream"), timing(100.0)), "what became short"
+    assert comparable(timing(300.0, "stream"), timing(200.0))
