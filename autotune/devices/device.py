@@ -101,6 +101,9 @@ class Baseline:
         return f"{self.library} {self.layout}{' tf32' if self.tf32 else ''}"
 
 
+MATRIX_TYPES = ("tf32", "f16", "bf16")
+"""Element types of a library's matrix products; tf32 is float32 multiplied as TF32."""
+
 HostArray = npt.NDArray[np.uint8]
 """Bytes in the host's memory."""
 
@@ -196,6 +199,12 @@ class Device(Protocol):
         """Functions that enqueue a library's forward pass, each on arrays of its own.
 
         Raises DeviceError where there is no such library.
+        """
+
+    def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
+        """A function that enqueues a library's product of two random matrices, `size` rows and columns each.
+
+        `dtype` is one of MATRIX_TYPES. Raises DeviceError where there is no such library.
         """
 
     def close(self) -> None: ...

@@ -34,7 +34,6 @@ from autotune.evaluation.worker import (
     LayerRequest,
     Opened,
     OpenRequest,
-    Rates,
     Reply,
     Request,
     Skipped,
@@ -129,7 +128,7 @@ class Session:
             case FinalsRequest():
                 return self._finals(request)
             case CalibrateRequest(binary):
-                return Rates(calibrate(self._opened(), binary))
+                return calibrate(self._opened(), binary)
             case SpanRequest():
                 return run_span(self._opened(), self._layer(), request, self._clock)
             case ChoicesRequest():

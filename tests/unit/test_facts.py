@@ -13,6 +13,7 @@ from autotune.analysis.facts import facts
 from autotune.devices.device import DeviceInfo
 from autotune.family.source import Stage
 from autotune.measurement.occupancy import residency
+from autotune.measurement.rates import Rate
 from autotune.problem import Conv2dProblem
 from autotune.store import Store
 from autotune.trial import Resources
@@ -99,7 +100,7 @@ def printed(tmp_path: Path, nursery: Nursery) -> Mapping[str, Mapping[str, objec
                 trial = replace(trial, resources=Resources(), occupancy=None)
             run_trial(store, open_scope(store, device=device), trial, source)
         add_span(store, 0, 2500.0)
-        store.set_rates(H200, DRIVER_580, RATES)
+        store.set_rates(H200, DRIVER_580, [Rate(unit, "", per_s) for unit, per_s in RATES.items()])
     best = json.loads(nursery.run(tmp_path, "best", "--json").out)
     trials = json.loads(nursery.run(tmp_path, "trials", "--json").out)
     (span,) = (row for row in trials if row["template"] == "end_to_end")
