@@ -189,7 +189,7 @@ class Session:
 
     def _several(self) -> int:
         """Passes that make up one sample of a short kernel."""
-        return max(1, min(_MOST_PASSES, _COPIES_BYTES // self._layer().problem.minimal_bytes))
+        return max(1, min(_MOST_PASSES, _COPIES_BYTES // self._layer().problem.tensor_bytes))
 
     def _finals(self, request: FinalsRequest) -> FinalsTimings:
         device, verifier = self._opened(), self._layer()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Conv2dProblem
 
 ARITHMETIC_RATE: Mapping[str, tuple[str, float]] = {
@@ -48,7 +49,7 @@ def floor(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float]) -> 
         return None
     unit, share = ARITHMETIC_RATE[accuracy]
     rate = max(rates.get(unit, 0.0) * share, rates.get("fp32", 0.0))
-    return Floor(1e6 * problem.minimal_bytes / rates["copy"], 1e6 * problem.flops / rate if rate else 0.0)
+    return Floor(1e6 * minimal_bytes(problem) / rates["copy"], 1e6 * problem.flops / rate if rate else 0.0)
 
 
 def floor_us(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float]) -> float | None:

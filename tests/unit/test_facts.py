@@ -14,6 +14,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.family.source import Stage
 from autotune.measurement.occupancy import residency
 from autotune.measurement.rates import Rate
+from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Conv2dProblem
 from autotune.store import Store
 from autotune.trial import Resources
@@ -24,7 +25,7 @@ from .store.builders import DRIVER_580, H200, HOST, add_span, config_of, correct
 TITAN_V = DeviceInfo("cuda", "TITAN V", 70, 80, 12_000_000_000, smem_per_sm_bytes=98304)
 CONV1 = Conv2dProblem(10000, 1, 70, 70, 12, 5, 5)
 RATES = {"copy": 4e12, "fp32": 60e12}
-FLOOR_US = CONV1.minimal_bytes / 4e12 * 1e6  # conv1 is bounded by its bytes
+FLOOR_US = minimal_bytes(CONV1) / 4e12 * 1e6  # conv1 is bounded by its bytes
 
 
 def test_report_003s_tile_of_24_is_limited_by_warps_and_registers() -> None:
@@ -69,7 +70,7 @@ def test_the_limiter_is_the_floors_larger_term_near_it(
 ) -> None:
     found = facts(H200, problem, "fp32", [stage(threads)], Resources(32), median_us, RATES)
     assert found.limiter == limiter
-    assert found.gb_per_s == pytest.approx(problem.minimal_bytes / median_us / 1e3)
+    assert found.gb_per_s == pytest.approx(minimal_bytes(problem) / median_us / 1e3)
 
 
 def test_few_warps_are_named_far_from_the_floor() -> None:
@@ -119,7 +120,7 @@ def test_best_and_trials_print_the_facts(printed: Mapping[str, Mapping[str, obje
         # 128 threads of 64 registers: 8 warps of 2048 registers in each of 4 subpartitions
         assert (row["registers"], row["blocks_per_sm"], row["warps_per_sm"]) == (64, 8, 32)
         assert (row["occupancy"], row["occupancy_limits"]) == (0.5, "registers")
-        bytes_moved = CONV1.with_n(100).minimal_bytes
+        bytes_moved = minimal_bytes(CONV1.with_n(100))
         assert row["gb_per_s"] == pytest.approx(bytes_moved / 30.0 / 1e3)
         assert row["floor_fraction"] == pytest.approx(bytes_moved / 4e12 * 1e6 / 30.0)
         assert row["limiter"] == "latency"

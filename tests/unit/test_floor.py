@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from autotune.measurement.floor import ARITHMETIC_RATE, floor_us
+from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Conv2dProblem
 from autotune.trial import ACCURACY_CLASSES
 
@@ -53,7 +54,7 @@ def test_without_calibration_there_is_no_floor() -> None:
 
 
 def test_arithmetic_that_was_not_calibrated_does_not_bound() -> None:
-    assert floor_us(CONV2, "fp32", {"copy": 4e12}) == pytest.approx(CONV2.minimal_bytes / 4e12 * 1e6)
+    assert floor_us(CONV2, "fp32", {"copy": 4e12}) == pytest.approx(minimal_bytes(CONV2) / 4e12 * 1e6)
 
 
 def test_every_accuracy_class_has_a_unit() -> None:
