@@ -27,7 +27,7 @@ class Facts:
     """the bytes that any implementation of the layer moves, over the time"""
     floor: Floor | None
     floor_fraction: float | None
-    """share of the floor's speed that the kernel reaches, 1 at the physical limit"""
+    """share of the floor's speed that the kernel reaches, 1 at the physical limit; more where rates are too low"""
     limiter: str | None
     """memory or arithmetic near the floor; far from it occupancy where warps are few, else latency"""
 
@@ -46,7 +46,7 @@ def facts(
     held = least_occupied(device, stages, resources) if on_gpu else None
     if median_us is None:
         return Facts(held, None, None, None, None)
-    bound = floor(problem, accuracy, rates)
+    bound = None if device.kind == "host" else floor(problem, accuracy, rates)
     fraction = None if bound is None else bound.us / median_us
     return Facts(
         residency=held,

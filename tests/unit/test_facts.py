@@ -11,6 +11,7 @@ import pytest
 
 from autotune.analysis.facts import facts
 from autotune.devices.device import DeviceInfo
+from autotune.export.kernel import provenance
 from autotune.family.source import Stage
 from autotune.measurement.occupancy import residency
 from autotune.measurement.rates import Rate
@@ -84,6 +85,7 @@ def test_nothing_is_claimed_without_a_calibration_a_gpu_or_a_time() -> None:
     uncalibrated = facts(H200, CONV1, "fp32", [stage(256)], Resources(32), 100.0, {})
     assert (uncalibrated.floor_fraction, uncalibrated.limiter) == (None, None)
     assert uncalibrated.residency is not None
+    assert facts(HOST, CONV1, "fp32", [stage(256)], Resources(), 100.0, RATES).floor is None, "a CPU's mean nothing"
     on_host = facts(HOST, CONV1, "fp32", [stage(256)], Resources(), 100.0, RATES)
     assert (on_host.residency, on_host.limiter) == (None, None)
     untimed = facts(H200, CONV1, "fp32", [stage(256)], Resources(32), None, RATES)
@@ -129,3 +131,23 @@ def test_best_and_trials_print_the_facts(printed: Mapping[str, Mapping[str, obje
         assert {row[key] for key in ("registers", "spill_bytes", "blocks_per_sm", "occupancy", "limiter")} == {None}
         assert row["gb_per_s"] is not None
     assert (printed["span"]["floor_fraction"], printed["span"]["limiter"]) == (None, None)
+
+
+def test_a_kernel_that_beats_its_floor_is_no_silent_103_percent(tmp_path: Path, nursery: Nursery) -> None:
+    with Store(tmp_path / "autotune.db") as store:
+        source = source_of(config_of(0))
+        run_trial(store, open_scope(store), correct(0, 30.0, source=source), source)
+        (row,) = store.best()
+        assert "reaches 103.0% of it, so the device's rates were measured too low" in provenance(row, source, 30.9)
+        assert "reaches 97.0% of it\n" in provenance(row, source, 29.1)
+        true_per_s = minimal_bytes(row.layer.problem) / row.median_us * 1e6
+        store.set_rates(H200, DRIVER_580, [Rate("copy", "", true_per_s / 1.03)])
+    words = (
+        f"{H200.name}: lenet.conv1 is 3.0% faster than its floor, so the floor is wrong: the device's stored rates are "
+        f"too low; run `autotune devices --calibrate` there\n"
+    )
+    for command in (("best",), ("best", "--json"), ("trials",), ("why", "lenet.conv1")):
+        assert nursery.run(tmp_path, *command).err == words, command
+    with Store(tmp_path / "autotune.db") as store:
+        store.set_rates(H200, DRIVER_580, [Rate("copy", "", true_per_s * 1.03)])
+    assert nursery.run(tmp_path, "best").err == ""
