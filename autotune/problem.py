@@ -111,8 +111,8 @@ class Conv2dProblem:
         return 2 * self.y_elements * self.reduction
 
     @property
-    def minimal_bytes(self) -> int:
-        """Bytes that any implementation moves: x, w (and bias) read once, y written once."""
+    def tensor_bytes(self) -> int:
+        """Bytes of x, w, y and, where there is one, bias."""
         bias = 0 if self.epilogue == "none" else self.k
         return self.element_bytes * (self.x_elements + self.w_elements + self.y_elements + bias)
 

@@ -9,6 +9,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.family.source import Stage
 from autotune.measurement.floor import Floor, floor
 from autotune.measurement.occupancy import Residency, residency
+from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Conv2dProblem
 from autotune.trial import Resources
 
@@ -23,10 +24,10 @@ class Facts:
     residency: Residency | None
     """of the least occupied stage"""
     gb_per_s: float | None
-    """the layer's minimal bytes over the time"""
+    """the bytes that any implementation of the layer moves, over the time"""
     floor: Floor | None
     floor_fraction: float | None
-    """share of the floor's speed that the kernel reaches, 1 at the physical limit"""
+    """share of the floor's speed that the kernel reaches, 1 at the physical limit; more where rates are too low"""
     limiter: str | None
     """memory or arithmetic near the floor; far from it occupancy where warps are few, else latency"""
 
@@ -45,11 +46,11 @@ def facts(
     held = least_occupied(device, stages, resources) if on_gpu else None
     if median_us is None:
         return Facts(held, None, None, None, None)
-    bound = floor(problem, accuracy, rates)
+    bound = None if device.kind == "host" else floor(problem, accuracy, rates)
     fraction = None if bound is None else bound.us / median_us
     return Facts(
         residency=held,
-        gb_per_s=problem.minimal_bytes / median_us / 1e3,
+        gb_per_s=minimal_bytes(problem) / median_us / 1e3,
         floor=bound,
         floor_fraction=fraction,
         limiter=_limiter(bound, median_us, held) if bound is not None and held is not None else None,

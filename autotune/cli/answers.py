@@ -53,6 +53,7 @@ def trials(
         shown = trial_columns(imported=any(row.row.origin == "imported" for row in found))
         columns = (*shown, kept) if sources else shown
         show(found, _for_failures(columns) if outcome not in (None, "correct") else columns, style)
+        tell_beaten((one.row, one.facts) for one in found)
         if sources and style is None:
             for row in rows:
                 click.echo(_whole(row, _text(store, row)))
@@ -153,6 +154,23 @@ NO_FACTS = Facts(None, None, None, None, None)
 def with_floor(store: Store, row: BestRow) -> Standing:
     """Set a best row against what its device can do, as far as that was calibrated."""
     return Standing(row, _facts(row.row, row.median_us, store.rates(row.row.device)))
+
+
+def tell_beaten(found: Iterable[tuple[TrialRow | SpaceTrial, Facts]]) -> None:
+    """Say on standard error which kernels are faster than their floors, a line for each device."""
+    beaten: dict[str, dict[str, float]] = {}
+    for row, facts_of_it in found:
+        if (fraction := facts_of_it.floor_fraction or 0.0) > 1.0:
+            of_device = beaten.setdefault(row.device.name, {})
+            of_device[row.name] = max(fraction, of_device.get(row.name, 0.0))
+    for device, fractions in beaten.items():
+        most = max(fractions, key=fractions.__getitem__)
+        others = f" (and {len(fractions) - 1} more)" if len(fractions) > 1 else ""
+        click.echo(
+            f"{device}: {most}{others} is {fractions[most] - 1:.1%} faster than its floor, so the floor is wrong: "
+            f"the device's stored rates are too low; run `autotune devices --calibrate` there",
+            err=True,
+        )
 
 
 def undominated(rows: Iterable[BestRow]) -> list[BestRow]:

@@ -18,6 +18,7 @@ from autotune.cli.answers import (
     limits,
     registers,
     spill_bytes,
+    tell_beaten,
     undominated,
     warps,
     with_floor,
@@ -91,14 +92,20 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
     with Store(db, create=False) as store:
         if not nearest:
             answers = tuple(_answers(store, name, device))
-            show(answers, _telling_apart(BEST_COLUMNS, answers), style)
+            show_answers(answers, BEST_COLUMNS, style)
             if device is None and not (answers and all(one.standing for one in answers)):
                 _tell_why(store, name, db, [one.layer.problem for one in answers if one.standing is None])
             return
         info = None if device is None else named_device(store, device)
         layers = of_file or named_layers(store, what)
         near = [found for name, layer in layers for found in _nearest(store, name, layer, info)]
-        show(near, _telling_apart(NEAREST_COLUMNS, near), style)
+        show_answers(near, NEAREST_COLUMNS, style)
+
+
+def show_answers(answers: Sequence[Answer], columns: Sequence[Column[Answer]], style: str | None) -> None:
+    """Print answers, and say of which kernels the floor cannot be right."""
+    show(answers, _telling_apart(columns, answers), style)
+    tell_beaten((one.standing.best.row, one.standing.facts) for one in answers if one.standing)
 
 
 NamedLayers = Sequence[tuple[str, Layer]]
@@ -232,6 +239,7 @@ BEST_COLUMNS = (
     _lifted("samples", lambda row: len(row.best.timing.samples_us), terminal=False),
     _lifted("gflops", lambda row: row.best.gflops),
     _lifted("floor_us", lambda row: row.floor_us, terminal=False),
+    _lifted("ffma_us", lambda row: row.facts.floor.ffma_us if row.facts.floor else None, terminal=False),
     _lifted("gb_per_s", lambda row: row.facts.gb_per_s, terminal=False),
     _lifted("floor_fraction", lambda row: row.facts.floor_fraction),
     _lifted("limiter", lambda row: row.facts.limiter),

@@ -21,6 +21,7 @@ from autotune.errors import AutotuneError, DeviceError
 from autotune.evaluation.evaluate import DeviceEvaluator, Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.evaluation.seat import DEADLINES, Deadlines
+from autotune.measurement.rates import Rate
 
 
 def jobs_default() -> int:
@@ -105,11 +106,41 @@ class _DeviceRow:
     info: DeviceInfo
     driver: str
     toolkit: str
-    rates: dict[str, float]
+    rates: tuple[Rate, ...]
 
-    def rate(self, unit: str, scale: float) -> float | None:
-        """A calibrated rate in other units, None when it was not measured."""
-        return self.rates[unit] / scale if unit in self.rates else None
+    def best(self, unit: str) -> Rate | None:
+        """The rate of a unit that bounds, None when it was not measured."""
+        return max((rate for rate in self.rates if rate.unit == unit), key=lambda rate: rate.per_s, default=None)
+
+    def per_s(self, unit: str) -> float | None:
+        """The best rate of a unit in billions of bytes or trillions of operations, None when it was not measured."""
+        rate = self.best(unit)
+        return None if rate is None else rate.per_s / _SCALES.get(unit, _OPERATIONS)[0]
+
+    def method(self, unit: str) -> str | None:
+        """How that one was measured."""
+        rate = self.best(unit)
+        return None if rate is None else rate.method
+
+
+@dataclass(frozen=True, slots=True)
+class _RateRow:
+    device: _DeviceRow
+    rate: Rate
+
+    @property
+    def scale(self) -> tuple[float, str]:
+        """What the rate is divided by to be shown, and the unit that it has then."""
+        return _SCALES.get(self.rate.unit, _OPERATIONS)
+
+    @property
+    def bounds(self) -> bool:
+        """Whether floors are computed from it: the best of its unit."""
+        return self.rate == self.device.best(self.rate.unit)
+
+
+_SCALES = {"copy": (1e9, "GB/s"), "fill": (1e9, "GB/s")}
+_OPERATIONS = (1e12, "TFLOP/s")
 
 
 _COLUMNS = (
@@ -120,20 +151,35 @@ _COLUMNS = (
     Column[_DeviceRow]("memory_bytes", lambda row: row.info.memory_bytes),
     Column[_DeviceRow]("driver", lambda row: row.driver),
     Column[_DeviceRow]("toolkit", lambda row: row.toolkit),
-    Column[_DeviceRow]("copy_gb_per_s", lambda row: row.rate("copy", 1e9)),
-    Column[_DeviceRow]("fill_gb_per_s", lambda row: row.rate("fill", 1e9)),
-    Column[_DeviceRow]("fp32_tflops", lambda row: row.rate("fp32", 1e12)),
-    Column[_DeviceRow]("tf32_tflops", lambda row: row.rate("tf32", 1e12)),
-    Column[_DeviceRow]("fp16_tflops", lambda row: row.rate("fp16", 1e12)),
+    Column[_DeviceRow]("copy_gb_per_s", lambda row: row.per_s("copy"), terminal=False),
+    Column[_DeviceRow]("fill_gb_per_s", lambda row: row.per_s("fill"), terminal=False),
+    Column[_DeviceRow]("fp32_tflops", lambda row: row.per_s("fp32"), terminal=False),
+    Column[_DeviceRow]("tf32_tflops", lambda row: row.per_s("tf32"), terminal=False),
+    Column[_DeviceRow]("tf32_method", lambda row: row.method("tf32"), terminal=False),
+    Column[_DeviceRow]("fp16_tflops", lambda row: row.per_s("fp16"), terminal=False),
+    Column[_DeviceRow]("fp16_method", lambda row: row.method("fp16"), terminal=False),
+)
+_RATE_COLUMNS = (
+    Column[_RateRow]("name", lambda row: row.device.name),
+    Column[_RateRow]("device", lambda row: row.device.info.name, terminal=False),
+    Column[_RateRow]("rate", lambda row: row.rate.unit),
+    Column[_RateRow]("method", lambda row: row.rate.method),
+    Column[_RateRow]("measured", lambda row: row.rate.per_s / row.scale[0]),
+    Column[_RateRow]("unit", lambda row: row.scale[1]),
+    Column[_RateRow]("bounds", lambda row: row.bounds),
 )
 
 
 @click.command()
 @click.option("--calibrate", is_flag=True, help="Measure copy, fill and arithmetic rates and store them.")
+@click.option("--rates", "only_rates", is_flag=True, help="Every rate and how it was measured, without the devices.")
 @DATABASE
 @format_options
-def devices(calibrate: bool, db: str, style: str | None) -> None:
-    """The devices that kernels can run on here, with their calibrated rates."""
+def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> None:
+    """The devices that kernels can run on here, with their calibrated rates.
+
+    A rate that was measured in several ways bounds by the best of them.
+    """
     from autotune.store import Store, path_of
 
     rows = []
@@ -143,10 +189,19 @@ def devices(calibrate: bool, db: str, style: str | None) -> None:
         for name, evaluator in opened.enter_context(closing(present_devices({"cuda", "host"}))):
             info, environment = evaluator.info, evaluator.environment
             if store is not None and calibrate:
-                store.set_rates(info, environment, evaluator.calibrate())
-            rates = {} if store is None else dict(store.rates(info))
+                calibration = evaluator.calibrate()
+                store.set_rates(info, environment, calibration.rates)
+                if calibration.left_out:
+                    click.echo(f"{name}: {calibration.left_out}", err=True)
+            rates = () if store is None else store.measured_rates(info)
             rows.append(_DeviceRow(name, info, environment.driver, environment.toolkit, rates))
-    show(rows, _COLUMNS, style)
+    measured = [_RateRow(row, rate) for row in rows for rate in row.rates]
+    if not only_rates:
+        show(rows, _COLUMNS, style)
+    if only_rates or (measured and style is None):
+        show(measured, _RATE_COLUMNS, style)
+    if not measured:
+        click.echo("no rates are stored, so there are no floors: run `autotune devices --calibrate`", err=True)
 
 
 def present_devices(kinds: Set[str]) -> Generator[tuple[str, DeviceEvaluator]]:

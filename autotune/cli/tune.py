@@ -17,12 +17,12 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from autotune.cli.answers import DATABASE, open_filled, undominated, with_floor
-from autotune.cli.best import BEST_COLUMNS, answer
+from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.choose import unserved
 from autotune.cli.devices import cache_folder, jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.spans import run_end_to_end, show_end_to_end
-from autotune.cli.tables import console, format_options, show
+from autotune.cli.tables import console, format_options
 from autotune.devices.device import BASELINES, DeviceInfo
 from autotune.devices.torch_baseline import require_torch
 from autotune.errors import DeviceError, StoreError, StudyError
@@ -229,7 +229,7 @@ def tune_and_show(
                 click.echo(line, err=True)
         rows = _standing(store, study, {result.name for result in results}, evaluator.info)
         if not spans or style is None:
-            show([answer(with_floor(store, row)) for row in undominated(rows)], BEST_COLUMNS, style)
+            show_answers([answer(with_floor(store, row)) for row in undominated(rows)], BEST_COLUMNS, style)
         if spans:
             show_end_to_end(spans, style)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import ACCURACY, DATABASE, Standing, asked, config_words, undominated, with_floor
+from autotune.cli.answers import ACCURACY, DATABASE, Standing, asked, config_words, tell_beaten, undominated, with_floor
 from autotune.cli.best import named_device
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.tables import Cell, Column, console, format_options, show
@@ -91,6 +91,7 @@ def why(
             _print(explained)
     else:
         show((line for explained in found for line in _lines(explained)), _COLUMNS, style)
+    tell_beaten((explained.standing.best.row, explained.standing.facts) for explained in found)
 
 
 def _explained(store: Store, families: Mapping[str, KernelTemplate], standing: Standing) -> Explained:
@@ -148,6 +149,8 @@ def _head(explained: Explained) -> Iterator[str]:
     words = []
     if facts.floor_fraction is not None:
         words.append(f"{facts.floor_fraction:.0%} of the floor's speed")
+    if facts.floor is not None and facts.floor.us < facts.floor.ffma_us <= best.median_us:
+        words.append(f"{facts.floor.ffma_us / best.median_us:.0%} of the speed that FFMA alone allows")
     if facts.limiter is not None:
         words.append(f"limited by {facts.limiter}")
     if facts.residency is not None:

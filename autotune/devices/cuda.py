@@ -429,6 +429,12 @@ class CudaDevice:
 
         return record_baselines(baselines, problem, self._number, copies)
 
+    def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
+        """PyTorch's (cuBLAS) in this device's primary context."""
+        from autotune.devices.torch_baseline import cublas_runner
+
+        return cublas_runner(dtype, size, self._number)
+
     def close(self) -> None:
         """Leave the primary context; PyCUDA aborts at exit when one is still on its stack."""
         self._streams.close()

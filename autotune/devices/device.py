@@ -128,6 +128,9 @@ class Passes:
     """gives back what they hold; they must not be enqueued afterwards"""
 
 
+MATRIX_TYPES = ("tf32", "f16", "bf16")
+"""Element types of a library's matrix products; tf32 is float32 multiplied as TF32."""
+
 HostArray = npt.NDArray[np.uint8]
 """Bytes in the host's memory."""
 
@@ -235,6 +238,12 @@ class Device(Protocol):
         """Forward passes of each baseline, recorded, each pass on arrays of its own; or why it cannot run the problem.
 
         Raises DeviceError where there is no such library.
+        """
+
+    def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
+        """A function that enqueues a library's product of two random matrices, `size` rows and columns each.
+
+        `dtype` is one of MATRIX_TYPES. Raises DeviceError where there is no such library.
         """
 
     def close(self) -> None: ...

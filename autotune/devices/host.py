@@ -319,6 +319,10 @@ class HostDevice:
             raise DeviceError(f"host: {names} for {problem} x {copies}: libraries run on CUDA devices only")
         return ()
 
+    def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
+        """None on the CPU."""
+        raise DeviceError(f"host: a {dtype} product of {size} rows: libraries run on CUDA devices only")
+
     def close(self) -> None:
         """Free all memory. Modules must have been unloaded."""
         for address in tuple(self._sizes):

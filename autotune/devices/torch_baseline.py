@@ -1,5 +1,7 @@
 """What a user of PyTorch would run instead of a kernel, as a contender on a CUDA device: cuDNN's operators, Inductor.
 
+cuBLAS's matrix product is here as a cross-check of what a device can do.
+
 PyTorch lives in the device's primary context, as `devices.cuda` does, and both use the default stream, so that the
 same events time them. A contender is timed as its users run it at best: recorded in a CUDA graph, `cudnn.benchmark` on,
 its arrays resident in its own layout, the problem's bias and activation part of it, each pass on arrays of its own.
@@ -147,3 +149,34 @@ def _compiled(problem: Conv2dProblem) -> Forward:
         _operators(problem, fused=False), mode="max-autotune-no-cudagraphs", dynamic=False, fullgraph=True
     )
     return compiled
+
+
+def cublas_runner(dtype: str, size: int, device_number: int) -> Callable[[], None]:
+    """A function that enqueues a product of two random matrices [size, size]; `dtype` is one of MATRIX_TYPES.
+
+    16-bit products are summed in float32. Raises DeviceError when PyTorch cannot do it.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise DeviceError("it needs PyTorch in this environment: pip install torch")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise DeviceError("it needs a PyTorch with CUDA support, this one has none")
+    device = torch.device("cuda", device_number)
+    element = {"tf32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    generator = torch.Generator(device).manual_seed(0)
+    try:
+        a, b = (torch.randn(size, size, generator=generator, device=device).to(element) for _ in range(2))
+        product = torch.empty_like(a)
+    except torch.cuda.OutOfMemoryError as error:
+        raise DeviceError(f"no memory for matrices of {size} rows: {str(error).splitlines()[0]}") from None
+
+    def run() -> None:
+        torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.mm(a, b, out=product)
+
+    run()  # the handle and its workspace are made in the first
+    torch.cuda.synchronize(device)
+    return run

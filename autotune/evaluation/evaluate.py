@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -23,7 +23,7 @@ from autotune.evaluation.worker import (
     VerifyRequest,
 )
 from autotune.family.source import KernelSource
-from autotune.measurement.calibrate import calibration_program
+from autotune.measurement.calibrate import Calibration, calibration_program
 from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.network import Agreement, NetworkRequest
 from autotune.measurement.reference import check_program
@@ -260,8 +260,8 @@ class DeviceEvaluator:
         for seat in self._seats:
             seat.drop()
 
-    def calibrate(self) -> Mapping[str, float]:
-        """The first device's rates per second: bytes of copy and fill, FLOP of arithmetic."""
+    def calibrate(self) -> Calibration:
+        """The first device's rates."""
         program = self._pool.submit_own(calibration_program(), self.target, "the program that measures rates")
         return self._seats[0].calibrate(program.result())
 

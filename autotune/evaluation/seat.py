@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from autotune.compilation.compile import Binary
@@ -17,7 +17,6 @@ from autotune.evaluation.worker import (
     LayerRequest,
     Opened,
     OpenRequest,
-    Rates,
     Reply,
     Request,
     Skipped,
@@ -25,6 +24,7 @@ from autotune.evaluation.worker import (
     Worker,
     WorkerLost,
 )
+from autotune.measurement.calibrate import Calibration
 from autotune.trial import ErrorStats, Measured, Outcome
 
 _RESPAWNS = 3  # fresh workers tried in a row before the device counts as lost
@@ -185,14 +185,14 @@ class Seat:
             self._doubtful = True
             raise
 
-    def calibrate(self, binary: Binary) -> Mapping[str, float]:
+    def calibrate(self, binary: Binary) -> Calibration:
         """The device's rates."""
         try:
             reply = self._ask(CalibrateRequest(binary), self._deadlines.layer_s)
         except WorkerLost as error:
             raise DeviceLost(f"{self.name}: lost while measuring its rates: {error.message}") from None
-        assert isinstance(reply, Rates)  # noqa: S101 - the type of this request's answer
-        return reply.per_second
+        assert isinstance(reply, Calibration)  # noqa: S101 - the type of this request's answer
+        return reply
 
     def drop(self) -> None:
         """End the worker; the next request gets a fresh one."""

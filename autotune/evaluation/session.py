@@ -33,7 +33,6 @@ from autotune.evaluation.worker import (
     LayerRequest,
     Opened,
     OpenRequest,
-    Rates,
     Reply,
     Request,
     Skipped,
@@ -126,7 +125,7 @@ class Session:
             case FinalsRequest():
                 return self._finals(request)
             case CalibrateRequest(binary):
-                return Rates(calibrate(self._opened(), binary))
+                return calibrate(self._opened(), binary)
             case SpanRequest():
                 return run_span(self._opened(), self._layer(), request, self._clock)
             case ChoicesRequest():
@@ -195,7 +194,7 @@ class Session:
         """Passes that make up one sample of a kernel that takes so long; one of a long kernel."""
         if pass_us >= self._opened().short_us:
             return 1
-        room = _COPIES_BYTES // self._layer().problem.minimal_bytes
+        room = _COPIES_BYTES // self._layer().problem.tensor_bytes
         return max(1, min(_MOST_PASSES, room, math.ceil(_SAMPLE_US / pass_us)))
 
     def _finals(self, request: FinalsRequest) -> FinalsTimings:

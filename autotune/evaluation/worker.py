@@ -24,6 +24,7 @@ from autotune.compilation.compile import MAX_MESSAGE, Binary, Program, Target
 from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import AutotuneError
 from autotune.family.source import KernelSource
+from autotune.measurement.calibrate import Calibration
 from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.network import Agreement, NetworkRequest
 from autotune.measurement.span import Spanned, SpanRequest
@@ -123,16 +124,9 @@ class FinalsTimings:
 
 @dataclass(frozen=True, slots=True)
 class CalibrateRequest:
-    """Measure the device's rates. Answer: Rates."""
+    """Measure the device's rates. Answer: Calibration."""
 
     binary: Binary
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """What `calibrate` measured, per second."""
-
-    per_second: Mapping[str, float]
 
 
 Request = (
@@ -148,7 +142,19 @@ Request = (
     | NetworkRequest
     | ChoicesRequest
 )
-Reply = Binary | Opened | Measured | Skipped | ErrorStats | FinalsTimings | Rates | Spanned | Agreement | Choices | None
+Reply = (
+    Binary
+    | Opened
+    | Measured
+    | Skipped
+    | ErrorStats
+    | FinalsTimings
+    | Calibration
+    | Spanned
+    | Agreement
+    | Choices
+    | None
+)
 
 
 class WorkerLost(Exception):

@@ -49,7 +49,8 @@ def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> st
     )
     lines.append(f"rate          {problem.flops / timing.median_us / 1e3:.1f} GFLOP/s")
     if floor_us is not None:
-        lines.append(f"floor         {floor_us:.2f} us; reaches {floor_us / timing.median_us:.1%} of it")
+        doubt = "" if floor_us <= timing.median_us else ", so the device's rates were measured too low"
+        lines.append(f"floor         {floor_us:.2f} us; reaches {floor_us / timing.median_us:.1%} of it{doubt}")
     if trial.error is not None:
         lines.append(f"error         {trial.error.over_bound:.3f} of the bound, largest {trial.error.max_abs:.3g}")
     lines.append(

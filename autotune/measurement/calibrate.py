@@ -3,58 +3,147 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from autotune.compilation.compile import Binary, Program
-from autotune.devices.device import Device, Launch, Passes
+from autotune.devices.device import MATRIX_TYPES, Device, Launch, Module, Passes
+from autotune.errors import DeviceError
+from autotune.measurement.rates import Rate
 
-_SAMPLES = 7
-_WARP_FLOP = {"tf32": 8 * 2048, "fp16": 8 * 4096}  # chains * FLOP of one step of a warp
-_THREAD_FLOP = 2 * 16  # chains * FLOP of one step of a thread
 _MEMORY_BYTES = {"cuda": 2 << 30, "host": 128 << 20}  # of each array; well past any cache
-_STEPS = {"cuda": 4096, "host": 256}
+_THREADS = 256  # of every block
+_WARPS = _THREADS // 32
+_FFMA_STEPS = {"cuda": 4096, "host": 256}
+_FFMA_FLOP = 2 * 16  # of a thread's step: chains * FLOP
+_BURST_SAMPLES, _SUSTAINED_SAMPLES = 7, 3
+_SUSTAINED = 512  # times as many steps: 0.1 to 0.2 s a launch, 1 s in all, in which a GPU comes to its power limit
+_MATRIX_SIZE = 8192  # rows and columns of the library's matrices: 1.1 TFLOP, 1 to 4 ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A tensor-core kernel of `calibrate.cu`, and what it takes about 0.25 ms for on an H200."""
+
+    entry: str
+    unit: str
+    method: str
+    blocks_per_sm: int
+    steps: int
+    warp_flop: int
+    """of a warp's step"""
+
+
+_MMA = (
+    _Kernel("mma_tf32", "tf32", "mma.sync m16n8k8", 8, 512, 8 * 2 * 16 * 8 * 8),
+    _Kernel("mma_f16", "fp16", "mma.sync m16n8k16", 8, 512, 8 * 2 * 16 * 8 * 16),
+)
+_WGMMA = (
+    _Kernel("wgmma_tf32", "tf32", "wgmma m64n256k8", 1, 256, 8 * 2 * 64 * 256 * 8 // 4),
+    _Kernel("wgmma_f16", "fp16", "wgmma m64n256k16 f16", 1, 256, 8 * 2 * 64 * 256 * 16 // 4),
+    _Kernel("wgmma_bf16", "fp16", "wgmma m64n256k16 bf16", 1, 256, 8 * 2 * 64 * 256 * 16 // 4),
+)
+_MATRIX_UNITS = {"tf32": "tf32", "f16": "fp16", "bf16": "fp16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What was measured of a device."""
+
+    rates: tuple[Rate, ...]
+    left_out: str
+    """which cross-check was left out and why; empty when none was"""
 
 
 def calibration_program() -> Program:
     """The kernels that `calibrate` runs."""
     text = (Path(__file__).parent / "calibrate.cu").read_text(encoding="utf-8")
-    return Program(text, ("copy_memory", "fill_memory", "multiply_add", "multiply_tf32", "multiply_fp16"))
+    tensor = (kernel.entry for kernel in (*_MMA, *_WGMMA))
+    return Program(text, ("copy_memory", "fill_memory", "multiply_add", *tensor))
 
 
-def calibrate(device: Device, binary: Binary) -> Mapping[str, float]:
-    """Rates per second: bytes of `copy` (read plus written) and `fill`, FLOP of `fp32`, `tf32` and `fp16`.
+def calibrate(device: Device, binary: Binary) -> Calibration:
+    """Rates of memory, of FFMA and, on CUDA devices of 8.0 and newer, of tensor cores.
 
-    Tensor-core rates are measured on CUDA devices of 8.0 and newer only.
+    Tensor cores are measured by each instruction that the device has: in bursts of 0.25 ms, as long as a layer's
+    kernel, and sustained, for a second, in which the power limit slows them down; and by a library's matrix product.
     """
     module = device.load(binary)
-    kind = device.info.kind
-    size_bytes = min(_MEMORY_BYTES[kind], device.info.memory_bytes // 8)
+    try:
+        rates = [*_memory(device, module), _ffma(device, module)]
+        if device.info.kind != "cuda" or device.info.arch < 80:
+            return Calibration(tuple(rates), "")
+        kernels = (*_MMA, *_WGMMA) if device.info.arch == 90 else _MMA  # wgmma is of sm_90 alone
+        rates += [_burst(device, module, kernel) for kernel in kernels]
+        left_out = ""
+        try:
+            rates += _library(device)
+        except DeviceError as error:
+            left_out = f"no cross-check by cuBLAS: {error}"
+        rates += [_sustained(device, module, kernel) for kernel in kernels]
+        return Calibration(tuple(rates), left_out)
+    finally:
+        module.unload()
+
+
+def _seconds(device: Device, enqueue: Callable[[], None], samples: int) -> float:
+    device.time(Passes(enqueue), cold=False)
+    return statistics.median(device.time(Passes(enqueue), cold=False).us for _ in range(samples)) / 1e6
+
+
+def _launch(module: Module, entry: str, blocks: int, *args: np.generic) -> Callable[[], None]:
+    launch = Launch(entry, (blocks, 1, 1), (_THREADS, 1, 1), 0, args)
+    return lambda: module.launch(launch)
+
+
+def _memory(device: Device, module: Module) -> Iterator[Rate]:
+    size_bytes = min(_MEMORY_BYTES[device.info.kind], device.info.memory_bytes // 8)
     to, source = device.allocate(size_bytes), device.allocate(size_bytes)
     device.fill(source, 1, size_bytes)
     device.fill(to, 1, size_bytes)
-    blocks = 8 * device.info.sm_count
-    pointer, count = np.uint64(to), np.int64(size_bytes // 16)
-
-    def seconds(entry: str, *args: np.generic) -> float:
-        launch = Launch(entry, (blocks, 1, 1), (256, 1, 1), 0, args)
-        once = Passes(lambda: module.launch(launch))
-        device.time(once, cold=False)
-        return statistics.median(device.time(once, cold=False).us for _ in range(_SAMPLES)) / 1e6
-
-    steps = _STEPS[kind]
-    threads = blocks * 256
-    rates = {
-        "copy": 2 * size_bytes / seconds("copy_memory", pointer, np.uint64(source), count),
-        "fill": size_bytes / seconds("fill_memory", pointer, np.float32(1.0), count),
-        "fp32": threads * steps * _THREAD_FLOP / seconds("multiply_add", pointer, np.float32(0.5), np.int32(steps)),
-    }
-    if kind == "cuda" and device.info.arch >= 80:
-        for unit, flop in _WARP_FLOP.items():
-            rates[unit] = threads // 32 * steps * flop / seconds(f"multiply_{unit}", pointer, np.int32(steps))
-    module.unload()
+    blocks, count = 8 * device.info.sm_count, np.int64(size_bytes // 16)
+    copy = _launch(module, "copy_memory", blocks, np.uint64(to), np.uint64(source), count)
+    fill = _launch(module, "fill_memory", blocks, np.uint64(to), np.float32(1.0), count)
+    method = "16 bytes a thread"
+    yield Rate("copy", method, 2 * size_bytes / _seconds(device, copy, _BURST_SAMPLES))
+    yield Rate("fill", method, size_bytes / _seconds(device, fill, _BURST_SAMPLES))
     device.free(to)
     device.free(source)
-    return rates
+
+
+def _ffma(device: Device, module: Module) -> Rate:
+    to = device.allocate(4)
+    blocks, steps = 8 * device.info.sm_count, _FFMA_STEPS[device.info.kind]
+    enqueue = _launch(module, "multiply_add", blocks, np.uint64(to), np.float32(0.5), np.int32(steps))
+    per_s = blocks * _THREADS * steps * _FFMA_FLOP / _seconds(device, enqueue, _BURST_SAMPLES)
+    device.free(to)
+    return Rate("fp32", "FFMA", per_s)
+
+
+def _burst(device: Device, module: Module, kernel: _Kernel) -> Rate:
+    return Rate(kernel.unit, kernel.method, _tensor_rate(device, module, kernel, kernel.steps, _BURST_SAMPLES))
+
+
+def _sustained(device: Device, module: Module, kernel: _Kernel) -> Rate:
+    per_s = _tensor_rate(device, module, kernel, _SUSTAINED * kernel.steps, _SUSTAINED_SAMPLES)
+    return Rate(kernel.unit, f"{kernel.method}, sustained", per_s)
+
+
+def _tensor_rate(device: Device, module: Module, kernel: _Kernel, steps: int, samples: int) -> float:
+    to = device.allocate(4)
+    blocks = kernel.blocks_per_sm * device.info.sm_count
+    enqueue = _launch(module, kernel.entry, blocks, np.uint64(to), np.int32(steps))
+    per_s = blocks * _WARPS * steps * kernel.warp_flop / _seconds(device, enqueue, samples)
+    device.free(to)
+    return per_s
+
+
+def _library(device: Device) -> Iterator[Rate]:
+    """Raises DeviceError where there is no library."""
+    for dtype in MATRIX_TYPES:
+        enqueue = device.matrix_product(dtype, _MATRIX_SIZE)
+        per_s = 2 * _MATRIX_SIZE**3 / _seconds(device, enqueue, _BURST_SAMPLES)
+        yield Rate(_MATRIX_UNITS[dtype], f"cuBLAS {_MATRIX_SIZE}^3 {dtype}", per_s)

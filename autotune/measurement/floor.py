@@ -1,10 +1,12 @@
-"""How fast a layer could run at best: the larger of its bytes over the copy rate and its FLOPs over the unit's rate."""
+"""The roofline of a layer: the larger of its bytes over the copy rate and its operations over the unit's rate."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Conv2dProblem
 
 ARITHMETIC_RATE: Mapping[str, tuple[str, float]] = {
@@ -13,9 +15,13 @@ ARITHMETIC_RATE: Mapping[str, tuple[str, float]] = {
     "tf32": ("tf32", 1.0),
     "fp16": ("fp16", 1.0),
     "fp16-acc16": ("fp16", 1.0),
-    "bf16": ("fp16", 1.0),  # the same units at the same rate
+    "bf16": ("fp16", 1.0),  # the same units; a rate of fp16 is measured with both types
 }
 """Accuracy class to the calibrated rate that bounds it, and the share of that rate that is useful."""
+_FFMA_SHARES = {"fp16-acc16": 4.0}
+"""How many times FFMA's rate a class has without tensor cores, where not once: HFMA2 does two products an instruction,
+and twice as many instructions on 8.0 (CUDA C++ Programming Guide, throughput of arithmetic instructions)."""
+_LEAST_COLUMNS = 8  # outputs for which a tensor core uses one input at least: n of mma.sync and wgmma (PTX ISA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +31,13 @@ class Floor:
     memory_us: float
     """its bytes at the copy rate"""
     arithmetic_us: float
-    """its operations at the unit's rate; 0 where no rate is known"""
+    """its operations at the faster unit's rate; 0 where no rate is known"""
+    ffma_us: float
+    """its operations without tensor cores; 0 where no rate is known"""
 
     @property
     def us(self) -> float:
-        """The larger of both."""
+        """The larger of memory and arithmetic."""
         return max(self.memory_us, self.arithmetic_us)
 
     @property
@@ -47,11 +55,39 @@ def floor(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float]) -> 
     if "copy" not in rates:
         return None
     unit, share = ARITHMETIC_RATE[accuracy]
-    rate = max(rates.get(unit, 0.0) * share, rates.get("fp32", 0.0))
-    return Floor(1e6 * problem.minimal_bytes / rates["copy"], 1e6 * problem.flops / rate if rate else 0.0)
+    ffma = rates.get("fp32", 0.0) * _FFMA_SHARES.get(accuracy, 1.0)
+    tensor = 0.0 if unit == "fp32" else rates.get(unit, 0.0) * share * tensor_share(problem)
+
+    def time_us(rate: float) -> float:
+        return 1e6 * problem.flops / rate if rate else 0.0
+
+    return Floor(1e6 * minimal_bytes(problem) / rates["copy"], time_us(max(tensor, ffma)), time_us(ffma))
 
 
 def floor_us(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float]) -> float | None:
     """Microseconds of the floor; None when not calibrated."""
     found = floor(problem, accuracy, rates)
     return None if found is None else found.us
+
+
+def tensor_share(problem: Conv2dProblem) -> float:
+    """The most of a tensor core's products that a layer can use: 1 unless a group has fewer than eight output channels.
+
+    A tensor core multiplies each input that it is given with eight weights, for eight outputs. A group with fewer
+    output channels has to fill them with neighbouring pixels, by a banded matrix of weights, and of the inputs that any
+    of these pixels needs, each needs r * s only. With `pixels` of them in `a` rows of the output there are at least
+    (r + (a - 1) * u) * (s + (pixels / a - 1) * v) such inputs, where a window moves on by u rows and v columns from one
+    pixel to the next that shares inputs with it. An output's products are taken to be summed in one accumulator.
+    """
+    p = problem
+    channels = p.k // p.groups
+    if channels >= _LEAST_COLUMNS:
+        return 1.0
+    down = min(p.r, p.stride_h // math.gcd(p.stride_h, p.dilation_h))
+    right = min(p.s, p.stride_w // math.gcd(p.stride_w, p.dilation_w))
+
+    def share(pixels: int) -> float:
+        inputs = min((p.r + (a - 1) * down) * (p.s + (pixels / a - 1) * right) for a in range(1, pixels + 1))
+        return min(1.0, pixels * channels / _LEAST_COLUMNS) * p.r * p.s / inputs
+
+    return max(share(pixels) for pixels in range(1, _LEAST_COLUMNS + 1))

@@ -99,7 +99,7 @@ class _Merge:
         self._bring(profiles, ("trial_id", "run_id", "position", "profiled_at"))
         self._bring(quarantine, ("device_id", "environment_id", "source_id"))
         self._bring(noise_floors, ("device_id", "environment_id", "policy", "measured_at"), imported)
-        self._bring(rates, ("device_id", "environment_id", "name", "measured_at"), imported)
+        self._bring(rates, ("device_id", "environment_id", "name", "method", "measured_at"), imported)
         self._spans()
         self._bring(dispatchers, ("trial_id", "built_at"))
         self._dispatched_layers()

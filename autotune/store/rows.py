@@ -78,8 +78,8 @@ def problem_values(problem: Conv2dProblem) -> Values:
 
 def problem_extras(problem: Conv2dProblem) -> Values:
     """The columns computed from a problem. Raises StoreError when they do not fit SQLite's integers."""
-    extras: Values = {"p": problem.p, "q": problem.q, "flops": problem.flops, "minimal_bytes": problem.minimal_bytes}
-    if max(problem.flops, problem.minimal_bytes) > LARGEST_INTEGER:
+    extras: Values = {"p": problem.p, "q": problem.q, "flops": problem.flops, "minimal_bytes": problem.tensor_bytes}
+    if max(problem.flops, problem.tensor_bytes) > LARGEST_INTEGER:
         raise StoreError(f"layer {problem}: too large to store, over 2^63 operations or bytes; make n smaller")
     return extras
 

@@ -13,6 +13,7 @@ from autotune.devices.device import DeviceInfo, Environment
 from autotune.dispatcher.dispatcher import Dispatcher
 from autotune.errors import StoreError
 from autotune.family.source import KernelSource
+from autotune.measurement.rates import Rate, best_rates
 from autotune.problem import Layer
 from autotune.store import answers, dispatching, readonly, recording
 from autotune.store.database import (
@@ -408,28 +409,45 @@ class Store(Questions):
 
     # Devices: what was measured about them.
 
-    def set_rates(self, device: DeviceInfo, environment: Environment, measured: Mapping[str, float]) -> None:
-        """Store what a device does per second: bytes for `copy` and `fill`, operations for an arithmetic."""
+    def set_rates(self, device: DeviceInfo, environment: Environment, measured: Sequence[Rate]) -> None:
+        """Store what a device does per second, measured together; earlier rates of these units count no more."""
         now = self._now()
         with self._database.write() as connection:
             device_id = recording.device(connection, device, now)
             environment_id = recording.environment(connection, environment, now)
-            for name, per_s in measured.items():
-                if finite(per_s) is None or per_s <= 0:
-                    raise StoreError(f"rate {one_line(name)} = {per_s}: expected a positive finite number per second")
-                ids: Values = {"device_id": device_id, "environment_id": environment_id}
-                recording.insert(connection, rates, {**ids, "name": name, "per_s": per_s, "measured_at": now})
+            for rate in measured:
+                if finite(rate.per_s) is None or rate.per_s <= 0:
+                    raise StoreError(
+                        f"rate {one_line(rate.unit)} = {rate.per_s}: expected a positive finite number per second"
+                    )
+                values: Values = {"device_id": device_id, "environment_id": environment_id, "measured_at": now}
+                values |= {"name": rate.unit, "method": rate.method, "per_s": rate.per_s}
+                recording.insert(connection, rates, values)
 
     def rates(self, device: DeviceInfo) -> dict[str, float]:
-        """A device's latest rate of each name, imported ones where there is no other; empty when never calibrated."""
+        """The best of a device's `measured_rates` of each unit; empty when never calibrated."""
+        return best_rates(self.measured_rates(device))
+
+    def measured_rates(self, device: DeviceInfo) -> tuple[Rate, ...]:
+        """A device's rates of each unit, by every method of its latest calibration.
+
+        Imported ones count where there is no other. Units stand in the order in which they were first stored.
+        """
         statement = (
-            select(rates.c.name, rates.c.per_s)
+            select(rates.c.name, rates.c.method, rates.c.per_s, rates.c.origin, rates.c.measured_at)
             .join(devices)
             .where(*(devices.c[name] == value for name, value in device_identity(device).items()))
             .order_by(rates.c.origin == "measured", rates.c.measured_at, rates.c.id)
         )
+        latest: dict[str, tuple[str, str]] = {}
+        found: dict[str, dict[str, Rate]] = {}
         with self._database.read() as connection:
-            return {row.name: row.per_s for row in connection.execute(statement)}
+            for row in connection.execute(statement):
+                if latest.get(row.name) != (row.origin, row.measured_at):
+                    latest[row.name] = (row.origin, row.measured_at)
+                    found[row.name] = {}
+                found[row.name][row.method] = Rate(row.name, row.method, row.per_s)
+        return tuple(rate for methods in found.values() for rate in methods.values())
 
     def set_noise_floor(
         self, device: DeviceInfo, environment: Environment, policy: str, noise_us: float, noise_fraction: float

@@ -351,6 +351,7 @@ rates = Table(
     _real("per_s"),
     _text("measured_at"),
     _text("origin"),
+    _text("method"),
 )
 
 dispatchers = Table(

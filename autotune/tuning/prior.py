@@ -19,6 +19,7 @@ from autotune.family.render import launches
 from autotune.family.source import Stage
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.measurement.occupancy import residency
+from autotune.measurement.traffic import minimal_bytes
 from autotune.trial import Config
 
 JUDGED = 500
@@ -65,7 +66,7 @@ def estimate_us(bound: BoundTemplate, config: Config, device: DeviceInfo, rates:
     stages = launches(bound, bound.template.stages, names)
     loop_count = bound.bind(bound.template.loop_count).integer(names)
     workspace_bytes = bound.bind(bound.template.workspace_bytes).integer(names)
-    bytes_us = 1e6 * (problem.minimal_bytes + 2 * workspace_bytes * loop_count) / rates["copy"]
+    bytes_us = 1e6 * (minimal_bytes(problem) + 2 * workspace_bytes * loop_count) / rates["copy"]
     stage = _convolution(stages)
     threads = math.prod(stage.block)
     blocks = math.prod(stage.grid) * loop_count

@@ -103,7 +103,7 @@ def start_of(
 def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:
     """Raise StudyError when the arrays of a layer and its second set of test data exceed the device's memory."""
     problem = layer.problem
-    needed, one, two = (2 * problem.with_n(n).minimal_bytes for n in (problem.n, 1, 2))
+    needed, one, two = (2 * problem.with_n(n).tensor_bytes for n in (problem.n, 1, 2))
     if needed > info.memory_bytes:
         most = (info.memory_bytes - one) // (two - one) + 1
         advice = f"n = {most} would do" if most > 0 else "no n would do, make the layer smaller"

@@ -10,6 +10,8 @@ from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files
+from autotune.measurement.calibrate import Calibration
+from autotune.measurement.rates import best_rates
 from autotune.problem import Conv2dProblem
 from tests.outside import MARK, marked, none_left
 
@@ -31,12 +33,45 @@ def test_device_describes_itself(gpu: DeviceEvaluator) -> None:
     assert gpu.environment.toolkit.startswith("nvcc ")
 
 
-def test_calibrated_rates_are_in_proportion(gpu: DeviceEvaluator) -> None:
-    rates = gpu.calibrate()
+@pytest.fixture(scope="module")
+def calibration(gpu: DeviceEvaluator) -> Calibration:
+    """The device's rates, measured once."""
+    return gpu.calibrate()
+
+
+def test_calibrated_rates_are_in_proportion(gpu: DeviceEvaluator, calibration: Calibration) -> None:
+    rates = best_rates(calibration.rates)
     assert 1e11 < rates["copy"] < 2e13
     assert 1e12 < rates["fp32"] < 1e15
     if gpu.info.arch >= 80:
         assert rates["fp32"] < rates["tf32"] < rates["fp16"]
+
+
+@pytest.mark.parametrize(
+    ("slower", "faster"),
+    [
+        ("mma.sync m16n8k8", "wgmma m64n256k8"),
+        ("mma.sync m16n8k16", "wgmma m64n256k16 f16"),
+        ("mma.sync m16n8k16", "wgmma m64n256k16 bf16"),
+    ],
+)
+def test_products_of_a_warpgroup_are_faster_than_a_warps(
+    gpu: DeviceEvaluator, calibration: Calibration, slower: str, faster: str
+) -> None:
+    if gpu.info.arch != 90:
+        pytest.skip("wgmma is of sm_90 alone")
+    found = {rate.method: rate.per_s for rate in calibration.rates}
+    assert found[faster] > 1.1 * found[slower], found
+    assert found[f"{faster}, sustained"] < 1.03 * found[faster], found
+
+
+@pytest.mark.parametrize(("unit", "dtype"), [("tf32", "tf32"), ("fp16", "f16"), ("fp16", "bf16")])
+def test_the_librarys_products_confirm_the_rates(calibration: Calibration, unit: str, dtype: str) -> None:
+    pytest.importorskip("torch")
+    assert calibration.left_out == ""
+    found = {rate.method: rate.per_s for rate in calibration.rates}
+    own = max(rate.per_s for rate in calibration.rates if rate.unit == unit and not rate.method.startswith("cuBLAS"))
+    assert 0.8 < found[f"cuBLAS 8192^3 {dtype}"] / own < 1.1, found
 
 
 def test_times_repeat(gpu: DeviceEvaluator) -> None:

@@ -105,3 +105,24 @@ def test_verification_program_compiles_everywhere(dtype: str, tmp_path: Path) ->
 def test_calibration_program_compiles_everywhere(tmp_path: Path) -> None:
     (tmp_path / "calibrate.cu").write_text(calibration_program().text)
     nvcc(tmp_path / "calibrate.cu", ARCHS)
+
+
+@pytest.mark.parametrize(("arch", "instructions"), [(75, ()), (80, ("mma",)), (90, ("mma", "wgmma"))])
+def test_calibration_kernels_have_the_instructions_that_they_are_named_after(
+    arch: int, instructions: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Else a rate would be that of an empty kernel."""
+    program = calibration_program()
+    (tmp_path / "calibrate.cu").write_text(program.text)
+    target = f"compute_{architecture(arch, program.text)}"
+    command = [str(find_nvcc()), "-std=c++17", f"-arch={target}", "-ptx", "-o", "calibrate.ptx", "calibrate.cu"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    _, *kernels = (tmp_path / "calibrate.ptx").read_text().split(".visible .entry ")
+    found = {
+        text.split("(")[0]: {word for word in ("mma.sync", "wgmma.mma_async") if f"\t{word}." in text}
+        for text in kernels
+    }
+    assert found.keys() == set(program.entries)
+    for entry, there in found.items():
+        named = entry.split("_")[0]
+        assert {word.split(".")[0] for word in there} == {named} & set(instructions), entry

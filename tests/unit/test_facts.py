@@ -11,8 +11,11 @@ import pytest
 
 from autotune.analysis.facts import facts
 from autotune.devices.device import DeviceInfo
+from autotune.export.kernel import provenance
 from autotune.family.source import Stage
 from autotune.measurement.occupancy import residency
+from autotune.measurement.rates import Rate
+from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Conv2dProblem
 from autotune.store import Store
 from autotune.trial import Resources
@@ -23,7 +26,7 @@ from .store.builders import DRIVER_580, H200, HOST, add_span, config_of, correct
 TITAN_V = DeviceInfo("cuda", "TITAN V", 70, 80, 12_000_000_000, smem_per_sm_bytes=98304)
 CONV1 = Conv2dProblem(10000, 1, 70, 70, 12, 5, 5)
 RATES = {"copy": 4e12, "fp32": 60e12}
-FLOOR_US = CONV1.minimal_bytes / 4e12 * 1e6  # conv1 is bounded by its bytes
+FLOOR_US = minimal_bytes(CONV1) / 4e12 * 1e6  # conv1 is bounded by its bytes
 
 
 def test_report_003s_tile_of_24_is_limited_by_warps_and_registers() -> None:
@@ -68,7 +71,7 @@ def test_the_limiter_is_the_floors_larger_term_near_it(
 ) -> None:
     found = facts(H200, problem, "fp32", [stage(threads)], Resources(32), median_us, RATES)
     assert found.limiter == limiter
-    assert found.gb_per_s == pytest.approx(problem.minimal_bytes / median_us / 1e3)
+    assert found.gb_per_s == pytest.approx(minimal_bytes(problem) / median_us / 1e3)
 
 
 def test_few_warps_are_named_far_from_the_floor() -> None:
@@ -82,6 +85,7 @@ def test_nothing_is_claimed_without_a_calibration_a_gpu_or_a_time() -> None:
     uncalibrated = facts(H200, CONV1, "fp32", [stage(256)], Resources(32), 100.0, {})
     assert (uncalibrated.floor_fraction, uncalibrated.limiter) == (None, None)
     assert uncalibrated.residency is not None
+    assert facts(HOST, CONV1, "fp32", [stage(256)], Resources(), 100.0, RATES).floor is None, "a CPU's mean nothing"
     on_host = facts(HOST, CONV1, "fp32", [stage(256)], Resources(), 100.0, RATES)
     assert (on_host.residency, on_host.limiter) == (None, None)
     untimed = facts(H200, CONV1, "fp32", [stage(256)], Resources(32), None, RATES)
@@ -99,7 +103,7 @@ def printed(tmp_path: Path, nursery: Nursery) -> Mapping[str, Mapping[str, objec
                 trial = replace(trial, resources=Resources(), occupancy=None)
             run_trial(store, open_scope(store, device=device), trial, source)
         add_span(store, 0, 2500.0)
-        store.set_rates(H200, DRIVER_580, RATES)
+        store.set_rates(H200, DRIVER_580, [Rate(unit, "", per_s) for unit, per_s in RATES.items()])
     best = json.loads(nursery.run(tmp_path, "best", "--json").out)
     trials = json.loads(nursery.run(tmp_path, "trials", "--json").out)
     (span,) = (row for row in trials if row["template"] == "end_to_end")
@@ -118,7 +122,7 @@ def test_best_and_trials_print_the_facts(printed: Mapping[str, Mapping[str, obje
         # 128 threads of 64 registers: 8 warps of 2048 registers in each of 4 subpartitions
         assert (row["registers"], row["blocks_per_sm"], row["warps_per_sm"]) == (64, 8, 32)
         assert (row["occupancy"], row["occupancy_limits"]) == (0.5, "registers")
-        bytes_moved = CONV1.with_n(100).minimal_bytes
+        bytes_moved = minimal_bytes(CONV1.with_n(100))
         assert row["gb_per_s"] == pytest.approx(bytes_moved / 30.0 / 1e3)
         assert row["floor_fraction"] == pytest.approx(bytes_moved / 4e12 * 1e6 / 30.0)
         assert row["limiter"] == "latency"
@@ -127,3 +131,23 @@ def test_best_and_trials_print_the_facts(printed: Mapping[str, Mapping[str, obje
         assert {row[key] for key in ("registers", "spill_bytes", "blocks_per_sm", "occupancy", "limiter")} == {None}
         assert row["gb_per_s"] is not None
     assert (printed["span"]["floor_fraction"], printed["span"]["limiter"]) == (None, None)
+
+
+def test_a_kernel_that_beats_its_floor_is_no_silent_103_percent(tmp_path: Path, nursery: Nursery) -> None:
+    with Store(tmp_path / "autotune.db") as store:
+        source = source_of(config_of(0))
+        run_trial(store, open_scope(store), correct(0, 30.0, source=source), source)
+        (row,) = store.best()
+        assert "reaches 103.0% of it, so the device's rates were measured too low" in provenance(row, source, 30.9)
+        assert "reaches 97.0% of it\n" in provenance(row, source, 29.1)
+        true_per_s = minimal_bytes(row.layer.problem) / row.median_us * 1e6
+        store.set_rates(H200, DRIVER_580, [Rate("copy", "", true_per_s / 1.03)])
+    words = (
+        f"{H200.name}: lenet.conv1 is 3.0% faster than its floor, so the floor is wrong: the device's stored rates are "
+        f"too low; run `autotune devices --calibrate` there\n"
+    )
+    for command in (("best",), ("best", "--json"), ("trials",), ("why", "lenet.conv1")):
+        assert nursery.run(tmp_path, *command).err == words, command
+    with Store(tmp_path / "autotune.db") as store:
+        store.set_rates(H200, DRIVER_580, [Rate("copy", "", true_per_s * 1.03)])
+    assert nursery.run(tmp_path, "best").err == ""

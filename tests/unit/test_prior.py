@@ -10,6 +10,7 @@ import pytest
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template import KernelTemplate, load_template, load_templates
+from autotune.measurement.rates import Rate
 from autotune.recorded import Recording
 from autotune.replay.recorded_trials import measured_rows, read_recordings
 from autotune.shipped import shipped
@@ -94,7 +95,7 @@ def test_a_search_may_begin_with_it_once_the_device_is_calibrated(tune: Command)
     assert "null was never calibrated; run `autotune devices --calibrate`" in tune("--prior").complaint
     device = NullEvaluator("")
     with Store("autotune.db") as store:
-        store.set_rates(device.info, device.environment, RATES)
+        store.set_rates(device.info, device.environment, [Rate(unit, "", per_s) for unit, per_s in RATES.items()])
     finished = tune("--prior")
     assert finished.code == 0
     assert any(line.startswith("  prior: 3 configs; ") for line in finished.err.splitlines())

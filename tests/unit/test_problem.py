@@ -51,7 +51,7 @@ def test_the_reports_first_layer() -> None:
     assert (LENET_K5_CONV1.p, LENET_K5_CONV1.q) == (66, 66)
     assert LENET_K5_CONV1.y_elements == 522_720_000
     assert LENET_K5_CONV1.flops == 2 * 522_720_000 * 25
-    assert LENET_K5_CONV1.minimal_bytes == 4 * (10000 * 70 * 70 + 12 * 25 + 522_720_000)
+    assert LENET_K5_CONV1.tensor_bytes == 4 * (10000 * 70 * 70 + 12 * 25 + 522_720_000)
 
 
 def test_the_reports_second_layer() -> None:
@@ -72,13 +72,13 @@ def test_groups_share_out_the_input_channels() -> None:
 @pytest.mark.parametrize(("dtype", "size"), [("f32", 4), ("f16", 2), ("bf16", 2)])
 def test_bytes_follow_the_storage_type(dtype: str, size: int) -> None:
     problem = Conv2dProblem(2, 3, 5, 5, 7, 1, 1, dtype=dtype)
-    assert problem.minimal_bytes == size * (2 * 3 * 25 + 7 * 3 + 2 * 7 * 25)
+    assert problem.tensor_bytes == size * (2 * 3 * 25 + 7 * 3 + 2 * 7 * 25)
 
 
 @pytest.mark.parametrize("epilogue", ["bias", "bias_relu"])
 def test_a_bias_is_read_once(epilogue: str) -> None:
     plain = Conv2dProblem(2, 3, 5, 5, 7, 1, 1)
-    assert dataclasses.replace(plain, epilogue=epilogue).minimal_bytes == plain.minimal_bytes + 7 * 4
+    assert dataclasses.replace(plain, epilogue=epilogue).tensor_bytes == plain.tensor_bytes + 7 * 4
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.measurement.rates import Rate
 from autotune.store import Finals, Store, Verdict, merge
 
 from .builders import (
@@ -86,7 +87,7 @@ def fill(store: Store) -> None:
     with Store(elsewhere) as other:
         run_trial(other, open_scope(other, study="theirs"), correct(0, 25.0))
     merge(elsewhere, store.path)
-    store.set_rates(H200, DRIVER_580, {"copy": 4.2e12, "fp32": 6.5e13})
+    store.set_rates(H200, DRIVER_580, [Rate("copy", "16 bytes a thread", 4.2e12), Rate("fp32", "FFMA", 6.5e13)])
 
 
 def test_there_are_twenty_queries_and_more() -> None:

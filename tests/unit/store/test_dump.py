@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StoreError
+from autotune.measurement.rates import Rate
 from autotune.problem import Layer
 from autotune.store import Finals, Store, TemplateRecord, Verdict, dump, load, merge
 from autotune.store.schema import SCHEMA
@@ -56,7 +57,7 @@ def fill(store: Store) -> None:
     store.add_profiles(row, H200, DRIVER_590, [PROFILE])
     store.add_retime(row, H200, DRIVER_590, "confirmed", timing_of(28.25))
     store.quarantine(scope, source_of(config_of(0)).hash, "hang", "")
-    store.set_rates(H200, DRIVER_590, {"copy": 4.2e12})
+    store.set_rates(H200, DRIVER_590, [Rate("copy", "16 bytes a thread", 4.2e12)])
     store.set_noise_floor(H200, DRIVER_590, "cold", 0.1, 0.002)
     add_dispatcher(store, [dispatched(CONV1), dispatched(CONV2, None)])
 
@@ -143,9 +144,10 @@ def test_a_dump_of_an_older_schema_is_loaded_and_brought_up_to_date(tmp_path: Pa
     ]
     load(lines, "dump", tmp_path / "new.db")
     with Store(tmp_path / "new.db", create=False) as store:
-        assert store.query("SELECT per_s, origin, driver FROM rates JOIN environments ON environments.id = 7").rows == (
-            (1.0, "measured", "580"),
-        )
+        rows = store.query(
+            "SELECT per_s, origin, driver, method FROM rates JOIN environments ON environments.id = 7"
+        ).rows
+        assert rows == ((1.0, "measured", "580", "16 bytes a thread"),)
 
 
 def lines_of_filled(folder: Path) -> list[str]:
@@ -275,7 +277,7 @@ def test_any_text_in_every_field_is_moved_as_it_is(tmp_path: Path, text: str) ->
         store.add_retime(row, device, environment, "failed", None, text)
         store.add_profiles(row, device, environment, [dataclasses.replace(PROFILE, tool=text, entry=text)])
         store.quarantine(scope, source.hash, text, text)
-        store.set_rates(device, environment, {text: 1.0})
+        store.set_rates(device, environment, [Rate(text, text, 1.0)])
         had = store.trials(text)
     load(lines_of(tmp_path / "had.db"), "dump", tmp_path / "new.db")
     assert content(tmp_path / "new.db") == content(tmp_path / "had.db")

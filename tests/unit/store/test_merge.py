@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StoreError
+from autotune.measurement.rates import Rate
 from autotune.store import Finals, Merged, Store, compact, merge
 from autotune.store.schema import SCHEMA
 
@@ -110,8 +111,8 @@ def test_a_study_goes_on_as_if_nothing_had_been_merged(store: Store, other: Path
 
 def test_noise_floors_and_rates_from_elsewhere_count_where_there_is_no_other(store: Store, other: Path) -> None:
     merge(other, store.path)
-    assert store.rates(H200) == {"copy": 4.2e12}
-    store.set_rates(H200, DRIVER_580, {"copy": 1e12})
+    assert store.measured_rates(H200) == (Rate("copy", "16 bytes a thread", 4.2e12),)
+    store.set_rates(H200, DRIVER_580, [Rate("copy", "16 bytes a thread", 1e12)])
     store.set_noise_floor(H200, DRIVER_580, "cold", 0.5, 0.01)
     raw = sqlite3.connect(other)
     raw.execute("UPDATE rates SET measured_at = '2099'")

@@ -132,6 +132,27 @@ def test_a_copy_ranks_only_where_it_was_measured_itself(old: Path) -> None:
         )
 
 
+def test_rates_of_old_say_how_they_were_measured(old: Path) -> None:
+    raw = sqlite3.connect(old)
+    columns = "id, device_id, environment_id, name, per_s, measured_at"
+    for number, name in enumerate(("fill", "fp32", "tf32", "fp16", "of another kind"), start=2):
+        raw.execute(f"INSERT INTO rates ({columns}) VALUES (?, 1, 1, ?, 1e12, '2026')", (number, name))
+    raw.commit()
+    raw.close()
+    if version_of(old) >= "0005":
+        pytest.skip("they do from 0005 on")
+    with Store(old, create=False) as store:
+        assert set(store.query("SELECT name, method FROM rates").rows) == {
+            ("copy", "16 bytes a thread"),
+            ("fill", "16 bytes a thread"),
+            ("fp32", "FFMA"),
+            ("tf32", "mma.sync m16n8k8"),
+            ("fp16", "mma.sync m16n8k16"),
+            ("of another kind", "unknown"),
+        }
+        assert store.rates(H200).keys() == {"copy", "fill", "fp32", "tf32", "fp16", "of another kind"}
+
+
 def test_no_migration_without_a_copy(old: Path) -> None:
     before, version = old.read_bytes(), version_of(old)
     taken = old.with_name(f"old.schema-{version}.20261120T000001Z.db.part")

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import StoreError
+from autotune.measurement.rates import Rate
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store, TemplateRecord, merge
 from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats, Outcome, Phases, Resources, Timing, Trial
@@ -312,14 +313,23 @@ def test_quarantine_holds_for_one_device_and_environment(store: Store) -> None:
     assert store.query("SELECT reason FROM quarantine").rows == (("crash",),)
 
 
+def test_the_best_of_the_methods_of_the_latest_calibration_bounds(store: Store) -> None:
+    wgmma, mma = Rate("fp16", "wgmma m64n256k16 f16", 8.0e14), Rate("fp16", "mma.sync m16n8k16", 6.4e14)
+    store.set_rates(H200, DRIVER_580, [wgmma, mma, Rate("fp32", "FFMA", 6.0e13)])
+    assert store.rates(H200) == {"fp16": 8.0e14, "fp32": 6.0e13}
+    assert set(store.measured_rates(H200)) == {wgmma, mma, Rate("fp32", "FFMA", 6.0e13)}
+    store.set_rates(H200, DRIVER_590, [mma])
+    assert store.rates(H200) == {"fp16": 6.4e14, "fp32": 6.0e13}, "the newer calibration knows of no wgmma"
+
+
 def test_rates_and_noise_floors_are_the_latest_of_their_device(store: Store) -> None:
     assert store.rates(H200) == {}
-    store.set_rates(H200, DRIVER_580, {"copy": 4.0e12, "fp32": 6.0e13})
-    store.set_rates(H200, DRIVER_590, {"copy": 4.2e12})
-    store.set_rates(HOST, DRIVER_580, {"copy": 1.0e10})
+    store.set_rates(H200, DRIVER_580, [Rate("copy", "", 4.0e12), Rate("fp32", "FFMA", 6.0e13)])
+    store.set_rates(H200, DRIVER_590, [Rate("copy", "", 4.2e12)])
+    store.set_rates(HOST, DRIVER_580, [Rate("copy", "", 1.0e10)])
     assert store.rates(H200) == {"copy": 4.2e12, "fp32": 6.0e13}
     with pytest.raises(StoreError, match=r"rate fill = nan: expected a positive"):
-        store.set_rates(H200, DRIVER_580, {"copy": 1.0, "fill": math.nan})
+        store.set_rates(H200, DRIVER_580, [Rate("copy", "", 1.0), Rate("fill", "", math.nan)])
     assert store.rates(H200)["copy"] == 4.2e12, "nothing of a bad set is stored"
     assert store.noise_floor(H200, "cold") is None
     store.set_noise_floor(H200, DRIVER_580, "cold", 0.5, 0.01)
