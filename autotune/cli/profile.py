@@ -15,13 +15,14 @@ from autotune.errors import DeviceError, StoreError
 
 if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo
-    from autotune.store import ProfileRow, Store
+    from autotune.store import KernelProfile, ProfileRow, Store
 
 _STALLS_SHOWN = 3  # reasons on the terminal
 
 
-def _stalls(row: ProfileRow, most: int | None = None) -> str:
-    return " ".join(f"{reason}={warps:.2f}" for reason, warps in row.profile.stalls[:most])
+def stalls_of(profile: KernelProfile, most: int | None = None) -> str:
+    """Reasons and warps that wait for them, most first."""
+    return " ".join(f"{reason}={warps:.2f}" for reason, warps in profile.stalls[:most])
 
 
 _COLUMNS = (
@@ -55,8 +56,8 @@ _COLUMNS = (
     Column["ProfileRow"]("issue_fraction", lambda row: row.profile.issue_fraction),
     Column["ProfileRow"]("active_threads", lambda row: row.profile.active_threads, terminal=False),
     Column["ProfileRow"]("shared_load_wavefronts", lambda row: row.profile.shared_load_wavefronts, terminal=False),
-    Column["ProfileRow"]("main_stalls", lambda row: _stalls(row, _STALLS_SHOWN)),
-    Column["ProfileRow"]("stalls", _stalls, terminal=False),
+    Column["ProfileRow"]("main_stalls", lambda row: stalls_of(row.profile, _STALLS_SHOWN)),
+    Column["ProfileRow"]("stalls", lambda row: stalls_of(row.profile), terminal=False),
     Column["ProfileRow"]("tool", lambda row: row.profile.tool, terminal=False),
     Column["ProfileRow"]("profiled_at", lambda row: str(row.profiled_at), terminal=False),
     Column["ProfileRow"]("source_hash", lambda row: row.row.trial.source_hash, terminal=False),

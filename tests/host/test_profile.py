@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.analysis.profile import Profiler, parse_ncu
+from autotune.analysis.profile import Compiled, Profiler, parse_ncu, profile_trials
 from autotune.compilation.compile import Binary, Target
 from autotune.compilation.toolchain import find_ncu
 from autotune.devices.host_compile import compile_host
@@ -23,8 +23,10 @@ from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import load_template
 from autotune.problem import Conv2dProblem
+from autotune.store import Store
 from autotune.trial import Config
 from tests.planted import GOOD
+from tests.unit.store.builders import DRIVER_590, H200, correct, open_scope, run_trial
 from tests.unit.tiny import DEVICE
 
 PROBLEM = Conv2dProblem(3, 2, 9, 8, 4, 3, 3)
@@ -161,6 +163,28 @@ def test_a_process_that_ends_early_keeps_what_it_saw(ncu: Path, kernel: tuple[Ke
     profiled = Profiler(ncu).profile("host", [kernel, kernel, kernel])
     assert [len(launches) for launches in profiled.launches] == [1, 1, 0]
     assert profiled.why_not == "The application returned an error code (11)."
+
+
+@pytest.mark.cxx
+def test_what_was_seen_is_stored_and_what_was_not_is_said(
+    ncu: Path, kernel: tuple[KernelSource, Binary], tmp_path: Path
+) -> None:
+    said: list[str] = []
+    (ncu.parent / "table").write_text(table(NAMES, UNITS, FIRST) + "==ERROR== The application hung.\n")
+    with Store(tmp_path / "profiled.db") as store:
+        for number in (0, 1):
+            run_trial(store, open_scope(store), correct(number, 30.0))
+        first, second = store.trials("lenet.conv1")
+        made = profile_trials(
+            *(store, Profiler(ncu), [Compiled(first, *kernel), Compiled(second, *kernel)]),
+            device="host",
+            info=H200,
+            environment=DRIVER_590,
+            say=said.append,
+        )
+        assert [row.row.id for row in made] == [first.id]
+        assert [(row.row.id, row.profile.entry) for row in store.profiles()] == [(first.id, "conv2d_shared_tile")]
+    assert said == [f"lenet.conv1: {second.trial.config}: not profiled: The application hung."]
 
 
 @pytest.mark.cxx
