@@ -15,16 +15,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from pathlib import Path
 
+from autotune.analysis.rerender import rerender
 from autotune.compilation.compile import MAX_MESSAGE, Binary
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.errors import StoreError, ToolchainError
+from autotune.errors import ToolchainError
 from autotune.evaluation.evaluate import Evaluator
 from autotune.evaluation.profiled import Job, Kernel
 from autotune.family.source import KernelSource
+from autotune.family.template import KernelTemplate
 from autotune.store import KernelProfile, ProfileRow, Store, TrialRow
 
 _DEADLINE_S = 600.0  # every launch is replayed once for each set of counters that fit the device together
@@ -149,20 +152,26 @@ class Compiled:
     binary: Binary
 
 
-def compiled(store: Store, evaluator: Evaluator, rows: Sequence[TrialRow]) -> tuple[Compiled, ...]:
-    """The stored kernels of trials, compiled. Raises StoreError for one whose text the database does not have."""
-    sources = [_source(store, row) for row in rows]
-    binaries = [evaluator.compile(source) for source in sources]
-    return tuple(
-        Compiled(row, source, binary.result()) for row, source, binary in zip(rows, sources, binaries, strict=True)
-    )
+def compiled(
+    store: Store,
+    evaluator: Evaluator,
+    rows: Sequence[TrialRow],
+    families: Mapping[str, KernelTemplate],
+    say: Callable[[str], None],
+) -> tuple[Compiled, ...]:
+    """The kernels of trials, compiled: from the stored text, or rendered again where a small copy has only its hash.
 
-
-def _source(store: Store, row: TrialRow) -> KernelSource:
-    source = store.source(row.trial.source_hash or "")
-    if source is None:
-        raise StoreError(f"{store.path}: the source of {row.name} is not in the database; tune it again")
-    return source
+    `say` is told in one line of a kernel that cannot be had.
+    """
+    found: list[tuple[TrialRow, KernelSource, Future[Binary]]] = []
+    for row in rows:
+        source = store.source(row.trial.source_hash or "") or rerender(row, families)
+        if isinstance(source, str):
+            why = f"its text is not in the database, and {row.trial.config.template} {source}"
+            say(f"{row.name}: {row.trial.config}: not profiled: {why}")
+        else:
+            found.append((row, source, evaluator.compile(source)))
+    return tuple(Compiled(row, source, binary.result()) for row, source, binary in found)
 
 
 def profile_trials(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +13,12 @@ import click
 from autotune.cli.answers import DATABASE
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
-from autotune.cli.profile import first_device, require_cuda, stalls_of
+from autotune.cli.profile import first_device, require_cuda, say, stalls_of
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import chosen_layers, under_way
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import StoreError, ToolchainError
-from autotune.family.template import load_templates
+from autotune.family.template import KernelTemplate, load_templates
 from autotune.problem import Layer
 from autotune.study import Study, find_study, load_study
 
@@ -78,11 +78,9 @@ _PROFILE = (
     Column[_Line]("achieved_occupancy", lambda line: line.seen("achieved_occupancy"), digits=3),
     Column[_Line]("l1_hit_fraction", lambda line: line.seen("l1_hit_fraction"), digits=3),
     Column[_Line]("l2_hit_fraction", lambda line: line.seen("l2_hit_fraction"), digits=3),
-    Column[_Line]("dram_gb_per_s", lambda line: line.gb_per_s("dram_read_bytes", "dram_written_bytes"), digits=3),
-    Column[_Line]("l2_gb_per_s", lambda line: line.gb_per_s("l2_bytes"), digits=3),
-    Column[_Line](
-        "shared_load_gb_per_s", lambda line: line.gb_per_s("shared_load_wavefronts", scale=_WAVEFRONT_BYTES), digits=3
-    ),
+    Column[_Line]("dram_gb_per_s", lambda line: line.gb_per_s("dram_read_bytes", "dram_written_bytes")),
+    Column[_Line]("l2_gb_per_s", lambda line: line.gb_per_s("l2_bytes")),
+    Column[_Line]("shared_load_gb_per_s", lambda line: line.gb_per_s("shared_load_wavefronts", scale=_WAVEFRONT_BYTES)),
     Column[_Line]("sm_throughput_fraction", lambda line: line.seen("sm_throughput_fraction"), digits=3),
     Column[_Line]("memory_throughput_fraction", lambda line: line.seen("memory_throughput_fraction"), digits=3),
     Column[_Line]("load_efficiency_fraction", lambda line: line.seen("load_efficiency_fraction"), digits=3),
@@ -168,21 +166,20 @@ def _climb(
             require_cuda(evaluator.info)
         with Store(db) as store, under_way(store, study, evaluator) as (observe, stopping):
             found = climb(study, families, evaluator, store, layers=layers, observe=observe, stopping=stopping)
-            kernels = _unprofiled(store, evaluator, found) if profiled else ()
+            kernels = _unprofiled(store, evaluator, found, families) if profiled else ()
             return _Climbed(found, kernels, evaluator.info, evaluator.environment)
 
 
-def _unprofiled(store: Store, evaluator: Evaluator, found: Sequence[Rung]) -> Sequence[Compiled]:
+def _unprofiled(
+    store: Store, evaluator: Evaluator, found: Sequence[Rung], families: Mapping[str, KernelTemplate]
+) -> Sequence[Compiled]:
     """The best kernels that no profile is stored of, each once."""
     from autotune.analysis.profile import compiled
 
     seen = _longest_launches(store)
     rows = [rung.best for rung in found if rung.best and _kernel(rung.best) not in seen]
     best = {row.trial.source_hash: row for row in rows}
-    known = [row for row in best.values() if store.source(row.trial.source_hash or "") is not None]
-    if len(known) < len(best):
-        click.echo(f"{len(best) - len(known)} kernels are not profiled: their text is not in the database", err=True)
-    return compiled(store, evaluator, known)
+    return compiled(store, evaluator, list(best.values()), families, say)
 
 
 def _profile(climbed: _Climbed, ncu: Path, device: str, db: str) -> ToolchainError | None:
@@ -197,7 +194,7 @@ def _profile(climbed: _Climbed, ncu: Path, device: str, db: str) -> ToolchainErr
                 device=device,
                 info=climbed.info,
                 environment=climbed.environment,
-                say=lambda line: click.echo(line, err=True),
+                say=say,
             )
     except ToolchainError as error:
         return error

@@ -12,6 +12,7 @@ from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import DeviceError, StoreError
+from autotune.family.template import load_templates
 
 if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo
@@ -103,7 +104,7 @@ def _profiled(store: Store, what: str | None, device: str | None, accuracy: str 
             raise StoreError(
                 f"{store.path}: no correct kernel of {what} on {info.name}; run `autotune tune STUDY` first"
             )
-        kernels = compiled(store, evaluator, list(rows.values()))
+        kernels = compiled(store, evaluator, list(rows.values()), load_templates(), say)
     finally:
         evaluator.close()  # the profiled process has the device to itself
     return profile_trials(
@@ -111,8 +112,13 @@ def _profiled(store: Store, what: str | None, device: str | None, accuracy: str 
         device=first_device(device),
         info=info,
         environment=environment,
-        say=lambda line: click.echo(line, err=True),
+        say=say,
     )
+
+
+def say(line: str) -> None:
+    """A line about a kernel that is not profiled."""
+    click.echo(line, err=True)
 
 
 def require_cuda(info: DeviceInfo) -> None:

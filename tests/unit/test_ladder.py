@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from autotune.store import KernelProfile, Store
+from autotune.analysis.profile import compiled
+from autotune.evaluation.null import NullEvaluator
+from autotune.family.template import load_templates
+from autotune.store import KernelProfile, Store, compact
 
 from .test_cli import rows
 from .tiny import STUDY, Command
@@ -126,3 +130,21 @@ def test_a_ladder_that_cannot_be_climbed(technique: str, words: str, folder: Pat
     complaint = autotune("ladder", "small.toml", "--templates", "families", "--device", "null").complaint
     assert complaint.startswith(f"small.toml: {words}")
     assert not (folder / "autotune.db").exists()
+
+
+def test_a_kernel_whose_text_was_dropped_is_rendered_again_to_be_profiled(folder: Path, tune: Command) -> None:
+    assert tune("--device", "null").code == 0
+    compact("autotune.db", "small.db", best_texts_only=True)
+    families = load_templates((folder / "families",))
+    said: list[str] = []
+    with Store("small.db", create=False) as store, closing(NullEvaluator("")) as evaluator:
+        rows = [
+            row for row in store.trials("small", outcome="correct") if not store.source(row.trial.source_hash or "")
+        ]
+        kernels = compiled(store, evaluator, rows, families, said.append)
+        assert [kernel.source.hash for kernel in kernels] == [row.trial.source_hash for row in rows] != []
+        assert not said
+        assert not compiled(store, evaluator, rows[:1], {}, said.append)
+    assert said == [
+        f"small.one: {rows[0].trial.config}: not profiled: its text is not in the database, and tiny is not installed"
+    ]

@@ -10,12 +10,15 @@ import csv
 import gzip
 import re
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from autotune.store import Store
+from tests.benchmarks.ladder_tables import main as write_tables
 from tests.benchmarks.record_database import main as record
 
 from .store.builders import PROFILE
@@ -176,6 +179,24 @@ def test_a_recording_keeps_why_a_technique_is_impossible(rehearsal: Path, folder
     assert "at most 1024 threads" in impossible["why_not"]
     assert [row["technique"] for row in rows.values() if not row["best_us"]] == 2 * [impossible["technique"]]
     assert rows["conv1", "one thread per output"]["achieved_occupancy"] == "0.46"
+
+
+def test_the_tables_of_the_ladders_are_written_from_a_recording(
+    rehearsal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ladder.md", "fidelity.md"):
+        shutil.copy(ROOT / "docs" / name, tmp_path)
+    monkeypatch.setattr(sys, "argv", ["ladder_tables.py", str(rehearsal), "--docs", str(tmp_path)])
+    write_tables()
+    before, ladders = ((folder / "ladder.md").read_text() for folder in (ROOT / "docs", tmp_path))
+    assert before.partition("## Report 001")[2] == ladders.partition("## Report 001")[2], "there is no other ladder"
+    row = re.search(r"^\| conv1 \| and filters in constant memory \| - \| ([\d.]+) \| .*$", ladders, re.MULTILINE)
+    assert row
+    assert len(row[0].split(" | ")) == 12, "with what the profiler saw, since it saw one"
+    assert "| conv2 | fused im2col and shared-memory product, tile 64 | - | rejected |" in ladders
+    fidelity = (tmp_path / "fidelity.md").read_text()
+    (times,) = re.findall(r"^\| 000 \| 3 filters in constant .* \| (.*?) \|$", fidelity, re.MULTILINE)
+    assert times.split(" / ")[0] == row[1]
 
 
 def test_a_line_that_fails_is_told_and_costs_no_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
