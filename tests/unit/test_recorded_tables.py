@@ -141,14 +141,39 @@ def test_the_docs_ask_the_recorded_results() -> None:
     assert {"best", "trials", "query", "ladder", "history", "export", "why"} <= asked
 
 
-def statements() -> list[str]:
-    return re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "dispatch.md").read_text(), re.DOTALL)
+def statements(page: str) -> list[str]:
+    return re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+
+
+def test_each_statement_of_the_docs_can_be_asked_of_the_recorded_results() -> None:
+    """What it yields where there is something for each is tested in `store/test_database_doc.py`."""
+    with Store(ROOT / SHIPPED, create=False) as store:
+        answers = {sql: store.query(sql) for page in ("database.md", "dispatch.md") for sql in statements(page)}
+    assert len(answers) > 30
+    assert sum(bool(answer.rows) for answer in answers.values()) >= 15
+
+
+def test_the_readmes_table_is_what_the_record_says() -> None:
+    (sql,) = (sql for sql in statements("database.md") if "against_ms" in sql)
+    with Store(ROOT / SHIPPED, create=False) as store:
+        answer = store.query(sql)
+    found = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    readme = (ROOT / "README.md").read_text()
+    lines = re.findall(
+        r"^\| (\S+-k\d\.conv\d) \| ([\d.]+) \| \d+% \| ([\d.]+) \| WIN, ([\d.]+) times", readme, re.MULTILINE
+    )
+    assert len(lines) == 6
+    for layer, ms, cudnn_ms, times in lines:
+        strict = (row for row in found if row["layer"] == layer and row["against"] in ("cudnn nchw", "cudnn nhwc"))
+        fastest = next(strict)
+        told = [fastest[name] for name in ("ms", "against_ms", "times_as_fast")]
+        assert told == [float(ms), float(cudnn_ms), float(times)], layer
 
 
 def test_the_thresholds_of_dispatch_are_what_the_record_says(folder: Path, autotune: Command) -> None:
     recorded = ROOT / "tests" / "data" / "dispatch-40.db.gz"
     (folder / "recorded.db").write_bytes(gzip.decompress(recorded.read_bytes()))
-    answer = autotune("query", "--db", "recorded.db", statements()[0], "--csv")
+    answer = autotune("query", "--db", "recorded.db", statements("dispatch.md")[0], "--csv")
     found = {row["threshold"]: row for row in csv.DictReader(answer.out.splitlines())}
     page = (ROOT / "docs" / "dispatch.md").read_text()
     for threshold, below, above, total in re.findall(
@@ -162,7 +187,7 @@ def test_the_thresholds_of_dispatch_are_what_the_record_says(folder: Path, autot
 
 
 def test_the_reports_rules_are_ranked_among_the_others(rehearsal: Path, folder: Path, autotune: Command) -> None:
-    answer = autotune("query", "--db", str(rehearsal), statements()[1], "--csv")
+    answer = autotune("query", "--db", str(rehearsal), statements("dispatch.md")[1], "--csv")
     rows = list(csv.DictReader(answer.out.splitlines()))
     named = {row["proposed_by"]: row for row in rows if row["proposed_by"].startswith("M <")}
     (rule,) = named.values()
