@@ -14,7 +14,7 @@ from autotune.errors import StudyError
 from autotune.family.template import check_keys
 from autotune.problem import Conv2dProblem, Layer
 from autotune.shipped import shipped
-from autotune.trial import END_TO_END, Value
+from autotune.trial import END_TO_END, Config, Value
 
 ADMITTED: Mapping[str, tuple[str, ...]] = {
     "fp32": ("fp32",),
@@ -39,7 +39,7 @@ _STUDY_KEYS = {
 SPILL_LIMIT_BYTES = 1024  # on an H200 no kernel with more came within 40 % of its layer's best
 LARGEST = 2**63 - 1  # a whole number in SQLite
 _RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}
-_TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms"}
+_TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms", "reported"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,13 @@ class Technique:
     """where the technique and its reported times come from"""
     reported_ms: Mapping[str, float] = field(default_factory=dict)
     """layer name to the milliseconds that the report gives, on the report's GPU"""
+    reported: str = ""
+    """what else the report says of it"""
+
+    def has(self, config: Config) -> bool:
+        """Whether a config is one of this technique's."""
+        values = config.values()
+        return config.template == self.template and all(values.get(name) in kept for name, kept in self.space.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +345,7 @@ class _Reader:
                 space=self.kept(space, f"{where}.space"),
                 report=self.word(table, "report", "", where=f"{where}."),
                 reported_ms={name: float(ms) for name, ms in reported.items()},
+                reported=self.word(table, "reported", "", where=f"{where}."),
             )
             if technique.name in {other.name for other in found}:
                 raise self.error(f"{where}.name", f"{technique.name!r} stands twice")

@@ -1,7 +1,8 @@
-"""best -> Nsight Compute -> what the winner's launches really do: occupancy, efficiency, traffic, stalls.
+"""trials -> Nsight Compute -> what their kernels' launches really do: occupancy, efficiency, traffic, stalls.
 
 `ncu` runs `autotune.evaluation.profiled` and prints a CSV table: a line of column names, a line of units, a line for
-each launch.
+each launch. One process launches all kernels of a problem: starting it and filling the arrays takes longer than most
+kernels' counters.
 """
 
 from __future__ import annotations
@@ -13,14 +14,21 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
 from pathlib import Path
 
+from autotune.analysis.rerender import rerender
 from autotune.compilation.compile import MAX_MESSAGE, Binary
+from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import ToolchainError
-from autotune.evaluation.profiled import Job
+from autotune.evaluation.evaluate import Evaluator
+from autotune.evaluation.profiled import Job, Kernel
 from autotune.family.source import KernelSource
-from autotune.store import KernelProfile
+from autotune.family.template import KernelTemplate
+from autotune.store import KernelProfile, ProfileRow, Store, TrialRow
 
 _DEADLINE_S = 600.0  # every launch is replayed once for each set of counters that fit the device together
 _MOST_RETRIES = 8  # each leaves out the counters that this ncu or this device does not know
@@ -43,6 +51,13 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
         "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
         "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
     ),
+    "l1_hit_fraction": ("l1tex__t_sector_hit_rate.pct",),
+    "l2_hit_fraction": ("lts__t_sector_hit_rate.pct",),
+    "sm_throughput_fraction": ("sm__throughput.avg.pct_of_peak_sustained_elapsed",),
+    "memory_throughput_fraction": ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",),
+    "issue_fraction": ("smsp__issue_active.avg.pct_of_peak_sustained_active",),
+    "active_threads": ("smsp__thread_inst_executed_per_inst_executed.ratio",),
+    "shared_load_wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",),
 }
 """KernelProfile's numbers to ncu's counters; the first that the device has is taken."""
 STALLS = (
@@ -70,28 +85,121 @@ _SCALE = {  # of a unit, to microseconds, bytes or a fraction
 _UNKNOWN = re.compile(r"^==(?:ERROR|WARNING)==.*?\b([a-z0-9]+__[a-z0-9_.]+)", re.MULTILINE)
 
 
-def profile_kernel(ncu: Path, device: str, source: KernelSource, binary: Binary) -> tuple[KernelProfile, ...]:
-    """What ncu says of each stage's launch.
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """What ncu saw of several kernels' launches."""
 
-    Raises ToolchainError when ncu may not or cannot read the device's counters.
+    launches: tuple[tuple[KernelProfile, ...], ...]
+    """of each kernel, its stages in order; none for a kernel that the process did not come to"""
+    why_not: str
+    """what ended the process early; empty when every kernel was profiled"""
+
+
+class Profiler:
+    """Nsight Compute with the counters that it has turned out to know."""
+
+    def __init__(self, ncu: Path) -> None:
+        """Ask `ncu` for its version. Raises ToolchainError when it does not start."""
+        self._ncu = ncu
+        self._tool = _version(ncu)
+        self._wanted = [*(name for names in COUNTERS.values() for name in names), *map(_STALL.format, STALLS)]
+
+    def profile(self, device: str, kernels: Sequence[Kernel]) -> Profiled:
+        """Launch every stage of the kernels, which compute one problem, once under ncu.
+
+        Raises ToolchainError when ncu may not or cannot read the device's counters.
+        """
+        stages = [[stage.entry for stage in source.stages] for source, _ in kernels]
+        entries = [entry for kernel in stages for entry in kernel]
+        with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+            job, log = Path(folder) / "job", Path(folder) / "ncu.csv"
+            content: Job = (device, tuple(kernels))
+            job.write_bytes(pickle.dumps(content))
+            for _ in range(_MOST_RETRIES):
+                said = _run(self._ncu, self._wanted, set(entries), job, log)
+                found = parse_ncu(said, self._tool)
+                unknown = set(_UNKNOWN.findall(said)) & set(self._wanted)
+                if found or not unknown:
+                    break
+                self._wanted = [name for name in self._wanted if name not in unknown]
+        if not found:
+            raise ToolchainError(f"{self._ncu}: {_why(said)}")
+        if [launch.entry for launch in found] != entries[: len(found)]:
+            raise ToolchainError(
+                f"{self._ncu}: profiled {', '.join(launch.entry for launch in found)} where {', '.join(entries)} ran"
+            )
+        whole = len(found) == len(entries)
+        return Profiled(_of_each(found, [len(kernel) for kernel in stages]), "" if whole else _why(said))
+
+
+def _of_each(launches: Sequence[KernelProfile], counts: Sequence[int]) -> tuple[tuple[KernelProfile, ...], ...]:
+    """Launches dealt out to kernels of so many each; a kernel whose launches are not all there gets none."""
+    ends = list(accumulate(counts))
+    return tuple(
+        tuple(replace(launch, position=at) for at, launch in enumerate(launches[end - count : end]))
+        if end <= len(launches)
+        else ()
+        for end, count in zip(ends, counts, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A trial with its kernel, ready to be profiled."""
+
+    row: TrialRow
+    source: KernelSource
+    binary: Binary
+
+
+def compiled(
+    store: Store,
+    evaluator: Evaluator,
+    rows: Sequence[TrialRow],
+    families: Mapping[str, KernelTemplate],
+    say: Callable[[str], None],
+) -> tuple[Compiled, ...]:
+    """The kernels of trials, compiled: from the stored text, or rendered again where a small copy has only its hash.
+
+    `say` is told in one line of a kernel that cannot be had.
     """
-    tool = _version(ncu)
-    wanted = [*(name for names in COUNTERS.values() for name in names), *map(_STALL.format, STALLS)]
-    entries = {stage.entry for stage in source.stages}
-    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
-        job, log = Path(folder) / "job", Path(folder) / "ncu.csv"
-        content: Job = (device, source, binary)
-        job.write_bytes(pickle.dumps(content))
-        for _ in range(_MOST_RETRIES):
-            said = _run(ncu, wanted, entries, job, log)
-            profiles = parse_ncu(said, tool)
-            if profiles:
-                return profiles
-            unknown = set(_UNKNOWN.findall(said)) & set(wanted)
-            if not unknown:
-                break
-            wanted = [name for name in wanted if name not in unknown]
-    raise ToolchainError(f"{ncu}: {_why(said)}")
+    found: list[tuple[TrialRow, KernelSource, Future[Binary]]] = []
+    for row in rows:
+        source = store.source(row.trial.source_hash or "") or rerender(row, families)
+        if isinstance(source, str):
+            why = f"its text is not in the database, and {row.trial.config.template} {source}"
+            say(f"{row.name}: {row.trial.config}: not profiled: {why}")
+        else:
+            found.append((row, source, evaluator.compile(source)))
+    return tuple(Compiled(row, source, binary.result()) for row, source, binary in found)
+
+
+def profile_trials(
+    store: Store,
+    profiler: Profiler,
+    kernels: Sequence[Compiled],
+    *,
+    device: str,
+    info: DeviceInfo,
+    environment: Environment,
+    say: Callable[[str], None],
+) -> list[ProfileRow]:
+    """Profile kernels, a process for those of one problem, and store what was seen after each process.
+
+    `say` is told in one line of kernels that a process did not come to. Raises ToolchainError as `Profiler.profile`.
+    """
+    problems = list(dict.fromkeys(kernel.source.problem for kernel in kernels))
+    in_turn = sorted(kernels, key=lambda kernel: problems.index(kernel.source.problem))
+    made: list[ProfileRow] = []
+    for _, same in groupby(in_turn, key=lambda kernel: kernel.source.problem):
+        of_one = list(same)
+        profiled = profiler.profile(device, [(kernel.source, kernel.binary) for kernel in of_one])
+        for kernel, launches in zip(of_one, profiled.launches, strict=True):
+            if launches:
+                made += store.add_profiles(kernel.row, info, environment, launches)
+            else:
+                say(f"{kernel.row.name}: {kernel.row.trial.config}: not profiled: {profiled.why_not}")
+    return made
 
 
 def parse_ncu(text: str, tool: str) -> tuple[KernelProfile, ...]:

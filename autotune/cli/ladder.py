@@ -1,8 +1,10 @@
-"""`ladder`: what each technique of a study gains."""
+"""`ladder`: what each technique of a study gains, and what Nsight Compute sees of its best kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,31 +13,81 @@ import click
 from autotune.cli.answers import DATABASE
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
+from autotune.cli.profile import first_device, require_cuda, say, stalls_of
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import chosen_layers, under_way
-from autotune.family.template import load_templates
-from autotune.study import find_study, load_study
+from autotune.compilation.toolchain import find_ncu
+from autotune.errors import StoreError, ToolchainError
+from autotune.family.template import KernelTemplate, load_templates
+from autotune.problem import Layer
+from autotune.study import Study, find_study, load_study
 
 if TYPE_CHECKING:
+    from autotune.analysis.profile import Compiled
+    from autotune.devices.device import DeviceInfo, Environment
+    from autotune.evaluation.evaluate import Evaluator
+    from autotune.store import KernelProfile, Store, TrialRow
     from autotune.tuning.ladder import Rung
 
+_STALLS_SHOWN = 2  # reasons on the terminal
+_WAVEFRONT_BYTES = 128  # that a shared-memory access carries at most
 
-def _config(rung: Rung) -> str | None:
-    return " ".join(f"{name}={value}" for name, value in rung.config.items) if rung.config else None
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A rung with what a profiler saw last of the longest launch of its best kernel."""
+
+    rung: Rung
+    profile: KernelProfile | None
+
+    def seen(self, name: str) -> float | None:
+        """A counter of the profile."""
+        value: float | None = getattr(self.profile, name, None)
+        return value
+
+    def gb_per_s(self, *counters: str, scale: float = 1.0) -> float | None:
+        """Bytes of these counters over the launch's own time."""
+        found, time_us = [self.seen(name) for name in counters], self.seen("time_us")
+        if not time_us or None in found:
+            return None
+        return scale * sum(value or 0.0 for value in found) / time_us / 1e3
+
+
+def _config(line: _Line) -> str | None:
+    config = line.rung.config
+    return " ".join(f"{name}={value}" for name, value in config.items) if config else None
 
 
 _COLUMNS = (
-    Column["Rung"]("layer", lambda rung: rung.layer),
-    Column["Rung"]("technique", lambda rung: rung.technique.name),
-    Column["Rung"]("report", lambda rung: rung.technique.report),
-    Column["Rung"]("reported_ms", lambda rung: rung.reported_ms),
-    Column["Rung"]("best_us", lambda rung: rung.best_us),
-    Column["Rung"]("over_first", lambda rung: rung.over_first),
-    Column["Rung"]("over_previous", lambda rung: rung.over_previous),
-    Column["Rung"]("evaluated", lambda rung: rung.evaluated),
-    Column["Rung"]("template", lambda rung: rung.technique.template, terminal=False),
-    Column["Rung"]("config", _config, terminal=False),
-    Column["Rung"]("why_not", lambda rung: rung.why_not),
+    Column[_Line]("layer", lambda line: line.rung.layer),
+    Column[_Line]("technique", lambda line: line.rung.technique.name),
+    Column[_Line]("report", lambda line: line.rung.technique.report),
+    Column[_Line]("reported_ms", lambda line: line.rung.reported_ms),
+    Column[_Line]("reported", lambda line: line.rung.technique.reported, terminal=False),
+    Column[_Line]("best_us", lambda line: line.rung.best_us),
+    Column[_Line]("over_first", lambda line: line.rung.over_first),
+    Column[_Line]("over_previous", lambda line: line.rung.over_previous),
+    Column[_Line]("evaluated", lambda line: line.rung.evaluated),
+    Column[_Line]("template", lambda line: line.rung.technique.template, terminal=False),
+    Column[_Line]("config", _config, terminal=False),
+    Column[_Line]("why_not", lambda line: line.rung.why_not),
+)
+_DEVICE = Column[_Line]("device", lambda line: line.rung.best.device.name if line.rung.best else None, terminal=False)
+_PROFILE = (
+    Column[_Line]("entry", lambda line: line.profile.entry if line.profile else None),
+    Column[_Line]("achieved_occupancy", lambda line: line.seen("achieved_occupancy"), digits=3),
+    Column[_Line]("l1_hit_fraction", lambda line: line.seen("l1_hit_fraction"), digits=3),
+    Column[_Line]("l2_hit_fraction", lambda line: line.seen("l2_hit_fraction"), digits=3),
+    Column[_Line]("dram_gb_per_s", lambda line: line.gb_per_s("dram_read_bytes", "dram_written_bytes")),
+    Column[_Line]("l2_gb_per_s", lambda line: line.gb_per_s("l2_bytes")),
+    Column[_Line]("shared_load_gb_per_s", lambda line: line.gb_per_s("shared_load_wavefronts", scale=_WAVEFRONT_BYTES)),
+    Column[_Line]("sm_throughput_fraction", lambda line: line.seen("sm_throughput_fraction"), digits=3),
+    Column[_Line]("memory_throughput_fraction", lambda line: line.seen("memory_throughput_fraction"), digits=3),
+    Column[_Line]("load_efficiency_fraction", lambda line: line.seen("load_efficiency_fraction"), digits=3),
+    Column[_Line]("issue_fraction", lambda line: line.seen("issue_fraction"), digits=3),
+    Column[_Line]("active_threads", lambda line: line.seen("active_threads"), digits=3),
+    Column[_Line]("main_stalls", lambda line: stalls_of(line.profile, _STALLS_SHOWN) if line.profile else None),
+    Column[_Line]("tool", lambda line: line.profile.tool if line.profile else None, terminal=False),
 )
 
 
@@ -45,7 +97,10 @@ _COLUMNS = (
 @DATABASE
 @DIRECTORIES
 @click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
+@click.option("--trials", type=click.IntRange(min=1), help="Evaluated configs of a technique and layer, at most.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@click.option("--profile", is_flag=True, help="Then run each technique's best kernel under Nsight Compute.")
+@click.option("--stored", is_flag=True, help="Run nothing: print the ladders that the database has.")
 @format_options
 def ladder(
     study: str,
@@ -53,24 +108,138 @@ def ladder(
     db: str,
     directories: tuple[Path, ...],
     only_layers: tuple[str, ...],
+    trials: int | None,
     jobs: int | None,
+    profile: bool,
+    stored: bool,
     style: str | None,
 ) -> None:
     """Tune each technique of STUDY by itself and show what it gains over the first and over the one before.
 
-    The reports' own times stand beside it; they are of other GPUs.
+    The reports' own times stand beside it; they are of other GPUs. What a profiler saw stands beside it, too.
     """
+    wanted = load_study(find_study(study))
+    layers = chosen_layers(wanted, only_layers)
+    if stored:
+        if profile:
+            raise click.UsageError("--stored runs nothing and shows the profiles that there are; leave --profile out.")
+        _show_stored(wanted, layers, db, style)
+        return
+    wanted = replace(wanted, trials=trials or wanted.trials)
+    ncu = find_ncu() if profile else None  # before anything is tuned
+    climbed = _climb(wanted, layers, directories, device, jobs, db, profiled=profile)
+    failure = None
+    if ncu is not None:
+        failure = _profile(climbed, ncu, first_device(device), db)
+    _show(climbed.rungs, db, style)
+    if failure is not None:
+        raise failure
+
+
+@dataclass(frozen=True, slots=True)
+class _Climbed:
+    rungs: Sequence[Rung]
+    kernels: Sequence[Compiled]
+    """of the rungs that are to be profiled"""
+    info: DeviceInfo
+    environment: Environment
+
+
+def _climb(
+    study: Study,
+    layers: Sequence[Layer],
+    directories: tuple[Path, ...],
+    device: str | None,
+    jobs: int | None,
+    db: str,
+    *,
+    profiled: bool,
+) -> _Climbed:
+    """Tune the techniques, and compile what is to be profiled; the device is free again afterwards."""
     from autotune.store import Store
     from autotune.tuning.ladder import check_techniques, climb
 
-    wanted = load_study(find_study(study))
-    layers = chosen_layers(wanted, only_layers)
     families = load_templates(directories)
-    check_techniques(wanted, families)  # before a database is made
-    with (
-        closing(open_evaluator(device, jobs or jobs_default())) as evaluator,
-        Store(db) as store,
-        under_way(store, wanted, evaluator) as (observe, stopping),
-    ):
-        rungs = climb(wanted, families, evaluator, store, layers=layers, observe=observe, stopping=stopping)
-    show(sorted(rungs, key=lambda rung: [layer.name for layer in layers].index(rung.layer)), _COLUMNS, style)
+    check_techniques(study, families)  # before a database is made
+    with closing(open_evaluator(device, jobs or jobs_default())) as evaluator:
+        if profiled:
+            require_cuda(evaluator.info)
+        with Store(db) as store, under_way(store, study, evaluator) as (observe, stopping):
+            found = climb(study, families, evaluator, store, layers=layers, observe=observe, stopping=stopping)
+            kernels = _unprofiled(store, evaluator, found, families) if profiled else ()
+            return _Climbed(found, kernels, evaluator.info, evaluator.environment)
+
+
+def _unprofiled(
+    store: Store, evaluator: Evaluator, found: Sequence[Rung], families: Mapping[str, KernelTemplate]
+) -> Sequence[Compiled]:
+    """The best kernels that no profile is stored of, each once."""
+    from autotune.analysis.profile import compiled
+
+    seen = _longest_launches(store)
+    rows = [rung.best for rung in found if rung.best and _kernel(rung.best) not in seen]
+    best = {row.trial.source_hash: row for row in rows}
+    return compiled(store, evaluator, list(best.values()), families, say)
+
+
+def _profile(climbed: _Climbed, ncu: Path, device: str, db: str) -> ToolchainError | None:
+    """Profile and store; what went wrong, to be said when the ladder has been shown."""
+    from autotune.analysis.profile import Profiler, profile_trials
+    from autotune.store import Store
+
+    try:
+        with Store(db) as store:
+            profile_trials(
+                *(store, Profiler(ncu), climbed.kernels),
+                device=device,
+                info=climbed.info,
+                environment=climbed.environment,
+                say=say,
+            )
+    except ToolchainError as error:
+        return error
+    return None
+
+
+def _show_stored(study: Study, layers: Sequence[Layer], db: str, style: str | None) -> None:
+    """Print a ladder of each device, environment and policy that the study's newest generation has trials of."""
+    from autotune.store import Store
+    from autotune.tuning.ladder import circumstances, require_techniques, rungs
+
+    require_techniques(study)
+    with Store(db, create=False) as store:
+        ladders = [rungs(study, layers, rows, {}) for rows in circumstances(store.trials(study.name)).values()]
+    if not any(rung.best for found in ladders for rung in found):
+        raise StoreError(f"{db}: no technique of {study.name} was tried; run `autotune ladder STUDY` first")
+    _show([rung for found in ladders for rung in found], db, style)
+
+
+def _show(found: Sequence[Rung], db: str, style: str | None) -> None:
+    """Print rungs with the profiles that the database has of their kernels, in whichever study."""
+    from autotune.store import Store
+
+    with Store(db, create=False) as store:
+        seen = _longest_launches(store)
+    lines = [_Line(rung, seen.get(_kernel(rung.best)) if rung.best else None) for rung in found]
+    devices = {line.rung.best.device.identity for line in lines if line.rung.best}
+    shown = any(line.profile for line in lines)
+    profile = [column.on_terminal(column.terminal and shown) for column in _PROFILE]
+    show(lines, (_DEVICE.on_terminal(len(devices) > 1), *_COLUMNS, *profile), style)
+
+
+_Kernel = tuple[str | None, tuple[str, str, int, int, int]]
+"""A source's hash and a device's identity."""
+
+
+def _kernel(row: TrialRow) -> _Kernel:
+    return row.trial.source_hash, row.device.identity
+
+
+def _longest_launches(store: Store) -> dict[_Kernel, KernelProfile]:
+    """Of each kernel that was profiled, the launch that takes longest, as it was seen last."""
+    launches: dict[_Kernel, dict[int, KernelProfile]] = {}
+    for row in store.profiles():  # oldest first
+        launches.setdefault(_kernel(row.row), {})[row.profile.position] = row.profile
+    return {
+        kernel: max(stages.values(), key=lambda launch: launch.time_us or 0.0) for kernel, stages in launches.items()
+    }

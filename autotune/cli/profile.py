@@ -12,16 +12,18 @@ from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import DeviceError, StoreError
+from autotune.family.template import load_templates
 
 if TYPE_CHECKING:
-    from autotune.family.source import KernelSource
-    from autotune.store import ProfileRow, Store, TrialRow
+    from autotune.devices.device import DeviceInfo
+    from autotune.store import KernelProfile, ProfileRow, Store
 
 _STALLS_SHOWN = 3  # reasons on the terminal
 
 
-def _stalls(row: ProfileRow, most: int | None = None) -> str:
-    return " ".join(f"{reason}={warps:.2f}" for reason, warps in row.profile.stalls[:most])
+def stalls_of(profile: KernelProfile, most: int | None = None) -> str:
+    """Reasons and warps that wait for them, most first."""
+    return " ".join(f"{reason}={warps:.2f}" for reason, warps in profile.stalls[:most])
 
 
 _COLUMNS = (
@@ -48,8 +50,15 @@ _COLUMNS = (
     Column["ProfileRow"]("l2_bytes", lambda row: row.profile.l2_bytes, terminal=False),
     Column["ProfileRow"]("fma_utilisation_fraction", lambda row: row.profile.fma_utilisation_fraction),
     Column["ProfileRow"]("tensor_utilisation_fraction", lambda row: row.profile.tensor_utilisation_fraction),
-    Column["ProfileRow"]("main_stalls", lambda row: _stalls(row, _STALLS_SHOWN)),
-    Column["ProfileRow"]("stalls", _stalls, terminal=False),
+    Column["ProfileRow"]("l1_hit_fraction", lambda row: row.profile.l1_hit_fraction),
+    Column["ProfileRow"]("l2_hit_fraction", lambda row: row.profile.l2_hit_fraction),
+    Column["ProfileRow"]("sm_throughput_fraction", lambda row: row.profile.sm_throughput_fraction),
+    Column["ProfileRow"]("memory_throughput_fraction", lambda row: row.profile.memory_throughput_fraction),
+    Column["ProfileRow"]("issue_fraction", lambda row: row.profile.issue_fraction),
+    Column["ProfileRow"]("active_threads", lambda row: row.profile.active_threads, terminal=False),
+    Column["ProfileRow"]("shared_load_wavefronts", lambda row: row.profile.shared_load_wavefronts, terminal=False),
+    Column["ProfileRow"]("main_stalls", lambda row: stalls_of(row.profile, _STALLS_SHOWN)),
+    Column["ProfileRow"]("stalls", lambda row: stalls_of(row.profile), terminal=False),
     Column["ProfileRow"]("tool", lambda row: row.profile.tool, terminal=False),
     Column["ProfileRow"]("profiled_at", lambda row: str(row.profiled_at), terminal=False),
     Column["ProfileRow"]("source_hash", lambda row: row.row.trial.source_hash, terminal=False),
@@ -82,32 +91,42 @@ def profile(what: str, device: str | None, db: str, accuracy: str | None, stored
 
 def _profiled(store: Store, what: str | None, device: str | None, accuracy: str | None, ncu: Path) -> list[ProfileRow]:
     """Profile the best kernels that this device was tuned for, and store what was seen."""
-    from autotune.analysis.profile import profile_kernel
+    from autotune.analysis.profile import Profiler, compiled, profile_trials
 
+    profiler = Profiler(ncu)
     evaluator = open_evaluator(device, jobs_default())
     try:
         info, environment = evaluator.info, evaluator.environment
-        if info.kind != "cuda":
-            raise DeviceError(f"{info.kind}: Nsight Compute profiles CUDA devices only; give --device cuda:N")
+        require_cuda(info)
         best = store.best(what, kind="cuda", accuracy=accuracy)
         rows = {row.row.trial.source_hash: row.row for row in best if row.row.device.identity == info.identity}
         if not rows:
             raise StoreError(
                 f"{store.path}: no correct kernel of {what} on {info.name}; run `autotune tune STUDY` first"
             )
-        sources = [_source(store, row) for row in rows.values()]
-        binaries = [evaluator.compile(source).result() for source in sources]
+        kernels = compiled(store, evaluator, list(rows.values()), load_templates(), say)
     finally:
         evaluator.close()  # the profiled process has the device to itself
-    made: list[ProfileRow] = []
-    first = "cuda:0" if device in (None, "all") else device.split(",")[0]
-    for row, source, binary in zip(rows.values(), sources, binaries, strict=True):
-        made += store.add_profiles(row, info, environment, profile_kernel(ncu, first, source, binary))
-    return made
+    return profile_trials(
+        *(store, profiler, kernels),
+        device=first_device(device),
+        info=info,
+        environment=environment,
+        say=say,
+    )
 
 
-def _source(store: Store, row: TrialRow) -> KernelSource:
-    source = store.source(row.trial.source_hash or "")
-    if source is None:
-        raise StoreError(f"{store.path}: the source of {row.name} is not in the database; tune it again")
-    return source
+def say(line: str) -> None:
+    """A line about a kernel that is not profiled."""
+    click.echo(line, err=True)
+
+
+def require_cuda(info: DeviceInfo) -> None:
+    """Raise DeviceError for a device that Nsight Compute knows nothing of."""
+    if info.kind != "cuda":
+        raise DeviceError(f"{info.kind}: Nsight Compute profiles CUDA devices only; give --device cuda:N")
+
+
+def first_device(named: str | None) -> str:
+    """The device that kernels are profiled on, of what `--device` names."""
+    return "cuda:0" if named in (None, "all") else named.split(",")[0]

@@ -1,4 +1,4 @@
-"""What `autotune profile` has a profiler watch, `python -m autotune.evaluation.profiled JOB`: one kernel, once.
+"""What `autotune profile` has a profiler watch, `python -m autotune.evaluation.profiled JOB`: kernels, each once.
 
 A process of its own with nothing else on the device, since a profiler stops at every launch.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +22,14 @@ from autotune.measurement.network import encoded
 _DRAWN = 1 << 24  # random numbers drawn for an array; a longer one repeats them
 
 
-Job = tuple[str, KernelSource, Binary]
-"""A device's name, a kernel and its binary; written by `profile` as a pickle."""
+Kernel = tuple[KernelSource, Binary]
+Job = tuple[str, tuple[Kernel, ...]]
+"""A device's name and kernels of one problem; written by `analysis.profile` as a pickle."""
 
 
-def launch_once(name: str, source: KernelSource, binary: Binary) -> None:
-    """Launch every stage once, of the first round where the kernel has several."""
-    device, problem = open_device(name), source.problem
+def launch_once(name: str, kernels: Sequence[Kernel]) -> None:
+    """Launch every stage of each kernel once, of the first round where a kernel has several. All on the same arrays."""
+    device, problem = open_device(name), kernels[0][0].problem
     random = np.random.default_rng(0)
 
     def filled(elements: int) -> int:
@@ -36,21 +39,23 @@ def launch_once(name: str, source: KernelSource, binary: Binary) -> None:
         device.write(address, content)
         return address
 
-    tensors = Tensors(
+    arrays = Tensors(
         x=filled(problem.x_elements),
         w=filled(problem.w_elements),
         bias=filled(problem.k),
         y=device.allocate(problem.y_elements * problem.element_bytes),
-        packed_w=device.allocate(source.packed_w_bytes),
-        workspace=device.allocate(source.workspace_bytes),
     )
-    module = device.load(binary)
-    kernel = LoadedKernel(device, module, source, weight_bytes=problem.w_elements * problem.element_bytes)
-    kernel.prepare(tensors)
-    launches = kernel.forward(tensors)[: len(source.stages)]
-    kernel.run(launches)
-    device.synchronize()
-    module.unload()
+    for source, binary in kernels:
+        own = (device.allocate(source.packed_w_bytes), device.allocate(source.workspace_bytes))
+        tensors = replace(arrays, packed_w=own[0], workspace=own[1])
+        module = device.load(binary)
+        kernel = LoadedKernel(device, module, source, weight_bytes=problem.w_elements * problem.element_bytes)
+        kernel.prepare(tensors)
+        kernel.run(kernel.forward(tensors)[: len(source.stages)])
+        device.synchronize()
+        module.unload()
+        for address in own:
+            device.free(address)
     device.close()
 
 

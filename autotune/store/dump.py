@@ -1,6 +1,6 @@
 """A database as JSON lines, without loss: a header, a line for each row, a last line that counts them.
 
-    {"autotune_dump": 1, "schema": "0006", "autotune": "0.1.0"}
+    {"autotune_dump": 1, "schema": "0007", "autotune": "0.1.0"}
     {"table": "devices", "row": {"id": 1, "kind": "cuda", "name": "NVIDIA H200", ...}}
     {"end": 1}
 

@@ -102,12 +102,27 @@ def _uncompress(content: bytes | None, size_bytes: int) -> str | None:
 
 def drop_texts(path: Path) -> None:
     """Leave only the rendered texts and launches of the kernels in the view `best_trials`, and give the space back."""
+    _shrink(
+        path,
+        "UPDATE sources SET text_zlib = x'', text_bytes = 0, launches = '{}' WHERE id NOT IN "
+        "(SELECT source_id FROM trials WHERE id IN (SELECT trial_id FROM best_trials))",
+    )
+
+
+def drop_rejections(path: Path) -> None:
+    """Leave one of the configs that a rule refused, for each study, subject, device, family and message."""
+    _shrink(
+        path,
+        "DELETE FROM trials WHERE outcome = 'constraints' AND source_id IS NULL AND id NOT IN "
+        "(SELECT min(id) FROM trials WHERE outcome = 'constraints' AND source_id IS NULL "
+        "GROUP BY study_id, subject_id, device_id, environment_id, policy, template_id, message)",
+    )
+
+
+def _shrink(path: Path, statement: str) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     try:
-        connection.execute(
-            "UPDATE sources SET text_zlib = x'', text_bytes = 0, launches = '{}' WHERE id NOT IN "
-            "(SELECT source_id FROM trials WHERE id IN (SELECT trial_id FROM best_trials))"
-        )
+        connection.execute(statement)
         connection.execute("VACUUM")
     finally:
         connection.close()

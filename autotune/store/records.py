@@ -289,6 +289,19 @@ class KernelProfile:
     fma_utilisation_fraction: float | None = None
     """of the pipe's most while a multiprocessor is active"""
     tensor_utilisation_fraction: float | None = None
+    l1_hit_fraction: float | None = None
+    """of the sectors that global accesses ask the L1 cache for"""
+    l2_hit_fraction: float | None = None
+    sm_throughput_fraction: float | None = None
+    """of the busiest unit of the SM's peak over the whole launch"""
+    memory_throughput_fraction: float | None = None
+    """of the busiest part of L1, L2 and device memory's peak"""
+    issue_fraction: float | None = None
+    """cycles of a scheduler in which it issues"""
+    active_threads: float | None = None
+    """per executed warp instruction; 32 without divergence"""
+    shared_load_wavefronts: float | None = None
+    """passes of shared-memory loads, of at most 128 bytes each"""
     stalls: tuple[tuple[str, float], ...] = ()
     """reason and the warps that wait for it on average, per issued instruction; most first"""
 

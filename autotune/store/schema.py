@@ -29,7 +29,7 @@ from autotune.store.database import (
 from autotune.store.rows import date_text
 from autotune.store.tables import schema_versions
 
-SCHEMA = "0006"
+SCHEMA = "0007"
 """The newest migration, compared before Alembic is imported; a test keeps it true."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 

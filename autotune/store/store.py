@@ -491,11 +491,12 @@ class Store(Questions):
         return date_text(self._clock())
 
 
-def compact(url: str | Path, to: str | Path, *, best_texts_only: bool = False) -> None:
+def compact(url: str | Path, to: str | Path, *, best_texts_only: bool = False, few_rejections: bool = False) -> None:
     """Write a database as one file for shipping: no log beside it, no free pages. Raises StoreError if it exists.
 
     With `best_texts_only` the copy keeps the rendered text of the kernels in the view `best`, and only the hashes of
-    the others, which is most of a file's size.
+    the others, which is most of a file's size. With `few_rejections` it keeps one of the configs that a family's rules
+    refused with the same message, which is most of a ladder's.
     """
     target = path_of(to)
     shown = one_line(str(target))
@@ -507,3 +508,5 @@ def compact(url: str | Path, to: str | Path, *, best_texts_only: bool = False) -
         readonly.copy(store._database.file, target, LOCK_TIMEOUT_S)
         if best_texts_only:
             readonly.drop_texts(target)
+        if few_rejections:
+            readonly.drop_rejections(target)

@@ -284,7 +284,9 @@ COUNTERS = (
     *("time_us", "achieved_occupancy", "load_sectors_per_request", "store_sectors_per_request"),
     *("load_efficiency_fraction", "store_efficiency_fraction", "shared_efficiency_fraction"),
     *("shared_load_conflicts", "shared_store_conflicts", "dram_read_bytes", "dram_written_bytes", "l2_bytes"),
-    *("fma_utilisation_fraction", "tensor_utilisation_fraction"),
+    *("fma_utilisation_fraction", "tensor_utilisation_fraction", "l1_hit_fraction", "l2_hit_fraction"),
+    *("sm_throughput_fraction", "memory_throughput_fraction", "issue_fraction", "active_threads"),
+    "shared_load_wavefronts",
 )
 """KernelProfile's numbers, in its order."""
 

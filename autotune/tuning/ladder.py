@@ -1,11 +1,13 @@
 """A study's techniques one after another: the best kernel of each on each layer, against the first and the one before.
 
 Each technique is an ordinary tuning run of the same study, narrowed to one family and a few values, so its trials are
-stored, resumed and never repeated like all others.
+stored, resumed and never repeated like all others. What a ladder says is read from those trials, at once or later. No
+finals are held: a technique's best is no answer to what is best for a layer.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,14 +16,11 @@ from autotune.evaluation.evaluate import Evaluator
 from autotune.family.space import narrow
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
-from autotune.store import Store
+from autotune.store import Store, TrialRow
 from autotune.study import Study, Technique
-from autotune.trial import Config
-from autotune.tuning.layer_finals import FinalsPlan
-from autotune.tuning.layer_record import LayerResult, Progress
-from autotune.tuning.tune import tune
-
-_FINALS = FinalsPlan(budget_s=0.5)  # of each technique on each layer
+from autotune.trial import Config, Outcome
+from autotune.tuning.layer_record import Progress
+from autotune.tuning.tune import policy, tune
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +29,24 @@ class Rung:
 
     technique: Technique
     layer: str
-    best_us: float | None
-    """None: no correct kernel, or the layer does not fit the technique"""
-    config: Config | None
+    best: TrialRow | None
+    """its fastest trial; None: no correct kernel, or the layer does not fit the technique"""
     over_first: float | None
     """speed-up over the first technique"""
     over_previous: float | None
     """speed-up over the technique before"""
     evaluated: int
     why_not: str = ""
+
+    @property
+    def best_us(self) -> float | None:
+        """The median of its fastest trial."""
+        return None if self.best is None else self.best.median_us
+
+    @property
+    def config(self) -> Config | None:
+        """The config of its fastest trial."""
+        return None if self.best is None else self.best.trial.config
 
     @property
     def reported_ms(self) -> float | None:
@@ -48,9 +56,8 @@ class Rung:
 
 def check_techniques(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
     """Raise StudyError when a study has no techniques, or one names a family, parameter or value that there is not."""
+    require_techniques(study)
     where = study.path or study.name
-    if not study.techniques:
-        raise StudyError(f"{where}: technique: a ladder needs [[technique]] tables")
     for technique in study.techniques:
         if technique.template not in templates:
             raise StudyError(
@@ -61,6 +68,12 @@ def check_techniques(study: Study, templates: Mapping[str, KernelTemplate]) -> N
             narrow(templates[technique.template], technique.space)
         except StudyError as error:
             raise StudyError(f"{where}: technique {technique.name!r}: {error}") from None
+
+
+def require_techniques(study: Study) -> None:
+    """Raise StudyError when a study has no techniques."""
+    if not study.techniques:
+        raise StudyError(f"{study.path or study.name}: technique: a ladder needs [[technique]] tables")
 
 
 def climb(
@@ -75,50 +88,77 @@ def climb(
 ) -> list[Rung]:
     """Tune every technique on each of the layers. Raises StudyError as `check_techniques` does."""
     check_techniques(study, templates)
-    first: dict[str, float] = {}
-    previous: dict[str, float] = {}
-    rungs: list[Rung] = []
+    refused: dict[tuple[str, str], str] = {}
     for technique in study.techniques:
         for layer in layers:
             if stopping():
-                return rungs
+                break
+            narrowed = study.narrowed(technique)
             try:
-                (result,) = tune(
-                    study.narrowed(technique),
-                    templates,
-                    evaluator,
-                    store,
+                tune(
+                    *(narrowed, templates, evaluator, store),
                     layers=(layer,),
                     observe=observe,
                     stopping=stopping,
-                    finals=_FINALS,
+                    finals=None,
                 )
             except NoTemplate as error:
-                rungs.append(Rung(technique, layer.name, None, None, None, None, 0, str(error)))
-                continue
-            best_us = result.best.median_us if result.best else None
-            rungs.append(
-                Rung(
-                    technique=technique,
-                    layer=layer.name,
-                    best_us=best_us,
-                    config=result.best.config if result.best else None,
-                    over_first=_ratio(first.get(layer.name), best_us),
-                    over_previous=_ratio(previous.get(layer.name), best_us),
-                    evaluated=result.evaluated,
-                    why_not="" if result.best else _why_not(result),
-                )
+                refused[technique.name, layer.name] = str(error)
+    here = (evaluator.info.identity, evaluator.environment.identity, policy(study))
+    began = any(row.name == study.name for row in store.studies())
+    rows = store.trials(study.name) if began else ()
+    return rungs(study, layers, circumstances(rows).get(here, ()), refused)
+
+
+Circumstances = tuple[tuple[str, str, int, int, int], tuple[str, str, str], str]
+"""Identities of a device and an environment, and a policy: what trials of one ladder have in common."""
+
+
+def circumstances(rows: Sequence[TrialRow]) -> dict[Circumstances, list[TrialRow]]:
+    """Trials by device, environment and policy, in the order first seen."""
+    found: dict[Circumstances, list[TrialRow]] = {}
+    for row in rows:
+        found.setdefault((row.device.identity, row.environment.identity, row.policy), []).append(row)
+    return found
+
+
+def rungs(
+    study: Study,
+    layers: Sequence[Layer],
+    rows: Sequence[TrialRow],
+    refused: Mapping[tuple[str, str], str],
+) -> list[Rung]:
+    """The ladder that a study's trials of one device, environment and policy make, layer by layer.
+
+    `refused`: names of a technique and a layer to why there is nothing to try.
+    """
+    found: list[Rung] = []
+    for layer in layers:
+        first_us = previous_us = None
+        of_layer = [row for row in rows if row.problem == layer.problem]
+        for technique in study.techniques:
+            own = [row for row in of_layer if technique.has(row.trial.config)]
+            timed = [row for row in own if row.median_us is not None]
+            best = min(timed, key=lambda row: row.median_us or 0.0, default=None)
+            best_us = best.median_us if best else None
+            rung = Rung(
+                technique=technique,
+                layer=layer.name,
+                best=best,
+                over_first=_ratio(first_us, best_us),
+                over_previous=_ratio(previous_us, best_us),
+                evaluated=len({row.trial.source_hash for row in own if row.trial.compiled}),
+                why_not="" if best else refused.get((technique.name, layer.name)) or _commonest_failure(own),
             )
-            if best_us is not None:
-                first.setdefault(layer.name, best_us)
-                previous[layer.name] = best_us
-    return rungs
+            found.append(rung)
+            first_us, previous_us = first_us or best_us, best_us or previous_us
+    return found
 
 
-def _why_not(result: LayerResult) -> str:
-    """Why a technique has no correct kernel: how it stopped and its commonest failure."""
-    commonest = max(result.messages.items(), key=lambda item: item[1][0], default=("", (0, None)))[0]
-    return f"{result.stopped}: {commonest}" if commonest else result.stopped
+def _commonest_failure(rows: Sequence[TrialRow]) -> str:
+    """Why no trial of a technique is correct."""
+    failed = Counter(row.trial.message for row in rows if row.trial.outcome != Outcome.RUNNING)
+    return failed.most_common(1)[0][0] if failed else "not tried"
 
 
 def _ratio(before_us: float | None, now_us: float | None) -> float | None:

@@ -35,7 +35,7 @@ class Run:
     clock: Callable[[], float] = time.perf_counter
     search: bool = True
     """False: only the finals, on what the database holds"""
-    finals: FinalsPlan = PLAIN_FINALS
+    finals: FinalsPlan | None = PLAIN_FINALS
 
 
 class LayerLine:
@@ -99,12 +99,13 @@ class LayerLine:
             pipeline.drain()
         new = pipeline.evaluated
         finals = None
-        wanted = self.run_of.finals.libraries or not self.run_of.search or self._undecided(new)
-        if self.history.best is not None and wanted:
+        plan = self.run_of.finals
+        wanted = plan is not None and (plan.libraries or not self.run_of.search or self._undecided(new))
+        if plan is not None and wanted and self.history.best is not None:
             if not searching:
                 self.evaluator.begin_layer(self.layer.problem)
             finals = hold_finals(
-                self.run_of.finals,
+                plan,
                 self.evaluator,
                 self.store,
                 self.scope,

@@ -34,11 +34,12 @@ def tune(
     stopping: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.perf_counter,
     search: bool = True,
-    finals: FinalsPlan = PLAIN_FINALS,
+    finals: FinalsPlan | None = PLAIN_FINALS,
 ) -> tuple[LayerResult, ...]:
     """Tune the layers of a study, all or those given, and return what came of each.
 
-    Without `search` only the finals are held, on what the database has of the study. `finals` says how those are held.
+    Without `search` only the finals are held, on what the database has of the study. `finals` says how those are held;
+    None: not at all, so that `best` stays as it is where finals of a layer's shape decided it.
 
     Raises StudyError when a layer has no family, before anything is run.
     """

@@ -24,7 +24,6 @@ from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store
 from autotune.study import Study
 from autotune.trial import Value
-from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.tune import tune
 
 N = 1000  # images: enough to fill an H200, a tenth of what the studies of the reports have
@@ -82,7 +81,7 @@ def record(family: str, layer: str, part: Part, evaluator: Evaluator, store: Sto
         space={family: part.values},
     )
     started = time.perf_counter()
-    (result,) = tune(study, load_templates(), evaluator, store, finals=FinalsPlan(budget_s=0.0))
+    (result,) = tune(study, load_templates(), evaluator, store, finals=None)
     spent_s = time.perf_counter() - started
     varied = sum(len(kept) > 1 for kept in part.values.values())
     best = f"best {result.best.median_us:.1f} us" if result.best and result.best.median_us else "nothing correct"

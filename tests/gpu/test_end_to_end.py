@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.analysis.profile import profile_kernel
+from autotune.analysis.profile import Profiler
 from autotune.compilation.compile import Binary
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import ToolchainError
@@ -65,16 +65,25 @@ def test_a_network_predicts_as_in_float64(gpu: DeviceEvaluator) -> None:
 
 
 def test_ncu_reads_counters(gpu: DeviceEvaluator) -> None:
+    kernel = compiled(gpu, CONV2)
     try:
-        profiles = profile_kernel(find_ncu(), "cuda:0", *compiled(gpu, CONV2))
+        profiled = Profiler(find_ncu()).profile("cuda:0", [kernel, kernel])
     except ToolchainError as error:
         pytest.skip(str(error))
-    (profile,) = profiles
-    assert profile.entry == "conv2d_shared_tile"
+    (profile,), (again,) = profiled.launches
+    assert profiled.why_not == ""
+    assert profile.entry == again.entry == "conv2d_shared_tile"
     assert profile.time_us is not None
     assert profile.time_us > 1
+    assert again.time_us == pytest.approx(profile.time_us, rel=0.2)
     assert profile.dram_written_bytes is not None
-    for name in ("achieved_occupancy", "load_efficiency_fraction", "fma_utilisation_fraction"):
+    fractions = ("achieved_occupancy", "load_efficiency_fraction", "fma_utilisation_fraction", "l1_hit_fraction")
+    more = ("l2_hit_fraction", "sm_throughput_fraction", "memory_throughput_fraction", "issue_fraction")
+    for name in (*fractions, *more):
         value = getattr(profile, name)
-        assert value is None or 0 <= value <= 1.01, name
+        assert value is not None, f"{name}: this ncu has no such counter"
+        assert 0 <= value <= 1.01, name
+    assert profile.active_threads is not None
+    assert 1 <= profile.active_threads <= 32
+    assert profile.shared_load_wavefronts
     assert profile.stalls

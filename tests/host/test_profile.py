@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.analysis.profile import parse_ncu, profile_kernel
+from autotune.analysis.profile import Compiled, Profiler, parse_ncu, profile_trials
 from autotune.compilation.compile import Binary, Target
 from autotune.compilation.toolchain import find_ncu
 from autotune.devices.host_compile import compile_host
@@ -23,8 +23,10 @@ from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import load_template
 from autotune.problem import Conv2dProblem
+from autotune.store import Store
 from autotune.trial import Config
 from tests.planted import GOOD
+from tests.unit.store.builders import DRIVER_590, H200, correct, open_scope, run_trial
 from tests.unit.tiny import DEVICE
 
 PROBLEM = Conv2dProblem(3, 2, 9, 8, 4, 3, 3)
@@ -48,7 +50,7 @@ FIRST = [
     *("0", "4242", "python3.12", "127.0.0.1", "conv2d_shared_tile", "1", "7", "(16, 16, 1)", "(1, 1, 2)", "0", "9.0"),
     *("1,048,576", "2.50", "27,520", "4", "0", "61.25", "n/a", "46.37", "0.25", "3.5", "1", "0", "97.01"),
 ]
-SECOND = [*FIRST[:4], "reduce(const float *, float *, int)", *FIRST[5:13], "1000000", *FIRST[14:]]
+SECOND = [*FIRST[:4], "conv2d_shared_tile(const float *, float *, int)", *FIRST[5:13], "1000000", *FIRST[14:]]
 
 
 def table(*rows: list[str]) -> str:
@@ -72,7 +74,7 @@ def test_a_table_is_read_with_its_units_and_separators() -> None:
     assert fractions == pytest.approx((0.4637, 0.9701, 0.6125))
     assert first.stalls == (("long_scoreboard", 3.5), ("barrier", 0.25)), "waiting warps, most first"
     assert {first.tensor_utilisation_fraction, first.l2_bytes, first.shared_store_conflicts} == {None}
-    assert (second.position, second.entry, second.time_us) == (1, "reduce", 1000.0)
+    assert (second.position, second.entry, second.time_us) == (1, "conv2d_shared_tile", 1000.0)
 
 
 def test_the_second_name_of_a_counter_is_taken_where_the_device_lacks_the_first() -> None:
@@ -141,12 +143,13 @@ def kernel(cxx: str) -> tuple[KernelSource, Binary]:
 
 
 @pytest.mark.cxx
-def test_the_winner_runs_under_ncu(ncu: Path, kernel: tuple[KernelSource, Binary]) -> None:
-    profiles = profile_kernel(ncu, "host", *kernel)
-    assert [(profile.tool, profile.entry) for profile in profiles] == [
-        ("ncu 2025.3.1.0", "conv2d_shared_tile"),
-        ("ncu 2025.3.1.0", "reduce"),
-    ]
+def test_kernels_of_a_problem_run_under_one_ncu(ncu: Path, kernel: tuple[KernelSource, Binary]) -> None:
+    profiled = Profiler(ncu).profile("host", [kernel, kernel])
+    assert [[(launch.tool, launch.position, launch.time_us) for launch in each] for each in profiled.launches] == [
+        [("ncu 2025.3.1.0", 0, pytest.approx(27.52))],
+        [("ncu 2025.3.1.0", 0, 1000.0)],
+    ], "each kernel's launches are counted from 0"
+    assert profiled.why_not == ""
     (run,) = (ncu.parent / "runs").read_text().splitlines()
     assert "--csv --page raw" in run
     assert "--clock-control none" in run
@@ -155,12 +158,50 @@ def test_the_winner_runs_under_ncu(ncu: Path, kernel: tuple[KernelSource, Binary
 
 
 @pytest.mark.cxx
-def test_counters_that_ncu_does_not_know_are_left_out(ncu: Path, kernel: tuple[KernelSource, Binary]) -> None:
+def test_a_process_that_ends_early_keeps_what_it_saw(ncu: Path, kernel: tuple[KernelSource, Binary]) -> None:
+    (ncu.parent / "table").write_text(TABLE + "==ERROR== The application returned an error code (11).\n")
+    profiled = Profiler(ncu).profile("host", [kernel, kernel, kernel])
+    assert [len(launches) for launches in profiled.launches] == [1, 1, 0]
+    assert profiled.why_not == "The application returned an error code (11)."
+
+
+@pytest.mark.cxx
+def test_what_was_seen_is_stored_and_what_was_not_is_said(
+    ncu: Path, kernel: tuple[KernelSource, Binary], tmp_path: Path
+) -> None:
+    said: list[str] = []
+    (ncu.parent / "table").write_text(table(NAMES, UNITS, FIRST) + "==ERROR== The application hung.\n")
+    with Store(tmp_path / "profiled.db") as store:
+        for number in (0, 1):
+            run_trial(store, open_scope(store), correct(number, 30.0))
+        first, second = store.trials("lenet.conv1")
+        made = profile_trials(
+            *(store, Profiler(ncu), [Compiled(first, *kernel), Compiled(second, *kernel)]),
+            device="host",
+            info=H200,
+            environment=DRIVER_590,
+            say=said.append,
+        )
+        assert [row.row.id for row in made] == [first.id]
+        assert [(row.row.id, row.profile.entry) for row in store.profiles()] == [(first.id, "conv2d_shared_tile")]
+    assert said == [f"lenet.conv1: {second.trial.config}: not profiled: The application hung."]
+
+
+@pytest.mark.cxx
+def test_launches_that_were_not_asked_for_are_refused(ncu: Path, kernel: tuple[KernelSource, Binary]) -> None:
+    with pytest.raises(ToolchainError, match="profiled conv2d_shared_tile, conv2d_shared_tile where conv2d_shared_t"):
+        Profiler(ncu).profile("host", [kernel])
+
+
+@pytest.mark.cxx
+def test_counters_that_ncu_does_not_know_are_asked_for_once(ncu: Path, kernel: tuple[KernelSource, Binary]) -> None:
     unknown = [STALL.format("gmma"), "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"]
     (ncu.parent / "unknown").write_text(" ".join(unknown))
-    assert len(profile_kernel(ncu, "host", *kernel)) == 2
+    profiler = Profiler(ncu)
+    for _ in range(2):
+        assert profiler.profile("host", [kernel, kernel]).why_not == ""
     runs = (ncu.parent / "runs").read_text().splitlines()
-    assert [sum(name in run for name in unknown) for run in runs] == [2, 1, 0]
+    assert [sum(name in run for name in unknown) for run in runs] == [2, 1, 0, 0]
 
 
 @pytest.mark.cxx
@@ -185,7 +226,7 @@ def test_why_there_is_no_profile_is_one_line(
 ) -> None:
     (ncu.parent / "says").write_text(says)
     with pytest.raises(ToolchainError) as caught:
-        profile_kernel(ncu, "host", *kernel)
+        Profiler(ncu).profile("host", [kernel])
     assert complaint in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -193,7 +234,7 @@ def test_why_there_is_no_profile_is_one_line(
 @pytest.mark.cxx
 def test_a_process_that_fails_is_reported(ncu: Path, kernel: tuple[KernelSource, Binary]) -> None:
     with pytest.raises(ToolchainError, match="The application returned an error code"):
-        profile_kernel(ncu, "cuda:99", *kernel)
+        Profiler(ncu).profile("cuda:99", [kernel])
 
 
 def test_ncu_is_found_or_asked_for(ncu: Path, tmp_path: Path) -> None:

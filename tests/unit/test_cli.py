@@ -704,47 +704,6 @@ def test_finals_can_be_held_again(folder: Path, tune: Command, autotune: Command
     assert rows(autotune("query", "SELECT count(*) AS held FROM finals", "--json")) == [{"held": 2}]
 
 
-LADDER = """
-[[technique]]
-name = "plain"
-template = "tiny"
-space = { threads = [64], turns = [1], order = ["taps"], fast = [false] }
-report = "made up"
-reported_ms = { one = 1.5 }
-[[technique]]
-name = "more outputs a thread"
-template = "tiny"
-space = { threads = [64], order = ["taps"] }
-"""
-
-
-def test_a_ladder_shows_what_each_technique_gains(folder: Path, autotune: Command) -> None:
-    (folder / "small.toml").write_text((folder / "small.toml").read_text() + LADDER)
-    words = ("--templates", "families", "--device", "null", "--json")
-    first, second = rows(autotune("ladder", "small.toml", *words))
-    assert (first["technique"], first["reported_ms"], first["evaluated"]) == ("plain", 1.5, 1)
-    assert (second["technique"], second["reported_ms"], second["evaluated"]) == ("more outputs a thread", None, 5)
-    gain = float(str(first["best_us"])) / float(str(second["best_us"]))
-    assert second["over_first"] == second["over_previous"] == pytest.approx(gain)
-    assert gain >= 1, "a wider space is never slower"
-    assert rows(autotune("ladder", "small.toml", *words)) == [first, second], "and it resumes"
-
-
-@pytest.mark.parametrize(
-    ("technique", "words"),
-    [
-        ("", "technique: a ladder needs [[technique]] tables"),
-        (LADDER.replace('"tiny"', '"tinny"'), "technique 'plain': no template named 'tinny'; there are depthwise, "),
-        (LADDER.replace("turns", "turn"), "technique 'plain': space.tiny.turn: no such parameter; tiny has threads, "),
-    ],
-)
-def test_a_ladder_that_cannot_be_climbed(technique: str, words: str, folder: Path, autotune: Command) -> None:
-    (folder / "small.toml").write_text(STUDY + technique)
-    complaint = autotune("ladder", "small.toml", "--templates", "families", "--device", "null").complaint
-    assert complaint.startswith(f"small.toml: {words}")
-    assert not (folder / "autotune.db").exists()
-
-
 def test_upkeep_of_an_empty_house(filled: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(filled.parent / "cache"))
     assert rows(autotune("quarantine", "--json")) == []

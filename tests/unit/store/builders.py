@@ -148,6 +148,13 @@ PROFILE = KernelProfile(
     load_efficiency_fraction=0.97,
     dram_read_bytes=1e6,
     dram_written_bytes=2e6,
+    l1_hit_fraction=0.5,
+    l2_hit_fraction=0.75,
+    sm_throughput_fraction=0.7,
+    memory_throughput_fraction=0.8,
+    issue_fraction=0.3,
+    active_threads=31.5,
+    shared_load_wavefronts=4e5,
     stalls=(("long_scoreboard", 3.5), ("barrier", 0.25)),
 )
 

@@ -10,11 +10,12 @@ import pytest
 
 from autotune.errors import StoreError, StoreWarning
 from autotune.shipped import shipped
-from autotune.store import Store
+from autotune.store import Store, compact
 from autotune.store.schema import MIGRATIONS, SCHEMA
+from autotune.trial import Outcome
 from tests.unit.rights import read_only
 
-from .builders import CONV1, DRIVER_590, H200, config_of, correct, open_scope, run_trial, source_of, ticking
+from .builders import CONV1, DRIVER_590, H200, config_of, correct, failed, open_scope, run_trial, source_of, ticking
 
 DATA = Path(__file__).parents[2] / "data" / "databases"
 FILES = sorted(DATA.glob("*.db.gz"))
@@ -139,8 +140,8 @@ def test_rates_of_old_say_how_they_were_measured(old: Path) -> None:
         raw.execute(f"INSERT INTO rates ({columns}) VALUES (?, 1, 1, ?, 1e12, '2026')", (number, name))
     raw.commit()
     raw.close()
-    if version_of(old) >= "0005":
-        pytest.skip("they do from 0005 on")
+    if version_of(old) >= "0006":
+        pytest.skip("they do from 0006 on")
     with Store(old, create=False) as store:
         assert set(store.query("SELECT name, method FROM rates").rows) == {
             ("copy", "16 bytes a thread"),
@@ -178,8 +179,6 @@ def test_the_recorded_results_can_be_asked_where_nothing_may_be_written(tmp_path
 
 
 def test_a_kernel_whose_text_was_dropped_gets_it_again(tmp_path: Path, store: Store) -> None:
-    from autotune.store import compact
-
     scope = open_scope(store)
     for number in (0, 1):
         source = source_of(config_of(number))
@@ -192,6 +191,21 @@ def test_a_kernel_whose_text_was_dropped_gets_it_again(tmp_path: Path, store: St
         scope = open_scope(shipped_store, study="mine", layer=CONV1, device=H200, environment=DRIVER_590)
         run_trial(shipped_store, scope, correct(0, 10.0, source=dropped), dropped)
         assert shipped_store.source(dropped.hash) is not None
+
+
+def test_of_configs_that_a_rule_refused_a_small_copy_keeps_one_a_reason(tmp_path: Path, store: Store) -> None:
+    scope = open_scope(store)
+    source = source_of(config_of(0))
+    run_trial(store, scope, correct(0, 10.0, source=source), source)
+    for number, why in enumerate(("too many threads", "too many threads", "too many threads", "no shared memory"), 1):
+        store.add_trial(scope, failed(number, Outcome.CONSTRAINTS, why))
+    store.add_trial(scope, failed(5, Outcome.COMPILE, "ptxas error"))
+    store.add_trial(scope, failed(6, Outcome.COMPILE, "ptxas error"))
+    small = tmp_path / "small.db"
+    compact(store.path, small, few_rejections=True)
+    with Store(small, create=False) as shipped_store:
+        assert [row.trial.number for row in shipped_store.trials("lenet")] == [0, 1, 4, 5, 6]
+    assert len(store.trials("lenet")) == 7, "the original is as it was"
 
 
 def test_statistics_are_kept_as_the_trials_multiply(store: Store) -> None:

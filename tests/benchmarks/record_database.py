@@ -1,0 +1,122 @@
+"""Record the results that the docs speak of: ladders with profiles, dispatchers, finals, retimes, streams. On a GPU:
+
+    python tests/benchmarks/record_database.py --device cuda:0 --base studies/recorded/h200.db --out recorded.db
+
+Every step is a line that a user can type; this runs them one after another into the working database, says what each
+took, and writes a small copy: texts of the best kernels alone, and of configs that a rule refuses one for each reason.
+Nothing is done twice: run it again to resume into the same working database, `--steps` to do a part. A line that fails
+is told at the end and costs no other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.store import Store, compact
+
+REPORTS = ("000", "001", "002", "003", "004")
+RULED = ("000", "003", "004")
+"""reports with a rule of dispatch"""
+STUDIES = ("lenet-k5", "lenet-k7", "fashion-k7")
+STREAMED = ("conv1-n1000", "conv2-n1000", "conv2-n10000")
+STEPS = ("rates", "ladder", "dispatch", "tune", "retime", "profile", "streams")
+COUNTED = ("trials", "finals", "verdicts", "retimes", "profiles", "spans", "noise_floors", "rates", "dispatchers")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is recorded."""
+
+    device: str
+    steps: Sequence[str]
+    reports: Sequence[str]
+    profiled: bool
+    ladder_trials: int | None
+    """of a technique and layer; None: as the study says"""
+    trials: int
+    """of a layer that is tuned"""
+
+    def lines(self) -> Iterator[tuple[str, ...]]:
+        """The words after `autotune`, without the database."""
+        on = ("--device", self.device)
+        profile = ("--profile",) if self.profiled else ()
+        few = ("--trials", str(self.ladder_trials)) if self.ladder_trials else ()
+        of_step: dict[str, list[tuple[str, ...]]] = {
+            "rates": [("devices", "--calibrate")] if self.profiled else [],
+            "ladder": [("ladder", f"reports/{report}", *on, *few, *profile) for report in self.reports],
+            "dispatch": [
+                ("dispatch", f"reports/{report}", *on, "--kernels", "3", "--trials", "130")
+                for report in RULED
+                if report in self.reports
+            ],
+            "tune": [("tune", study, *on, "--trials", str(self.trials)) for study in STUDIES],
+            "retime": [("retime", study, *on, "--best", "1") for study in STUDIES],
+            "profile": [("profile", study, *on) for study in STUDIES] if self.profiled else [],
+            "streams": [
+                ("tune", "reports/001-streams", *on, *(word for layer in STREAMED for word in ("--layer", layer)))
+            ],
+        }
+        for step in self.steps:
+            yield from of_step[step]
+
+
+def run(line: Sequence[str], db: Path) -> str:
+    """Run one line; why it failed in the last line that it said, empty when it did not."""
+    command = [sys.executable, "-m", "autotune", *line, "--db", str(db), "--json"]
+    started = time.perf_counter()
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+    failure = said[0] if done.returncode else ""
+    print(f"{time.perf_counter() - started:6.1f} s  autotune {' '.join(line)}  {failure}", flush=True)
+    return failure
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Record what the command line asks for; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--base", type=Path, help="results to add to; only read")
+    parser.add_argument("--db", type=Path, default=Path("recording.db"), help="working database; kept, to resume into")
+    parser.add_argument("--out", type=Path, required=True, help="the small copy; overwritten")
+    parser.add_argument("--steps", default=",".join(STEPS), help="which, with commas; default: %(default)s")
+    parser.add_argument("--reports", default=",".join(REPORTS), help="whose ladders; default: %(default)s")
+    parser.add_argument("--ladder-trials", type=int, help="of a technique and layer; default: as the study says")
+    parser.add_argument("--trials", type=int, default=300, help="of a layer that is tuned; default: %(default)s")
+    parser.add_argument("--no-profile", action="store_true", help="nothing that needs a GPU's counters or rates")
+    arguments = parser.parse_args(words)
+    steps, reports = arguments.steps.split(","), arguments.reports.split(",")
+    for option, given, there_are in (("--steps", steps, STEPS), ("--reports", reports, REPORTS)):
+        unknown = [word for word in given if word not in there_are]
+        if unknown:
+            parser.error(f"{option}: no {', '.join(unknown)}; there are {', '.join(there_are)}")
+    if arguments.base is not None and not arguments.db.exists():
+        shutil.copy(arguments.base, arguments.db)
+    profiled = not arguments.no_profile
+    plan = Plan(arguments.device, steps, reports, profiled, arguments.ladder_trials, arguments.trials)
+    failed = [f"autotune {' '.join(line)}: {why}" for line in plan.lines() if (why := run(line, arguments.db))]
+    if arguments.db.exists():
+        arguments.out.unlink(missing_ok=True)
+        compact(arguments.db, arguments.out, best_texts_only=True, few_rejections=True)
+        print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.2f} MB, {counts(arguments.out)}")
+    for failure in failed:
+        print(f"failed: {failure}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def counts(path: Path) -> str:
+    """How many rows the tables of results have."""
+    asked = ", ".join(f"(SELECT count(*) FROM {table}) AS {table}" for table in COUNTED)
+    with Store(path, create=False) as store:
+        found = store.query(f"SELECT {asked}")
+    return ", ".join(f"{count!r} {table}" for table, count in zip(found.columns, found.rows[0], strict=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""docs/fidelity.md: every technique of the reports' studies has its row and can run on an H200; its commands answer."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from autotune.family.render import render
+from autotune.family.space import Admission, BoundTemplate, SearchSpace
+from autotune.family.template import KernelTemplate, load_templates
+from autotune.problem import Layer
+from autotune.study import Study, Technique, find_study, load_study
+from tests.templates.shipped_families import H200
+
+from .tiny import Command
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "fidelity.md").read_text()
+STUDIES = {
+    name: load_study(find_study(name))
+    for name in ("reports/000", "reports/001", "reports/002", "reports/003", "reports/004")
+}
+LINE = re.compile(r"^\| (\d{3}) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", re.MULTILINE)
+ROW = re.compile(r"`(reports/\d{3})`(, rule)?: (.*)")
+TECHNIQUES = [(study, technique) for study in STUDIES.values() for technique in study.techniques]
+IMPOSSIBLE = "fused im2col and shared-memory product, tile 64"
+
+
+@cache
+def families() -> dict[str, KernelTemplate]:
+    return dict(load_templates())
+
+
+def space_of(study: Study, technique: Technique, layer: Layer) -> SearchSpace:
+    """What a technique may try of a layer on an H200."""
+    admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, None)
+    bound = BoundTemplate(families()[technique.template], layer.problem, H200, admission)
+    return SearchSpace(bound, technique.space)
+
+
+def test_each_technique_and_rule_has_a_row_and_each_row_is_one() -> None:
+    found = [match.groups() for _, _, row, _, _ in LINE.findall(PAGE) if (match := ROW.match(row))]
+    named = {(study, bool(rule), name) for study, rule, name in found}
+    assert len(named) == len(found), "a row stands twice"
+    assert named == {
+        (name, rule, one.name)
+        for name, study in STUDIES.items()
+        for rule, those in ((False, study.techniques), (True, study.rules))
+        for one in those
+    }
+
+
+def test_a_row_that_is_no_technique_says_why() -> None:
+    others = [row for _, _, row, _, _ in LINE.findall(PAGE) if not ROW.match(row)]
+    assert len(others) == 2
+    assert all(row.startswith("no row: ") or "`reports/001-streams`" in row for row in others)
+
+
+def test_the_reports_figures_are_those_of_the_studies() -> None:
+    for _, _, row, figures, _ in LINE.findall(PAGE):
+        match = ROW.match(row)
+        if match is None or match[2]:
+            continue
+        technique = next(one for one in STUDIES[match[1]].techniques if one.name == match[3])
+        assert technique.reported in figures
+        large = [layer.name for layer in STUDIES[match[1]].layers if layer.problem.n == 10_000]
+        given = [f"{ms:g}" if (ms := technique.reported_ms.get(name)) else "-" for name in large]
+        assert given == ["-", "-"] or figures.startswith(" / ".join(given)), technique.name
+
+
+def test_times_are_those_of_the_ladders() -> None:
+    ladder = (ROOT / "docs" / "ladder.md").read_text()
+    for report, _, row, _, here in LINE.findall(PAGE):
+        match = ROW.match(row)
+        if match is None or match[2] or here == "open":
+            continue
+        section = ladder[ladder.index(f"## Report {report}") :].split("\n## ")[0]
+        times = re.findall(rf"^\| conv\S+ \| {re.escape(match[3])} \| .*? \| (.*?) \|", section, re.MULTILINE)
+        assert here == " / ".join(times[-2:] if report in ("001", "003") else times), match[3]
+
+
+@pytest.mark.parametrize(("study", "technique"), TECHNIQUES, ids=lambda one: one.name)
+def test_each_technique_can_run_on_an_h200(study: Study, technique: Technique) -> None:
+    for layer in study.layers:
+        space = space_of(study, technique, layer)
+        if technique.name == IMPOSSIBLE:
+            assert space.default is None
+        else:
+            assert space.default is not None, f"{layer.name}: no config is possible"
+            assert technique.has(space.default)
+
+
+@pytest.mark.parametrize("name", ["shared-memory convolution, tile 8", "and __restrict__", "and filters in constant"])
+def test_report_000_stages_the_interior_alone(name: str) -> None:
+    study = STUDIES["reports/000"]
+    technique = next(one for one in study.techniques if one.name.startswith(name))
+    for layer in study.layers:
+        space = space_of(study, technique, layer)
+        assert space.default is not None
+        text = render(space.bound, space.default).program.text
+        assert "only the interior of the input tile is staged, the halo read from x" in text
+        assert "STAGED_H = 8, STAGED_W = 8" in text
+        assert "const int first = image_block, last = n" in text, "each thread goes through the whole batch"
+
+
+def test_fusing_is_judged_by_rows_that_differ_in_nothing_else() -> None:
+    names = [technique.name for technique in STUDIES["reports/000"].techniques]
+    before = names.index("im2col and shared-memory product, two kernels, tile 16")
+    assert names[before + 1] == "fused im2col and shared-memory product, tile 16", "over_previous is what fusing gains"
+
+
+DESCRIPTION = PAGE[PAGE.index("## The description") : PAGE.index("## The reports' techniques")]
+
+
+def test_each_command_of_the_description_prints_what_the_page_says(folder: Path, autotune: Command) -> None:
+    (folder / "studies").symlink_to(ROOT / "studies")
+    rows = re.findall(r"^\| (?!words|---)(.*?) \| (.*?) \| (.*?) \|$", DESCRIPTION, re.MULTILINE)
+    assert len(rows) == 13
+    for words, shown, printed in rows:
+        commands = re.findall(r"`autotune ([^`]+)`", shown)
+        done = [autotune(*shlex.split(command)) for command in commands]
+        assert all(one.code == 0 for one in done), words
+        said = " ".join(" ".join((one.out + one.err).split()) for one in done) or _without_a_gpu(printed)
+        for name, count in re.findall(r"(\w+) ([\d.]+)(?=[,;]| us|$)", printed.split("; what")[0]):
+            assert count in said, f"{words}: {name} {count}"
+        for quoted in re.findall(r"`([^`]+)`", printed):
+            if not quoted.startswith(("autotune", ".cu")):
+                assert all(word in said for word in quoted.split()), f"{words}: {quoted}"
+
+
+def _without_a_gpu(printed: str) -> str:
+    """What shows the one row that needs a GPU: the code."""
+    assert printed.startswith("open here: ")
+    return (ROOT / "autotune" / "devices" / "cuda.py").read_text()

@@ -1,0 +1,247 @@
+"""Each table of measurements in the docs says where it comes from, and what it names gives it.
+
+A database is recorded anew on the null device with the tool that records the one that comes along, so that commands
+about ladders and dispatchers have something to answer while that one has none.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.store import Store
+from tests.benchmarks.ladder_tables import main as write_tables
+from tests.benchmarks.record_database import main as record
+
+from .store.builders import PROFILE
+from .tiny import Command
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+SHIPPED = "studies/recorded/h200.db"
+REFERENCE = (
+    "column",
+    "command",
+    "file",
+    "package",
+    "outcome",
+    "question",
+    "key",
+    "accuracy",
+    "fault",
+    "words",
+    "counter",
+)
+"""what stands in the first column of a table that measures nothing"""
+INLINE = re.compile(r"`(autotune [^`]+)`")
+
+
+def sections(text: str) -> Iterator[tuple[str, str]]:
+    """A page's headings, each with what stands below it; what stands before the first is below an empty one."""
+    heading, lines, fenced = "", list[str](), False
+    for line in text.splitlines():
+        fenced ^= line.startswith("```")
+        if line.startswith("#") and not fenced:
+            yield heading, "\n".join(lines)
+            heading, lines = line, []
+        lines.append(line)
+    yield heading, "\n".join(lines)
+
+
+def measured(section: str) -> list[str]:
+    """The first lines of a section's tables, but those that explain."""
+    heads = re.findall(r"(?:^|\n)(?:[^|\n].*)?\n(\|.*)\n\|-", "\n" + section)
+    return [head for head in heads if head.strip("| ").split(" |")[0].strip() not in REFERENCE]
+
+
+def says_where_from(section: str) -> bool:
+    return re.search(r"^(Not r|R)ecorded: ", section, re.MULTILINE) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_table_of_measurements_says_where_it_comes_from(page: Path) -> None:
+    parts = list(sections(page.read_text()))
+    introduction = "\n".join(section for heading, section in parts if not heading.startswith("##"))
+    silent = [
+        head
+        for heading, section in parts
+        for head in measured(section)
+        if not says_where_from(section) and not says_where_from(introduction)
+    ]
+    assert not silent, "a table needs a line `Recorded: ...` or `Not recorded: ...` below its heading or the page's"
+
+
+def test_tables_are_found_and_a_silent_one_is_seen() -> None:
+    assert sum(len(measured(section)) for page in PAGES for _, section in sections(page.read_text())) > 50
+    silent = "## A heading\nwords\n\n| layer | ms |\n|---|---|\n| conv1 | 1.5 |\n"
+    assert measured(silent) == ["| layer | ms |"]
+    assert not says_where_from(silent)
+    assert measured(silent.replace("layer", "column")) == []
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database as the recording tool makes it, of runs on the null device, with a profile of one kernel."""
+    folder = tmp_path_factory.mktemp("recording")
+    words = [
+        "--device",
+        "null",
+        "--no-profile",
+        "--steps",
+        "ladder,dispatch",
+        "--reports",
+        "000",
+        "--ladder-trials",
+        "1",
+    ]
+    small = folder / "recorded.db"
+    assert record([*words, "--db", str(folder / "working.db"), "--out", str(small)]) == 0
+    with Store(small) as store:
+        row = store.trials("report-000", outcome="correct")[0]
+        store.add_profiles(row, row.device, row.environment, [PROFILE])
+    return small
+
+
+def commands() -> list[str]:
+    """Every command in the docs that asks the recorded results, each once, but for exports that prove themselves."""
+    found = [
+        " ".join(command.split())
+        for page in PAGES
+        for command in INLINE.findall(page.read_text())
+        if SHIPPED in command
+    ]
+    lines = [line for page in PAGES for line in page.read_text().splitlines() if line.startswith(".venv/bin/autotune ")]
+    found += [line.removeprefix(".venv/bin/") for line in lines if SHIPPED in line]
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("command", commands())
+def test_each_command_on_the_recorded_results_answers(
+    command: str, folder: Path, autotune: Command, request: pytest.FixtureRequest
+) -> None:
+    (folder / "studies").symlink_to(ROOT / "studies")
+    with Store(ROOT / SHIPPED, create=False) as store:
+        of_reports = any(row.name.startswith("report-") for row in store.studies())
+    path = SHIPPED if of_reports or "reports/" not in command else str(request.getfixturevalue("rehearsal"))
+    done = autotune(*(word.replace(SHIPPED, path) for word in shlex.split(command)[1:]))
+    assert done.code == 0, done.err
+    assert len(done.out.split()) >= 3
+
+
+def test_the_docs_ask_the_recorded_results() -> None:
+    asked = {command.split()[1] for command in commands()}
+    assert {"best", "trials", "query", "ladder", "history", "export", "why"} <= asked
+
+
+def statements(page: str) -> list[str]:
+    return re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+
+
+def test_each_statement_of_the_docs_can_be_asked_of_the_recorded_results() -> None:
+    """What it yields where there is something for each is tested in `store/test_database_doc.py`."""
+    with Store(ROOT / SHIPPED, create=False) as store:
+        answers = {sql: store.query(sql) for page in ("database.md", "dispatch.md") for sql in statements(page)}
+    assert len(answers) > 30
+    assert sum(bool(answer.rows) for answer in answers.values()) >= 15
+
+
+def test_the_readmes_table_is_what_the_record_says() -> None:
+    (sql,) = (sql for sql in statements("database.md") if "against_ms" in sql)
+    with Store(ROOT / SHIPPED, create=False) as store:
+        answer = store.query(sql)
+    found = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    readme = (ROOT / "README.md").read_text()
+    lines = re.findall(
+        r"^\| (\S+-k\d\.conv\d) \| ([\d.]+) \| \d+% \| ([\d.]+) \| WIN, ([\d.]+) times", readme, re.MULTILINE
+    )
+    assert len(lines) == 6
+    for layer, ms, cudnn_ms, times in lines:
+        strict = (row for row in found if row["layer"] == layer and row["against"] in ("cudnn nchw", "cudnn nhwc"))
+        fastest = next(strict)
+        told = [fastest[name] for name in ("ms", "against_ms", "times_as_fast")]
+        assert told == [float(ms), float(cudnn_ms), float(times)], layer
+
+
+def test_the_thresholds_of_dispatch_are_what_the_record_says(folder: Path, autotune: Command) -> None:
+    recorded = ROOT / "tests" / "data" / "dispatch-40.db.gz"
+    (folder / "recorded.db").write_bytes(gzip.decompress(recorded.read_bytes()))
+    answer = autotune("query", "--db", "recorded.db", statements("dispatch.md")[0], "--csv")
+    found = {row["threshold"]: row for row in csv.DictReader(answer.out.splitlines())}
+    page = (ROOT / "docs" / "dispatch.md").read_text()
+    for threshold, below, above, total in re.findall(
+        r"^\| (?:\*\*)?(\d+)\b.* \| `(\w+)` \| `(\w+)` \| ([\d.]+) \|$", page, re.MULTILINE
+    ):
+        row = found.pop(threshold)
+        assert (row["below"], row["above"], float(row["total_ms"])) == (below, above, float(total))
+    assert found.pop("16")["total_ms"] == "17.83", "the same as 13: no layer lies between"
+    assert {row["below"] for row in found.values()} == {""}, "one kernel for all is left"
+    assert all(f"| {row['total_ms']} |" in page for row in found.values())
+
+
+def test_the_reports_rules_are_ranked_among_the_others(rehearsal: Path, folder: Path, autotune: Command) -> None:
+    answer = autotune("query", "--db", str(rehearsal), statements("dispatch.md")[1], "--csv")
+    rows = list(csv.DictReader(answer.out.splitlines()))
+    named = {row["proposed_by"]: row for row in rows if row["proposed_by"].startswith("M <")}
+    (rule,) = named.values()
+    assert (rule["property"], rule["threshold"]) == ("k", "13")
+    assert (rule["below"].split(",")[0], rule["above"].split(",")[0]) == ("implicit_gemm_1", "register_gemm_1")
+    assert 1 <= int(rule["place"]) <= int(rule["tried"])
+    assert int(rule["tried"]) == len(rows) > 20
+
+
+def test_a_recording_keeps_why_a_technique_is_impossible(rehearsal: Path, folder: Path, autotune: Command) -> None:
+    answer = autotune("ladder", "reports/000", "--stored", "--db", rehearsal, "--csv")
+    rows = {(row["layer"], row["technique"]): row for row in csv.DictReader(answer.out.splitlines())}
+    impossible = rows["conv1", "fused im2col and shared-memory product, tile 64"]
+    assert "at most 1024 threads" in impossible["why_not"]
+    assert [row["technique"] for row in rows.values() if not row["best_us"]] == 2 * [impossible["technique"]]
+    assert rows["conv1", "one thread per output"]["achieved_occupancy"] == "0.46"
+
+
+def test_the_tables_of_the_ladders_are_written_from_a_recording(
+    rehearsal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ladder.md", "fidelity.md"):
+        shutil.copy(ROOT / "docs" / name, tmp_path)
+    monkeypatch.setattr(sys, "argv", ["ladder_tables.py", str(rehearsal), "--docs", str(tmp_path)])
+    write_tables()
+    before, ladders = ((folder / "ladder.md").read_text() for folder in (ROOT / "docs", tmp_path))
+    assert before.partition("## Report 001")[2] == ladders.partition("## Report 001")[2], "there is no other ladder"
+    row = re.search(r"^\| conv1 \| and filters in constant memory \| - \| ([\d.]+) \| .*$", ladders, re.MULTILINE)
+    assert row
+    assert len(row[0].split(" | ")) == 12, "with what the profiler saw, since it saw one"
+    assert "| conv2 | fused im2col and shared-memory product, tile 64 | - | rejected |" in ladders
+    fidelity = (tmp_path / "fidelity.md").read_text()
+    (times,) = re.findall(r"^\| 000 \| 3 filters in constant .* \| (.*?) \|$", fidelity, re.MULTILINE)
+    assert times.split(" / ")[0] == row[1]
+
+
+def test_a_line_that_fails_is_told_and_costs_no_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--device",
+        "null",
+        "--steps",
+        "retime",
+        "--db",
+        str(tmp_path / "none.db"),
+        "--out",
+        str(tmp_path / "out.db"),
+    ]
+    assert record(words) == 1
+    told = re.findall(r"^failed: autotune retime (\S+) .*: no such file; ", capfd.readouterr().err, re.MULTILINE)
+    assert told == ["lenet-k5", "lenet-k7", "fashion-k7"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_step_that_there_is_not_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        record(["--out", "small.db", "--steps", "ladders"])
+    assert "--steps: no ladders; there are rates, ladder, " in capsys.readouterr().err
