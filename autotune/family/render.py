@@ -53,9 +53,8 @@ def render(bound: BoundTemplate, config: Config) -> KernelSource:
 def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
     """The body's text with includes inlined: self-contained CUDA C++."""
     template = bound.template
-    visible = {name: value for name, value in bound.problem.names().items() if name in PROBLEM_NAMES and name != "n"}
     try:
-        text = bound.body.render({**visible, **names})
+        text = bound.body.render(visible_names(bound, names))
     except JinjaError as error:
         line = getattr(error, "lineno", None)
         where = f"line {line}" if line else "body"
@@ -65,6 +64,12 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
     except (ArithmeticError, TypeError, ValueError) as error:
         raise TemplateError(f"{template.path}: body raises {type(error).__name__}: {error}") from None
     return inline(text.lstrip("\n"), template.includes)
+
+
+def visible_names(bound: BoundTemplate, names: Mapping[str, Value]) -> dict[str, Value]:
+    """What a family's body sees: the problem but for n, which its text must not depend on, and a config's names."""
+    visible = {name: value for name, value in bound.problem.names().items() if name in PROBLEM_NAMES and name != "n"}
+    return {**visible, **names}
 
 
 def render_file(path: Path, values: Mapping[str, object]) -> str:
