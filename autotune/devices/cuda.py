@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from autotune.compilation.compile import (
     first_errors,
 )
 from autotune.compilation.toolchain import compiler_version, find_nvcc
-from autotune.devices.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Sample
+from autotune.devices.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Sample, Variation
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Conv2dProblem
 from autotune.trial import Outcome
@@ -265,7 +265,7 @@ class CudaDevice:
     def allocate(self, size_bytes: int) -> int:
         """Device memory."""
         try:
-            allocation = driver.mem_alloc(max(size_bytes, 256))
+            allocation = driver.mem_alloc(max(size_bytes, 1))
         except driver.Error as error:
             raise Rejected(Outcome.RUNTIME, "out_of_memory", f"{size_bytes} bytes: {error}") from None
         self._allocations[int(allocation)] = allocation
@@ -328,6 +328,14 @@ class CudaDevice:
             return CudaModule(binary.image, self._streams)
         except driver.Error as error:
             raise _rejected(error) from None
+
+    def hide(self, address: int, size_bytes: int) -> bool:  # noqa: ARG002 - nothing watches them
+        """Not here."""
+        return False
+
+    def varied(self, how: Variation) -> AbstractContextManager[bool]:  # noqa: ARG002 - the hardware decides
+        """Not here."""
+        return nullcontext(enter_result=False)
 
     def synchronize(self) -> None:
         """Wait; an error of any kernel before comes out here."""

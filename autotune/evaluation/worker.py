@@ -148,6 +148,9 @@ Request = (
 Reply = Binary | Opened | Measured | Skipped | ErrorStats | FinalsTimings | Rates | Spanned | Agreement | Choices | None
 
 
+_MAX_WORDS = 4 * MAX_MESSAGE  # characters of what a worker printed last; a sanitizer's report is read out of them
+
+
 class WorkerLost(Exception):
     """The worker died or went past its deadline. `hung` tells which; the message is its last words."""
 
@@ -246,7 +249,7 @@ class Worker:
         self._words.seek(0)
         words = self._words.read().decode(errors="replace").strip()
         self.kill()
-        return f"worker {end}" + (f": {words[:MAX_MESSAGE]}" if words else "")
+        return f"worker {end}" + (f": {words[:_MAX_WORDS]}" if words else "")
 
 
 @dataclass(frozen=True, slots=True)
