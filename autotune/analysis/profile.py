@@ -80,8 +80,7 @@ def profile_kernel(ncu: Path, device: str, source: KernelSource, binary: Binary)
     entries = {stage.entry for stage in source.stages}
     with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
         job, log = Path(folder) / "job", Path(folder) / "ncu.csv"
-        content: Job = (device, source, binary)
-        job.write_bytes(pickle.dumps(content))
+        job.write_bytes(pickle.dumps(Job(device, (source,), binary, first_round=True)))
         for _ in range(_MOST_RETRIES):
             said = _run(ncu, wanted, entries, job, log)
             profiles = parse_ncu(said, tool)

@@ -203,11 +203,11 @@ class DeviceEvaluator:
         finally:
             self._idle.put(seat)
 
-    def verify(self, source: KernelSource, binary: Binary) -> ErrorStats:
-        """Verify a kernel on whichever device is idle."""
+    def verify(self, source: KernelSource, binary: Binary, *, once: bool = False) -> ErrorStats:
+        """Verify a kernel on whichever device is idle, with `once` by one run."""
         seat = self._idle.get()
         try:
-            return seat.verify(VerifyRequest(source, binary))
+            return seat.verify(VerifyRequest(source, binary, once))
         finally:
             self._idle.put(seat)
 

@@ -124,9 +124,10 @@ class Session:
                 return None
             case EvaluateRequest():
                 return self._evaluate(request)
-            case VerifyRequest(source, binary):
+            case VerifyRequest(source, binary, once):
                 with self._loaded(source, binary) as loaded:
-                    return self._layer().verify(loaded.kernel, loaded.workspace, loaded.packed_w).error
+                    kernel, workspace, packed_w = loaded.kernel, loaded.workspace, loaded.packed_w
+                    return self._layer().verify(kernel, workspace, packed_w, repeat=lambda _: not once).error
             case FinalsRequest():
                 return self._finals(request)
             case CalibrateRequest(binary):

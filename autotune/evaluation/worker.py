@@ -96,6 +96,8 @@ class VerifyRequest:
 
     source: KernelSource
     binary: Binary
+    once: bool = False
+    """run it on normal data once, and no more"""
 
 
 @dataclass(frozen=True, slots=True)
