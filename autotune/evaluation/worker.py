@@ -150,7 +150,7 @@ Request = (
 Reply = Binary | Opened | Measured | Skipped | ErrorStats | FinalsTimings | Rates | Spanned | Agreement | Choices | None
 
 
-_MAX_WORDS = 4 * MAX_MESSAGE  # characters of what a worker printed last; a sanitizer's report is read out of them
+_MAX_REPORT = 4 * MAX_MESSAGE  # characters of a sanitizer's report, which `reports` makes a line of
 
 
 class WorkerLost(Exception):
@@ -251,7 +251,8 @@ class Worker:
         self._words.seek(0)
         words = self._words.read().decode(errors="replace").strip()
         self.kill()
-        return f"worker {end}" + (f": {words[:_MAX_WORDS]}" if words else "")
+        most = _MAX_REPORT if "Sanitizer" in words else MAX_MESSAGE
+        return f"worker {end}" + (f": {words[:most]}" if words else "")
 
 
 @dataclass(frozen=True, slots=True)
