@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from autotune.cli.devices import binary_cache, first_gpu
-from autotune.compilation.toolchain import find_sanitizer
+from autotune.compilation.toolchain import find_cxx, find_sanitizer
 from autotune.devices.opening import parse_device
 from autotune.errors import DeviceError, ToolchainError
 from autotune.evaluation.evaluate import DeviceEvaluator
@@ -63,7 +63,7 @@ def _on_gpu(
 def sanitizer_here(jobs: int, *, gpu: bool) -> tuple[Sanitizer | str, str]:
     """What checks kernels here, with `gpu` compute-sanitizer where it is installed, and what will not run, and why.
 
-    Without AddressSanitizer there is none, and words say so.
+    Without AddressSanitizer there is none, and words say so. Raises ToolchainError without a C++ compiler.
     """
     why = "there is no CUDA device that they are for"
     if gpu:
@@ -71,6 +71,7 @@ def sanitizer_here(jobs: int, *, gpu: bool) -> tuple[Sanitizer | str, str]:
             return open_sanitizer("cuda:0", jobs), ""
         except ToolchainError as error:
             why = str(error)
+    find_cxx()
     missing = f"{', '.join(TOOLS)}: not run: {why}"
     try:
         return open_sanitizer(HOST_CHECK, jobs), missing
