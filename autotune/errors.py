@@ -9,9 +9,12 @@ AutotuneError
     DeviceError      no such device, no driver, a device that cannot do what was asked
         DeviceLost   the device stopped answering and did not come back
     Rejected         a config's own fault; becomes an Outcome, never escapes the line
+        Disproved    of several kernels that were timed together, those that are wrong by then
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class AutotuneError(Exception):
@@ -61,3 +64,14 @@ class Rejected(AutotuneError):
 
     def __reduce__(self) -> tuple[type[Rejected], tuple[str, str, str]]:
         return (Rejected, (self.outcome, self.reason, self.message))
+
+
+class Disproved(Rejected):
+    """Kernels that were right when they were verified are wrong after they were timed: position to message."""
+
+    def __init__(self, messages: Mapping[int, str]) -> None:
+        super().__init__("correctness", "wrong_after_timing", next(iter(messages.values())))
+        self.messages = dict(messages)
+
+    def __reduce__(self) -> tuple[type[Disproved], tuple[dict[int, str]]]:  # type: ignore[override]
+        return (Disproved, (self.messages,))

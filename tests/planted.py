@@ -29,6 +29,8 @@ class Fault:
     """empty: this fault cannot be seen on the host device"""
     cuda: tuple[str, ...]
     """empty: a GPU may well get away with it"""
+    checked: tuple[str, ...] = ()
+    """on `host:check`, of a fault that the host device does not see, or that is there another one"""
 
     @property
     def text(self) -> str:
@@ -43,6 +45,7 @@ class Fault:
 
 _STORE = "            if (p < P && q < Q) y["
 _END = "    }\n}\n"
+_X_ELEMENTS = "static_cast<long long>(n) * C * H * W"
 _FIRST_THREAD = "threadIdx.x + threadIdx.y + blockIdx.x + blockIdx.y + blockIdx.z == 0"
 
 
@@ -127,6 +130,17 @@ FAULTS: Mapping[str, Fault] = {
             (),
         ),
         Fault(
+            "no_barrier_after_first_thread",  # which runs first where threads run in order
+            (
+                ("    const int thread =", "    __shared__ float one;\n    const int thread ="),
+                ("    for (int i = 0; i < IMAGES", "    if (thread == 0) one = 1.0f;\n    for (int i = 0; i < IMAGES"),
+                ("float sum = 0.0f;", "float sum = 0.0f * one;"),
+            ),
+            (),
+            (),
+            checked=READ_POISON,
+        ),
+        Fault(
             "divergent_barrier",
             (("__syncthreads();  // the tile is complete", "if (thread != 5) __syncthreads();"),),
             ("runtime/deadlock", *READ_POISON),
@@ -139,6 +153,13 @@ FAULTS: Mapping[str, Fault] = {
             (("row >= 0 && row < H && column >= 0 && column < W;", "row < 2 * H;"),),
             READ_POISON,
             (WRONG, UNWRITTEN),
+        ),
+        Fault(
+            "unused_load_behind_array",
+            _once(f"static_cast<const volatile float*>(x)[{_X_ELEMENTS} + 5];"),
+            (),
+            (),
+            checked=("runtime/oob_read",),
         ),
         Fault(
             "no_zero_in_padding",
@@ -236,6 +257,7 @@ FAULTS: Mapping[str, Fault] = {
             (("4 * tile_h * tile_w", "4"), ("TILE_W + column];", "TILE_W + column] + 0.0f * tile[50000];")),
             (),
             (ILLEGAL, "runtime/trap", "runtime/launch_failure"),
+            checked=("runtime/oob_write",),
         ),
         # Resources
         _same(

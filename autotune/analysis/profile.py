@@ -113,8 +113,7 @@ class Profiler:
         entries = [entry for kernel in stages for entry in kernel]
         with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
             job, log = Path(folder) / "job", Path(folder) / "ncu.csv"
-            content: Job = (device, tuple(kernels))
-            job.write_bytes(pickle.dumps(content))
+            job.write_bytes(pickle.dumps(Job(device, tuple(kernels), first_round=True)))
             for _ in range(_MOST_RETRIES):
                 said = _run(self._ncu, self._wanted, set(entries), job, log)
                 found = parse_ncu(said, self._tool)

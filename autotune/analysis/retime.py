@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from autotune.analysis.rerender import rerender
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
-from autotune.errors import Rejected
+from autotune.errors import Disproved, Rejected
 from autotune.evaluation.evaluate import Evaluator
 from autotune.evaluation.worker import FinalsTimings
 from autotune.family.source import KernelSource
@@ -117,14 +117,35 @@ def _in_turns(
             yield Retimed(store.add_retime(row, info, environment, "failed", None, message), row, None)
         else:
             verified.append((row, source, binary))
+    yield from _timed(verified, policy, evaluator, store, budget_s)
+
+
+def _timed(
+    verified: Sequence[tuple[TrialRow, KernelSource, Binary]],
+    policy: str,
+    evaluator: Evaluator,
+    store: Store,
+    budget_s: float,
+) -> Iterator[Retimed]:
+    """Time kernels in turns and store the results; those that are wrong by then have failed."""
     if not verified:
         return
+    info, environment = evaluator.info, evaluator.environment
     kernels = [(source, binary) for _, source, binary in verified]
 
     def timed() -> FinalsTimings:
         return evaluator.finals([*kernels, kernels[0]], (), cache=policy, budget_s=budget_s, seed=0)
 
-    timings = unsuspicious(timed, [row.trial for row, _, _ in verified], evaluator)
+    try:
+        timings = unsuspicious(timed, [row.trial for row, _, _ in verified], evaluator)
+    except Disproved as disproved:
+        wrong = {at % len(verified): words for at, words in disproved.messages.items()}
+        for at, words in wrong.items():
+            row = verified[at][0]
+            yield Retimed(store.add_retime(row, info, environment, "failed", None, words), row, None)
+        left = [one for at, one in enumerate(verified) if at not in wrong]
+        yield from _timed(left, policy, evaluator, store, budget_s)
+        return
     noise = noise_floor(timings.kernels[0], timings.kernels[-1])
     floor = store.noise_floor(info, policy)
     store.set_noise_floor(info, environment, policy, noise * timings.kernels[0].median_us, noise)

@@ -11,8 +11,10 @@ import click
 
 from autotune.cli.answers import ACCURACY, DATABASE, asked, undominated, with_floor
 from autotune.cli.devices import first_gpu, jobs_default
+from autotune.cli.sanitizers import sanitizer_here
 from autotune.devices.device import devices_named
 from autotune.errors import DeviceError, StoreError, ToolchainError
+from autotune.family.template import load_templates
 from autotune.study import ADMITTED
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def export(
             asked_for = [f"--{key} {word}" for key, word in options.items() if word]
             why = f" with {' '.join(asked_for)}; leave that out or" if asked_for else ";"
             raise StoreError(f"{db}: no correct trial of {what} to export{why} run `autotune tune STUDY` first")
-        kernels = [_chosen(store, row, db) for row in rows]
+        kernels = [chosen_of(store, row, db) for row in rows]
         exported = export_library(kernels, out, archs or (), dispatcher=made.dispatcher if made else None)
         missing = {row.name for row in store.layers(name)} - {row.name for row in rows}
         if made is None and missing:
@@ -176,7 +178,7 @@ def _dispatched(store: Store, made: DispatcherRow) -> Iterator[BestRow]:
             click.echo(f"{made.study}.{one.layer.name} is left out: {why}", err=True)
 
 
-def _chosen(store: Store, row: BestRow, db: str) -> Chosen:
+def chosen_of(store: Store, row: BestRow, db: str) -> Chosen:
     """A recorded kernel with everything that its export needs."""
     from autotune.export import Chosen
 
@@ -204,7 +206,18 @@ def _prove(exported: Exported, noise: Mapping[str, float]) -> None:
             if not runs_on(exported, device.info):
                 device = f"{device.info.name} is for none of {', '.join(f'sm_{arch}' for arch in exported.archs)}"
         try:
-            for line in prove(exported, device, lambda kernel: noise.get(kernel.row.row.policy, 0.0)):
+            sanitizer, not_run = sanitizer_here(jobs_default(), gpu=not isinstance(device, str))
+            if not isinstance(sanitizer, str):
+                opened.callback(sanitizer.close)
+            lines = prove(
+                exported,
+                device,
+                sanitizer,
+                not_run=not_run,
+                known_noise=lambda kernel: noise.get(kernel.row.row.policy, 0.0),
+                families=load_templates(()),
+            )
+            for line in lines:
                 click.echo(line, err=True)
         except (ToolchainError, DeviceError) as error:
             raise type(error)(f"{error}; or leave the proof out with --no-proof") from None

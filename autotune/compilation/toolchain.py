@@ -20,11 +20,7 @@ def find_nvcc(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_
     Raises ToolchainError saying how to get it.
     """
     found = [Path(environ["CUDA_HOME"]) / "bin" / "nvcc"] if environ.get("CUDA_HOME") else []
-    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.pathfinder"):
-        from cuda.pathfinder import find_nvidia_binary_utility
-
-        if wheel := find_nvidia_binary_utility("nvcc"):
-            found.append(Path(wheel))
+    found += _in_wheels("nvcc")
     if on_path := shutil.which("nvcc", path=environ.get("PATH")):
         found.append(Path(on_path))
     found.append(system / "bin" / "nvcc")
@@ -58,18 +54,35 @@ def compiler_version(compiler: Path) -> str:
 
 
 def find_ncu(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
-    """Nsight Compute's command line out of $CUDA_HOME, the PATH or the system's toolkit, in this order.
+    """Nsight Compute's command line. Raises ToolchainError saying how to get it."""
+    why = "profiles are made by NVIDIA Nsight Compute; install it (the CUDA toolkit has it)"
+    return _find_tool("ncu", why, environ, system)
 
-    Raises ToolchainError saying how to get it.
-    """
-    found = [Path(environ["CUDA_HOME"]) / "bin" / "ncu"] if environ.get("CUDA_HOME") else []
-    if on_path := shutil.which("ncu", path=environ.get("PATH")):
+
+def find_sanitizer(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
+    """NVIDIA's compute-sanitizer. Raises ToolchainError saying how to get it."""
+    why = "install it (the CUDA toolkit has it, and the wheel nvidia-cuda-sanitizer-api)"
+    return _find_tool("compute-sanitizer", why, environ, system)
+
+
+def _find_tool(name: str, why: str, environ: Mapping[str, str], system: Path) -> Path:
+    """A tool of the CUDA toolkit out of $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit."""
+    found = [Path(environ["CUDA_HOME"]) / "bin" / name] if environ.get("CUDA_HOME") else []
+    found += _in_wheels(name)
+    if on_path := shutil.which(name, path=environ.get("PATH")):
         found.append(Path(on_path))
-    found.append(system / "bin" / "ncu")
-    for ncu in found:
-        if ncu.is_file():
-            return ncu
-    raise ToolchainError(
-        "ncu not found: profiles are made by NVIDIA Nsight Compute; install it (the CUDA toolkit has it) and put ncu "
-        "on the PATH"
-    )
+    found.append(system / "bin" / name)
+    for tool in found:
+        if tool.is_file():
+            return tool
+    raise ToolchainError(f"{name} not found: {why} and put {name} on the PATH")
+
+
+def _in_wheels(name: str) -> list[Path]:
+    """A program of the installed CUDA wheels."""
+    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.pathfinder"):
+        from cuda.pathfinder import find_nvidia_binary_utility
+
+        if wheel := find_nvidia_binary_utility(name):
+            return [Path(wheel)]
+    return []

@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,17 @@ from autotune.compilation.compile import (
     first_errors,
 )
 from autotune.compilation.toolchain import compiler_version, find_nvcc
-from autotune.devices.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Passes, Sample
+from autotune.devices.device import (
+    Baseline,
+    DeviceInfo,
+    Environment,
+    Health,
+    HostArray,
+    Launch,
+    Passes,
+    Sample,
+    Variation,
+)
 from autotune.devices.graphs import DriverGraphs, GraphError
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Conv2dProblem
@@ -289,7 +299,7 @@ class CudaDevice:
     def allocate(self, size_bytes: int) -> int:
         """Device memory."""
         try:
-            allocation = driver.mem_alloc(max(size_bytes, 256))
+            allocation = driver.mem_alloc(max(size_bytes, 1))
         except driver.Error as error:
             raise Rejected(Outcome.RUNTIME, "out_of_memory", f"{size_bytes} bytes: {error}") from None
         self._allocations[int(allocation)] = allocation
@@ -352,6 +362,14 @@ class CudaDevice:
             return CudaModule(binary.image, self._streams)
         except driver.Error as error:
             raise _rejected(error) from None
+
+    def hide(self, address: int, size_bytes: int) -> bool:  # noqa: ARG002 - nothing watches them
+        """Not here."""
+        return False
+
+    def varied(self, how: Variation) -> AbstractContextManager[bool]:  # noqa: ARG002 - the hardware decides
+        """Not here."""
+        return nullcontext(enter_result=False)
 
     def synchronize(self) -> None:
         """Wait; an error of any kernel before comes out here."""

@@ -7,8 +7,9 @@ A device loads a compiled program, fills and reads memory, launches kernels and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -131,6 +132,10 @@ class Passes:
 MATRIX_TYPES = ("tf32", "f16", "bf16")
 """Element types of a library's matrix products; tf32 is float32 multiplied as TF32."""
 
+Variation = Literal["ordered", "zeroed"]
+"""Another way to run the same launches: a block's threads in ascending order and blocks one after another, or shared
+memory that holds zeros instead of NaN before a block starts."""
+
 HostArray = npt.NDArray[np.uint8]
 """Bytes in the host's memory."""
 
@@ -206,6 +211,12 @@ class Device(Protocol):
         """Enqueue a copy from the device on a numbered stream."""
 
     def load(self, binary: Binary) -> Module: ...
+
+    def hide(self, address: int, size_bytes: int) -> bool:
+        """Have any access of a kernel to these bytes end its process; False where the device cannot watch them."""
+
+    def varied(self, how: Variation) -> AbstractContextManager[bool]:
+        """Run the launches inside in another way. Yields False where that is how they run anyway, or cannot be had."""
 
     def synchronize(self) -> None:
         """Wait for everything enqueued. Raises Rejected('runtime', 'illegal_address' | 'trap' | ..., ...)."""

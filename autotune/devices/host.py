@@ -10,14 +10,25 @@ import ctypes
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from autotune.compilation.compile import Binary
-from autotune.devices.device import Baseline, DeviceInfo, Environment, Health, HostArray, Launch, Passes, Sample
+from autotune.devices.device import (
+    Baseline,
+    DeviceInfo,
+    Environment,
+    Health,
+    HostArray,
+    Launch,
+    Passes,
+    Sample,
+    Variation,
+)
 from autotune.devices.elf import Symbol, symbols
 from autotune.devices.host_compile import FLAGS, RUNTIME_NAME, compile_runtime
 from autotune.errors import DeviceError, Rejected
@@ -47,6 +58,7 @@ class HostLaunch(ctypes.Structure):
         ("grid", ctypes.c_uint * 3),
         ("block", ctypes.c_uint * 3),
         ("cores", ctypes.c_uint),
+        ("zeroed_smem", ctypes.c_uint),
     )
 
 
@@ -62,6 +74,8 @@ class HostOptions:
     """a launch that takes longer is stopped between two blocks"""
     short_us: float = 0.0
     """passes shorter than this are timed several in a row; a call from Python hides nothing, so none are"""
+    zeroed_smem: bool = False
+    """a block's shared memory holds zeros before it starts, instead of NaN"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +139,7 @@ class HostModule:
             grid=launch.grid,
             block=launch.block,
             cores=self._device.options.cores,
+            zeroed_smem=self._device.options.zeroed_smem,
         )
         self._device.run(request)
 
@@ -251,6 +266,27 @@ class HostDevice:
                 "a checked program needs a process started with the variables of host_compile.check_environment()"
             )
         return HostModule(self, binary)
+
+    def hide(self, address: int, size_bytes: int) -> bool:
+        """In a process with AddressSanitizer; until the memory is freed."""
+        poison = getattr(self._libc, "__asan_poison_memory_region", None)
+        if poison is None:
+            return False
+        poison(ctypes.c_void_p(address), ctypes.c_size_t(size_bytes))
+        return True
+
+    @contextmanager
+    def varied(self, how: Variation) -> Iterator[bool]:
+        """By other options."""
+        before = self.options
+        if how == "ordered":
+            self.options = replace(before, order_seed=0, cores=1)
+        else:
+            self.options = replace(before, zeroed_smem=True)
+        try:
+            yield self.options != before
+        finally:
+            self.options = before
 
     def run(self, request: HostLaunch) -> None:
         """Run a launch to its end; keep what went wrong for `synchronize`."""

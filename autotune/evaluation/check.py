@@ -9,6 +9,7 @@ import numpy as np
 
 from autotune.errors import DeviceError, Rejected, TemplateError
 from autotune.evaluation.evaluate import Checker, Evaluator
+from autotune.family.origins import pointed
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
@@ -99,7 +100,8 @@ def check_family(
                     begun = True
                 error = evaluator.verify(source, binary.result())
             except Rejected as rejected:
-                yield CheckRow(name, source, rejected.outcome, rejected.reason, rejected.message, None)
+                message = pointed(rejected.message, template, source, evaluator.info)
+                yield CheckRow(name, source, rejected.outcome, rejected.reason, message, None)
             else:
                 yield CheckRow(name, source, Outcome.CORRECT, "", "", error)
 

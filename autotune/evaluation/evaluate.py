@@ -77,7 +77,10 @@ class Evaluator(Protocol):
         budget_s: float,
         seed: int,
     ) -> FinalsTimings:
-        """Time contenders of the current layer in turns, all on one device and all in the same way."""
+        """Time contenders of the current layer in turns, all on one device and all in the same way.
+
+        Raises Disproved for kernels that are not right any more afterwards.
+        """
 
     def refresh(self) -> None:
         """Let fresh workers take over before the next request."""
@@ -178,7 +181,8 @@ class DeviceEvaluator:
         """Compile the layer's verification program."""
         if problem not in self._checks:
             program = check_program(problem)
-            self._checks[problem] = self._pool.submit_own(program, self.target, "the program that verifies kernels")
+            plain = Target(self.info.kind, self.info.arch)  # unchecked: it may read what kernels must not touch
+            self._checks[problem] = self._pool.submit_own(program, plain, "the program that verifies kernels")
 
     def begin_layer(self, problem: Conv2dProblem) -> None:
         """Make the layer's data on every device, once its verification program is compiled."""
@@ -200,11 +204,11 @@ class DeviceEvaluator:
         finally:
             self._idle.put(seat)
 
-    def verify(self, source: KernelSource, binary: Binary) -> ErrorStats:
-        """Verify a kernel on whichever device is idle."""
+    def verify(self, source: KernelSource, binary: Binary, *, once: bool = False) -> ErrorStats:
+        """Verify a kernel on whichever device is idle, with `once` by one run."""
         seat = self._idle.get()
         try:
-            return seat.verify(VerifyRequest(source, binary))
+            return seat.verify(VerifyRequest(source, binary, once))
         finally:
             self._idle.put(seat)
 

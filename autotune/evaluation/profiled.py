@@ -1,6 +1,7 @@
-"""What `autotune profile` has a profiler watch, `python -m autotune.evaluation.profiled JOB`: kernels, each once.
+"""What a profiler or a sanitizer watches, `python -m autotune.evaluation.profiled JOB`: kernels, each once.
 
-A process of its own with nothing else on the device, since a profiler stops at every launch.
+A process of its own with nothing else on the device, since both stop at every launch. Every array has the bytes that
+the kernel was promised, and nothing around them that it might touch unseen.
 """
 
 from __future__ import annotations
@@ -8,61 +9,95 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
 from autotune.compilation.compile import Binary
+from autotune.devices.device import Device
 from autotune.devices.opening import open_device
 from autotune.family.source import KernelSource
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.network import encoded
+from autotune.problem import Conv2dProblem
 
 _DRAWN = 1 << 24  # random numbers drawn for an array; a longer one repeats them
 
 
 Kernel = tuple[KernelSource, Binary]
-Job = tuple[str, tuple[Kernel, ...]]
-"""A device's name and kernels of one problem; written by `analysis.profile` as a pickle."""
 
 
-def launch_once(name: str, kernels: Sequence[Kernel]) -> None:
-    """Launch every stage of each kernel once, of the first round where a kernel has several. All on the same arrays."""
-    device, problem = open_device(name), kernels[0][0].problem
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is launched; written as a pickle."""
+
+    device: str
+    kernels: tuple[Kernel, ...]
+    """those that compute one problem, one after another, have their images, filters and outputs in common"""
+    first_round: bool
+    """leave out all rounds of a kernel's stages but the first"""
+
+
+def launch_once(device: Device, kernels: Sequence[Kernel], *, first_round: bool) -> None:
+    """Launch every stage of each kernel."""
+    for problem, same in groupby(kernels, key=lambda kernel: kernel[0].problem):
+        with ExitStack() as owned:
+            arrays = _arrays(device, problem, owned)
+            for source, binary in same:
+                _launch(device, source, binary, arrays, first_round=first_round)
+
+
+def _arrays(device: Device, problem: Conv2dProblem, owned: ExitStack) -> Tensors:
+    """Random images, filters and bias, and an output."""
     random = np.random.default_rng(0)
 
     def filled(elements: int) -> int:
         drawn = random.standard_normal(min(elements, _DRAWN), dtype=np.float32)
         content = encoded(np.resize(drawn, elements), problem.dtype)
-        address = device.allocate(len(content))
+        address = _allocated(device, len(content), owned)
         device.write(address, content)
         return address
 
-    arrays = Tensors(
+    return Tensors(
         x=filled(problem.x_elements),
         w=filled(problem.w_elements),
         bias=filled(problem.k),
-        y=device.allocate(problem.y_elements * problem.element_bytes),
+        y=_allocated(device, problem.y_elements * problem.element_bytes, owned),
     )
-    for source, binary in kernels:
-        own = (device.allocate(source.packed_w_bytes), device.allocate(source.workspace_bytes))
-        tensors = replace(arrays, packed_w=own[0], workspace=own[1])
+
+
+def _allocated(device: Device, size_bytes: int, owned: ExitStack) -> int:
+    address = device.allocate(size_bytes)
+    owned.callback(device.free, address)
+    return address
+
+
+def _launch(device: Device, source: KernelSource, binary: Binary, arrays: Tensors, *, first_round: bool) -> None:
+    problem = source.problem
+    with ExitStack() as owned:
+        tensors = replace(
+            arrays,
+            packed_w=_allocated(device, source.packed_w_bytes, owned),
+            workspace=_allocated(device, source.workspace_bytes, owned),
+        )
         module = device.load(binary)
         kernel = LoadedKernel(device, module, source, weight_bytes=problem.w_elements * problem.element_bytes)
         kernel.prepare(tensors)
-        kernel.run(kernel.forward(tensors)[: len(source.stages)])
+        launches = kernel.forward(tensors)
+        kernel.run(launches[: len(source.stages)] if first_round else launches)
         device.synchronize()
         module.unload()
-        for address in own:
-            device.free(address)
-    device.close()
 
 
 def main() -> None:
-    """Read the job that `profile` wrote a moment ago."""
+    """Read the job that was written a moment ago."""
     job: Job = pickle.loads(Path(sys.argv[1]).read_bytes())  # noqa: S301 - a file of our own, in a folder of our own
-    launch_once(*job)
+    device = open_device(job.device)
+    launch_once(device, job.kernels, first_round=job.first_round)
+    device.close()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from autotune.compilation.compile import Binary
 from autotune.devices.opening import worker_environ
 from autotune.errors import DeviceError, DeviceLost, Rejected
+from autotune.evaluation.reports import explained
 from autotune.evaluation.worker import (
     CalibrateRequest,
     EvaluateRequest,
@@ -24,6 +25,7 @@ from autotune.evaluation.worker import (
     Worker,
     WorkerLost,
 )
+from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
 from autotune.trial import ErrorStats, Measured, Outcome
 
@@ -124,7 +126,7 @@ class Seat:
             before.wait()
             if worker is None or worker is not self._worker:
                 return None
-            reply = self._settled(lambda: self._received(worker, self._deadlines.evaluate_s))
+            reply = self._settled(request.source, lambda: self._received(worker, self._deadlines.evaluate_s))
             if isinstance(reply, Skipped):
                 return None
             assert isinstance(reply, Measured)  # noqa: S101 - the type of this request's answer
@@ -138,20 +140,20 @@ class Seat:
     def verify(self, request: VerifyRequest) -> ErrorStats:
         """Verify a kernel. Raises Rejected with the kernel's outcome."""
         self._ready()
-        reply = self._settled(lambda: self._ask(request, self._deadlines.evaluate_s))
+        reply = self._settled(request.source, lambda: self._ask(request, self._deadlines.evaluate_s))
         assert isinstance(reply, ErrorStats)  # noqa: S101 - the type of this request's answer
         self._answered += 1
         self._known_good = self._known_good or request
         return reply
 
-    def _settled(self, answer: Callable[[], Reply]) -> Reply:
+    def _settled(self, source: KernelSource, answer: Callable[[], Reply]) -> Reply:
         """The answer about a kernel that may ruin its worker. Raises Rejected with the kernel's outcome."""
         try:
             return self._launched(answer)
         except Rejected as error:
             if error.outcome != Outcome.CORRECTNESS or error.reason == "oob_write":
                 self.drop()  # the context may be poisoned or the reference overwritten
-            raise
+            raise explained(error, source) from None
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
         """Time contenders in turns."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from autotune.compilation.compile import Binary
 from autotune.devices.device import Device, Passes, Sample
 from autotune.devices.opening import compile_program, load_compiler, open_device
-from autotune.errors import AutotuneError, DeviceError
+from autotune.errors import AutotuneError, DeviceError, Disproved, Rejected
 from autotune.evaluation.worker import (
     Bug,
     CalibrateRequest,
@@ -55,10 +55,11 @@ from autotune.measurement.calibrate import calibrate
 from autotune.measurement.choices import ChoicesRequest, choices
 from autotune.measurement.exported import Handle, prepared
 from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.measurement.guarded import GuardedArray
 from autotune.measurement.network import Network, NetworkRequest
 from autotune.measurement.span import SpanRequest, run_span
-from autotune.measurement.verify import GuardedArray, Verifier
-from autotune.trial import Measured
+from autotune.measurement.verify import Verifier
+from autotune.trial import Measured, Outcome
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # of the finals
 _COMPILER_NICE = 10
@@ -119,9 +120,10 @@ class Session:
                 return None
             case EvaluateRequest():
                 return self._evaluate(request)
-            case VerifyRequest(source, binary):
+            case VerifyRequest(source, binary, once):
                 with self._loaded(source, binary) as loaded:
-                    return self._layer().verify(loaded.kernel, loaded.workspace, loaded.packed_w).error
+                    kernel, workspace, packed_w = loaded.kernel, loaded.workspace, loaded.packed_w
+                    return self._layer().verify(kernel, workspace, packed_w, repeat=lambda _: not once).error
             case FinalsRequest():
                 return self._finals(request)
             case CalibrateRequest(binary):
@@ -158,9 +160,9 @@ class Session:
         with ExitStack() as owned:
             module = device.load(binary)
             owned.callback(module.unload)
-            workspace = GuardedArray(device, source.workspace_bytes)
+            workspace = GuardedArray(device, "workspace", source.workspace_bytes)
             owned.callback(workspace.free)
-            packed_w = GuardedArray(device, source.packed_w_bytes)
+            packed_w = GuardedArray(device, "packed_w", source.packed_w_bytes)
             owned.callback(packed_w.free)
             kernel = LoadedKernel(device, module, source, weight_bytes=verifier.normal.w.size_bytes)
             yield _Loaded(kernel, workspace, packed_w, owned)
@@ -183,6 +185,25 @@ class Session:
             device.copy(tensors.packed_w, loaded.packed_w.address, source.packed_w_bytes)
             passes.append(partial(kernel.run, kernel.forward(tensors)))
         return passes
+
+    def _check_again(self, source: KernelSource, passes: Passes, *, cold: bool) -> None:
+        """Whether a kernel's passes give what they must after many launches. Raises Rejected as `still_right` does."""
+        device, verifier = self._opened(), self._layer()
+        y = verifier.copies(passes.count)[-1].y if passes.count > 1 and cold else verifier.y.address
+        verifier.still_right(source, y, partial(device.time, passes, cold=cold))
+
+    def _check_all_again(self, kernels: Sequence[_Loaded], entered: Sequence[Passes], *, cold: bool) -> None:
+        """Whether finalists are still right. Raises Disproved naming those that are not."""
+        wrong = {}
+        for position, (loaded, passes) in enumerate(zip(kernels, entered, strict=False)):
+            try:
+                self._check_again(loaded.kernel.source, passes, cold=cold)
+            except Rejected as rejected:
+                if rejected.outcome != Outcome.CORRECTNESS:
+                    raise
+                wrong[position] = rejected.message
+        if wrong:
+            raise Disproved(wrong)
 
     def _recorded(self, each: Sequence[Callable[[], None]], owned: ExitStack) -> Passes:
         """Forward passes as one call, given back with what they belong to."""
@@ -232,6 +253,7 @@ class Session:
                 rng=random.Random(request.seed),
                 clock=self._clock,
             )
+            self._check_all_again(kernels, entered, cold=cold)
             timings = iter(
                 [
                     samples.timing(request.cache, device.health(), passes=passes.count, launch=passes.launch)
@@ -250,7 +272,7 @@ class Session:
         device, verifier = self._opened(), self._layer()
         filters = verifier.tensors(verifier.normal)
         with prepared(Path(path), verifier.problem, filters.w, filters.bias) as handle:
-            workspace = GuardedArray(device, handle.workspace_bytes)
+            workspace = GuardedArray(device, "workspace", handle.workspace_bytes)
             try:
                 workspace.poison()
                 verifier.y.poison()
@@ -309,12 +331,15 @@ class Session:
         samples = Samples(partial(device.time, passes, cold=cold), self._clocks, own)
         measure(samples, Race(best_us, Converged()))
         timing = samples.timing(request.cache, device.health(), passes=passes.count, launch=passes.launch)
+        too_slow = lost(timing.samples_us, best_us)
+        if not (too_slow or surely_behind(timing.samples_us, best_us)):
+            self._check_again(request.source, passes, cold=cold)
         self._fastest_us[request.cache] = min(fastest_us, timing.median_us)
         measured = self._clock()
         return Measured(
             timing=timing,
             error=verified.error,
-            too_slow=lost(timing.samples_us, best_us),
+            too_slow=too_slow,
             load_us=1e6 * (ready - started),
             verify_us=1e6 * (done - ready),
             measure_us=1e6 * (measured - done),

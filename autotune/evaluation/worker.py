@@ -97,6 +97,8 @@ class VerifyRequest:
 
     source: KernelSource
     binary: Binary
+    once: bool = False
+    """run it on normal data once, and no more"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,9 @@ Reply = (
     | Choices
     | None
 )
+
+
+_MAX_REPORT = 4 * MAX_MESSAGE  # characters of a sanitizer's report, which `reports` makes a line of
 
 
 class WorkerLost(Exception):
@@ -255,7 +260,8 @@ class Worker:
         self._words.seek(0)
         words = self._words.read().decode(errors="replace").strip()
         self.kill()
-        return f"worker {end}" + (f": {words[:MAX_MESSAGE]}" if words else "")
+        most = _MAX_REPORT if "Sanitizer" in words else MAX_MESSAGE
+        return f"worker {end}" + (f": {words[:most]}" if words else "")
 
 
 @dataclass(frozen=True, slots=True)

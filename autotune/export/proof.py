@@ -4,18 +4,22 @@ timed in turns with the tuner's own kernels. What was seen lands in the folder's
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError, DeviceLost, Rejected, ToolchainError
 from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.sanitize import FAULT, Sanitizer, Winner
 from autotune.export.build import SELF_TEST_S, BuildError, Built, build_for_cuda, build_for_host, self_test
 from autotune.export.folder import PROOF, write_proof
 from autotune.export.library import Chosen, Exported
+from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import paired_ratio
 from autotune.trial import Timing
 from autotune.tuning.finals import noise_floor
@@ -63,11 +67,17 @@ def beside(name: str, timings: tuple[Timing, Timing, Timing], known_noise: float
 def prove(
     exported: Exported,
     evaluator: DeviceEvaluator | str,
+    sanitizer: Sanitizer | str,
+    *,
+    not_run: str = "",
     known_noise: Callable[[Chosen], float] = lambda _: 0.0,
+    families: Mapping[str, KernelTemplate] = MappingProxyType({}),
 ) -> Iterator[str]:
     """Prove a folder on a CUDA device, or where there is none, which words say why, on the host.
 
-    Yields what was seen, line by line. `known_noise` is the noise floor of a kernel's device and policy, a fraction.
+    Its kernels are checked by the sanitizer first, for few images; words say why there is none, and `not_run` which
+    checks do not run here. Yields what was seen, line by line. `known_noise` is the noise floor of a kernel's device
+    and policy, a fraction; `families` are those that are installed, whose lines messages name.
 
     Raises NotProven, after it was written to the folder, when the library does not build, is wrong or too slow;
     ToolchainError without a compiler, or where nothing can be built or run in the folder for temporary files.
@@ -77,7 +87,7 @@ def prove(
         seen = (
             _on_host(exported, evaluator) if isinstance(evaluator, str) else _on_cuda(exported, evaluator, known_noise)
         )
-        for line in seen:
+        for line in itertools.chain(_sanitized(exported, sanitizer, not_run, families), seen):
             lines.append(line)
             yield line
     except (BuildError, NotProven) as error:
@@ -95,6 +105,26 @@ def prove(
 def runs_on(exported: Exported, info: DeviceInfo) -> bool:
     """Whether a device runs machine code of one of the architectures: of its own generation, not newer than itself."""
     return any(arch // 10 == info.arch // 10 and arch <= info.arch for arch in exported.archs)
+
+
+def _sanitized(
+    exported: Exported, sanitizer: Sanitizer | str, not_run: str, families: Mapping[str, KernelTemplate]
+) -> Iterator[str]:
+    """What each check said of each kernel. Raises NotProven for what is no known false alarm."""
+    if isinstance(sanitizer, str):
+        yield f"not checked for few images: {sanitizer}"
+    else:
+        winners = [
+            Winner(kernel.stem, kernel.source, kernel.bound, families.get(kernel.source.config.template))
+            for kernel in exported.served
+        ]
+        verdicts = list(sanitizer.check(winners))
+        faults = [verdict for verdict in verdicts if verdict.word == FAULT]
+        if faults:
+            raise NotProven("; ".join(map(str, faults)))
+        yield from map(str, verdicts)
+    if not_run:
+        yield not_run
 
 
 def _on_host(exported: Exported, why: str) -> Iterator[str]:

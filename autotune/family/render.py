@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from jinja2 import TemplateError as JinjaError
 
 from autotune.compilation.compile import Program
-from autotune.errors import TemplateError
+from autotune.errors import Rejected, TemplateError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.family.space import BoundTemplate
 from autotune.family.template import PROBLEM_NAMES, StageTemplate
 from autotune.family.text import environment, inline
-from autotune.trial import ACCURACY_CLASSES, Config, Value
+from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 
 
 def render(bound: BoundTemplate, config: Config) -> KernelSource:
@@ -53,9 +54,8 @@ def render(bound: BoundTemplate, config: Config) -> KernelSource:
 def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
     """The body's text with includes inlined: self-contained CUDA C++."""
     template = bound.template
-    visible = {name: value for name, value in bound.problem.names().items() if name in PROBLEM_NAMES and name != "n"}
     try:
-        text = bound.body.render({**visible, **names})
+        text = bound.body.render(visible_names(bound, names))
     except JinjaError as error:
         line = getattr(error, "lineno", None)
         where = f"line {line}" if line else "body"
@@ -67,12 +67,42 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
     return inline(text.lstrip("\n"), template.includes)
 
 
+def visible_names(bound: BoundTemplate, names: Mapping[str, Value]) -> dict[str, Value]:
+    """What a family's body sees: the problem but for n, which its text must not depend on, and a config's names."""
+    visible = {name: value for name, value in bound.problem.names().items() if name in PROBLEM_NAMES and name != "n"}
+    return {**visible, **names}
+
+
 def render_file(path: Path, values: Mapping[str, object]) -> str:
     """The text of a template that is no kernel family. Raises TemplateError naming the file."""
     try:
         return environment().from_string(path.read_text(encoding="utf-8")).render(values)
     except JinjaError as error:
         raise TemplateError(f"{path}: {error.message or type(error).__name__}") from None
+
+
+def relaunched(bound: BoundTemplate, source: KernelSource, n: int) -> KernelSource:
+    """The same kernel with its launches evaluated for another number of images.
+
+    What a header's constraints say of n is left aside: a kernel takes any number (docs/templates.md). Raises
+    Rejected('constraints', 'resource_limit', ...) for a launch that no device makes, TemplateError as `render` does.
+    """
+    other = BoundTemplate(bound.template, source.problem.with_n(n), bound.device)
+    names = source.config.values()
+    for name, derived in other.derived:
+        names[name] = derived.value(names)
+    for rule in other.all_rules:
+        if rule.kind == "resource_limit" and (why := rule.violated(names)):
+            raise Rejected(Outcome.CONSTRAINTS, rule.kind, f"n = {n}: {why}")
+    return replace(
+        source,
+        problem=other.problem,
+        prepare=launches(other, other.template.prepare, names),
+        stages=launches(other, other.template.stages, names),
+        loop_count=other.bind(other.template.loop_count).integer(names),
+        packed_w_bytes=other.bind(other.template.packed_w_bytes).integer(names),
+        workspace_bytes=other.bind(other.template.workspace_bytes).integer(names),
+    )
 
 
 def launches(bound: BoundTemplate, stages: Sequence[StageTemplate], names: dict[str, Value]) -> tuple[Stage, ...]:

@@ -18,7 +18,12 @@ Body = Template
 """a family's text as Jinja's own code"""
 KEPT = 64
 """Families whose parsed text a process keeps."""
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
+MARK = "\ue000%s\ue001"
+"""Stands at the end of a line whose origin is asked for: characters that no program has, around where it is written."""
+MARKS = re.compile("\ue000([^\ue001]*)\ue001")
+_MARKED = f"(?:{MARKS.pattern.replace('(', '').replace(')', '')})?"
+_INCLUDE = re.compile(rf'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*{_MARKED}$', re.MULTILINE)
+_PRAGMA_ONCE = re.compile(rf"^#pragma once{_MARKED}\n+", re.MULTILINE)
 
 
 def read_text(path: Path) -> str:
@@ -110,7 +115,7 @@ def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
         if name in done:
             return ""
         done.add(name)
-        content = re.sub(r"^#pragma once\n+", "", contents[name], flags=re.MULTILINE)
+        content = _PRAGMA_ONCE.sub("", contents[name])
         return _INCLUDE.sub(replace, content).rstrip("\n")
 
     return re.sub(r"\n{3,}", "\n\n", _INCLUDE.sub(replace, text))

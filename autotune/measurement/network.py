@@ -20,7 +20,8 @@ from autotune.compilation.compile import Binary
 from autotune.devices.device import Device, Launch, Module
 from autotune.family.source import KernelSource
 from autotune.measurement.forward import LoadedKernel, Tensors
-from autotune.measurement.verify import REFERENCE_BYTES, GuardedArray
+from autotune.measurement.guarded import GuardedArray
+from autotune.measurement.verify import REFERENCE_BYTES
 from autotune.problem import Conv2dProblem
 
 CLASSES = 10
@@ -211,7 +212,7 @@ class _Convolution:
         self._element_bytes = 8 if dtype == "f64" else problem.element_bytes
 
         def array(size_bytes: int) -> GuardedArray:
-            made = GuardedArray(device, size_bytes)
+            made = GuardedArray(device, "an array of the network", size_bytes)
             owned.callback(made.free)
             return made
 

@@ -19,7 +19,8 @@ from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import Clocks, Samples, interleave, median_half_width
 from autotune.measurement.forward import LoadedKernel, Tensors
-from autotune.measurement.verify import OUTPUT_GUARD, POISON, DataSet, GuardedArray, Verifier, exact_on_integers
+from autotune.measurement.guarded import OUTPUT_GUARD, POISON, GuardedArray
+from autotune.measurement.verify import DataSet, Verifier, exact_on_integers
 from autotune.trial import ErrorStats, Measured, Outcome, SpanParts
 
 _PAGE_BYTES = 4096  # the smallest page of the hosts that CUDA runs on
@@ -172,8 +173,8 @@ def _laid_out(device: Device, verifier: Verifier, request: SpanRequest, clock: C
     workspace_bytes = max(source.workspace_bytes for source, _ in request.kernels)
     with ExitStack() as owned:
 
-        def guarded(size_bytes: int, guard: int = POISON) -> GuardedArray:
-            array = GuardedArray(device, size_bytes, guard=guard)
+        def guarded(name: str, size_bytes: int, guard: int = POISON) -> GuardedArray:
+            array = GuardedArray(device, name, size_bytes, guard=guard)
             owned.callback(array.free)
             return array
 
@@ -182,13 +183,13 @@ def _laid_out(device: Device, verifier: Verifier, request: SpanRequest, clock: C
             module = device.load(binary)
             owned.callback(module.unload)
             kernel = LoadedKernel(device, module, source, weight_bytes=verifier.normal.w.size_bytes)
-            kernels[source.problem.n] = _Loaded(kernel, guarded(source.packed_w_bytes))
+            kernels[source.problem.n] = _Loaded(kernel, guarded("packed_w", source.packed_w_bytes))
         lanes = tuple(
             _Lane(
                 stream=1 + number,
-                x=guarded(largest.x_elements * problem.element_bytes),
-                y=guarded(largest.y_elements * problem.element_bytes, OUTPUT_GUARD),
-                workspace=guarded(workspace_bytes),
+                x=guarded("x", largest.x_elements * problem.element_bytes),
+                y=guarded("y", largest.y_elements * problem.element_bytes, OUTPUT_GUARD),
+                workspace=guarded("workspace", workspace_bytes),
             )
             for number in range(min(plan.streams, len(segments)))
         )

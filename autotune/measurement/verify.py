@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,13 +19,12 @@ from autotune.compilation.compile import Binary
 from autotune.devices.device import Device, Launch, Passes, Sample
 from autotune.errors import DeviceError, Rejected
 from autotune.family.source import KernelSource
+from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.forward import LoadedKernel, Tensors
+from autotune.measurement.guarded import GUARD_BYTES, OUTPUT_GUARD, POISON, GuardedArray
 from autotune.problem import Conv2dProblem
 from autotune.trial import ErrorStats, Outcome
 
-POISON = 0xFF  # every byte of what a kernel must not rely on; all ones is NaN in every storage type
-OUTPUT_GUARD = 0xFE  # of the guards of y: what was computed from a poisoned input may be all ones, and shows here
-GUARD_BYTES = 1 << 16  # before and behind every array
 REFERENCE_BYTES = 256 << 20  # the most that one reference may take
 _REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
@@ -59,43 +59,6 @@ def error_factor(accuracy: str, reduction: int) -> float:
 def exact_on_integers(accuracy: str, problem: Conv2dProblem) -> bool:
     """Whether integer data must give the exact result: always, but for half accumulation of long sums."""
     return accuracy != "fp16-acc16" or 2 * problem.reduction + 2 <= 2048
-
-
-class GuardedArray:
-    """Device memory with a guard band on both sides."""
-
-    def __init__(self, device: Device, size_bytes: int, *, guard: int = POISON) -> None:
-        self.device = device
-        self.size_bytes = size_bytes
-        self.guard = guard
-        self._base = device.allocate(size_bytes + 2 * GUARD_BYTES + 256)
-        self.address = self._base + GUARD_BYTES
-        self.fill_guards()
-
-    @property
-    def guards(self) -> tuple[tuple[int, int], ...]:
-        """Address and bytes of the two bands; the second starts at the first whole word behind the array."""
-        behind = self.address + -(-self.size_bytes // 4) * 4
-        return ((self._base, GUARD_BYTES), (behind, GUARD_BYTES))
-
-    def tail_changed(self) -> bool:
-        """Whether the bytes between the array's end and the next whole word have lost their pattern."""
-        count = -self.size_bytes % 4
-        return count > 0 and self.device.read(self.address + self.size_bytes, count) != bytes([self.guard]) * count
-
-    def fill_guards(self) -> None:
-        """Put the guard pattern in place."""
-        self.device.fill(self._base, self.guard, GUARD_BYTES)
-        self.device.fill(self.address + self.size_bytes, self.guard, GUARD_BYTES + 4)
-
-    def poison(self) -> None:
-        """Overwrite the array itself with NaN."""
-        if self.size_bytes:
-            self.device.fill(self.address, POISON, self.size_bytes)
-
-    def free(self) -> None:
-        """Give the memory back."""
-        self.device.free(self._base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +102,7 @@ class Verifier:
         if most < 1:
             raise DeviceError(f"{problem}: one image's reference exceeds {REFERENCE_BYTES >> 20} MB; make it smaller")
         most = max(most, 3)  # with fewer, images mixed up in pairs would be equal
-        self.y = self._array(problem.y_elements * problem.element_bytes, guard=OUTPUT_GUARD)
+        self.y = self._array("y", problem.y_elements * problem.element_bytes, guard=OUTPUT_GUARD)
         self.integers = self._data_set(_period(problem.n, most, _PERIODS[1]), integers=True)
         self.normal = self._data_set(_period(problem.n, most, _PERIODS[0]), integers=False)
         self._inputs = self._input_hashes()
@@ -161,6 +124,24 @@ class Verifier:
         be chosen is known to be right within its bound everywhere by then.
         Raises Rejected('correctness', oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten).
         """
+
+        def outputs() -> tuple[int, ...]:
+            self._run(kernel, self.normal, workspace, packed_w)
+            return self._hashes(self.y)
+
+        try:
+            return self._verify(kernel, workspace, packed_w, repeat)
+        except Rejected as rejected:
+            again = partial(self._verify, kernel, workspace, packed_w, lambda _: True)
+            raise diagnosed(self.device, rejected, verify=again, outputs=outputs) from None
+
+    def _verify(
+        self,
+        kernel: LoadedKernel,
+        workspace: GuardedArray,
+        packed_w: GuardedArray,
+        repeat: Callable[[float], bool],
+    ) -> Verified:
         source = kernel.source
         runs = [self._run(kernel, self.normal, workspace, packed_w)]
         error = self.judge(self.normal, source, (workspace, packed_w))
@@ -194,7 +175,21 @@ class Verifier:
         """Check all guards, the inputs, and every output in y, which the caller had made from one data set."""
         self._check_guards([*self._arrays, *arrays])
         self._check_inputs()
-        return self._compare(data, source, exact=data is self.integers)
+        return self._compare(data, source, self.y.address, exact=data is self.integers)
+
+    def still_right(self, source: KernelSource, y: int, rerun: Callable[[], object]) -> None:
+        """Whether a kernel that was right is so after its timing: run again on normal data, with its output at y.
+
+        `rerun` makes the passes that a sample is made of, on arrays of which the one at y was poisoned before.
+        Raises Rejected('correctness', 'wrong_after_timing').
+        """
+        self.device.fill(y, POISON, self.y.size_bytes)
+        rerun()
+        try:
+            self._compare(self.normal, source, y, exact=False)
+        except Rejected as rejected:
+            message = f"right when verified, and wrong after it was timed: {rejected.message}"
+            raise Rejected(Outcome.CORRECTNESS, "wrong_after_timing", message) from None
 
     def _check_inputs(self) -> None:
         if self._input_hashes() != self._inputs:
@@ -210,8 +205,8 @@ class Verifier:
             self.device.free(address)
         self._module.unload()
 
-    def _array(self, size_bytes: int, *, guard: int = POISON) -> GuardedArray:
-        array = GuardedArray(self.device, size_bytes, guard=guard)
+    def _array(self, name: str, size_bytes: int, *, guard: int = POISON) -> GuardedArray:
+        array = GuardedArray(self.device, name, size_bytes, guard=guard)
         self._arrays.append(array)
         return array
 
@@ -221,9 +216,9 @@ class Verifier:
         ref, magnitude = self.device.allocate(8 * outputs), self.device.allocate(4 * outputs)
         self._owned += [ref, magnitude]
         data = DataSet(
-            x=self._array(problem.x_elements * size),
-            w=self._array(problem.w_elements * size),
-            bias=self._array(problem.k * size),
+            x=self._array("x", problem.x_elements * size),
+            w=self._array("w", problem.w_elements * size),
+            bias=self._array("bias", problem.k * size),
             period=period,
             ref=ref,
             magnitude=magnitude,
@@ -272,7 +267,7 @@ class Verifier:
         self.device.synchronize()
         return sample
 
-    def _compare(self, data: DataSet, source: KernelSource, *, exact: bool) -> ErrorStats:
+    def _compare(self, data: DataSet, source: KernelSource, y: int, *, exact: bool) -> ErrorStats:
         problem = self.problem
         factor = -1.0 if exact else error_factor(source.accuracy, problem.reduction)
         self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
@@ -280,7 +275,7 @@ class Verifier:
         self._launch(
             "compare",
             period_outputs,
-            *map(np.uint64, (self.y.address, data.ref, data.magnitude)),
+            *map(np.uint64, (y, data.ref, data.magnitude)),
             np.int64(problem.y_elements),
             np.int64(period_outputs),
             np.float64(factor),
@@ -331,12 +326,10 @@ class Verifier:
         (changed,) = struct.unpack("<Q", self.device.read(self._result, 8))
         changed += sum(array.tail_changed() for array in arrays)
         if changed:
+            where = "; ".join(words for array in arrays for words in array.overwritten())
             for array in arrays:
                 array.fill_guards()
-            message = (
-                f"{changed} words outside the kernel's arrays were overwritten (within {GUARD_BYTES} bytes of them)"
-            )
-            raise Rejected(Outcome.CORRECTNESS, "oob_write", message)
+            raise Rejected(Outcome.CORRECTNESS, "oob_write", f"overwrites {where}")
 
     def _hashes(self, *arrays: GuardedArray) -> tuple[int, ...]:
         """A hash of each array, at most _RESULTS."""

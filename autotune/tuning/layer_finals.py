@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.devices.torch_baseline import baselines_of
+from autotune.errors import Disproved
 from autotune.evaluation.evaluate import Evaluator
 from autotune.evaluation.worker import FinalsTimings
 from autotune.family.render import render
@@ -83,14 +84,16 @@ def hold_finals(
     incumbent: Trial | None,
     cache: str,
     seed: int,
+    disprove: Callable[[Trial, str], None],
 ) -> FinalsResult | None:
     """Time the leaders of a layer in turns, decide, and store what was said; None when there is nothing to compare.
 
     The evaluator has begun the layer. `default` and `incumbent` (the previous best) take part whatever their rank.
+    Kernels that are wrong after they were timed are told to `disprove`, and the others run again without them.
     """
     defaults = [trial for trial in trials if trial.config == default]
     entered = entrants(trials, [*defaults, *([incumbent] if incumbent else [])])
-    if len(entered) == 1 and not plan.libraries:
+    if not entered or (len(entered) == 1 and not plan.libraries):
         return None
     sources = [render(bounds[trial.config.template], trial.config) for trial in entered]
     compiled = [evaluator.compile(source) for source in sources]
@@ -101,7 +104,27 @@ def hold_finals(
         """Timings of the kernels, of the first once more (the A/A pair), and of the baselines."""
         return evaluator.finals([*kernels, kernels[0]], baselines, cache=cache, budget_s=plan.budget_s, seed=seed)
 
-    timings = unsuspicious(timed, entered, evaluator)
+    try:
+        timings = unsuspicious(timed, entered, evaluator)
+    except Disproved as disproved:
+        messages = {entered[at % len(entered)].source_hash: words for at, words in disproved.messages.items()}
+        for trial in entered:
+            if trial.source_hash in messages:
+                disprove(trial, messages[trial.source_hash])
+        return hold_finals(
+            plan,
+            evaluator,
+            store,
+            scope,
+            problem=problem,
+            bounds=bounds,
+            trials=[trial for trial in trials if trial.source_hash not in messages],
+            default=default,
+            incumbent=None if incumbent is None or incumbent.source_hash in messages else incumbent,
+            cache=cache,
+            seed=seed,
+            disprove=disprove,
+        )
     noise = noise_floor(timings.kernels[0], timings.kernels[-1])
     contenders = [
         Contender(trial, timing, len(source.program.text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.errors import Rejected
 from autotune.evaluation.evaluate import Evaluator
@@ -116,6 +116,7 @@ class LayerLine:
                 incumbent=self.incumbent,
                 cache=self.study.measure.cache,
                 seed=self.study.seed,
+                disprove=self._disprove,
             )
         self._report(ended=True)
         return LayerResult(
@@ -130,6 +131,13 @@ class LayerLine:
             starts=self._start_results(),
             finals=finals,
         )
+
+    def _disprove(self, trial: Trial, message: str) -> None:
+        """A correct trial whose kernel went wrong in the finals: it stands with no time any more."""
+        row = self.store.known(self.scope, trial.source_hash or "")
+        if row is not None:
+            self.store.add_retime(row, self.evaluator.info, self.evaluator.environment, "failed", None, message)
+        self.history.disprove(replace(trial, outcome=Outcome.CORRECTNESS, reason="wrong_after_timing", message=message))
 
     def _start_results(self) -> tuple[StartResult, ...]:
         """What came of the configs that the search started with, from what suggested them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.problem import Layer
 from autotune.search import Opening
@@ -121,3 +121,16 @@ class History:
         median = trial.median_us
         if median is not None and (self.best is None or median < (self.best.median_us or 0.0)):
             self.best = trial
+
+    def disprove(self, disproved: Trial) -> None:
+        """Count a trial that was correct, and all with the same kernel, as what it turned out to be."""
+        self.count_failure(disproved)
+        same = {trial.number for trial in self.trials if trial.source_hash == disproved.source_hash}
+        self.trials = [
+            replace(trial, outcome=disproved.outcome, reason=disproved.reason, message=disproved.message)
+            if trial.number in same
+            else trial
+            for trial in self.trials
+        ]
+        correct = [trial for trial in self.trials if trial.median_us is not None]
+        self.best = min(correct, key=lambda trial: trial.median_us or 0.0, default=None)

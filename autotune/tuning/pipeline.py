@@ -14,6 +14,7 @@ from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.evaluation.evaluate import Evaluator
+from autotune.family.origins import pointed
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
@@ -215,7 +216,7 @@ class Pipeline:
             )
             trial = replace(trial, occupancy=self._occupancy(source, binary))
         except Rejected as rejected:
-            trial = rejected_trial(trial, rejected)
+            trial = rejected_trial(trial, self._pointed(rejected, source))
             self._store.add_trial(self._scope, trial, source, proposed_by=by)
             self._known.add(source.hash)
             self._ended(trial, known=False)
@@ -234,12 +235,18 @@ class Pipeline:
         try:
             measured = future.result()
         except Rejected as rejected:
-            trial = rejected_trial(launched.trial, rejected)
+            trial = rejected_trial(launched.trial, self._pointed(rejected, launched.source))
         else:
             trial = _correct(launched.trial, measured)
         self._store.end_trial(launched.key, trial)
         self._known.add(launched.source.hash)
         self._ended(trial, known=False)
+
+    def _pointed(self, rejected: Rejected, source: KernelSource) -> Rejected:
+        """The rejection with the lines of the family's own files in its message."""
+        family = self._bounds[source.config.template].template
+        message = pointed(rejected.message, family, source, self._evaluator.info)
+        return Rejected(rejected.outcome, rejected.reason, message)
 
     def _occupancy(self, source: KernelSource, binary: Binary) -> float | None:
         """Theoretical, of the least occupied stage; None off the GPU.

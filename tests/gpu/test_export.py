@@ -48,7 +48,7 @@ def built(exported: Exported, folder: Path) -> Built:
 
 def test_every_family_proves_itself(gpu: DeviceEvaluator, tmp_path: Path) -> None:
     kernels = [kernel(name, gpu.info, IMAGES + at) for at, name in enumerate(FILES)]
-    lines = list(prove(export_library(kernels, tmp_path, ()), gpu))
+    lines = list(prove(export_library(kernels, tmp_path, ()), gpu, "not in this test"))
     assert "self-test passed" in lines
     for name in FILES:
         right, timed = (line for line in lines if line.startswith(f"tested.{name}: "))
@@ -94,7 +94,7 @@ def test_wrong_kernel_fails_the_proof(gpu: DeviceEvaluator, tmp_path: Path) -> N
     assert changed != text
     source.write_text(changed)
     with pytest.raises(NotProven, match=r"the self-test failed on .*WRONG on integers"):
-        list(prove(exported, gpu))
+        list(prove(exported, gpu, "not in this test"))
     assert (tmp_path / "proof.txt").read_text().startswith("FAILED: do not use this library\n")
 
 
@@ -106,7 +106,7 @@ def test_slower_kernel_fails_the_proof(gpu: DeviceEvaluator, tmp_path: Path) -> 
     assert count == 1
     source.write_text(text)
     with pytest.raises(NotProven, match=r"slower than the tuner's own kernel: tested\.direct: "):
-        list(prove(exported, gpu))
+        list(prove(exported, gpu, "not in this test"))
     proof = (tmp_path / "proof.txt").read_text()
     assert proof.startswith("FAILED: do not use this library\nslower than the tuner's own kernel")
     assert "self-test passed" in proof

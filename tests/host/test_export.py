@@ -260,7 +260,7 @@ def test_wrong_kernel_fails_the_proof(tmp_path: Path) -> None:
     assert text.count("WITH_RELU = true") == 1
     source.write_text(text.replace("WITH_RELU = true", "WITH_RELU = false"))
     with pytest.raises(NotProven, match=r"failed its proof, see proof.txt: the self-test failed on the CPU: .*WRONG"):
-        list(prove(exported, "no GPU in this test"))
+        list(prove(exported, "no GPU in this test", "not in this test"))
     assert (tmp_path / "proof.txt").read_text().startswith("FAILED: do not use this library\n")
 
 
@@ -268,7 +268,7 @@ def test_proof_says_why_the_library_does_not_link(tmp_path: Path) -> None:
     exported = export_library([CONSTANT], tmp_path, ())
     (tmp_path / "conv2d.map").unlink()
     with pytest.raises(NotProven, match=r"g\+\+: .*conv2d\.map: No such file or directory"):
-        list(prove(exported, "no GPU in this test"))
+        list(prove(exported, "no GPU in this test", "not in this test"))
 
 
 def test_proof_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +277,7 @@ def test_proof_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     words = "Permission denied; set TMPDIR to a folder that has room and that programs may be run in"
     with read_only(tmp_path / "temporary"), pytest.raises(ToolchainError, match=words):
-        list(prove(exported, "no GPU in this test"))
+        list(prove(exported, "no GPU in this test", "not in this test"))
     assert not (exported.folder / "proof.txt").exists(), "it says nothing of the library"
 
 

@@ -71,7 +71,7 @@ def test_study_with_every_fault_leaves_nothing_behind(found: Found) -> None:
         ("short_row", "q = 20"),
         ("forgotten_map", "k = 2"),
         ("too_few_blocks_for_images", "n = 2"),
-        ("store_behind_array", "1 words outside"),
+        ("store_behind_array", "overwrites 4 bytes behind y (14364 bytes), the nearest at byte 14364"),
         ("workspace_of_terabytes", "exceed the memory of this machine"),
         ("compiler_never_ends", f"no answer within {COMPILE_DEADLINE_S:.0f} s"),
         ("compiler_is_killed", "the compiler was killed by SIGKILL"),

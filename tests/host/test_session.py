@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.device import Launch, Passes, Sample
 from autotune.devices.host import HostDevice, HostModule, HostOptions
 from autotune.devices.host_compile import compile_host
-from autotune.errors import Rejected
+from autotune.errors import Disproved, Rejected
 from autotune.evaluation.session import Session
 from autotune.evaluation.worker import (
     EvaluateRequest,
@@ -33,7 +34,7 @@ from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import Measured
-from tests.planted import FAULTS
+from tests.planted import FAULTS, GOOD
 
 pytestmark = pytest.mark.cxx
 
@@ -122,7 +123,8 @@ def test_a_long_kernel_is_timed_alone_and_its_verification_counts(cxx: str) -> N
     assert answer.timing.passes == 1
     assert all(len(launches) == 1 for launches in device.measured)
     first, integers = 1, 1
-    assert len(answer.timing.samples_us) == len(device.measured) - first - integers
+    after = 1  # what is compared once more
+    assert len(answer.timing.samples_us) == len(device.measured) - first - integers - after
     device.close()
 
 
@@ -137,7 +139,7 @@ def test_a_kernel_surely_behind_is_run_no_more_often_than_its_samples_need(cxx: 
         assert isinstance(answer, Measured)
         return len(device.measured), len(answer.timing.samples_us)
 
-    assert runs_and_samples(104.0) == (7, 5), "the first run and the one on integers are no samples"
+    assert runs_and_samples(104.0) == (8, 5), "the first run, the one on integers and the last one are no samples"
     assert runs_and_samples(106.0) == (5, 5), "they are for one that cannot win"
     assert runs_and_samples(106.0, "hot") == (9, 5), "no run of the verification finds warm caches"
     device.close()
@@ -185,6 +187,45 @@ def test_contenders_are_timed_alike_when_one_of_them_is_short(cxx: str) -> None:
     answer = session.answer(FinalsRequest(kernels, (), "cold", 0.05, 0))
     assert isinstance(answer, FinalsTimings)
     assert [timing.passes for timing in answer.kernels] == [32, 32]
+    device.close()
+
+
+def tiring(cxx: str, device: HostDevice, folder: Path, launches: int) -> tuple[KernelSource, Binary]:
+    """A family's kernel that is right for so many launches, and then writes nothing."""
+    path = folder / "tiring.cu.j2"
+    counter = ('extern "C" __global__', '__device__ int launches;\n\nextern "C" __global__')
+    stops = (
+        "    for (int i = 0; i < IMAGES",
+        f"    if (launches >= {launches}) return;\n    for (int i = 0; i < IMAGES",
+    )
+    counts = ("    }\n}\n", "    }\n    if (blockIdx.x + blockIdx.y + blockIdx.z + thread == 0) ++launches;\n}\n")
+    text = GOOD.read_text()
+    for old, new in (counter, stops, counts):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    path.write_text(text)
+    return kernel(cxx, device, load_template(path))
+
+
+@pytest.mark.parametrize(("cache", "short_us"), [("cold", 0.0), ("hot", 0.0), ("cold", 1e9), ("hot", 1e9)])
+def test_a_kernel_that_goes_wrong_while_it_is_timed_is_caught(
+    cxx: str, tmp_path: Path, cache: str, short_us: float
+) -> None:
+    device, session = opened(cxx, short_us=short_us)
+    source, binary = tiring(cxx, device, tmp_path, 7)
+    with pytest.raises(Rejected, match="right when verified, and wrong after it was timed") as error:
+        session.answer(EvaluateRequest(source, binary, cache, None))
+    assert error.value.reason == "wrong_after_timing"
+    device.close()
+
+
+def test_a_finalist_that_goes_wrong_is_named(cxx: str, tmp_path: Path) -> None:
+    device, session = opened(cxx, short_us=0.0)
+    kernels = (kernel(cxx, device, "direct"), tiring(cxx, device, tmp_path, 7), kernel(cxx, device, "direct"))
+    with pytest.raises(Disproved, match="wrong after it was timed") as error:
+        session.answer(FinalsRequest(kernels, (), "cold", 0.05, 0))
+    assert list(error.value.messages) == [1]
+    assert pickle.loads(pickle.dumps(error.value)).messages == error.value.messages
     device.close()
 
 

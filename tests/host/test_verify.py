@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,8 +17,9 @@ from autotune.errors import Rejected
 from autotune.evaluation.check import AWKWARD
 from autotune.family.source import KernelSource, Stage
 from autotune.measurement.forward import LoadedKernel
+from autotune.measurement.guarded import GuardedArray
 from autotune.measurement.reference import check_program
-from autotune.measurement.verify import DataSet, GuardedArray, Verifier, error_factor, exact_on_integers
+from autotune.measurement.verify import DataSet, Verifier, error_factor, exact_on_integers
 from autotune.problem import Conv2dProblem
 from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats
 
@@ -184,7 +186,21 @@ KERNEL(plain, (void)bias)
 KERNEL(one_behind, y[9 * n] = y[0])
 KERNEL(changes_bias, const_cast<__half*>(bias)[0] = y[0])
 KERNEL(one_short, memset(y + 8, 0xFF, 2))
+KERNEL(before_y, y[-3] = y[0])
+KERNEL(behind_x, const_cast<__half*>(x)[9 * n + 1] = y[0])
+KERNEL(before_w, const_cast<__half*>(w)[-1] = y[0])
+KERNEL(behind_w, const_cast<__half*>(w)[1] = y[0])
+KERNEL(before_bias, const_cast<__half*>(bias)[-1] = const_cast<__half*>(bias)[-2] = y[0])
 """
+
+PLACES = {
+    "before_y": "2 bytes before y (18 bytes), the nearest at byte -5",
+    "behind_x": "2 bytes behind x (18 bytes), the nearest at byte 20",
+    "before_w": "2 bytes before w (2 bytes), the nearest at byte -1",
+    "behind_w": "2 bytes behind w (2 bytes), the nearest at byte 2",
+    "before_bias": "4 bytes before bias (2 bytes), the nearest at byte -1",
+}
+"""Kernels that write outside an array, and what is said of it: the last byte before an array is its byte -1."""
 
 
 class Verified:
@@ -210,7 +226,7 @@ class Verified:
             accuracy=accuracy,
             deterministic=True,
         )
-        nothing = GuardedArray(self.device, 0)
+        nothing = GuardedArray(self.device, "nothing", 0)
         kernel = LoadedKernel(self.device, self.module, source, weight_bytes=self.verifier.normal.w.size_bytes)
         return self.verifier.verify(kernel, nothing, nothing).error
 
@@ -223,7 +239,7 @@ def many(cxx: str, device: HostDevice, checks: dict[Conv2dProblem, Binary]) -> V
 
 @pytest.fixture(scope="module")
 def odd(cxx: str, device: HostDevice, checks: dict[Conv2dProblem, Binary]) -> Verified:
-    entries = ("plain", "one_behind", "changes_bias", "one_short")
+    entries = ("plain", "one_behind", "changes_bias", "one_short", *PLACES)
     kernels = compile_host(Program(ODD_TEXT, entries), TARGET, cxx=cxx)
     return Verified(device, ODD, checks[ODD], kernels, ODD_TEXT)
 
@@ -264,6 +280,13 @@ def test_arrays_that_end_inside_a_word_are_watched_to_their_end(odd: Verified) -
     odd.verifier.y.fill_guards()
     assert refused(odd, "one_short", args, "fp16") == "unwritten"
     assert refused(odd, "changes_bias", args, "fp16") == "input_overwritten"
+
+
+@pytest.mark.parametrize("entry", PLACES)
+def test_array_side_and_offset_of_a_write_outside_are_named(odd: Verified, entry: str) -> None:
+    with pytest.raises(Rejected, match=re.escape(f"overwrites {PLACES[entry]}")) as error:
+        odd(entry, ("x", "w", "bias", "y", "n"), "fp16")
+    assert error.value.reason == "oob_write"
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from autotune.compilation.compile import Binary
-from autotune.devices.device import DeviceInfo, Environment
-from autotune.errors import StudyError
+from autotune.devices.device import Baseline, DeviceInfo, Environment
+from autotune.errors import Disproved, StudyError
 from autotune.evaluation.null import NullEvaluator, predicted_us
+from autotune.evaluation.worker import FinalsTimings
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate, load_template
 from autotune.problem import Conv2dProblem, Layer
@@ -677,3 +678,40 @@ def test_the_problem_of_a_layer_may_change_under_its_name(store: Store, families
     assert (result.new, len(device.ran)) == (5, 5)
     assert [row.problem for row in evaluated(store.trials("small")) if row.problem == larger] == [larger] * 5
     assert [row.layer.problem for row in store.best("small")] == [larger]
+
+
+class Tiring(Device):
+    """A null device on which the kernel that is first in the finals turns out wrong there, twice."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.left: list[KernelSource] = []
+
+    def finals(
+        self,
+        kernels: Sequence[tuple[KernelSource, Binary]],
+        baselines: Sequence[Baseline],
+        *,
+        cache: str,
+        budget_s: float,
+        seed: int,
+    ) -> FinalsTimings:
+        """The first kernel is there twice, for the noise floor."""
+        if len(self.left) < 2:
+            self.left.append(kernels[0][0])
+            raise Disproved({0: "wrong after it was timed", len(kernels) - 1: "wrong after it was timed"})
+        return super().finals(kernels, baselines, cache=cache, budget_s=budget_s, seed=seed)
+
+
+def test_kernel_that_went_wrong_in_finals_is_no_winner(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    device = Tiring()
+    (result,) = tune(small(), families, device, store)
+    wrong = {source.hash for source in device.left}
+    assert len(wrong) == 2
+    assert result.best is not None
+    assert result.best.source_hash not in wrong
+    assert result.failures["correctness"] == 2
+    assert "wrong after it was timed" in result.messages
+    (best,) = store.best("small")
+    assert best.row.trial.source_hash == result.best.source_hash
+    assert [retime.label for retime in store.retimes("small")] == ["failed", "failed"]

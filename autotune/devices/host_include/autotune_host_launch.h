@@ -13,4 +13,5 @@ struct AutotuneLaunch {
     uint64_t smem_bytes, tls_module, tls_bytes, order_seed, limit_ns;
     Index grid, block;
     unsigned cores;
+    unsigned zeroed_smem;  // not 0: shared memory holds zeros instead of NaN before a block starts
 };

@@ -95,6 +95,7 @@ struct Launch {
     void* (*smem)();
     uint64_t tls_module, tls_bytes;
     uint64_t order_seed;
+    int unwritten_smem;  // byte that fills shared memory before a block starts
     int64_t deadline_ns;
     int stopped;  // a first failure is being written
     char* reason;
@@ -434,7 +435,7 @@ void order_threads(Worker* w, const Launch* launch, uint64_t block) {
     }
 }
 
-// Fills what a block may use of its shared memory with NaN, and hides the rest from it where ASan can.
+// Fills what a block may use of its shared memory, with NaN or zeros, and hides the rest from it where ASan can.
 void poison_smem(const Launch* launch) {
     if (!launch->tls_bytes) return;
     size_t index[2] = {launch->tls_module, 0};
@@ -442,10 +443,10 @@ void poison_smem(const Launch* launch) {
     char* const end = base + launch->tls_bytes;
     char* const smem = launch->smem ? static_cast<char*>(launch->smem()) : end;
     if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(base, launch->tls_bytes);
-    memset(base, 0xff, static_cast<size_t>(smem - base) + (launch->smem ? launch->smem_bytes : 0));
+    memset(base, launch->unwritten_smem, static_cast<size_t>(smem - base) + (launch->smem ? launch->smem_bytes : 0));
     if (!launch->smem) return;
     char* const behind = smem + DYNAMIC_SMEM_BYTES;
-    if (behind < end) memset(behind, 0xff, static_cast<size_t>(end - behind));
+    if (behind < end) memset(behind, launch->unwritten_smem, static_cast<size_t>(end - behind));
     if (__asan_poison_memory_region)
         __asan_poison_memory_region(smem + launch->smem_bytes, DYNAMIC_SMEM_BYTES - launch->smem_bytes);
 }
@@ -763,6 +764,7 @@ extern "C" int autotune_launch(const AutotuneLaunch* request, char* reason, char
     launch.tls_module = request->tls_module;
     launch.tls_bytes = request->tls_bytes;
     launch.order_seed = request->order_seed;
+    launch.unwritten_smem = request->zeroed_smem ? 0 : 0xff;
     launch.deadline_ns = now_ns() + static_cast<int64_t>(request->limit_ns);
     launch.reason = reason;
     launch.message = message;

@@ -1,0 +1,119 @@
+"""`sanitize`: the best kernels of a database under sanitizers, for few images."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.answers import ACCURACY, DATABASE, asked
+from autotune.cli.devices import jobs_default
+from autotune.cli.export import chosen_of
+from autotune.cli.families import DIRECTORIES
+from autotune.cli.sanitizers import open_sanitizer
+from autotune.cli.tables import Column, format_options, show
+from autotune.errors import AutotuneError, StoreError
+from autotune.evaluation.sanitize import FAULT, SMALL_N, TOOLS, Verdict, Winner
+from autotune.family.template import load_templates
+
+if TYPE_CHECKING:
+    from autotune.store import Store
+
+_SMALL = ",".join(map(str, SMALL_N))
+_COLUMNS = (
+    Column[Verdict]("kernel", lambda verdict: verdict.kernel),
+    Column[Verdict]("template", lambda verdict: verdict.template),
+    Column[Verdict]("tool", lambda verdict: verdict.tool),
+    Column[Verdict]("n", lambda verdict: " ".join(map(str, verdict.n))),
+    Column[Verdict]("verdict", lambda verdict: verdict.word),
+    Column[Verdict]("message", lambda verdict: verdict.message or None),
+)
+
+
+class _Numbers(click.ParamType[tuple[int, ...]]):
+    """Numbers of images, such as `1,9`."""
+
+    name = "numbers"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The numbers of a list of them."""
+        words = [word.strip() for word in str(value).split(",")]
+        if not all(word.isdecimal() and int(word) > 0 for word in words):
+            self.fail(f"{value!r}: expected numbers of images, such as 1,9", param, ctx)
+        return tuple(dict.fromkeys(map(int, words)))
+
+
+@click.command()
+@click.argument("what", metavar="[STUDY|LAYER]", required=False)
+@click.option("--device", help="cuda:N or host:check; default: the first CUDA device, else host:check.")
+@click.option("--n", "small_n", type=_Numbers(), default=_SMALL, show_default=True, help="Numbers of images.")
+@click.option("--tool", "tools", type=click.Choice(TOOLS), multiple=True, help="Of compute-sanitizer; default: all.")
+@DATABASE
+@DIRECTORIES
+@ACCURACY
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes at once; default: every core.")
+@click.option("--logs", type=click.Path(path_type=Path), help="Keep what compute-sanitizer wrote in this folder.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Write the table to this file, too.")
+@format_options
+def sanitize(
+    what: str | None,
+    device: str | None,
+    small_n: tuple[int, ...],
+    tools: tuple[str, ...],
+    db: str,
+    directories: tuple[Path, ...],
+    accuracy: str | None,
+    jobs: int | None,
+    logs: Path | None,
+    markdown: Path | None,
+    style: str | None,
+) -> None:
+    """Run the best kernels for few images where errors are seen that a GPU forgives; a row for each kernel and tool.
+
+    On a GPU these are compute-sanitizer's memcheck, racecheck and initcheck, on `host:check` AddressSanitizer and
+    threads in shuffled order. A fault ends the command with status 1; a known false alarm is told with its reason.
+    """
+    from autotune.store import Store
+
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
+    with Store(db, create=False) as store:
+        winners = _winners(store, asked(what), db, accuracy, directories)
+    sanitizer = open_sanitizer(device, jobs or jobs_default(), tools=tools or TOOLS, small_n=small_n, logs=logs)
+    try:
+        verdicts = list(sanitizer.check(winners))
+    finally:
+        sanitizer.close()
+    if markdown is not None:
+        markdown.write_text(_markdown(verdicts), encoding="utf-8")
+    show(verdicts, _COLUMNS, style)
+    counts = Counter(verdict.word for verdict in verdicts)
+    click.echo(f"{len(winners)} kernels: {', '.join(f'{count} {word}' for word, count in counts.items())}", err=True)
+    if counts[FAULT]:
+        raise AutotuneError(f"{db}: {counts[FAULT]} of {len(verdicts)} runs found a fault; the table says which")
+
+
+def _winners(
+    store: Store, what: str | None, db: str, accuracy: str | None, directories: tuple[Path, ...]
+) -> list[Winner]:
+    """The best kernels that run somewhere, each once."""
+    families = load_templates(directories)
+    found: dict[str, Winner] = {}
+    for row in store.best(what, accuracy=accuracy):
+        if row.row.device.kind in ("cuda", "host"):
+            chosen = chosen_of(store, row, db)
+            family = families.get(chosen.source.config.template)
+            found.setdefault(chosen.source.hash, Winner(chosen.stem, chosen.source, chosen.bound, family))
+    if not found:
+        raise StoreError(f"{db}: no correct kernel of {what or 'any layer'}; run `autotune tune STUDY` first")
+    return list(found.values())
+
+
+def _markdown(verdicts: Sequence[Verdict]) -> str:
+    """The table for a page of documentation."""
+    rows = [[column.key for column in _COLUMNS], ["---"] * len(_COLUMNS)]
+    rows += [[str(column.value(verdict) or "").replace("|", "\\|") for column in _COLUMNS] for verdict in verdicts]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

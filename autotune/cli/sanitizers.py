@@ -1,0 +1,79 @@
+"""How a sanitizer is chosen: of the first CUDA device, else of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from autotune.cli.devices import binary_cache, first_gpu
+from autotune.compilation.toolchain import find_cxx, find_sanitizer
+from autotune.devices.opening import parse_device
+from autotune.errors import DeviceError, ToolchainError
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.sanitize import HOST_CHECK, SMALL_N, TOOLS, ComputeSanitizer, HostCheck, Sanitizer
+from autotune.evaluation.seat import Deadlines
+
+_DEADLINES = Deadlines(evaluate_s=300.0, compile_s=300.0)  # sanitized kernels take their time
+
+
+def open_sanitizer(
+    device: str | None,
+    jobs: int,
+    *,
+    tools: Sequence[str] = TOOLS,
+    small_n: Sequence[int] = SMALL_N,
+    logs: Path | None = None,
+) -> Sanitizer:
+    """What checks kernels on a device; by default the first CUDA device, or the host where there is none.
+
+    Raises ToolchainError where compute-sanitizer or AddressSanitizer is not installed.
+    """
+    if device is None:
+        try:
+            evaluator = first_gpu(jobs)
+        except DeviceError as error:
+            click.echo(f"device {HOST_CHECK}: {error}", err=True)
+            device = HOST_CHECK
+        else:
+            return _on_gpu("cuda:0", evaluator, jobs, tools, small_n, logs)
+    if parse_device(device)[0] == "cuda":
+        return _on_gpu(device, DeviceEvaluator([device], jobs, cache=binary_cache()), jobs, tools, small_n, logs)
+    if device != HOST_CHECK:
+        raise DeviceError(f"{device}: no sanitizer watches it; expected cuda:N or {HOST_CHECK}")
+    return HostCheck(DeviceEvaluator([HOST_CHECK], jobs, cache=binary_cache(), deadlines=_DEADLINES), small_n)
+
+
+def _on_gpu(
+    device: str,
+    evaluator: DeviceEvaluator,
+    jobs: int,
+    tools: Sequence[str],
+    small_n: Sequence[int],
+    logs: Path | None,
+) -> Sanitizer:
+    try:
+        return ComputeSanitizer(find_sanitizer(), device, evaluator, jobs, tools=tools, small_n=small_n, logs=logs)
+    except BaseException:
+        evaluator.close()
+        raise
+
+
+def sanitizer_here(jobs: int, *, gpu: bool) -> tuple[Sanitizer | str, str]:
+    """What checks kernels here, with `gpu` compute-sanitizer where it is installed, and what will not run, and why.
+
+    Without AddressSanitizer there is none, and words say so. Raises ToolchainError without a C++ compiler.
+    """
+    why = "there is no CUDA device that they are for"
+    if gpu:
+        try:
+            return open_sanitizer("cuda:0", jobs), ""
+        except ToolchainError as error:
+            why = str(error)
+    find_cxx()
+    missing = f"{', '.join(TOOLS)}: not run: {why}"
+    try:
+        return open_sanitizer(HOST_CHECK, jobs), missing
+    except ToolchainError as error:
+        return str(error), missing

@@ -1,0 +1,118 @@
+"""What compute-sanitizer wrote, as findings of one line each; which of them are known to be false."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_PREFIX = "========="
+_SUMMARY = re.compile(r"^(?:ERROR SUMMARY: \d+ errors?|RACECHECK SUMMARY: \d+ hazards? displayed)", re.MULTILINE)
+_NO_FINDING = re.compile(
+    r"^(COMPUTE-SANITIZER|(ERROR|RACECHECK|LEAK) SUMMARY|Target application|Internal Sanitizer|Error: No attachable"
+    r"|Error: (process|Target)|Use |.*print-limit|.*were not printed|$)"
+)
+_DROPPED = re.compile(r"^(by thread|Saved host backtrace|Host Frame|Device Frame|Address 0x|=+|$)")
+_LINE = re.compile(r"\bkernel\.cu:(\d+)")
+_NOISE = re.compile(
+    r"\+0x[0-9a-f]+|\(((?:[^()]|\([^()]*\))*\*(?:[^()]|\([^()]*\))*)\)| at 0x[0-9a-f]+| \[\d+ hazards\]"
+)
+_NEIGHBOURS = 2  # lines after one that is named which belong to its statement
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One kind of error at one place."""
+
+    words: str
+    """the tool's own, without addresses, threads and parameter lists"""
+    lines: tuple[int, ...]
+    """of kernel.cu, in the order in which they are named"""
+    count: int = 1
+    """how often it was reported"""
+
+    def __str__(self) -> str:
+        return self.words if self.count == 1 else f"{self.words} ({self.count} reports)"
+
+
+@dataclass(frozen=True, slots=True)
+class FalseAlarm:
+    """A report that is known to be wrong: of one tool, about one family, between two kinds of lines."""
+
+    family: str
+    tool: str
+    says: str
+    """regular expression of the beginning of the tool's words"""
+    between: tuple[str, str]
+    """regular expressions, one for the code of each of the two lines that are named, in any order"""
+    reason: str
+
+
+_LANE_FOR_WARP = (
+    "each warp's loads are fenced, joined by __syncwarp and told to the mbarrier by one lane, for which whoever starts "
+    "the copy waits; the tool does not see that one lane arrives for the others: it names nothing where every lane "
+    "arrives by itself"
+)
+_REGISTER_BARRIER = (
+    "it errs where the number of a full bar.sync is in a register: of a kernel of 50 lines it names 117 hazards so, "
+    "and none where the same number stands in the instruction"
+)
+_RACE, _BULK_COPY = "(Error|Warning): Race", r"cp\.async\.bulk\.shared"
+KNOWN = (
+    FalseAlarm("mma_sweep", "racecheck", _RACE, (_BULK_COPY, r"\bfrom\["), _LANE_FOR_WARP),
+    FalseAlarm("input_stationary", "racecheck", _RACE, (_BULK_COPY, r"\binputs\b|\bwindow"), _LANE_FOR_WARP),
+    FalseAlarm("mma_strip", "racecheck", _RACE, (r"\bwords\b.*=", r"\bwords\b|\bfrom\b"), _REGISTER_BARRIER),
+)
+"""What racecheck says of shipped families, and docs/kernels.md shows to be wrong."""
+
+
+def finished(log: str) -> bool:
+    """Whether the tool came to its end, as its summary shows."""
+    return bool(_SUMMARY.search(_plain(log)))
+
+
+def findings(log: str) -> tuple[Finding, ...]:
+    """Every kind of error that a tool's log names, once each, in the order of the log."""
+    counted = Counter(_finding(block) for block in _blocks(_plain(log)))
+    return tuple(Finding(words, lines, count) for (words, lines), count in counted.items())
+
+
+def false_alarm(found: Finding, family: str, tool: str, text: str, known: Sequence[FalseAlarm] = KNOWN) -> str:
+    """Why a finding in a kernel's text is known to be wrong; empty where it is not."""
+    code = text.split("\n")
+    named = ["\n".join(code[line - 1 : line + _NEIGHBOURS]) for line in dict.fromkeys(found.lines)]
+    for alarm in known:
+        if (alarm.family, alarm.tool) != (family, tool) or not re.match(alarm.says, found.words) or len(named) != 2:
+            continue
+        for one, other in (alarm.between, alarm.between[::-1]):
+            if re.search(one, named[0]) and re.search(other, named[1]):
+                return alarm.reason
+    return ""
+
+
+def _plain(log: str) -> str:
+    """The tool's own lines, without what stands before each of them; what others wrote is left out."""
+    lines = (line[len(_PREFIX) :] for line in log.splitlines() if line.startswith(_PREFIX))
+    return "\n".join(line.removeprefix(" ") for line in lines)
+
+
+def _blocks(plain: str) -> Iterator[list[str]]:
+    """A line that is not indented begins a report; indented ones go on with it."""
+    block: list[str] = []
+    for line in plain.split("\n"):
+        if line.startswith(" ") and block:
+            block.append(line.strip())
+            continue
+        if block:
+            yield block
+        block = [] if _NO_FINDING.match(line) or line.startswith(" ") else [line]
+    if block:
+        yield block
+
+
+def _finding(block: Sequence[str]) -> tuple[str, tuple[int, ...]]:
+    kept = [line for line in block if not _DROPPED.match(line)]
+    words = " ".join(_NOISE.sub("", line) for line in kept)
+    lines = tuple(int(number) for number in _LINE.findall(words))
+    return re.sub(r"\b\d+ bytes (after|before|inside)", r"some bytes \1", words), lines

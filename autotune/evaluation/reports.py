@@ -1,0 +1,64 @@
+"""What AddressSanitizer and UndefinedBehaviorSanitizer said of a kernel on `host:check`, in one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from autotune.compilation.compile import MAX_MESSAGE
+from autotune.errors import Rejected
+from autotune.family.source import KernelSource
+from autotune.measurement.guarded import GUARD_BYTES, allocated_bytes
+
+_ERROR = re.compile(r"ERROR: AddressSanitizer: ([\w-]+)")
+_ACCESS = re.compile(r"^(READ|WRITE) of size (\d+)", re.MULTILINE)
+_FRAME = re.compile(r"^ *#\d+ 0x[0-9a-f]+ in (\S+?)(?:\(.*)? \S*kernel\.cu:(\d+)", re.MULTILINE)
+_REGION = re.compile(
+    r"is located (\d+) bytes (inside of|after|before|to the right of|to the left of) (\d+)-byte region"
+)
+_ALLOCATED = re.compile(r"allocated by .*\n *#0 0x[0-9a-f]+ in (\S+)")
+_UNDEFINED = re.compile(r"kernel\.cu:(\d+):\d+: runtime error: (.+)")
+
+
+def explained(rejected: Rejected, source: KernelSource) -> Rejected:
+    """The rejection of a kernel whose worker a sanitizer ended, in its words; any other one as it is, shortened."""
+    words = rejected.message
+    if found := _UNDEFINED.search(words):
+        return Rejected(rejected.outcome, "undefined", f"kernel.cu:{found[1]}: {found[2]}")
+    error, access = _ERROR.search(words), _ACCESS.search(words)
+    if not error:
+        return Rejected(rejected.outcome, rejected.reason, words[:MAX_MESSAGE])
+    frame = _FRAME.search(words)
+    where = f"kernel.cu:{frame[2]}: {frame[1]}" if frame else source.stages[0].entry
+    if not access:
+        return Rejected(rejected.outcome, "illegal_address", f"{where}: {error[1]}")
+    verb = "reads" if access[1] == "READ" else "writes"
+    reason = "oob_read" if access[1] == "READ" else "oob_write"
+    place = _place(words, source) or f"memory that is none of its arrays ({error[1]})"
+    return Rejected(rejected.outcome, reason, f"{where} {verb} {access[2]} bytes of {place}")
+
+
+def _place(words: str, source: KernelSource) -> str:
+    """Which array an address lies beside, on which side and how far; empty where that is not known."""
+    region, allocated = _REGION.search(words), _ALLOCATED.search(words)
+    if not region or not allocated:
+        return ""
+    distance, side, region_bytes = int(region[1]), region[2], int(region[3])
+    if "memalign" not in allocated[1]:  # no array of a device: the copy of its shared memory that a core has
+        declared = ", ".join(dict.fromkeys(f"{s.smem_bytes} ({s.entry})" for s in (*source.prepare, *source.stages)))
+        return f"shared memory behind what smem_bytes of its stage declares: {declared}"
+    if side == "inside of":  # the guard bands belong to the allocation
+        size_bytes, offset = region_bytes - allocated_bytes(0), distance - GUARD_BYTES
+    else:
+        size_bytes = region_bytes
+        offset = -distance if side in ("before", "to the left of") else region_bytes + distance
+    name = " or ".join(_named(source, size_bytes)) or "an array"
+    return f"what lies {'before' if offset < 0 else 'behind'} {name} ({size_bytes} bytes), at byte {offset}"
+
+
+def _named(source: KernelSource, size_bytes: int) -> Iterator[str]:
+    problem = source.problem
+    elements = {"x": problem.x_elements, "w": problem.w_elements, "bias": problem.k, "y": problem.y_elements}
+    sizes = {name: count * problem.element_bytes for name, count in elements.items()}
+    sizes |= {"workspace": source.workspace_bytes, "packed_w": source.packed_w_bytes}
+    yield from (name for name, size in sizes.items() if size == size_bytes)

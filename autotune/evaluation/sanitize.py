@@ -1,0 +1,253 @@
+"""Is a chosen kernel sound for few images? Run once more where what a GPU forgives is seen.
+
+On the CPU that is `host:check`, whose verdict is about the same text compiled as C++; on a GPU compute-sanitizer, about
+the machine code.
+"""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from autotune.compilation.compile import Binary
+from autotune.errors import AutotuneError, Rejected
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.findings import false_alarm, findings, finished
+from autotune.evaluation.profiled import Job
+from autotune.family.origins import pointed
+from autotune.family.render import relaunched
+from autotune.family.source import KernelSource
+from autotune.family.space import BoundTemplate
+from autotune.family.template import KernelTemplate
+from autotune.trial import Outcome
+
+SMALL_N = (1, 9)
+"""Images: one, and more than most kernels take at once; odd, so that what is taken in pairs has a rest."""
+TOOLS = ("memcheck", "racecheck", "initcheck")
+HOST_CHECK = "host:check"
+CLEAN, FALSE_ALARM, FAULT, NOT_RUN = "clean", "false alarm", "fault", "not run"
+_LINES: Mapping[str, tuple[str, ...]] = {"cuda": ("-lineinfo",)}
+"""What has a compiler tell the lines of instructions; the machine code stays the same."""
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "memcheck": ("--padding", "1024", "--report-api-errors", "no"),  # PyCUDA's own failures are told by its process
+    "racecheck": ("--racecheck-report", "analysis"),
+    "initcheck": (),
+}
+_HOST_FLOPS = 2e8  # of a run on `host:check`; two cores do 1e7 a second (matrix products) to 1e8 (the rest)
+_DEADLINE_S = 300.0  # of one tool and kernel
+_FAULTY = 86  # exit status when a tool found something
+_PORTS = 10  # that one compute-sanitizer may take, from its --port on
+_FIRST_PORT = 49152
+_SHOWN = 3  # findings in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """A kernel that was chosen."""
+
+    name: str
+    source: KernelSource
+    bound: BoundTemplate
+    """its family's header as it was, with problem and device"""
+    family: KernelTemplate | None = None
+    """as it is installed now, whose lines messages name where it still renders the kernel"""
+
+    @property
+    def template(self) -> str:
+        """Its family's name."""
+        return self.source.config.template
+
+    def pointed(self, message: str) -> str:
+        """A message about its text, with the lines of the family's files."""
+        if self.family is None:
+            return message
+        return pointed(message, self.family, self.source, self.bound.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one tool said of one kernel."""
+
+    kernel: str
+    template: str
+    tool: str
+    """host:check, memcheck, racecheck or initcheck"""
+    n: tuple[int, ...]
+    """numbers of images that it ran with"""
+    word: str
+    """clean | false alarm | fault | not run"""
+    message: str = ""
+
+    def __str__(self) -> str:
+        at = f" at n = {' and '.join(map(str, self.n))}" if self.n else ""
+        return f"{self.kernel}: {self.tool}{at}: {self.word}{': ' if self.message else ''}{self.message}"
+
+
+class Sanitizer(Protocol):
+    """What winners are checked with."""
+
+    def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
+        """A verdict for each winner and tool, in the winners' order."""
+
+    def close(self) -> None:
+        """End what it holds."""
+
+
+class HostCheck:
+    """AddressSanitizer, UndefinedBehaviorSanitizer and shuffled threads on the CPU."""
+
+    def __init__(self, evaluator: DeviceEvaluator, small_n: Sequence[int] = SMALL_N) -> None:
+        self._evaluator, self._small_n = evaluator, small_n
+
+    def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
+        """Verify each kernel for few images."""
+        compiled = [self._evaluator.compile(winner.source) for winner in winners]
+        for winner, binary in zip(winners, compiled, strict=True):
+            try:
+                ready = binary.result()
+            except Rejected as rejected:  # what a GPU's compiler took: the host device knows less
+                yield self._verdict(winner, (), NOT_RUN, f"the host device cannot compile it: {rejected.message}")
+            else:
+                yield self._verified(winner, ready)
+
+    def close(self) -> None:
+        """End the worker and the compilers."""
+        self._evaluator.close()
+
+    def _verified(self, winner: Winner, binary: Binary) -> Verdict:
+        ran: list[int] = []
+        why = ""
+        for n in self._small_n:
+            problem = winner.source.problem.with_n(n)
+            if problem.flops > _HOST_FLOPS:
+                why = f"n = {n} would take too long on a CPU"
+                continue
+            try:
+                source = relaunched(winner.bound, winner.source, n)
+                self._evaluator.begin_layer(problem)
+                self._evaluator.verify(source, binary, once=True)
+            except Rejected as rejected:
+                if rejected.outcome == Outcome.CONSTRAINTS:
+                    why = rejected.message
+                    continue
+                message = winner.pointed(f"{rejected.reason}: {rejected.message}")
+                return self._verdict(winner, (*ran, n), FAULT, message)
+            except AutotuneError as error:
+                why = str(error)
+                continue
+            ran.append(n)
+        return self._verdict(winner, tuple(ran), CLEAN if ran else NOT_RUN, why)
+
+    def _verdict(self, winner: Winner, n: tuple[int, ...], word: str, message: str) -> Verdict:
+        return Verdict(winner.name, winner.template, HOST_CHECK, n, word, message)
+
+
+class ComputeSanitizer:
+    """NVIDIA's compute-sanitizer on a GPU: a process for each kernel and tool, as many at once as there are cores."""
+
+    def __init__(
+        self,
+        program: Path,
+        device: str,
+        evaluator: DeviceEvaluator,
+        jobs: int,
+        *,
+        tools: Sequence[str] = TOOLS,
+        small_n: Sequence[int] = SMALL_N,
+        logs: Path | None = None,
+    ) -> None:
+        self._program, self._device, self._evaluator, self._jobs = program, device, evaluator, jobs
+        self._tools, self._small_n, self._logs = tools, small_n, logs
+        self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(jobs):
+            self._slots.put(slot)
+
+    def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
+        """Run each kernel under each tool, compiled with line numbers."""
+        compiled = []
+        for winner in winners:
+            program = winner.source.program
+            lined = replace(program, flags=(*program.flags, *_LINES.get(self._evaluator.info.kind, ())))
+            compiled.append(self._evaluator.compile(replace(winner.source, program=lined)))
+        self._evaluator.refresh()  # the sanitized processes have the device to themselves
+        with ThreadPoolExecutor(self._jobs) as threads:
+            asked = [
+                threads.submit(self._checked, winner, tool, binary)
+                for winner, binary in zip(winners, compiled, strict=True)
+                for tool in self._tools
+            ]
+            for answered in asked:
+                yield answered.result()
+
+    def close(self) -> None:
+        """End the compilers."""
+        self._evaluator.close()
+
+    def _checked(self, winner: Winner, tool: str, compiled: Future[Binary]) -> Verdict:
+        sources, why = [], ""
+        for n in self._small_n:
+            try:
+                sources.append(relaunched(winner.bound, winner.source, n))
+            except AutotuneError as error:
+                why = str(error)
+        ran = tuple(source.problem.n for source in sources)
+        try:
+            word, message = self._run(winner, tool, sources, compiled.result()) if sources else (NOT_RUN, why)
+        except AutotuneError as error:
+            word, message = NOT_RUN, str(error)
+        return Verdict(winner.name, winner.template, tool, () if word == NOT_RUN else ran, word, message or why)
+
+    def _run(self, winner: Winner, tool: str, sources: Sequence[KernelSource], binary: Binary) -> tuple[str, str]:
+        """A verdict's word and message."""
+        slot = self._slots.get()
+        with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+            job, log = Path(folder) / "job", Path(folder) / "log"
+            job.write_bytes(
+                pickle.dumps(Job(self._device, tuple((source, binary) for source in sources), first_round=False))
+            )
+            command = [
+                *(str(self._program), "--tool", tool, "--log-file", str(log), "--error-exitcode", str(_FAULTY)),
+                *("--target-processes", "application-only", "--port", str(_FIRST_PORT + _PORTS * slot)),
+                *("--launch-timeout", "100", "--show-backtrace", "no", *_OPTIONS[tool]),
+                *(sys.executable, "-m", "autotune.evaluation.profiled", str(job)),
+            ]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                return NOT_RUN, f"it did not end within {_DEADLINE_S:.0f} s"
+            finally:
+                self._slots.put(slot)
+            said = log.read_text(errors="replace") if log.is_file() else ""
+        if self._logs is not None:
+            (self._logs / f"{winner.name}.{tool}.log").write_text(f"{said}\n{done.stdout}\n{done.stderr}")
+        return judged(winner, tool, said, done.returncode, f"{done.stdout}\n{done.stderr}")
+
+
+def judged(winner: Winner, tool: str, log: str, status: int, words: str) -> tuple[str, str]:
+    """A verdict's word and message, from a tool's log, and the exit status and last words of what it watched."""
+    last = next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "it said nothing")
+    if not finished(log):
+        tail = [line.lstrip("= ") for line in log.splitlines() if line.strip("= ")]
+        return NOT_RUN, f"the tool failed (status {status}): {tail[-1] if tail else last}"
+    reasons: dict[str, None] = {}
+    faults = []
+    for found in findings(log):
+        reason = false_alarm(found, winner.template, tool, winner.source.program.text)
+        if reason:
+            reasons[reason] = None
+        else:
+            faults.append(str(found))
+    if faults:
+        more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        return FAULT, winner.pointed("; ".join(faults[:_SHOWN])) + more
+    if status not in (0, _FAULTY):
+        return FAULT, f"the kernel's process ended with status {status}: {last}"
+    return (FALSE_ALARM, "; ".join(reasons)) if reasons else (CLEAN, "")

@@ -1,0 +1,57 @@
+"""Why a kernel is wrong: what running it again in another way says of it, where the device has another way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autotune.devices.device import Device
+from autotune.errors import Rejected
+from autotune.trial import Outcome
+
+_DOUBTFUL = ("wrong", "unwritten", "inexact", "nondeterministic")
+_RACE = "a race: right when a block's threads run one after another, in ascending order, and blocks too; otherwise"
+_UNWRITTEN_SMEM = (
+    "outputs depend on shared memory that no thread had written yet; is a barrier (__syncthreads) missing "
+    "between the writing and the reading?"
+)
+
+
+def diagnosed(
+    device: Device, rejected: Rejected, *, verify: Callable[[], object], outputs: Callable[[], object]
+) -> Rejected:
+    """The same rejection, its message with the cause where that shows.
+
+    `verify` runs the kernel again and raises Rejected unless it is right; `outputs` runs it once and tells its outputs
+    from others.
+    """
+    if rejected.outcome != Outcome.CORRECTNESS or rejected.reason not in _DOUBTFUL:
+        return rejected
+    message = rejected.message
+    try:
+        if _reads_unwritten_smem(device, outputs):
+            message = f"{message}; {_UNWRITTEN_SMEM}"
+        if _right_in_order(device, verify):
+            message = f"{_RACE}: {message}"
+    except Rejected:  # it does not even end every time
+        return rejected
+    return Rejected(rejected.outcome, rejected.reason, message)
+
+
+def _right_in_order(device: Device, verify: Callable[[], object]) -> bool:
+    with device.varied("ordered") as otherwise:
+        if not otherwise:
+            return False
+        try:
+            verify()
+        except Rejected:
+            return False
+        return True
+
+
+def _reads_unwritten_smem(device: Device, outputs: Callable[[], object]) -> bool:
+    """Whether other contents of unwritten shared memory give other outputs, where the same give the same."""
+    before, again = outputs(), outputs()
+    if before != again:
+        return False
+    with device.varied("zeroed") as otherwise:
+        return otherwise and outputs() != before

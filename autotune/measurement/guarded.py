@@ -1,0 +1,79 @@
+"""Device memory between two guard bands, which show that a kernel wrote outside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from autotune.devices.device import Device
+
+POISON = 0xFF  # every byte of what a kernel must not rely on; all ones is NaN in every storage type
+OUTPUT_GUARD = 0xFE  # of the guards of y: what was computed from a poisoned input may be all ones, and shows here
+GUARD_BYTES = 1 << 16  # before and behind every array
+_SLACK_BYTES = 256  # behind the second band, which begins at a whole word
+
+
+class GuardedArray:
+    """Device memory with a guard band on both sides.
+
+    Where the device itself watches the bands (`host:check`), any access to them ends the process, and nothing is left
+    to compare afterwards.
+    """
+
+    def __init__(self, device: Device, name: str, size_bytes: int, *, guard: int = POISON) -> None:
+        self.device = device
+        self.name = name
+        self.size_bytes = size_bytes
+        self.guard = guard
+        self._base = device.allocate(allocated_bytes(size_bytes))
+        self.address = self._base + GUARD_BYTES
+        self._watched = False
+        self.fill_guards()
+        behind = self.address + size_bytes
+        self._watched = device.hide(self._base, GUARD_BYTES) and device.hide(behind, GUARD_BYTES + _SLACK_BYTES)
+
+    @property
+    def guards(self) -> tuple[tuple[int, int], ...]:
+        """Address and bytes of the bands to compare; the second starts at the first whole word behind the array."""
+        if self._watched:
+            return ()
+        behind = self.address + -(-self.size_bytes // 4) * 4
+        return ((self._base, GUARD_BYTES), (behind, GUARD_BYTES))
+
+    def tail_changed(self) -> bool:
+        """Whether the bytes between the array's end and the next whole word have lost their pattern."""
+        count = 0 if self._watched else -self.size_bytes % 4
+        return count > 0 and self.device.read(self.address + self.size_bytes, count) != bytes([self.guard]) * count
+
+    def overwritten(self) -> Iterator[str]:
+        """On which side the guards have lost their pattern, how many bytes, and where the nearest one lies."""
+        if self._watched:
+            return
+        behind = self.address + self.size_bytes
+        for side, address, nearest in (("before", self._base, -1), ("behind", behind, 0)):
+            content = np.frombuffer(self.device.read(address, GUARD_BYTES), np.uint8)
+            changed = np.flatnonzero(content != self.guard)
+            if len(changed):
+                offset = address + int(changed[nearest]) - self.address
+                yield f"{len(changed)} bytes {side} {self.name} ({self.size_bytes} bytes), the nearest at byte {offset}"
+
+    def fill_guards(self) -> None:
+        """Put the guard pattern in place."""
+        if not self._watched:
+            self.device.fill(self._base, self.guard, GUARD_BYTES)
+            self.device.fill(self.address + self.size_bytes, self.guard, GUARD_BYTES + 4)
+
+    def poison(self) -> None:
+        """Overwrite the array itself with NaN."""
+        if self.size_bytes:
+            self.device.fill(self.address, POISON, self.size_bytes)
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self.device.free(self._base)
+
+
+def allocated_bytes(size_bytes: int) -> int:
+    """What an array of so many bytes takes with its bands."""
+    return size_bytes + 2 * GUARD_BYTES + _SLACK_BYTES

@@ -1,0 +1,75 @@
+"""Faults that the host device gets away with, caught on `host:check`, each with a message that says what to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.cli.devices import binary_cache
+from autotune.errors import Rejected
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.origins import pointed
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import load_template
+from tests.planted import FAULTS, GOOD, RAGGED
+
+pytestmark = pytest.mark.cxx
+
+BYTES = 4 * RAGGED.x_elements
+MESSAGES = {
+    "smem_declared_too_small": "shared memory behind what smem_bytes of its stage declares: 4 (conv2d_shared_tile)",
+    "unused_load_behind_array": f"reads 4 bytes of what lies behind x ({BYTES} bytes), at byte {BYTES + 20}",
+    "no_barrier_after_first_thread": "a race: right when a block's threads run one after another",
+}
+
+CULPRITS = {"smem_declared_too_small": "tile[at] =", "unused_load_behind_array": "volatile"}
+"""What the line of the template has that the message names."""
+
+
+@pytest.fixture(scope="module")
+def check(binaries: None) -> Iterator[DeviceEvaluator]:
+    evaluator = DeviceEvaluator(["host:check"], 1, cache=binary_cache())
+    evaluator.begin_layer(RAGGED)
+    yield evaluator
+    evaluator.close()
+
+
+def verified(evaluator: DeviceEvaluator, path: Path) -> None:
+    """Verify a family's first config; what it is rejected for names the lines of its file."""
+    template = load_template(path)
+    space = SearchSpace(BoundTemplate(template, RAGGED, evaluator.info))
+    source = render(space.bound, space.config(0))
+    try:
+        evaluator.verify(source, evaluator.compile(source).result())
+    except Rejected as rejected:
+        message = pointed(rejected.message, template, source, evaluator.info)
+        raise Rejected(rejected.outcome, rejected.reason, message) from None
+
+
+def test_good_family_is_right(check: DeviceEvaluator) -> None:
+    verified(check, GOOD)
+
+
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.checked])
+def test_fault_is_caught(check: DeviceEvaluator, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "planted.cu.j2"
+    path.write_text(FAULTS[name].text)
+    with pytest.raises(Rejected) as error:
+        verified(check, path)
+    assert f"{error.value.outcome}/{error.value.reason}" in FAULTS[name].checked, error.value.message
+    assert MESSAGES[name] in error.value.message
+    if name in CULPRITS:
+        line = int(error.value.message.split("planted.cu.j2:")[1].split(")")[0])
+        assert CULPRITS[name] in FAULTS[name].text.splitlines()[line - 1]
+
+
+def test_missing_barrier_is_suggested_where_unwritten_shared_memory_reaches_outputs(
+    check: DeviceEvaluator, tmp_path: Path
+) -> None:
+    path = tmp_path / "planted.cu.j2"
+    path.write_text(FAULTS["no_barrier_before_use"].text)
+    with pytest.raises(Rejected, match="shared memory that no thread had written yet; is a barrier"):
+        verified(check, path)
