@@ -1,4 +1,4 @@
-"""`templates` and `check`: what families there are, and whether they keep their promises."""
+"""`templates`: what families there are, and what is in each."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ from pathlib import Path
 
 import click
 
-from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, console, format_options, show
-from autotune.errors import AutotuneError, TemplateError
-from autotune.evaluation.check import CheckRow, check_family
-from autotune.evaluation.seat import Deadlines
+from autotune.errors import TemplateError
 from autotune.family.template import SUFFIX, KernelTemplate, Param, load_template, load_templates
-from autotune.trial import Outcome
 
 DIRECTORIES = click.option(
     "--templates", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of families."
 )
-
-_COMPILE_S = 300.0  # that one compilation of a check may take: a busy machine is no fault of the family's
 
 _FAMILY_COLUMNS = (
     Column[KernelTemplate]("name", lambda family: family.name),
@@ -46,7 +40,7 @@ def templates(name: str | None, directories: tuple[Path, ...], style: str | None
     if name is None:
         show(families.values(), _FAMILY_COLUMNS, style)
         return
-    family = _find(name, directories)
+    family = find_family(name, directories)
     if style:
         show(family.params, _PARAM_COLUMNS, style)
         return
@@ -65,49 +59,7 @@ def templates(name: str | None, directories: tuple[Path, ...], style: str | None
         out.print(f"  {constraint.reason}: {constraint.holds.text}", markup=False)
 
 
-_CHECK_COLUMNS = (
-    Column[CheckRow]("problem", lambda row: row.problem),
-    Column[CheckRow]("config", lambda row: " ".join(f"{name}={value}" for name, value in row.source.config.items)),
-    Column[CheckRow]("accuracy", lambda row: row.source.accuracy),
-    Column[CheckRow]("outcome", lambda row: row.outcome),
-    Column[CheckRow]("reason", lambda row: row.reason),
-    Column[CheckRow]("error_over_bound", lambda row: row.error.over_bound if row.error else None),
-    Column[CheckRow]("message", lambda row: row.message),
-)
-
-
-@click.command()
-@click.argument("template", metavar="TEMPLATE")
-@DIRECTORIES
-@click.option("--device", help="cuda:N, host, or host:check for sanitizers and shuffled thread order.")
-@click.option("--configs", type=click.IntRange(min=1), default=20, show_default=True, help="Sampled configs at most.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the sampling.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
-@format_options
-def check(
-    template: str,
-    directories: tuple[Path, ...],
-    device: str | None,
-    configs: int,
-    seed: int,
-    jobs: int | None,
-    style: str | None,
-) -> None:
-    """Load TEMPLATE (a family or a file), then render, compile and verify sampled configs on awkward problems."""
-    family = _find(template, directories)
-    evaluator = open_evaluator(device, jobs or jobs_default(), Deadlines(compile_s=_COMPILE_S))
-    try:
-        rows = list(check_family(family, evaluator, most=configs, seed=seed))
-    finally:
-        evaluator.close()
-    show(rows, _CHECK_COLUMNS, style)
-    wrong = [row for row in rows if row.outcome != Outcome.CORRECT]
-    if wrong:
-        raise AutotuneError(f"{family.name}: {len(wrong)} of {len(rows)} configs failed; the table says which")
-    click.echo(f"{family.name}: {len(rows)} configs on {len({row.problem for row in rows})} problems correct", err=True)
-
-
-def _find(name: str, directories: tuple[Path, ...]) -> KernelTemplate:
+def find_family(name: str, directories: tuple[Path, ...]) -> KernelTemplate:
     """A family by name, or by the path of its file."""
     if name.endswith(SUFFIX):
         return load_template(Path(name))

@@ -23,20 +23,31 @@ def render(bound: BoundTemplate, config: Config) -> KernelSource:
     """
     names = bound.check(config)
     template = bound.template
+    stages = (*launches(bound, template.prepare, names), *launches(bound, template.stages, names))
+    program = Program(text=render_text(bound, names), entries=tuple(dict.fromkeys(stage.entry for stage in stages)))
+    return _source(bound, config, program, names)
+
+
+def relaunched(source: KernelSource, bound: BoundTemplate) -> KernelSource:
+    """The same program for another number of images, its launches and sizes evaluated anew.
+
+    The rules of the space are not asked: they may keep a search from wasteful configs for few images, but a kernel
+    takes any number, as an exported library does.
+    """
+    return _source(bound, source.config, source.program, bound.names(source.config))
+
+
+def _source(bound: BoundTemplate, config: Config, program: Program, names: dict[str, Value]) -> KernelSource:
+    template = bound.template
     accuracy = bound.bind(template.accuracy).word(names)
     if accuracy not in ACCURACY_CLASSES:
         raise TemplateError(f"{template.path}: accuracy: {accuracy!r} is none of {', '.join(ACCURACY_CLASSES)}")
-    prepare = launches(bound, template.prepare, names)
-    stages = launches(bound, template.stages, names)
     return KernelSource(
         problem=bound.problem,
         config=config,
-        program=Program(
-            text=render_text(bound, names),
-            entries=tuple(dict.fromkeys(stage.entry for stage in (*prepare, *stages))),
-        ),
-        prepare=prepare,
-        stages=stages,
+        program=program,
+        prepare=launches(bound, template.prepare, names),
+        stages=launches(bound, template.stages, names),
         loop_count=bound.bind(template.loop_count).integer(names),
         constants=tuple(
             ConstantSymbol(constant.name, constant.origin)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from autotune.errors import Rejected, TemplateError
-from autotune.evaluation.check import AWKWARD
 from autotune.family.render import render
 from autotune.family.source import KernelSource, Stage
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files
 from autotune.trial import Config, Value
+from tests.problems import AWKWARD
 from tests.unit.tiny import DEVICE, SMALL, bind, tiny
 
 DEFAULTS: dict[str, Value] = {"threads": 64, "turns": 1, "order": "rows", "fast": False}
