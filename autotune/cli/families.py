@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from autotune.cli.tables import Column, console, format_options, show
-from autotune.errors import TemplateError
+from autotune.devices.device import DeviceInfo
+from autotune.errors import Rejected, TemplateError
+from autotune.evaluation.architectures import device_of
+from autotune.evaluation.covering import Covering
+from autotune.evaluation.problems import FEATURES, derive
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import SUFFIX, KernelTemplate, Param, load_template, load_templates
+from autotune.study import find_study, load_study
+from autotune.trial import Config
 
 DIRECTORIES = click.option(
     "--templates", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of families."
@@ -32,10 +41,24 @@ _PARAM_COLUMNS = (
 
 @click.command()
 @click.argument("name", required=False)
+@click.argument("config", nargs=-1, metavar="[PARAM=VALUE]...")
 @DIRECTORIES
+@click.option("--study", help="Evaluate for the first layer of this study that the family serves.")
+@click.option("--arch", type=int, default=90, show_default=True, help="Evaluate for this architecture.")
 @format_options
-def templates(name: str | None, directories: tuple[Path, ...], style: str | None) -> None:
-    """The kernel families; with NAME, one family's parameters, constraints and documentation."""
+def templates(
+    name: str | None,
+    config: tuple[str, ...],
+    directories: tuple[Path, ...],
+    study: str | None,
+    arch: int,
+    style: str | None,
+) -> None:
+    """The kernel families; with NAME, one family's parameters, rules and stages.
+
+    Derived values, launches and bytes are those of a config: the default one with each PARAM that is given set to its
+    VALUE, for the first layer that the family serves, of --study or else of those that `check` derives.
+    """
     families = load_templates(directories)
     if name is None:
         show(families.values(), _FAMILY_COLUMNS, style)
@@ -44,6 +67,7 @@ def templates(name: str | None, directories: tuple[Path, ...], style: str | None
     if style:
         show(family.params, _PARAM_COLUMNS, style)
         return
+    evaluated = list(_evaluated(family, study, device_of(arch), config))
     out = console()
     for label, text in (
         ("", f"{family.name}: {family.summary}"),
@@ -57,6 +81,71 @@ def templates(name: str | None, directories: tuple[Path, ...], style: str | None
     show(family.params, _PARAM_COLUMNS, style)
     for constraint in family.constraints:
         out.print(f"  {constraint.reason}: {constraint.holds.text}", markup=False)
+    for line in evaluated:
+        out.print(line, markup=False)
+
+
+def _served(family: KernelTemplate, study: str | None, device: DeviceInfo) -> BoundTemplate | None:
+    """The family on the first layer that it has a config for; None where it has none."""
+    if study is not None:
+        problems = [layer.problem for layer in load_study(find_study(study)).layers]
+    else:
+        covering = Covering([len(values) for _, values in FEATURES])
+        problems = [derived.bound.problem for derived in derive(family, device, covering, 0, most=1).problems]
+    for problem in problems:
+        bound = BoundTemplate(family, problem, device)
+        if bound.supported and SearchSpace(bound, most_rows=0, sampled_rows=1).default is not None:
+            return bound
+    return None
+
+
+def _config(bound: BoundTemplate, words: tuple[str, ...]) -> Config:
+    """The default config with some values set. Raises TemplateError for a parameter or value that there is none of."""
+    default = SearchSpace(bound, most_rows=0, sampled_rows=1).default
+    assert default is not None  # noqa: S101 - the problem was chosen by it
+    values = default.values()
+    params = {param.name: param for param in bound.template.params}
+    for word in words:
+        name, _, text = word.partition("=")
+        if name not in params:
+            raise TemplateError(f"{word}: no such parameter; {bound.template.name} has {', '.join(params)}")
+        found = [value for value in params[name].values if str(value).lower() == text.lower()]
+        if not found:
+            raise TemplateError(f"{word}: no value of {name}; there are {', '.join(map(str, params[name].values))}")
+        values[name] = found[0]
+    return Config.of(bound.template.name, values)
+
+
+def _evaluated(family: KernelTemplate, study: str | None, device: DeviceInfo, words: tuple[str, ...]) -> Iterator[str]:
+    """What a config's expressions yield for a layer: derived values, launches, bytes."""
+    bound = _served(family, study, device)
+    if bound is None:
+        of = f"layer of {study}" if study else "layer that a check derives"
+        yield f"No config on {device.name} for any {of}: give another --study or --arch to see values and launches."
+        return
+    config = _config(bound, words)
+    try:
+        names = bound.check(config)
+    except Rejected as rejected:
+        raise TemplateError(f"{config} on {bound.problem}: {rejected.message}") from None
+    source = render(bound, config)
+    yield ""
+    yield f"For {bound.problem} on {bound.device.name} with"
+    yield f"  {' '.join(f'{name}={value}' for name, value in config.items)}"
+    for name, expression in bound.template.derived:
+        yield f"  {name} = {names[name]}: {expression.text}"
+    for kind, stages in (("prepare", source.prepare), ("stage", source.stages)):
+        for stage in stages:
+            block, grid = (" x ".join(map(str, extents)) for extents in (stage.block, stage.grid))
+            yield f"  {kind} {stage.entry}({', '.join(stage.args)})"
+            yield f"    grid {grid}, block {block}, dynamic shared memory {stage.smem_bytes} bytes"
+    if source.loop_count != 1:
+        yield f"  the stages {source.loop_count} times"
+    for symbol in source.constants:
+        yield f"  __constant__ {symbol.name} from {symbol.origin}"
+    yield f"  packed_w {source.packed_w_bytes} bytes, workspace {source.workspace_bytes} bytes"
+    yield f"  accuracy {source.accuracy}, error bound times {source.error_factor}"
+    yield f"  {source.flops or bound.problem.flops} FLOP"
 
 
 def find_family(name: str, directories: tuple[Path, ...]) -> KernelTemplate:

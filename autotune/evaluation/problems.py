@@ -79,8 +79,10 @@ class Derivation:
     """problems that `supports` admits though no config is feasible, and what refuses the first one"""
 
 
-def derive(template: KernelTemplate, device: DeviceInfo, covering: Covering, seed: int) -> Derivation:
-    """Problems for which the family has a config, until all pairs of features that it serves occur.
+def derive(
+    template: KernelTemplate, device: DeviceInfo, covering: Covering, seed: int, *, most: int | None = None
+) -> Derivation:
+    """Problems for which the family has a config, until all pairs of features that it serves occur, or `most`.
 
     `covering` is of FEATURES; what is feasible and what is covered is noted there. Raises TemplateError where
     `supports` does for a problem.
@@ -100,6 +102,8 @@ def derive(template: KernelTemplate, device: DeviceInfo, covering: Covering, see
         if bound.supported and SearchSpace(bound, most_rows=0, sampled_rows=1).default is not None:
             covering.take(row)
             problems.append(Derived(bound, tuple(map(int, row))))
+            if len(problems) == most:
+                break
         else:
             empty.append((problem, refusal(bound)))
             if len(empty) == _TRIES:

@@ -11,7 +11,7 @@ from autotune.compilation.compile import Program
 from autotune.errors import TemplateError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.family.space import BoundTemplate
-from autotune.family.template import PROBLEM_NAMES, StageTemplate
+from autotune.family.template import PROBLEM_NAMES, StageTemplate, not_a_class
 from autotune.family.text import environment, inline
 from autotune.trial import ACCURACY_CLASSES, Config, Value
 
@@ -23,6 +23,8 @@ def render(bound: BoundTemplate, config: Config) -> KernelSource:
     """
     names = bound.check(config)
     template = bound.template
+    for expression in (template.room, *(passes for _, passes in template.conflicts)):
+        bound.bind(expression).integer(names)  # nothing runs by it, but one that raises is an error like any other
     stages = (*launches(bound, template.prepare, names), *launches(bound, template.stages, names))
     program = Program(text=render_text(bound, names), entries=tuple(dict.fromkeys(stage.entry for stage in stages)))
     return _source(bound, config, program, names)
@@ -41,7 +43,11 @@ def _source(bound: BoundTemplate, config: Config, program: Program, names: dict[
     template = bound.template
     accuracy = bound.bind(template.accuracy).word(names)
     if accuracy not in ACCURACY_CLASSES:
-        raise TemplateError(f"{template.path}: accuracy: {accuracy!r} is none of {', '.join(ACCURACY_CLASSES)}")
+        raise TemplateError(f"{template.path}: accuracy: {not_a_class(accuracy)}")
+    factor, flops = (bound.bind(expression).integer(names) for expression in (template.error_factor, template.flops))
+    for key, value in (("error_factor", factor), ("flops", flops)):
+        if value < 1:
+            raise TemplateError(f"{template.path}: {key}: yields {value}, expected at least 1")
     return KernelSource(
         problem=bound.problem,
         config=config,
@@ -58,6 +64,8 @@ def _source(bound: BoundTemplate, config: Config, program: Program, names: dict[
         workspace_bytes=bound.bind(template.workspace_bytes).integer(names),
         accuracy=accuracy,
         deterministic=bool(bound.bind(template.deterministic).integer(names)),
+        error_factor=factor,
+        flops=None if flops == bound.problem.flops else flops,
     )
 
 

@@ -38,17 +38,18 @@ class Floor:
         return "memory" if self.memory_us >= self.arithmetic_us else "arithmetic"
 
 
-def floor(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float]) -> Floor | None:
+def floor(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float], flops: int | None = None) -> Floor | None:
     """What no kernel of this class can beat on a device with these rates; None when not calibrated.
 
     `rates` as the store keeps them: `copy` in bytes per second (read plus written), arithmetic in FLOP per second.
-    A unit without a calibrated rate (tensor cores before 8.0) does not bound.
+    A unit without a calibrated rate (tensor cores before 8.0) does not bound. `flops` are those of the kernel's
+    algorithm, where it is not the direct one.
     """
     if "copy" not in rates:
         return None
     unit, share = ARITHMETIC_RATE[accuracy]
     rate = max(rates.get(unit, 0.0) * share, rates.get("fp32", 0.0))
-    return Floor(1e6 * problem.minimal_bytes / rates["copy"], 1e6 * problem.flops / rate if rate else 0.0)
+    return Floor(1e6 * problem.minimal_bytes / rates["copy"], 1e6 * (flops or problem.flops) / rate if rate else 0.0)
 
 
 def floor_us(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float]) -> float | None:

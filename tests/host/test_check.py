@@ -110,6 +110,15 @@ def test_every_feasible_pair_has_a_case_in_a_full_check(tmp_path: Path, host: De
     assert len(cases) < 120
 
 
+@pytest.mark.parametrize(("factor", "right"), [(1, False), (4, False), (64, True)])
+def test_bound_follows_the_algorithm(factor: int, right: bool, tmp_path: Path, host: DeviceEvaluator) -> None:
+    template = family(tmp_path, "y[at] = sum;", "y[at] = sum * (1.0f + 1.0f / (1 << 18));")  # 64 roundings, all one way
+    path = template.path
+    path.write_text(path.read_text().replace("[params]", f'error_factor = "{factor}"\n[params]'))
+    rows = list(FamilyCheck(CasePlan(load_template(path), host.info), host).rows(most=4))
+    assert all(row.outcome == Outcome.CORRECT for row in rows) == right
+
+
 def test_own_layers_take_the_place_of_derived_problems(tmp_path: Path, host: DeviceEvaluator) -> None:
     own = Layer("own", Conv2dProblem(1000, 4, 10, 9, 6, 3, 3, pad_h=1))
     other = Layer("other", Conv2dProblem(2, 4, 10, 9, 6, 3, 3, dtype="f16"))

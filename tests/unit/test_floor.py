@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from autotune.measurement.floor import ARITHMETIC_RATE, floor_us
+from autotune.measurement.floor import ARITHMETIC_RATE, floor, floor_us
 from autotune.problem import Conv2dProblem
 from autotune.trial import ACCURACY_CLASSES
 
@@ -58,3 +58,11 @@ def test_arithmetic_that_was_not_calibrated_does_not_bound() -> None:
 
 def test_every_accuracy_class_has_a_unit() -> None:
     assert ARITHMETIC_RATE.keys() == set(ACCURACY_CLASSES)
+
+
+def test_the_floor_follows_the_algorithm() -> None:
+    direct, winograd = floor(CONV2, "fp32", RATES), floor(CONV2, "fp32", RATES, CONV2.flops * 4 // 9)
+    assert direct is not None
+    assert winograd is not None
+    assert winograd.arithmetic_us == pytest.approx(direct.arithmetic_us * 4 / 9)
+    assert winograd.memory_us == direct.memory_us
