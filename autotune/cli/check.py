@@ -15,16 +15,18 @@ from autotune.cli.families import DIRECTORIES, find_family
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import AutotuneError, ToolchainError
-from autotune.evaluation.architectures import Architectures
+from autotune.evaluation.architectures import Architectures, device_of
 from autotune.evaluation.cases import CasePlan
 from autotune.evaluation.check import CheckRow, FamilyCheck
 from autotune.evaluation.coverage import Coverage, coverage, in_common
 from autotune.evaluation.seat import Deadlines
+from autotune.family.space import BoundTemplate
 from autotune.problem import Conv2dProblem
 from autotune.study import find_study, load_study
 from autotune.trial import Config, Outcome
 
 _COMPILE_S = 300.0  # that one compilation of a check may take: a busy machine is no fault of the family's
+_SHARE = 0.85  # of the time, after which no further case begins
 _SHOWN_PAIRS = 3
 
 _COLUMNS = (
@@ -70,7 +72,7 @@ def check(
     numbers of images. Configs and problems are chosen so that pairs of their values occur. What was not exercised is
     said, and why.
     """
-    end = time.monotonic() + seconds
+    end = time.monotonic() + _SHARE * seconds
     family = find_family(template, directories)
     wanted = None if study is None else load_study(find_study(study))
     narrowed = None if wanted is None or wanted.space is None else wanted.space.get(family.name)
@@ -139,6 +141,12 @@ def reproduction(problem: Conv2dProblem, config: Config) -> list[str]:
     return ['name = "failed"', "[[layer]]", *layer, f"[space.{config.template}]", *space]
 
 
+def _admits(plan: CasePlan, arch: int) -> bool:
+    """Whether the family's `arch` admits an architecture."""
+    bound = BoundTemplate(plan.template, plan.subjects[0].bound.problem, device_of(arch))
+    return bool(bound.bind(plan.template.arch).integer({}))
+
+
 def _said(checking: FamilyCheck, found: Coverage, no_nvcc: str, *, every: bool) -> list[str]:
     """What was covered, and what was not exercised."""
     lines = ["Covered pairs of"]
@@ -151,8 +159,14 @@ def _said(checking: FamilyCheck, found: Coverage, no_nvcc: str, *, every: bool) 
     if checking.compiled:
         counts = [f"sm_{arch} {count}" for arch, count in checking.compiled.items() if count]
         lines.append(f"Configs compiled with nvcc for: {', '.join(counts) or 'no architecture, no time was left'}")
-        if left := [f"sm_{arch}" for arch, count in checking.compiled.items() if not count]:
-            lines.append(f"  none for {', '.join(left)}: `arch` or a rule refuses them, or no time was left")
+        left = [arch for arch, count in checking.compiled.items() if not count]
+        admitted = [arch for arch in left if _admits(checking.plan, arch)]
+        for archs, why in (
+            ([arch for arch in left if arch not in admitted], f"refused by {checking.plan.template.arch.text}"),
+            (admitted, "a rule refused the configs that were chosen, or no time was left"),
+        ):
+            if archs:
+                lines.append(f"  none for {', '.join(f'sm_{arch}' for arch in archs)}: {why}")
     else:
         lines.append(f"Not compiled for other architectures: {no_nvcc}")
     lines.append("Not exercised:")

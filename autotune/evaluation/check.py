@@ -12,7 +12,7 @@ from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.evaluation.architectures import Architectures, ArchResult
 from autotune.evaluation.cases import Case, CasePlan
 from autotune.evaluation.evaluate import Checker, Evaluator
-from autotune.evaluation.large import Large, large_problems
+from autotune.evaluation.large import large_problems
 from autotune.family.render import relaunched, render
 from autotune.family.source import KernelSource
 from autotune.problem import Conv2dProblem
@@ -70,7 +70,9 @@ class FamilyCheck:
         self._architectures = architectures
         self.compiled: dict[int, int] = dict.fromkeys(architectures.all if architectures else (), 0)
         """architecture to configs that were compiled for it"""
-        self.large: tuple[Large, ...] = ()
+        derived = [subject.bound for subject in plan.subjects if subject.factors[0] < 0]
+        self.large = large_problems(derived, evaluator.info)
+        self.large_run = False
         self.refused: dict[Conv2dProblem, str] = {}
         """problems that the device refuses, and why"""
 
@@ -157,8 +159,7 @@ class FamilyCheck:
 
     def _large(self) -> Iterator[CheckRow]:
         """Problems with more elements than 31 bits count, where the device has the memory."""
-        derived = [subject.bound for subject in self.plan.subjects if subject.factors[0] < 0]
-        self.large = large_problems(derived, self._evaluator.info)
+        self.large_run = True
         for large in self.large:
             if large.config is not None:
                 source = render(large.bound, large.config)

@@ -137,10 +137,8 @@ def _problems(check: FamilyCheck) -> list[Gap]:
     gaps = [Gap(f"layer {name}", why) for name, why in plan.left_out]
     gaps += [Gap(str(problem), why) for problem, why in check.refused.items()]
     for large in check.large:
-        if large.config is None:
-            gaps.append(Gap(f"more than {BEYOND} elements, {large.bound.problem}", large.why_not))
-    if not check.large and plan.derivation.problems:
-        gaps.append(Gap(f"more than {BEYOND} elements", _NO_TIME))
+        if large.config is None or not check.large_run:
+            gaps.append(Gap(f"more than {BEYOND} elements, {large.bound.problem}", large.why_not or _NO_TIME))
     return gaps
 
 

@@ -32,7 +32,7 @@ GROUPS = ("1", "3", "depthwise", "multiplier")
 """`multiplier` is depthwise with two output channels for each input channel."""
 CHANNELS = (3, 1, 8, 17, 48)
 """input channels; of one group where there are three"""
-MAPS = (5, 1, 12, 33)
+MAPS = (5, 1, 24, 33)
 """output channels, likewise; depthwise follows from the input channels"""
 SIZES = ((13, 11), (16, 20), (41, 6), (9, 75), (30, 30))
 BATCHES = (3, 2, 9)
