@@ -1,4 +1,4 @@
-"""Problems drawn at random, for what must hold of any."""
+"""Problems that are known by name, and problems drawn at random, for what must hold of any."""
 
 from __future__ import annotations
 
@@ -8,6 +8,43 @@ from collections.abc import Iterator, Mapping
 
 from autotune.errors import StudyError
 from autotune.problem import Conv2dProblem
+
+AWKWARD: Mapping[str, Conv2dProblem] = {
+    "small": Conv2dProblem(2, 3, 9, 11, 5, 3, 3),
+    "stride": Conv2dProblem(3, 6, 23, 21, 7, 3, 5, stride_h=2, stride_w=2, pad_h=1, pad_w=2, epilogue="bias_relu"),
+    "half_nhwc": Conv2dProblem(2, 8, 11, 13, 24, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc"),
+    "groups": Conv2dProblem(2, 6, 13, 11, 9, 3, 3, groups=3, pad_h=1, pad_w=1),
+    "dilation": Conv2dProblem(
+        2, 3, 19, 23, 4, 3, 3, stride_h=1, stride_w=3, pad_h=2, pad_w=1, dilation_h=2, dilation_w=3
+    ),
+    "bfloat": Conv2dProblem(2, 4, 12, 9, 6, 3, 3, dtype="bf16"),
+    "lenet2": Conv2dProblem(3, 12, 17, 17, 24, 5, 5),
+    "half": Conv2dProblem(3, 3, 13, 15, 8, 3, 3, dtype="f16", epilogue="bias_relu"),
+    "nhwc": Conv2dProblem(2, 5, 13, 11, 6, 3, 3, pad_h=1, pad_w=1, layout="nhwc", epilogue="bias"),
+    "tall": Conv2dProblem(2, 5, 41, 5, 6, 7, 1, pad_h=3),
+    "depthwise": Conv2dProblem(2, 8, 15, 15, 8, 3, 3, groups=8, pad_h=1, pad_w=1, stride_h=2, stride_w=2),
+    "wide": Conv2dProblem(2, 2, 6, 75, 8, 2, 7, epilogue="bias"),
+    "pointwise": Conv2dProblem(3, 17, 9, 7, 33, 1, 1),
+    "plain": Conv2dProblem(5, 4, 17, 19, 12, 5, 5),
+    "one": Conv2dProblem(1, 1, 7, 7, 1, 7, 7),
+    "lenet1": Conv2dProblem(3, 1, 30, 30, 12, 5, 5),
+    "half_nhwc_odd": Conv2dProblem(
+        3, 3, 23, 21, 7, 3, 5, 2, 2, pad_h=1, pad_w=2, dtype="f16", layout="nhwc", epilogue="bias_relu"
+    ),
+    "bfloat_nhwc": Conv2dProblem(2, 12, 11, 10, 12, 3, 3, dtype="bf16", layout="nhwc", epilogue="bias"),
+    "half_single": Conv2dProblem(3, 1, 16, 22, 6, 3, 5, pad_h=1, pad_w=2, dtype="f16", epilogue="bias_relu"),
+    "bfloat_nhwc_single": Conv2dProblem(2, 1, 15, 18, 10, 7, 7, dtype="bf16", layout="nhwc", epilogue="bias"),
+    "half_depthwise": Conv2dProblem(
+        2, 6, 17, 28, 12, 5, 5, pad_h=2, pad_w=2, groups=6, dtype="f16", epilogue="bias_relu"
+    ),
+    "depthwise_nhwc": Conv2dProblem(2, 24, 11, 14, 24, 3, 3, pad_h=1, pad_w=1, groups=24, layout="nhwc"),
+    "bfloat_depthwise_nhwc": Conv2dProblem(
+        3, 12, 9, 13, 12, 1, 7, 1, 2, pad_w=3, groups=12, dtype="bf16", layout="nhwc", epilogue="bias"
+    ),
+    "deep": Conv2dProblem(4, 30, 9, 19, 42, 3, 3, stride_w=2, pad_h=1, pad_w=1, epilogue="bias_relu"),
+    "wide_depthwise": Conv2dProblem(3, 5, 18, 21, 5, 7, 7, pad_h=3, pad_w=3, groups=5, epilogue="bias"),
+}
+"""Problems that no tile divides, of many features; golden files and regressions know them by name."""
 
 _ODD: tuple[Mapping[str, int | str], ...] = (
     {},

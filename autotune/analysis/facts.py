@@ -40,13 +40,14 @@ def facts(
     resources: Resources,
     median_us: float | None,
     rates: Mapping[str, float],
+    flops: int | None = None,
 ) -> Facts:
-    """Everything about one kernel; `median_us` is None when it was not timed."""
+    """Everything about one kernel; `median_us` is None when it was not timed, `flops` where its algorithm is direct."""
     on_gpu = device.kind == "cuda" and resources.registers > 0
     held = least_occupied(device, stages, resources) if on_gpu else None
     if median_us is None:
         return Facts(held, None, None, None, None)
-    bound = None if device.kind == "host" else floor(problem, accuracy, rates)
+    bound = None if device.kind == "host" else floor(problem, accuracy, rates, flops)
     fraction = None if bound is None else bound.us / median_us
     return Facts(
         residency=held,

@@ -19,11 +19,12 @@ from autotune.cli.accuracy import accuracy
 from autotune.cli.answers import query, trials
 from autotune.cli.best import best
 from autotune.cli.changes import diff, history
+from autotune.cli.check import check
 from autotune.cli.choose import choose
 from autotune.cli.devices import devices
 from autotune.cli.dispatch import dispatch
 from autotune.cli.export import export
-from autotune.cli.families import check, templates
+from autotune.cli.families import templates
 from autotune.cli.freshness import retime, stale
 from autotune.cli.importance import importance
 from autotune.cli.ladder import ladder

@@ -197,7 +197,7 @@ def judged(store: Store, rows: Iterable[TrialRow]) -> Iterator[Judged]:
 
 def _facts(row: TrialRow, median_us: float | None, rates: Mapping[str, float]) -> Facts:
     trial = row.trial
-    return facts(row.device, row.problem, trial.accuracy, row.stages, trial.resources, median_us, rates)
+    return facts(row.device, row.problem, trial.accuracy, row.stages, trial.resources, median_us, rates, row.flops)
 
 
 def _at(position: int) -> Callable[[tuple[Cell, ...]], Cell]:

@@ -1,24 +1,27 @@
-"""`templates` and `check`: what families there are, and whether they keep their promises."""
+"""`templates`: what families there are, and what is in each."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, console, format_options, show
-from autotune.errors import AutotuneError, TemplateError
-from autotune.evaluation.check import CheckRow, check_family
-from autotune.evaluation.seat import Deadlines
+from autotune.devices.device import DeviceInfo
+from autotune.errors import Rejected, TemplateError
+from autotune.evaluation.architectures import device_of
+from autotune.evaluation.covering import Covering
+from autotune.evaluation.problems import FEATURES, derive
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import SUFFIX, KernelTemplate, Param, load_template, load_templates
-from autotune.trial import Outcome
+from autotune.study import find_study, load_study
+from autotune.trial import Config
 
 DIRECTORIES = click.option(
     "--templates", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of families."
 )
-
-_COMPILE_S = 300.0  # that one compilation of a check may take: a busy machine is no fault of the family's
 
 _FAMILY_COLUMNS = (
     Column[KernelTemplate]("name", lambda family: family.name),
@@ -38,18 +41,33 @@ _PARAM_COLUMNS = (
 
 @click.command()
 @click.argument("name", required=False)
+@click.argument("config", nargs=-1, metavar="[PARAM=VALUE]...")
 @DIRECTORIES
+@click.option("--study", help="Evaluate for the first layer of this study that the family serves.")
+@click.option("--arch", type=int, default=90, show_default=True, help="Evaluate for this architecture.")
 @format_options
-def templates(name: str | None, directories: tuple[Path, ...], style: str | None) -> None:
-    """The kernel families; with NAME, one family's parameters, constraints and documentation."""
+def templates(
+    name: str | None,
+    config: tuple[str, ...],
+    directories: tuple[Path, ...],
+    study: str | None,
+    arch: int,
+    style: str | None,
+) -> None:
+    """The kernel families; with NAME, one family's parameters, rules and stages.
+
+    Derived values, launches and bytes are those of a config: the default one with each PARAM that is given set to its
+    VALUE, for the first layer that the family serves, of --study or else of those that `check` derives.
+    """
     families = load_templates(directories)
     if name is None:
         show(families.values(), _FAMILY_COLUMNS, style)
         return
-    family = _find(name, directories)
+    family = find_family(name, directories)
     if style:
         show(family.params, _PARAM_COLUMNS, style)
         return
+    evaluated = list(_evaluated(family, study, device_of(arch), config))
     out = console()
     for label, text in (
         ("", f"{family.name}: {family.summary}"),
@@ -63,51 +81,74 @@ def templates(name: str | None, directories: tuple[Path, ...], style: str | None
     show(family.params, _PARAM_COLUMNS, style)
     for constraint in family.constraints:
         out.print(f"  {constraint.reason}: {constraint.holds.text}", markup=False)
+    for line in evaluated:
+        out.print(line, markup=False)
 
 
-_CHECK_COLUMNS = (
-    Column[CheckRow]("problem", lambda row: row.problem),
-    Column[CheckRow]("config", lambda row: " ".join(f"{name}={value}" for name, value in row.source.config.items)),
-    Column[CheckRow]("accuracy", lambda row: row.source.accuracy),
-    Column[CheckRow]("outcome", lambda row: row.outcome),
-    Column[CheckRow]("reason", lambda row: row.reason),
-    Column[CheckRow]("error_over_bound", lambda row: row.error.over_bound if row.error else None),
-    Column[CheckRow]("message", lambda row: row.message),
-)
+def _served(family: KernelTemplate, study: str | None, device: DeviceInfo) -> BoundTemplate | None:
+    """The family on the first layer that it has a config for; None where it has none."""
+    if study is not None:
+        problems = [layer.problem for layer in load_study(find_study(study)).layers]
+    else:
+        covering = Covering([len(values) for _, values in FEATURES])
+        problems = [derived.bound.problem for derived in derive(family, device, covering, 0, most=1).problems]
+    for problem in problems:
+        bound = BoundTemplate(family, problem, device)
+        if bound.supported and SearchSpace(bound, most_rows=0, sampled_rows=1).default is not None:
+            return bound
+    return None
 
 
-@click.command()
-@click.argument("template", metavar="TEMPLATE")
-@DIRECTORIES
-@click.option("--device", help="cuda:N, host, or host:check for sanitizers and shuffled thread order.")
-@click.option("--configs", type=click.IntRange(min=1), default=20, show_default=True, help="Sampled configs at most.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the sampling.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
-@format_options
-def check(
-    template: str,
-    directories: tuple[Path, ...],
-    device: str | None,
-    configs: int,
-    seed: int,
-    jobs: int | None,
-    style: str | None,
-) -> None:
-    """Load TEMPLATE (a family or a file), then render, compile and verify sampled configs on awkward problems."""
-    family = _find(template, directories)
-    evaluator = open_evaluator(device, jobs or jobs_default(), Deadlines(compile_s=_COMPILE_S))
+def _config(bound: BoundTemplate, words: tuple[str, ...]) -> Config:
+    """The default config with some values set. Raises TemplateError for a parameter or value that there is none of."""
+    default = SearchSpace(bound, most_rows=0, sampled_rows=1).default
+    assert default is not None  # noqa: S101 - the problem was chosen by it
+    values = default.values()
+    params = {param.name: param for param in bound.template.params}
+    for word in words:
+        name, _, text = word.partition("=")
+        if name not in params:
+            raise TemplateError(f"{word}: no such parameter; {bound.template.name} has {', '.join(params)}")
+        found = [value for value in params[name].values if str(value).lower() == text.lower()]
+        if not found:
+            raise TemplateError(f"{word}: no value of {name}; there are {', '.join(map(str, params[name].values))}")
+        values[name] = found[0]
+    return Config.of(bound.template.name, values)
+
+
+def _evaluated(family: KernelTemplate, study: str | None, device: DeviceInfo, words: tuple[str, ...]) -> Iterator[str]:
+    """What a config's expressions yield for a layer: derived values, launches, bytes."""
+    bound = _served(family, study, device)
+    if bound is None:
+        of = f"layer of {study}" if study else "layer that a check derives"
+        yield f"No config on {device.name} for any {of}: give another --study or --arch to see values and launches."
+        return
+    config = _config(bound, words)
     try:
-        rows = list(check_family(family, evaluator, most=configs, seed=seed))
-    finally:
-        evaluator.close()
-    show(rows, _CHECK_COLUMNS, style)
-    wrong = [row for row in rows if row.outcome != Outcome.CORRECT]
-    if wrong:
-        raise AutotuneError(f"{family.name}: {len(wrong)} of {len(rows)} configs failed; the table says which")
-    click.echo(f"{family.name}: {len(rows)} configs on {len({row.problem for row in rows})} problems correct", err=True)
+        names = bound.check(config)
+    except Rejected as rejected:
+        raise TemplateError(f"{config} on {bound.problem}: {rejected.message}") from None
+    source = render(bound, config)
+    yield ""
+    yield f"For {bound.problem} on {bound.device.name} with"
+    yield f"  {' '.join(f'{name}={value}' for name, value in config.items)}"
+    for name, expression in bound.template.derived:
+        yield f"  {name} = {names[name]}: {expression.text}"
+    for kind, stages in (("prepare", source.prepare), ("stage", source.stages)):
+        for stage in stages:
+            block, grid = (" x ".join(map(str, extents)) for extents in (stage.block, stage.grid))
+            yield f"  {kind} {stage.entry}({', '.join(stage.args)})"
+            yield f"    grid {grid}, block {block}, dynamic shared memory {stage.smem_bytes} bytes"
+    if source.loop_count != 1:
+        yield f"  the stages {source.loop_count} times"
+    for symbol in source.constants:
+        yield f"  __constant__ {symbol.name} from {symbol.origin}"
+    yield f"  packed_w {source.packed_w_bytes} bytes, workspace {source.workspace_bytes} bytes"
+    yield f"  accuracy {source.accuracy}, error bound times {source.error_factor}"
+    yield f"  {source.flops or bound.problem.flops} FLOP"
 
 
-def _find(name: str, directories: tuple[Path, ...]) -> KernelTemplate:
+def find_family(name: str, directories: tuple[Path, ...]) -> KernelTemplate:
     """A family by name, or by the path of its file."""
     if name.endswith(SUFFIX):
         return load_template(Path(name))

@@ -131,7 +131,7 @@ class HostCheck:
                 why = f"n = {n} would take too long on a CPU"
                 continue
             try:
-                source = relaunched(winner.bound, winner.source, n)
+                source = _with_n(winner, n)
                 self._evaluator.begin_layer(problem)
                 self._evaluator.verify(source, binary, once=True)
             except Rejected as rejected:
@@ -195,7 +195,7 @@ class ComputeSanitizer:
         sources, why = [], ""
         for n in self._small_n:
             try:
-                sources.append(relaunched(winner.bound, winner.source, n))
+                sources.append(_with_n(winner, n))
             except AutotuneError as error:
                 why = str(error)
         ran = tuple(source.problem.n for source in sources)
@@ -251,3 +251,9 @@ def judged(winner: Winner, tool: str, log: str, status: int, words: str) -> tupl
     if status not in (0, _FAULTY):
         return FAULT, f"the kernel's process ended with status {status}: {last}"
     return (FALSE_ALARM, "; ".join(reasons)) if reasons else (CLEAN, "")
+
+
+def _with_n(winner: Winner, n: int) -> KernelSource:
+    """The kernel for another number of images. Raises as `relaunched`."""
+    bound = winner.bound
+    return relaunched(winner.source, BoundTemplate(bound.template, winner.source.problem.with_n(n), bound.device))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -184,6 +184,16 @@ def apply(operation: str, *arguments: Tree) -> Tree:
         except (ArithmeticError, TypeError, ValueError):
             pass  # raise when evaluated, so that a branch never taken never fails
     return Apply(operation, arguments)
+
+
+def words_of(tree: Tree) -> Iterator[str]:
+    """The words that a tree may yield, as far as they stand in it."""
+    match tree:
+        case Known(str(word)):
+            yield word
+        case Choice(_, then, otherwise):
+            yield from words_of(then)
+            yield from words_of(otherwise)
 
 
 def _logic(stops_at: bool, left: Tree, right: Tree) -> Tree:  # noqa: FBT001 - which of the two it is

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from jinja2 import TemplateError as JinjaError
@@ -12,7 +11,7 @@ from autotune.compilation.compile import Program
 from autotune.errors import Rejected, TemplateError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.family.space import BoundTemplate
-from autotune.family.template import PROBLEM_NAMES, StageTemplate
+from autotune.family.template import PROBLEM_NAMES, StageTemplate, not_a_class
 from autotune.family.text import environment, inline
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 
@@ -24,20 +23,42 @@ def render(bound: BoundTemplate, config: Config) -> KernelSource:
     """
     names = bound.check(config)
     template = bound.template
+    for expression in (template.room, *(passes for _, passes in template.conflicts)):
+        bound.bind(expression).integer(names)  # nothing runs by it, but one that raises is an error like any other
+    stages = (*launches(bound, template.prepare, names), *launches(bound, template.stages, names))
+    program = Program(text=render_text(bound, names), entries=tuple(dict.fromkeys(stage.entry for stage in stages)))
+    return _source(bound, config, program, names)
+
+
+def relaunched(source: KernelSource, bound: BoundTemplate) -> KernelSource:
+    """The same program for another number of images, its launches and sizes evaluated anew.
+
+    The rules of the space are not asked: they may keep a search from wasteful configs for few images, but a kernel
+    takes any number, as an exported library does. Raises Rejected('constraints', 'resource_limit', ...) for a launch
+    that no device makes, TemplateError as `render` does.
+    """
+    names = bound.names(source.config)
+    for rule in bound.all_rules:
+        if rule.kind == "resource_limit" and (why := rule.violated(names)):
+            raise Rejected(Outcome.CONSTRAINTS, rule.kind, f"n = {bound.problem.n}: {why}")
+    return _source(bound, source.config, source.program, names)
+
+
+def _source(bound: BoundTemplate, config: Config, program: Program, names: dict[str, Value]) -> KernelSource:
+    template = bound.template
     accuracy = bound.bind(template.accuracy).word(names)
     if accuracy not in ACCURACY_CLASSES:
-        raise TemplateError(f"{template.path}: accuracy: {accuracy!r} is none of {', '.join(ACCURACY_CLASSES)}")
-    prepare = launches(bound, template.prepare, names)
-    stages = launches(bound, template.stages, names)
+        raise TemplateError(f"{template.path}: accuracy: {not_a_class(accuracy)}")
+    factor, flops = (bound.bind(expression).integer(names) for expression in (template.error_factor, template.flops))
+    for key, value in (("error_factor", factor), ("flops", flops)):
+        if value < 1:
+            raise TemplateError(f"{template.path}: {key}: yields {value}, expected at least 1")
     return KernelSource(
         problem=bound.problem,
         config=config,
-        program=Program(
-            text=render_text(bound, names),
-            entries=tuple(dict.fromkeys(stage.entry for stage in (*prepare, *stages))),
-        ),
-        prepare=prepare,
-        stages=stages,
+        program=program,
+        prepare=launches(bound, template.prepare, names),
+        stages=launches(bound, template.stages, names),
         loop_count=bound.bind(template.loop_count).integer(names),
         constants=tuple(
             ConstantSymbol(constant.name, constant.origin)
@@ -48,6 +69,8 @@ def render(bound: BoundTemplate, config: Config) -> KernelSource:
         workspace_bytes=bound.bind(template.workspace_bytes).integer(names),
         accuracy=accuracy,
         deterministic=bool(bound.bind(template.deterministic).integer(names)),
+        error_factor=factor,
+        flops=None if flops == bound.problem.flops else flops,
     )
 
 
@@ -79,30 +102,6 @@ def render_file(path: Path, values: Mapping[str, object]) -> str:
         return environment().from_string(path.read_text(encoding="utf-8")).render(values)
     except JinjaError as error:
         raise TemplateError(f"{path}: {error.message or type(error).__name__}") from None
-
-
-def relaunched(bound: BoundTemplate, source: KernelSource, n: int) -> KernelSource:
-    """The same kernel with its launches evaluated for another number of images.
-
-    What a header's constraints say of n is left aside: a kernel takes any number (docs/templates.md). Raises
-    Rejected('constraints', 'resource_limit', ...) for a launch that no device makes, TemplateError as `render` does.
-    """
-    other = BoundTemplate(bound.template, source.problem.with_n(n), bound.device)
-    names = source.config.values()
-    for name, derived in other.derived:
-        names[name] = derived.value(names)
-    for rule in other.all_rules:
-        if rule.kind == "resource_limit" and (why := rule.violated(names)):
-            raise Rejected(Outcome.CONSTRAINTS, rule.kind, f"n = {n}: {why}")
-    return replace(
-        source,
-        problem=other.problem,
-        prepare=launches(other, other.template.prepare, names),
-        stages=launches(other, other.template.stages, names),
-        loop_count=other.bind(other.template.loop_count).integer(names),
-        packed_w_bytes=other.bind(other.template.packed_w_bytes).integer(names),
-        workspace_bytes=other.bind(other.template.workspace_bytes).integer(names),
-    )
 
 
 def launches(bound: BoundTemplate, stages: Sequence[StageTemplate], names: dict[str, Value]) -> tuple[Stage, ...]:

@@ -50,6 +50,10 @@ class KernelSource:
     workspace_bytes: int
     accuracy: str
     deterministic: bool
+    error_factor: int = 1
+    """how many times the accuracy class's bound its errors may be"""
+    flops: int | None = None
+    """floating-point operations of its algorithm, where they are not the direct convolution's"""
 
     hash: str = field(init=False, compare=False, repr=False)
     """identity: SHA-256 of everything that decides what runs, but not of the template's name or comments"""
@@ -64,6 +68,8 @@ class KernelSource:
             "accuracy": [self.accuracy, self.deterministic],
             "problem": fields_of(self.problem),
         }
+        if self.error_factor != 1:
+            launches["error_factor"] = self.error_factor
         text = self.program.hash + json.dumps(launches, sort_keys=True)
         # asked for at every step of a trial, so computed once
         object.__setattr__(self, "hash", hashlib.sha256(text.encode()).hexdigest())

@@ -192,6 +192,22 @@ class BoundTemplate:
                 reasons.append(rule.violated(names))
         return [reason for reason in reasons if reason]
 
+    def names(self, config: Config) -> dict[str, Value]:
+        """A config's parameters and derived values, whatever the rules say of it."""
+        names = config.values()
+        for name, bound in self.derived:
+            names[name] = bound.value(names)
+        return names
+
+
+def refusal(bound: BoundTemplate) -> str:
+    """Why no kernel may have the first value of every parameter; empty where one may."""
+    try:
+        bound.check(Config.of(bound.template.name, {param.name: param.values[0] for param in bound.template.params}))
+    except Rejected as rejected:
+        return rejected.message
+    return ""
+
 
 def device_names(device: DeviceInfo) -> dict[str, Value]:
     """The `device.NAME` values that expressions see."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from jinja2 import meta, nodes
 
 from autotune.errors import TemplateError
-from autotune.family.expression import FUNCTIONS, Expression
+from autotune.family.expression import FUNCTIONS, Expression, words_of
 from autotune.family.text import KEPT, includes_of, parse, read_text
 from autotune.problem import SIZE_NAMES
 from autotune.shipped import shipped
@@ -30,11 +30,14 @@ DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_blo
 ARGUMENTS = ("x", "w", "bias", "y", "packed_w", "workspace", "n", "i")
 _HEADER_KEYS = {
     *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
-    *("room", "conflicts", "stage", "prepare", "packed_w", "workspace", "loop"),
+    *("room", "conflicts", "error_factor", "flops", "stage", "prepare", "packed_w", "workspace", "loop"),
 }
 OUTPUTS = "n * k * p * q"
 """The room that a family which says nothing of it takes: nothing is idle."""
+DIRECT_FLOPS = "2 * n * k * p * q * (c // groups) * r * s"
+"""What the algorithm of a family which says nothing of it computes: the direct convolution."""
 _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
+_OPENED = re.compile(r"\s*/\*#\s*kernel\b")
 _HEADER = re.compile(r"\s*/\*#\s*kernel\b(.*?)#\*/", re.DOTALL)
 
 
@@ -95,6 +98,10 @@ class KernelTemplate:
     constraints: tuple[Constraint, ...]
     conflicts: tuple[tuple[str, Expression], ...]
     """accesses of shared memory, and what further passes bank conflicts cost a block of the stage that multiplies"""
+    error_factor: Expression
+    """how many times the accuracy class's bound the errors of the family's algorithm may be"""
+    flops: Expression
+    """floating-point operations of the family's algorithm"""
     constants: tuple[ConstantTemplate, ...]
     prepare: tuple[StageTemplate, ...]
     stages: tuple[StageTemplate, ...]
@@ -164,8 +171,10 @@ def load_template(path: Path) -> KernelTemplate:
 def _family(path: Path, text: str) -> KernelTemplate:
     """A family without the files that it includes. Costs some 15 ms, so a text that was loaded before is not parsed."""
     match = _HEADER.match(text)
-    if match is None:
-        raise TemplateError(f"{path}: line 1: expected the header, a comment that starts with /*# kernel")
+    if match is None or re.search(r"^(constexpr|extern|#include)\b", match.group(1), re.MULTILINE):
+        if not _OPENED.match(text):
+            raise TemplateError(f"{path}: line 1: expected the header, a comment that starts with /*# kernel")
+        raise TemplateError(f"{path}: line 1: the header is not closed; put #*/ on a line between it and the body")
     reader = _Header(path, _toml(path, match.group(1), text[: match.start(1)].count("\n")))
     template = reader.build(text)
     reader.check_params_used(template, _check_body(template))
@@ -244,6 +253,8 @@ class _Header:
                 (access, self.expression(f'conflicts."{access}"', value))
                 for access, value in self.table("conflicts").items()
             ),
+            error_factor=self.expression("error_factor", self.header.get("error_factor", "1")),
+            flops=self.expression("flops", self.header.get("flops", DIRECT_FLOPS)),
             constants=constants,
             prepare=prepare,
             stages=stages,
@@ -290,7 +301,13 @@ class _Header:
 
     def accuracy(self) -> Expression:
         text = self.string("accuracy")
-        return self.expression("accuracy", f"'{text}'" if text in ACCURACY_CLASSES else text)
+        if re.fullmatch(r"[\w-]+", text) and text not in {*ACCURACY_CLASSES, *self.everything}:
+            raise self.error("accuracy", not_a_class(text))
+        expression = self.expression("accuracy", f"'{text}'" if text in ACCURACY_CLASSES else text)
+        for word in words_of(expression.folded({})):
+            if word not in ACCURACY_CLASSES:
+                raise self.error("accuracy", not_a_class(word))
+        return expression
 
     def params(self) -> tuple[Param, ...]:
         params = []
@@ -445,6 +462,11 @@ def check_keys(table: Mapping[str, object], allowed: set[str], error: Callable[[
     for key in table:
         if key not in allowed:
             raise error(key, f"unknown key{_close(key, allowed)}; known keys are {', '.join(sorted(allowed))}")
+
+
+def not_a_class(word: str) -> str:
+    """What to say of an accuracy class that there is none of."""
+    return f"{word!r} is no accuracy class{_close(word, ACCURACY_CLASSES)}; there are {', '.join(ACCURACY_CLASSES)}"
 
 
 def _close(name: str, allowed: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 // Verification kernels of autotune, one source for GPU and host: test data, the float64 reference and the comparison.
 //
-// The prologue (written by reference.py) declares: element (the storage type), and the problem's sizes C H W K R S P Q
+// The prologue (written by reference.py) declares: element (the storage type), LEAST_ROUNDING (of
+// one to its smallest numbers), and the problem's sizes C H W K R S P Q
 // STRIDE_H STRIDE_W PAD_H PAD_W DILATION_H DILATION_W GROUPS, NHWC, BIAS, RELU. The batch is a run-time argument.
 //
 // Images repeat with a prime period: x[image] == x[image % period]. The reference then covers `period` images only,
@@ -96,7 +97,7 @@ __device__ inline void keep_largest(bits64* to, double value) {
     if (image > *static_cast<volatile bits64*>(to)) atomicMax(to, image);  // most threads need not queue for it
 }
 
-// Compare every output with ref[o % period_outputs]: |y - ref| <= c * magnitude + rounding * |ref|, or exactly, as
+// Compare every output with ref[o % period_outputs]: |y - ref| <= c * magnitude + max(rounding * |ref|, LEAST_ROUNDING), or exactly, as
 // stored, when c < 0. An element whose bytes are all ones was never written. A thread takes one place of the period and
 // all outputs that share it, so that reference and bound are fetched and computed once.
 extern "C" __global__ void compare(const element* y, const double* ref, const float* magnitude, wide outputs,
@@ -107,7 +108,7 @@ extern "C" __global__ void compare(const element* y, const double* ref, const fl
          at += static_cast<wide>(gridDim.x) * blockDim.x) {
         const double exact = ref[at];
         const double expected = c < 0.0 ? as_double(from_float(static_cast<float>(exact))) : exact;
-        const double bound = c < 0.0 ? 0.0 : c * static_cast<double>(magnitude[at]) + rounding * fabs(exact);
+        const double bound = c < 0.0 ? 0.0 : c * static_cast<double>(magnitude[at]) + fmax(rounding * fabs(exact), LEAST_ROUNDING);
         double largest = 0.0;
 #pragma unroll 8
         for (wide o = at; o < outputs; o += period_outputs) {

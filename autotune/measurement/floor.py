@@ -46,11 +46,12 @@ class Floor:
         return "memory" if self.memory_us >= self.arithmetic_us else "arithmetic"
 
 
-def floor(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float]) -> Floor | None:
+def floor(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float], flops: int | None = None) -> Floor | None:
     """What no kernel of this class can beat on a device with these rates; None when not calibrated.
 
     `rates` as the store keeps them: `copy` in bytes per second (read plus written), arithmetic in FLOP per second.
-    A unit without a calibrated rate (tensor cores before 8.0) does not bound.
+    A unit without a calibrated rate (tensor cores before 8.0) does not bound. `flops` are those of the kernel's
+    algorithm, where it is not the direct one.
     """
     if "copy" not in rates:
         return None
@@ -59,7 +60,7 @@ def floor(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float]) -> 
     tensor = 0.0 if unit == "fp32" else rates.get(unit, 0.0) * share * tensor_share(problem)
 
     def time_us(rate: float) -> float:
-        return 1e6 * problem.flops / rate if rate else 0.0
+        return 1e6 * (flops or problem.flops) / rate if rate else 0.0
 
     return Floor(1e6 * minimal_bytes(problem) / rates["copy"], time_us(max(tensor, ffma)), time_us(ffma))
 

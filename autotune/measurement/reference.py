@@ -11,6 +11,7 @@ ENTRIES = ("fill_normal", "fill_integers", "reference", "compare", "hash_words",
 
 _ELEMENT = {
     "f32": """using element = float;
+constexpr double LEAST_ROUNDING = 0.0;
 __device__ inline float to_float(element value) { return value; }
 __device__ inline element from_float(float value) { return value; }
 __device__ inline bool all_ones(element value) {
@@ -21,6 +22,7 @@ __device__ inline bool all_ones(element value) {
 """,
     "f16": """#include <cuda_fp16.h>
 using element = __half;
+constexpr double LEAST_ROUNDING = 1.0 / (1 << 25);  // half of the smallest number above 0
 __device__ inline float to_float(element value) { return __half2float(value); }
 __device__ inline element from_float(float value) { return __float2half_rn(value); }
 __device__ inline bool all_ones(element value) {
@@ -31,6 +33,7 @@ __device__ inline bool all_ones(element value) {
 """,
     "bf16": """#include <cuda_bf16.h>
 using element = __nv_bfloat16;
+constexpr double LEAST_ROUNDING = 0.0;
 __device__ inline float to_float(element value) { return __bfloat162float(value); }
 __device__ inline element from_float(float value) { return __float2bfloat16_rn(value); }
 __device__ inline bool all_ones(element value) {
@@ -43,6 +46,7 @@ __device__ inline bool all_ones(element value) {
 
 
 _DOUBLE = """using element = double;
+constexpr double LEAST_ROUNDING = 0.0;
 __device__ inline double to_float(element value) { return value; }
 __device__ inline element from_float(float value) { return value; }
 __device__ inline bool all_ones(element value) {

@@ -175,7 +175,7 @@ class Verifier:
         """Check all guards, the inputs, and every output in y, which the caller had made from one data set."""
         self._check_guards([*self._arrays, *arrays])
         self._check_inputs()
-        return self._compare(data, source, self.y.address, exact=data is self.integers)
+        return self._compare(data, source, self.y.address, exact=data is self.integers and source.error_factor == 1)
 
     def still_right(self, source: KernelSource, y: int, rerun: Callable[[], object]) -> None:
         """Whether a kernel that was right is so after its timing: run again on normal data, with its output at y.
@@ -269,7 +269,7 @@ class Verifier:
 
     def _compare(self, data: DataSet, source: KernelSource, y: int, *, exact: bool) -> ErrorStats:
         problem = self.problem
-        factor = -1.0 if exact else error_factor(source.accuracy, problem.reduction)
+        factor = -1.0 if exact else source.error_factor * error_factor(source.accuracy, problem.reduction)
         self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
         period_outputs = data.period * (problem.y_elements // problem.n)
         self._launch(

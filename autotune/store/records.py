@@ -183,6 +183,8 @@ class TrialRow:
     """a copy of a trial measured earlier"""
     attempts: int
     stages: tuple[Stage, ...] = ()
+    flops: int | None = None
+    """of the kernel's algorithm, where they are not the direct convolution's"""
     """the launches of one round of the forward pass; none when rejected before rendering"""
     origin: Origin = "measured"
     proposed_by: str = "search"

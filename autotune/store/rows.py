@@ -142,6 +142,8 @@ def source_values(source: KernelSource) -> Values:
         "constants": [fields_of(symbol) for symbol in source.constants],
         "packed_w_bytes": source.packed_w_bytes,
         "workspace_bytes": source.workspace_bytes,
+        **({} if source.error_factor == 1 else {"error_factor": source.error_factor}),
+        **({} if source.flops is None else {"flops": source.flops}),
     }
     return {
         "hash": source.hash,
@@ -181,6 +183,8 @@ def source_of(row: RowMapping, config: Config) -> KernelSource:
         workspace_bytes=launches["workspace_bytes"],
         accuracy=row[column.accuracy],
         deterministic=row[column.deterministic],
+        error_factor=launches.get("error_factor", 1),
+        flops=launches.get("flops"),
     )
 
 
@@ -312,6 +316,7 @@ class TrialRows:
         self._devices: dict[int, DeviceInfo] = {}
         self._environments: dict[int, Environment] = {}
         self._stages: dict[str | None, tuple[Stage, ...]] = {}
+        self._flops: dict[str | None, int | None] = {}
 
     def of(self, row: RowMapping) -> TrialRow:
         """The trial of a row."""
@@ -334,6 +339,7 @@ class TrialRows:
             reused=row[column.reused_trial_id] is not None,
             attempts=row[column.attempts],
             stages=_once(self._stages, launches, lambda: _stages_of(launches)),
+            flops=_once(self._flops, launches, lambda: None if launches is None else json.loads(launches).get("flops")),
             origin=row[column.origin],
             proposed_by=row[column.proposed_by],
             ranked_us=row[column.ranked_us],

@@ -11,7 +11,6 @@ import pytest
 
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.devices.device import DeviceInfo
-from autotune.evaluation.check import AWKWARD
 from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.export import Chosen, Exported, export_library
 from autotune.export.build import Built, build_for_cuda, self_test
@@ -20,6 +19,7 @@ from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files
 from autotune.trial import Value
 from tests.exports import chosen
+from tests.problems import AWKWARD
 
 pytestmark = pytest.mark.gpu
 

@@ -12,25 +12,37 @@ import pytest
 from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.opening import compile_program
-from autotune.evaluation.check import AWKWARD, CheckRow, check_family
+from autotune.evaluation.cases import CasePlan
+from autotune.evaluation.check import CheckRow, FamilyCheck
 from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files
 from autotune.measurement.reference import check_program
 from autotune.trial import Outcome
+from tests.problems import AWKWARD
 
 pytestmark = pytest.mark.gpu
 
 FILES = template_files()
-CONFIGS = 32  # of each family; every awkward problem twice where the family supports it
+CASES = 60  # of each family
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_sampled_configs_are_right_on_awkward_problems(name: str, gpu: DeviceEvaluator) -> None:
-    rows = list(check_family(load_template(FILES[name]), gpu, most=CONFIGS, seed=7))
+def test_first_cases_of_a_check_are_right(name: str, gpu: DeviceEvaluator) -> None:
+    checking = FamilyCheck(CasePlan(load_template(FILES[name]), gpu.info, seed=7), gpu)
+    rows = list(checking.rows(most=CASES))
     assert rows
     assert not [told(row) for row in rows if row.outcome != Outcome.CORRECT]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_more_elements_than_31_bits_count_are_no_trouble(name: str, gpu: DeviceEvaluator) -> None:
+    checking = FamilyCheck(CasePlan(load_template(FILES[name]), gpu.info, seed=7), gpu)
+    rows = list(checking.rows(most=1))
+    large = [row for row in rows if not row.factors]
+    assert len(large) == sum(found.config is not None for found in checking.large)
+    assert not [told(row) for row in large if row.outcome != Outcome.CORRECT]
 
 
 def told(row: CheckRow) -> str:

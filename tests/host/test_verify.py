@@ -14,7 +14,6 @@ from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import compile_host
 from autotune.errors import Rejected
-from autotune.evaluation.check import AWKWARD
 from autotune.family.source import KernelSource, Stage
 from autotune.measurement.forward import LoadedKernel
 from autotune.measurement.guarded import GuardedArray
@@ -22,6 +21,7 @@ from autotune.measurement.reference import check_program
 from autotune.measurement.verify import DataSet, Verifier, error_factor, exact_on_integers
 from autotune.problem import Conv2dProblem
 from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats
+from tests.problems import AWKWARD
 
 pytestmark = pytest.mark.cxx
 

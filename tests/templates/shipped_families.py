@@ -18,7 +18,6 @@ from autotune.compilation.toolchain import find_cxx
 from autotune.devices.device import DeviceInfo
 from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import check_environment, compile_host
-from autotune.evaluation.check import AWKWARD
 from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
@@ -27,6 +26,7 @@ from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.problem import Conv2dProblem
 from autotune.shipped import shipped
 from autotune.trial import Config
+from tests.problems import AWKWARD
 
 FAMILIES = tuple(template_files())
 FILES = {name: shipped("templates") / f"{name}.cu.j2" for name in FAMILIES}

@@ -67,3 +67,11 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
 def test_a_plane_of_infinities_is_no_other_planes_concern(problem: Conv2dProblem, values: dict[str, int | str]) -> None:
     parts = problem.n * problem.c
     assert parts_with_infinities("depthwise", replace(problem, epilogue="none"), {**BASE, **values}, parts) == {1}
+
+
+@pytest.mark.cxx
+def test_products_too_small_for_half_are_rounded_as_such(checked: DeviceEvaluator) -> None:
+    problem = Conv2dProblem(9, 17, 9, 75, 17, 1, 1, 2, 1, 2, 2, 2, 2, 17, "f16")
+    values: dict[str, int | str] = {"inputs": "shared", "stores": "staged", "thread_p": 7, "thread_q": 7, "planes": 64}
+    values |= {"bands": 1, "block": 256, "unroll": "window", "filters": "global", "warps": 8}
+    verify("depthwise", problem, values, checked)

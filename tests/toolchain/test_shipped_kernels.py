@@ -10,7 +10,6 @@ import pytest
 from autotune.compilation.compile import architecture
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
-from autotune.evaluation.check import AWKWARD
 from autotune.export import export_library
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import template_files
@@ -18,6 +17,7 @@ from autotune.measurement.calibrate import calibration_program
 from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem
 from tests.exports import chosen
+from tests.problems import AWKWARD
 from tests.templates.shipped_families import family
 
 pytestmark = pytest.mark.nvcc

@@ -452,8 +452,24 @@ def test_templates_are_listed_and_described(autotune: Command, folder: Path) -> 
     assert autotune("templates", "families/tiny.cu.j2").out == text, "a file does as well as a name"
 
 
+def test_templates_show_what_a_config_is_launched_with(autotune: Command, folder: Path) -> None:
+    words = ("templates", "tiny", "--templates", "families", "--study", "small.toml")
+    text = autotune(*words, "threads=32", "turns=3").out
+    assert "For n3 c2 9x8 k4 3x3 f32 nchw on sm_90 with" in text
+    assert "threads=32 turns=3 order=rows fast=False" in text
+    assert "outputs = 96: threads * turns" in text
+    assert "stage conv2d_tiny(x, w, y, n)" in text
+    assert "grid 6 x 1 x 1, block 32 x 1 x 1, dynamic shared memory 0 bytes" in text
+    assert "packed_w 0 bytes, workspace 0 bytes" in text
+    assert autotune(*words, "threads=33").complaint == "threads=33: no value of threads; there are 64, 32, 128, 256"
+    assert "a block computes at most 512 outputs" in autotune(*words, "threads=256", "turns=3").complaint
+    write_family(folder / "families", ("device.arch >= 70", "device.arch == 70"))
+    assert "No config on sm_90 for any layer of small.toml" in autotune(*words).out
+    assert "on sm_70 with" in autotune(*words, "--arch", "70").out
+
+
 @pytest.mark.cxx
-def test_check_verifies_sampled_configs(autotune: Command, folder: Path) -> None:
+def test_check_verifies_configs(autotune: Command, folder: Path) -> None:
     words = ("--templates", "families", "--device", "host", "--configs", "4")
     finished = autotune("check", "tiny", *words, "--json")
     found = rows(finished)
@@ -463,8 +479,9 @@ def test_check_verifies_sampled_configs(autotune: Command, folder: Path) -> None
     write_family(folder / "families", ("y[at] = sum;", "y[at] = sum + 1.0f;"))
     failing = autotune("check", "tiny", *words)
     assert failing.code == 1
-    assert failing.err.splitlines()[-1] == "autotune: tiny: 4 of 4 configs failed; the table says which"
+    assert failing.err.splitlines()[-1] == "autotune: tiny: 4 of 4 configs failed; each kind is shown above"
     assert "correctness" in failing.out
+    assert "Not exercised:" in failing.out
 
 
 @pytest.mark.parametrize("device", ["null", "null:wrong=1"])
@@ -478,16 +495,17 @@ def test_a_family_without_a_feasible_config_is_told_why(autotune: Command, folde
     write_family(folder / "families", ("outputs <= 512", "outputs <= 5"))
     complaint = autotune("check", "families/tiny.cu.j2", "--device", "host").err.splitlines()[-1]
     assert complaint == (
-        "autotune: families/tiny.cu.j2: no config is feasible on any awkward problem; "
-        "the first values of all parameters are refused on small: a block computes at most 512 outputs"
+        "autotune: families/tiny.cu.j2: no config is feasible on any problem; "
+        "the first values of all parameters are refused on n3 c3 13x11 k5 3x3 f32 nchw: "
+        "a block computes at most 512 outputs"
     )
 
 
 @pytest.mark.cxx
-def test_a_family_that_supports_nothing_awkward_is_told(autotune: Command, folder: Path) -> None:
+def test_a_family_that_supports_no_derived_problem_is_told(autotune: Command, folder: Path) -> None:
     write_family(folder / "families", ("groups == 1", "groups == 999"))
     complaint = autotune("check", "families/tiny.cu.j2", "--device", "host").err.splitlines()[-1]
-    assert complaint.startswith("autotune: families/tiny.cu.j2: supports: none of the awkward problems is supported")
+    assert complaint.startswith("autotune: families/tiny.cu.j2: supports: admits none of the problems that a check")
 
 
 def test_a_strangers_family_goes_the_whole_line(tune: Command, autotune: Command, folder: Path) -> None:

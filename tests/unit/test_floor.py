@@ -121,3 +121,11 @@ def test_no_choice_of_pixels_uses_more_of_a_tensor_core(
 
 def test_every_accuracy_class_has_a_unit() -> None:
     assert ARITHMETIC_RATE.keys() == set(ACCURACY_CLASSES)
+
+
+def test_the_floor_follows_the_algorithm() -> None:
+    direct, winograd = floor(CONV2, "fp32", RATES), floor(CONV2, "fp32", RATES, CONV2.flops * 4 // 9)
+    assert direct is not None
+    assert winograd is not None
+    assert winograd.arithmetic_us == pytest.approx(direct.arithmetic_us * 4 / 9)
+    assert winograd.memory_us == direct.memory_us

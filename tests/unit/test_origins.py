@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from autotune.devices.device import DeviceInfo
-from autotune.evaluation.check import AWKWARD
 from autotune.family.origins import origins, pointed
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate, load_template, load_templates
 from tests.planted import GOOD, RAGGED
+from tests.problems import AWKWARD
 
 DEVICE = DeviceInfo("cuda", "any", arch=90, sm_count=132, memory_bytes=1 << 34)
 

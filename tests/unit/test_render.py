@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,12 +12,12 @@ import numpy as np
 import pytest
 
 from autotune.errors import Rejected, TemplateError
-from autotune.evaluation.check import AWKWARD
 from autotune.family.render import render
 from autotune.family.source import KernelSource, Stage
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files
 from autotune.trial import Config, Value
+from tests.problems import AWKWARD
 from tests.unit.tiny import DEVICE, SMALL, bind, tiny
 
 DEFAULTS: dict[str, Value] = {"threads": 64, "turns": 1, "order": "rows", "fast": False}
@@ -197,7 +198,7 @@ def test_a_launch_of_nothing_is_the_templates_mistake(tmp_path: Path, extents: s
 
 
 def test_an_accuracy_class_that_does_not_exist(tmp_path: Path) -> None:
-    bound = bind(tiny(tmp_path, ('accuracy = "fp32"', "accuracy = \"'fp32' if not fast else 'exact'\"")))
+    bound = bind(tiny(tmp_path, ('accuracy = "fp32"', "accuracy = \"'fp32' if not fast else order\"")))
     assert source(bound).accuracy == "fp32"
     with pytest.raises((TemplateError, Rejected), match="accuracy"):
         source(bound, fast=True)
@@ -248,3 +249,32 @@ def test_stages_constants_and_sizes_follow_the_config(tmp_path: Path) -> None:
 def test_expressions_see_the_device(tmp_path: Path) -> None:
     bound = bind(tiny(tmp_path, ('"ceil_div(n * k * p * q, outputs)"', '"device.sm_count"')))
     assert source(bound).stages[0].grid == (DEVICE.sm_count, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("room", 'room = "n // (turns - 1)"\n[params]'),
+        ('conflicts."the tile"', '[conflicts]\n"the tile" = "n // (turns - 1)"\n[params]'),
+        ("error_factor", 'error_factor = "n // (turns - 1)"\n[params]'),
+    ],
+)
+def test_an_expression_that_raises_is_an_error_of_the_template(tmp_path: Path, key: str, line: str) -> None:
+    bound = bind(tiny(tmp_path, ("[params]", line)))
+    with pytest.raises(
+        TemplateError, match=re.escape(f"{key}: expression 'n // (turns - 1)' raises ZeroDivisionError")
+    ):
+        source(bound, turns=1)
+    source(bound, turns=2)
+
+
+def test_an_algorithm_of_its_own_has_flops_and_errors_of_its_own(tmp_path: Path) -> None:
+    plain = source(bind(tiny(tmp_path)))
+    own = source(
+        bind(tiny(tmp_path, ("[params]", 'flops = "n * k * p * q"\nerror_factor = "turns"\n[params]'))), turns=3
+    )
+    assert (plain.flops, plain.error_factor) == (None, 1)
+    assert (own.flops, own.error_factor) == (SMALL.y_elements, 3)
+    assert own.hash != source(bind(tiny(tmp_path)), turns=3).hash
+    with pytest.raises(TemplateError, match="error_factor: yields 0, expected at least 1"):
+        source(bind(tiny(tmp_path, ("[params]", 'error_factor = "0"\n[params]'))))

@@ -132,7 +132,15 @@ HEADER_MISTAKES = {
     "undeclared in arch": (('"device.arch >= 70"', '"k > 1"'), "arch: undeclared name 'k'"),
     "undeclared of the device": (('"device.arch >= 70"', '"device.archs > 1"'), "arch: undeclared name 'device.archs'"),
     "undeclared in the grid": (('"ceil_div(n * k', '"ceil_div(m * k'), r"stage\[0\]\.grid\[0\]: undeclared name 'm'"),
-    "undeclared in accuracy": (('accuracy = "fp32"', 'accuracy = "fp33"'), "accuracy: undeclared name 'fp33'"),
+    "accuracy": (
+        ('accuracy = "fp32"', 'accuracy = "fp23"'),
+        r"accuracy: 'fp23' is no accuracy class \(did you mean 'fp32'\?\); there are fp32, fp32-3xtf32, ",
+    ),
+    "accuracy in an expression": (
+        ('accuracy = "fp32"', "accuracy = \"'fp16' if dtype == 'f16' else 'fp23'\""),
+        r"accuracy: 'fp23' is no accuracy class \(did you mean 'fp32'\?\)",
+    ),
+    "undeclared in flops": (("[params]", 'flops = "2 * m"\n[params]'), "flops: undeclared name 'm'"),
     "expression of another kind": (('"outputs <= 512"', "[512]"), "constraints.*expected an expression in quotes, got"),
     "fraction as an expression": (
         ('"outputs <= 512"', "0.5"),
@@ -284,13 +292,21 @@ def test_included_files_that_include_each_other(tmp_path: Path) -> None:
     assert {name for name, _ in family.includes} == {"_a.cuh", "_b.cuh"}
 
 
-@pytest.mark.parametrize(
-    "content", ["", "int x;\n", "/*# kern\n#*/\n", "// note\n" + TINY, "/*# kernel\nsummary = ''\n"]
-)
+@pytest.mark.parametrize("content", ["", "int x;\n", "/*# kern\n#*/\n", "// note\n" + TINY])
 def test_a_file_without_a_header(tmp_path: Path, content: str) -> None:
     path = tmp_path / "tiny.cu.j2"
     path.write_text(content)
     assert complaint(path) == "line 1: expected the header, a comment that starts with /*# kernel"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["/*# kernel\nsummary = ''\n", TINY.replace("#*/\n", "", 1), TINY.replace("#*/\n", "", 1) + "/*# note #*/\n"],
+)
+def test_a_header_that_is_not_closed(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "tiny.cu.j2"
+    path.write_text(content)
+    assert complaint(path) == "line 1: the header is not closed; put #*/ on a line between it and the body"
 
 
 def test_a_file_as_editors_on_windows_write_it(tmp_path: Path) -> None:

@@ -42,10 +42,13 @@ def test_a_trial_comes_back_as_it_went_in(path: Path, store: Store) -> None:
     trial = correct(0, 880.5, source=source)
     run_trial(store, scope, trial, source)
     run_trial(store, scope, failed(1))
+    own = dataclasses.replace(source_of(config_of(2)), error_factor=4, flops=1000)
+    run_trial(store, scope, correct(2, 881.0, source=own), own)
     store.close()
     with Store(path) as again:
-        assert again.history(open_scope(again)) == (trial, failed(1))
+        assert again.history(open_scope(again))[:2] == (trial, failed(1))
         assert again.source(source.hash) == source
+        assert again.source(own.hash) == own
         assert again.source("0" * 64) is None
 
 

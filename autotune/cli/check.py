@@ -1,0 +1,177 @@
+"""`check`: whether a family keeps its promises."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+import click
+
+from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.cli.families import DIRECTORIES, find_family
+from autotune.cli.tables import Column, format_options, show
+from autotune.compilation.toolchain import find_nvcc
+from autotune.errors import AutotuneError, ToolchainError
+from autotune.evaluation.architectures import Architectures, device_of
+from autotune.evaluation.cases import CasePlan
+from autotune.evaluation.check import CheckRow, FamilyCheck
+from autotune.evaluation.coverage import Coverage, coverage, in_common
+from autotune.evaluation.seat import Deadlines
+from autotune.family.space import BoundTemplate
+from autotune.problem import Conv2dProblem
+from autotune.study import find_study, load_study
+from autotune.trial import Config, Outcome
+
+_COMPILE_S = 300.0  # that one compilation of a check may take: a busy machine is no fault of the family's
+_SHARE = 0.85  # of the time, after which no further case begins
+_SHOWN_PAIRS = 3
+
+_COLUMNS = (
+    Column[CheckRow]("problem", lambda row: str(row.problem)),
+    Column[CheckRow]("config", lambda row: " ".join(f"{name}={value}" for name, value in row.source.config.items)),
+    Column[CheckRow]("images", lambda row: " ".join(map(str, row.images))),
+    Column[CheckRow]("accuracy", lambda row: row.source.accuracy),
+    Column[CheckRow]("outcome", lambda row: row.outcome),
+    Column[CheckRow]("reason", lambda row: row.reason),
+    Column[CheckRow]("error_over_bound", lambda row: row.error.over_bound if row.error else None),
+    Column[CheckRow]("message", lambda row: row.message),
+)
+
+
+@click.command()
+@click.argument("template", metavar="TEMPLATE")
+@DIRECTORIES
+@click.option("--device", help="cuda:N, host, or host:check for sanitizers and shuffled thread order.")
+@click.option("--study", help="Check the layers of this study, and the values of its [space.TEMPLATE], instead.")
+@click.option("--seconds", type=click.FloatRange(min=1), default=40, show_default=True, help="Time to spend.")
+@click.option("--full", is_flag=True, help="All pairs, and each config for all architectures, however long it takes.")
+@click.option("--configs", type=click.IntRange(min=1), help="Configs at most.")
+@click.option("--gaps", is_flag=True, help="List every pair of values that was not exercised.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the choice.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@format_options
+def check(
+    template: str,
+    directories: tuple[Path, ...],
+    device: str | None,
+    study: str | None,
+    seconds: float,
+    full: bool,
+    configs: int | None,
+    gaps: bool,
+    seed: int,
+    jobs: int | None,
+    style: str | None,
+) -> None:
+    """Load TEMPLATE (a family or a file), then compile and verify its configs on all that it claims to serve.
+
+    Problems follow from what its header supports: layouts, types, epilogues, strides, paddings and more, with several
+    numbers of images. Configs and problems are chosen so that pairs of their values occur. What was not exercised is
+    said, and why.
+    """
+    end = time.monotonic() + _SHARE * seconds
+    family = find_family(template, directories)
+    wanted = None if study is None else load_study(find_study(study))
+    narrowed = None if wanted is None or wanted.space is None else wanted.space.get(family.name)
+    jobs = jobs or jobs_default()
+    evaluator = open_evaluator(device, jobs, Deadlines(compile_s=_COMPILE_S))
+    architectures, no_nvcc = _architectures(jobs, each=full)
+    try:
+        plan = CasePlan(family, evaluator.info, layers=wanted.layers if wanted else (), narrowed=narrowed, seed=seed)
+        checking = FamilyCheck(plan, evaluator, architectures)
+        rows = list(checking.rows(most=configs, ended=lambda: not full and time.monotonic() > end))
+    finally:
+        evaluator.close()
+        if architectures is not None:
+            architectures.close()
+    wrong = [row for row in rows if row.outcome != Outcome.CORRECT]
+    if style:
+        show(rows, _COLUMNS, style)
+    for line in (*_failures(checking, rows, wrong), *_said(checking, coverage(checking), no_nvcc, every=gaps)):
+        click.echo(line, err=style is not None)
+    verified = [row for row in rows if row.images]
+    if wrong:
+        raise AutotuneError(f"{family.name}: {len(wrong)} of {len(rows)} configs failed; each kind is shown above")
+    if not verified:
+        raise AutotuneError(f"{family.name}: nothing was verified; give --seconds more time")
+    problems = {row.problem.with_n(1) for row in verified}
+    runs = sum(len(row.images) for row in verified)
+    click.echo(f"{family.name}: {len(verified)} configs on {len(problems)} problems correct, {runs} runs", err=True)
+
+
+def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]:
+    """What compiles for the toolkit's architectures, or why nothing does."""
+    try:
+        return Architectures(find_nvcc(), jobs, each=each), ""
+    except ToolchainError as error:
+        return None, str(error)
+
+
+def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[CheckRow]) -> list[str]:
+    """Each kind of failure with one example and what its rows have in common."""
+    lines: list[str] = []
+    for (outcome, reason), group in groupby(
+        sorted(wrong, key=lambda row: (row.outcome, row.reason)), lambda row: (row.outcome, row.reason)
+    ):
+        failed = list(group)
+        lines += [f"{outcome}/{reason}: {len(failed)} of {len(rows)} configs", f"  {failed[0].message}"]
+        if common := in_common(checking, rows, failed):
+            lines += [
+                "  Every one of them, and hardly another, has",
+                *(f"    {words}" for words in common[:5]),
+            ]
+        name = checking.plan.template.name
+        lines += [f"  To see it again, save this as failed.toml and run: autotune check {name} --study failed.toml", ""]
+        lines += [f"    {line}" for line in reproduction(failed[0].problem, failed[0].source.config)]
+        lines.append("")
+    return lines
+
+
+def reproduction(problem: Conv2dProblem, config: Config) -> list[str]:
+    """The lines of a study of one layer and one config."""
+    p = problem
+    keys: dict[str, object] = {"name": "failed", "n": p.n, "c": p.c, "h": p.h, "w": p.w, "k": p.k, "r": p.r, "s": p.s}
+    keys |= {"stride": [p.stride_h, p.stride_w], "pad": [p.pad_h, p.pad_w], "dilation": [p.dilation_h, p.dilation_w]}
+    keys |= {"groups": p.groups, "dtype": p.dtype, "layout": p.layout, "epilogue": p.epilogue}
+    layer = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+    space = [f"{name} = [{json.dumps(value)}]" for name, value in config.items]
+    return ['name = "failed"', "[[layer]]", *layer, f"[space.{config.template}]", *space]
+
+
+def _admits(plan: CasePlan, arch: int) -> bool:
+    """Whether the family's `arch` admits an architecture."""
+    bound = BoundTemplate(plan.template, plan.subjects[0].bound.problem, device_of(arch))
+    return bool(bound.bind(plan.template.arch).integer({}))
+
+
+def _said(checking: FamilyCheck, found: Coverage, no_nvcc: str, *, every: bool) -> list[str]:
+    """What was covered, and what was not exercised."""
+    lines = ["Covered pairs of"]
+    shares = (
+        ("features of the problem", found.features),
+        ("parameter values", found.params),
+        ("a feature and a parameter value", found.mixed),
+    )
+    lines += [f"  {what + ':':33s} {share}" for what, share in shares if share.feasible]
+    if checking.compiled:
+        counts = [f"sm_{arch} {count}" for arch, count in checking.compiled.items() if count]
+        lines.append(f"Configs compiled with nvcc for: {', '.join(counts) or 'no architecture, no time was left'}")
+        left = [arch for arch, count in checking.compiled.items() if not count]
+        admitted = [arch for arch in left if _admits(checking.plan, arch)]
+        for archs, why in (
+            ([arch for arch in left if arch not in admitted], f"refused by {checking.plan.template.arch.text}"),
+            (admitted, "a rule refused the configs that were chosen, or no time was left"),
+        ):
+            if archs:
+                lines.append(f"  none for {', '.join(f'sm_{arch}' for arch in archs)}: {why}")
+    else:
+        lines.append(f"Not compiled for other architectures: {no_nvcc}")
+    lines.append("Not exercised:")
+    for gap in found.gaps:
+        lines.append(f"  {gap.what}: {gap.why}")
+        shown = gap.pairs if every else gap.pairs[:_SHOWN_PAIRS] if len(gap.pairs) <= _SHOWN_PAIRS else ()
+        lines += [f"    {pair}" for pair in shown]
+    return lines

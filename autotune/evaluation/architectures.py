@@ -1,0 +1,101 @@
+"""Does a family compile for every architecture that its header admits? nvcc alone, no GPU."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.compilation.compile import compile_cubin
+from autotune.devices.device import DeviceInfo
+from autotune.errors import Rejected, ToolchainError
+from autotune.family.render import render
+from autotune.family.source import KernelSource
+from autotune.family.space import BoundTemplate
+
+SMEM_BYTES: Mapping[int, int] = {
+    75: 65536,
+    80: 166912,
+    86: 101376,
+    87: 166912,
+    88: 101376,
+    89: 101376,
+    90: 232448,
+    100: 232448,
+    103: 232448,
+    110: 232448,
+    120: 101376,
+    121: 101376,
+}
+"""Architecture to the most shared memory of a block (CUDA C++ Programming Guide, compute capabilities)."""
+_LISTED = re.compile(r"^sm_(\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchResult:
+    """A kernel that was compiled for an architecture; `message` is the compiler's where it refused."""
+
+    arch: int
+    source: KernelSource
+    message: str
+
+
+class Architectures:
+    """Compiles configs for the toolkit's architectures, several at once."""
+
+    def __init__(self, nvcc: Path, jobs: int, *, each: bool) -> None:
+        """`each`: every config for every architecture, instead of for the next one in turn."""
+        self._nvcc, self._each = nvcc, each
+        self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="nvcc")
+        self._turn = 0
+        self.all = toolkit_architectures(nvcc)
+
+    def submit(self, bound: BoundTemplate, source: KernelSource) -> list[Future[ArchResult]]:
+        """Start compiling a config for the architectures that admit it, or for the next of those."""
+        archs = self.all if self._each else self.all[self._turn :] + self.all[: self._turn]
+        return [self._threads.submit(self._compile, own) for own in self._admitted(bound, source, archs)]
+
+    def _admitted(
+        self, bound: BoundTemplate, source: KernelSource, archs: tuple[int, ...]
+    ) -> Iterator[tuple[int, KernelSource]]:
+        for arch in archs:
+            other = BoundTemplate(bound.template, bound.problem, device_of(arch))
+            if not other.supported:
+                continue
+            try:
+                rendered = render(other, source.config)
+            except Rejected:
+                continue  # a rule of the space refuses it there
+            yield arch, rendered
+            if not self._each:
+                self._turn = (self.all.index(arch) + 1) % len(self.all)
+                return
+
+    def _compile(self, own: tuple[int, KernelSource]) -> ArchResult:
+        arch, source = own
+        try:
+            compile_cubin(source.program, arch, self._nvcc)
+        except Rejected as rejected:
+            return ArchResult(arch, source, rejected.message)
+        return ArchResult(arch, source, "")
+
+    def close(self) -> None:
+        """Give up what has not begun, and wait for what has."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def device_of(arch: int) -> DeviceInfo:
+    """A small device of an architecture; of one that is not known yet, with the least shared memory since 8.6."""
+    return DeviceInfo("cuda", f"sm_{arch}", arch, 40, 1 << 34, smem_per_block_bytes=SMEM_BYTES.get(arch, 101376))
+
+
+def toolkit_architectures(nvcc: Path) -> tuple[int, ...]:
+    """The architectures that this nvcc compiles for. Raises ToolchainError when it does not say."""
+    done = subprocess.run([str(nvcc), "--list-gpu-code"], capture_output=True, text=True, check=False)
+    found = tuple(sorted({int(number) for number in _LISTED.findall(done.stdout)}))
+    if not found:
+        raise ToolchainError(f"{nvcc}: does not answer to --list-gpu-code; install CUDA 11.5 or newer")
+    return found

@@ -1,0 +1,203 @@
+"""The cases of a check: configs of a family on problems, in the order of how many pairs of values each adds.
+
+Features of the problem and parameters of the config are factors of one covering array, so that a check that ends early
+has seen the most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.devices.device import DeviceInfo
+from autotune.errors import TemplateError
+from autotune.evaluation.covering import Covering, Rows
+from autotune.evaluation.problems import FEATURES, Derivation, derive
+from autotune.family.feasible import Tree
+from autotune.family.space import MAX_ROWS, MAX_VISITS, BoundTemplate, SearchSpace, narrow, refusal
+from autotune.family.template import KernelTemplate, Param
+from autotune.problem import Conv2dProblem, Layer
+from autotune.trial import Config, Value
+
+_MOST_ROWS = 5_000  # configs of a space that is enumerated
+_ENUMERATED = 2  # larger spaces that are enumerated nevertheless
+_SLICES, _SLICE_VALUES = 3, 2  # of the others: spaces of so many values for each parameter
+_DRAWN = 200  # of each space, among which the greedy choice is made, besides configs that have a rare pair
+_MORE_IMAGES = 2  # than a problem's own, for which a compiled kernel is run as well
+_LEAST_HOST_IMAGES, _MOST_HOST_FLOPS = 3, 50_000_000  # of a study's layer on a CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """Something that varies between cases: the layer, a feature of the problem or a parameter."""
+
+    name: str
+    values: tuple[str, ...]
+
+    def said(self, value: int) -> str:
+        """One of its values in words."""
+        return f"{self.name}={self.values[value]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A problem that a family serves, with its values of the factors that are not parameters."""
+
+    bound: BoundTemplate
+    factors: tuple[int, ...]
+
+    others: tuple[BoundTemplate, ...]
+    """the same problem with other numbers of images, for which the compiled kernel is run as well"""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One config on one problem."""
+
+    subject: Subject
+    config: Config
+    factors: npt.NDArray[np.int16]
+
+
+class CasePlan:
+    """What a check of one family runs, and which pairs of values there are.
+
+    `layers` are a user's own, instead of derived problems, and `narrowed` the only values of parameters. Raises
+    TemplateError when there is nothing to run.
+    """
+
+    def __init__(
+        self,
+        template: KernelTemplate,
+        device: DeviceInfo,
+        *,
+        layers: Sequence[Layer] = (),
+        narrowed: Mapping[str, Sequence[Value]] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.template, self.device = template, device
+        self.factors = (
+            Factor("layer", tuple(layer.name for layer in layers)),
+            *(Factor(name, values) for name, values in FEATURES),
+            *(Factor(param.name, tuple(map(str, param.values))) for param in template.params),
+        )
+        self.features = range(1, 1 + len(FEATURES))
+        self.params = range(1 + len(FEATURES), len(self.factors))
+        self.problems = Covering([len(values) for _, values in FEATURES])
+        """pairs of features of the problems, whatever the configs"""
+        self.covering = Covering([len(factor.values) for factor in self.factors])
+        bare = BoundTemplate(template, _PLAIN, device)
+        if not bare.bind(template.arch).integer({}):
+            raise TemplateError(f"{template.path}: arch: {template.arch.text} does not admit {device.name}")
+        self.derivation = derive(template, device, self.problems, seed) if not layers else Derivation((), ())
+        self.left_out: list[tuple[str, str]] = []
+        """the user's layers that the family does not serve, and why"""
+        self.subjects = [
+            Subject(derived.bound, (-1, *derived.features), self._others(derived.bound.problem, more=True))
+            for derived in self.derivation.problems
+        ]
+        self.subjects += self._own(layers)
+        if not self.subjects:
+            raise TemplateError(self._nothing())
+        self._enumerated = 0
+        self.sampled = False
+        """whether some spaces were too large to be enumerated"""
+        rng = np.random.default_rng(seed)
+        self._pools = [self._pool(subject, narrowed or {}, rng) for subject in self.subjects]
+
+    def _own(self, layers: Sequence[Layer]) -> Iterator[Subject]:
+        none = [-1] * len(FEATURES)
+        for number, layer in enumerate(layers):
+            problem = layer.problem
+            if self.device.kind == "host":
+                most = max(_LEAST_HOST_IMAGES, _MOST_HOST_FLOPS // (problem.flops // problem.n))
+                problem = problem.with_n(min(problem.n, most))
+            bound = BoundTemplate(self.template, problem, self.device)
+            if not bound.supported:
+                self.left_out.append((layer.name, f"the family does not support {problem}"))
+            elif SearchSpace(bound, most_rows=0, sampled_rows=1).default is None:
+                self.left_out.append((layer.name, f"no config is feasible: {refusal(bound)}"))
+            else:
+                yield Subject(bound, (number, *none), self._others(problem, more=False))
+
+    def _others(self, problem: Conv2dProblem, *, more: bool) -> tuple[BoundTemplate, ...]:
+        """The problem with one image, and with more than it has."""
+        numbers = {1, problem.n + _MORE_IMAGES} if more else {1}
+        return tuple(
+            BoundTemplate(self.template, problem.with_n(n), self.device) for n in sorted(numbers - {problem.n})
+        )
+
+    def _nothing(self) -> str:
+        """Why there is no case."""
+        if self.left_out:
+            return f"{self.template.path}: serves no layer of the study: {'; '.join(map(': '.join, self.left_out))}"
+        if self.derivation.without_config:
+            problem, reason = self.derivation.without_config[0]
+            return (
+                f"{self.template.path}: no config is feasible on any problem; "
+                f"the first values of all parameters are refused on {problem}: {reason}"
+            )
+        return (
+            f"{self.template.path}: supports: admits none of the problems that a check derives; "
+            f"give layers that it serves with --study FILE"
+        )
+
+    def _pool(self, subject: Subject, narrowed: Mapping[str, Sequence[Value]], rng: np.random.Generator) -> Rows:
+        """Cases of one problem: some at random, and one for every pair of values that no problem before had."""
+        params = self._feasible(subject.bound, narrowed, rng)
+        rows = np.concatenate([np.tile(np.array(subject.factors, np.int16), (len(params), 1)), params], axis=1)
+        drawn = rng.permutation(len(rows))[:_DRAWN]
+        return rows[np.unique(np.concatenate([self.covering.witnesses(rows), drawn, [0][: len(rows)]]).astype(np.intp))]
+
+    def _feasible(
+        self, bound: BoundTemplate, narrowed: Mapping[str, Sequence[Value]], rng: np.random.Generator
+    ) -> Rows:
+        """All configs as value indices of the header's parameters; of a large space some.
+
+        The first large spaces are enumerated, since most of them have the same pairs; of those behind, and beyond
+        MAX_ROWS, spaces of two values for each parameter are, since rows at random take far longer to find.
+        """
+        params = narrow(self.template, narrowed)
+        rows, complete = _rows(bound, params, _MOST_ROWS)
+        if not complete and self._enumerated < _ENUMERATED:
+            self._enumerated += 1
+            rows, complete = _rows(bound, params, MAX_ROWS)
+        if complete:
+            return rows
+        self.sampled = True
+        parts = [rows]
+        for _ in range(_SLICES):
+            places = [sorted(rng.permutation(len(param.values))[:_SLICE_VALUES]) for param in params]
+            some = [
+                Param(param.name, tuple(param.values[at] for at in own), param.doc)
+                for param, own in zip(params, places, strict=True)
+            ]
+            parts.append(_rows(bound, some, _MOST_ROWS)[0])
+        return np.unique(np.concatenate(parts), axis=0)
+
+    def cases(self) -> Iterator[Case]:
+        """Every case that adds a pair, the default config of the first problem first."""
+        rows = np.concatenate(self._pools)
+        of = np.repeat(np.arange(len(self._pools)), [len(pool) for pool in self._pools])
+        params = self.template.params
+        for at in self.covering.greedy(rows):
+            row = rows[at]
+            values = [param.values[int(row[place])] for param, place in zip(params, self.params, strict=True)]
+            items = tuple((param.name, value) for param, value in zip(params, values, strict=True))
+            self.covering.take(row)
+            yield Case(self.subjects[of[at]], Config(self.template.name, items), row)
+
+
+def _rows(bound: BoundTemplate, params: Sequence[Param], most: int) -> tuple[Rows, bool]:
+    """The first feasible configs of some values as value indices of the header's, and whether they are all."""
+    found, complete = Tree(bound.levels, params).feasible(most=most, visits=MAX_VISITS)
+    rows = found.copy()
+    for column, (own, param) in enumerate(zip(params, bound.template.params, strict=True)):
+        rows[:, column] = np.array([param.values.index(value) for value in own.values], np.int16)[found[:, column]]
+    return rows, complete
+
+
+_PLAIN = Conv2dProblem(1, 1, 3, 3, 1, 1, 1)

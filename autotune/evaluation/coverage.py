@@ -1,0 +1,172 @@
+"""What a check exercised, what it did not and why, and what its failures have in common."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.errors import Rejected
+from autotune.evaluation.cases import CasePlan, Factor
+from autotune.evaluation.check import CheckRow, FamilyCheck
+from autotune.evaluation.covering import Share
+from autotune.evaluation.large import BEYOND
+from autotune.family.space import BoundTemplate
+from autotune.trial import Config, Outcome
+
+_NO_TIME = "no time was left; --full exercises all"
+_RULES = "the rules of the space refuse them on every derived problem"
+_SOME_RULES = f"{_RULES}, or those of the configs that were listed in spaces too large to be"
+
+_NO_PROBLEM = "`supports` or the rules of the space refuse them, or they are no convolution or take long"
+_RARE = 4  # times as many right configs are there as have what counts as rare among them
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that was not exercised."""
+
+    what: str
+    why: str
+    pairs: tuple[str, ...] = ()
+    """each, where it stands for several pairs of values"""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Of a check that has ended."""
+
+    features: Share
+    """pairs of features of the problems"""
+    params: Share
+    """pairs of parameter values"""
+    mixed: Share
+    """pairs of a feature and a parameter value"""
+    gaps: tuple[Gap, ...]
+
+
+def coverage(check: FamilyCheck) -> Coverage:
+    """How much of what the family claims was exercised, and what was not."""
+    plan = check.plan
+    derived = _features(plan) if plan.derivation.problems else []
+    return Coverage(
+        features=plan.covering.share(plan.features, plan.features),
+        params=plan.covering.share(plan.params, plan.params),
+        mixed=plan.covering.share(plan.features, plan.params),
+        gaps=(*derived, *_params(plan), *_pairs(plan), *_problems(check)),
+    )
+
+
+def _features(plan: CasePlan) -> list[Gap]:
+    gaps = []
+    for place, number in enumerate(plan.features):
+        factor = plan.factors[number]
+        admitted, _ = plan.problems.values(place)
+        feasible, covered = plan.covering.values(number)
+        refused = [value for value, served in zip(factor.values, admitted, strict=True) if not served]
+        gaps += _gap(factor, refused, "`supports` refuses it")
+        empty = [value for value, *served in zip(factor.values, admitted, feasible, strict=True) if served == [1, 0]]
+        gaps += _gap(factor, empty, f"no config is feasible: {_first_refusal(plan)}")
+        late = [value for value, *served in zip(factor.values, feasible, covered, strict=True) if served == [1, 0]]
+        gaps += _gap(factor, late, _NO_TIME)
+    return gaps
+
+
+def _gap(factor: Factor, values: Sequence[str], why: str) -> list[Gap]:
+    return [Gap(f"{factor.name} {', '.join(values)}", why)] if values else []
+
+
+def _first_refusal(plan: CasePlan) -> str:
+    found = plan.derivation.without_config
+    return f"{found[0][1]} (on {found[0][0]})" if found else "the rules of the space"
+
+
+def _params(plan: CasePlan) -> list[Gap]:
+    gaps = []
+    for number, param in zip(plan.params, plan.template.params, strict=True):
+        feasible, covered = plan.covering.values(number)
+        for at, value in enumerate(param.values):
+            if not feasible[at]:
+                gaps.append(Gap(f"{param.name} = {value}", _refused(plan, ((number, at),))))
+            elif not covered[at]:
+                gaps.append(Gap(f"{param.name} = {value}", _NO_TIME))
+    return gaps
+
+
+def _refused(plan: CasePlan, wanted: Sequence[tuple[int, int]]) -> str:
+    """What refuses some values of parameters on the problem that comes nearest: the fewest rules broken."""
+    reasons = []
+    for subject in plan.subjects:
+        values = {param.name: param.values[0] for param in plan.template.params}
+        for number, at in wanted:
+            param = plan.template.params[number - plan.params.start]
+            values[param.name] = param.values[at]
+        reasons.append(_reason(subject.bound, Config.of(plan.template.name, values)))
+    reason = min(filter(None, reasons), key=len, default="")
+    return f"refused on every derived problem, such as: {reason}" if reason else _SOME_RULES
+
+
+def _reason(bound: BoundTemplate, config: Config) -> str:
+    try:
+        bound.check(config)
+    except Rejected as rejected:
+        return rejected.message
+    return ""
+
+
+def _pairs(plan: CasePlan) -> list[Gap]:
+    gaps = []
+    every = (
+        ("of features", plan.features, plan.features),
+        ("of parameter values", plan.params, plan.params),
+        ("of a feature and a parameter value", plan.features, plan.params),
+    )
+    for what, left, right in every:
+        open_pairs = plan.covering.open_pairs(left, right, feasible=True)
+        refused = plan.covering.open_pairs(left, right, feasible=False)
+        why = _NO_PROBLEM if right == plan.features else _SOME_RULES if plan.sampled else _RULES
+        for pairs, reason in ((open_pairs, _NO_TIME), (refused, why)):
+            if pairs:
+                said = tuple(f"{plan.factors[a].said(x)} {plan.factors[b].said(y)}" for a, x, b, y in pairs)
+                gaps.append(Gap(f"{len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'} {what}", reason, said))
+    return gaps
+
+
+def _problems(check: FamilyCheck) -> list[Gap]:
+    plan = check.plan
+    gaps = [Gap(f"layer {name}", why) for name, why in plan.left_out]
+    gaps += [Gap(str(problem), why) for problem, why in check.refused.items()]
+    for large in check.large:
+        if large.config is None or not check.large_run:
+            gaps.append(Gap(f"more than {BEYOND} elements, {large.bound.problem}", large.why_not or _NO_TIME))
+    return gaps
+
+
+def in_common(check: FamilyCheck, rows: Sequence[CheckRow], failed: Sequence[CheckRow]) -> tuple[str, ...]:
+    """Values, or pairs of them, that all failures have and nothing that is right has; else such that little else has.
+
+    A broken branch may compute what is right on some problems, so few right configs do not clear a value.
+    """
+    right = [row.factors for row in rows if row.outcome == Outcome.CORRECT and row.factors]
+    wrong = [row.factors for row in failed if row.factors]
+    if not wrong or not right:
+        return ()
+    factors = check.plan.factors
+    shared = [at for at, value in enumerate(wrong[0]) if value >= 0 and all(row[at] == value for row in wrong)]
+    least: dict[str, int] = {}
+    for size in (1, 2):
+        found = {
+            " and ".join(factors[at].said(wrong[0][at]) for at in places): sum(
+                all(row[at] == wrong[0][at] for at in places) for row in right
+            )
+            for places in itertools.combinations(shared, size)
+        }
+        if exclusive := tuple(words for words, count in found.items() if not count):
+            return exclusive
+        least = least or found
+    fewest = min(least.values(), default=len(right))
+    return tuple(
+        f"{words}, as have {count} that are right"
+        for words, count in least.items()
+        if count == fewest and _RARE * count <= len(right)
+    )

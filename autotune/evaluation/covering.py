@@ -1,0 +1,149 @@
+"""Covering arrays: few rows out of many, such that every pair of values that a row has is in a chosen one.
+
+The rows are all feasible, so a pair that no row has cannot be had. Generators of such arrays (allpairspy, PICT) take
+constraints as a filter while they build rows and give up on pairs that they do not reach; with the feasible rows
+enumerated a greedy choice reaches all, in the order of what each row adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.int16]
+"""Value indices [rows, factors]; -1 where a factor has no value."""
+
+SINGLE = 100
+"""What a value that is new counts, where a new pair counts 1: each value is tried before all of its pairs."""
+_FRESH = 256  # gains that are computed anew at once
+_CHUNK = 4096  # rows whose gains are computed together; bounds the memory
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How much of something was covered."""
+
+    covered: int
+    feasible: int
+
+    def __str__(self) -> str:
+        return f"{self.covered} of {self.feasible}"
+
+
+class Covering:
+    """Which pairs of values of so many factors are feasible, and which of those are covered."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
+        self._none = int(self._first[-1])
+        count = self._none + 1
+        self._left, self._right = np.triu_indices(len(sizes))  # each factor with itself: a value alone
+        self._feasible = np.zeros((count, count), np.bool_)
+        self._covered = np.zeros((count, count), np.bool_)
+        self._weight = np.where(np.eye(count, dtype=np.bool_), SINGLE, 1).astype(np.int32)
+        self._weight[self._none, :] = self._weight[:, self._none] = 0
+
+    def _values(self, rows: Rows) -> npt.NDArray[np.intp]:
+        """Numbers of values, counted over all factors [rows, factors]."""
+        return np.where(rows < 0, self._none, rows + self._first[:-1])
+
+    def witnesses(self, rows: Rows) -> npt.NDArray[np.intp]:
+        """Note which pairs these rows have; the positions of some rows that have all those not known before."""
+        columns = [np.ascontiguousarray(column) for column in rows.T.astype(np.int32)]
+        constant = [bool((column == column[:1]).all()) for column in columns]
+        found: set[int] = set()
+        for left, right in zip(self._left.tolist(), self._right.tolist(), strict=True):
+            one, other = columns[left], columns[right]
+            if constant[left] and constant[right]:
+                one, other = one[:1], other[:1]
+            both = np.flatnonzero((one >= 0) & (other >= 0))
+            found.update(both[self._new(left, right, one[both], other[both])].tolist())
+        return np.array(sorted(found), np.intp)
+
+    def _new(self, left: int, right: int, one: npt.NDArray[np.int32], other: npt.NDArray[np.int32]) -> list[int]:
+        """Note the pairs of two columns; where each that was not known before stands first."""
+        first = self._first
+        feasible = self._feasible[first[left] : first[left + 1], first[right] : first[right + 1]]
+        keys = one * np.int32(feasible.shape[1]) + other
+        has = np.zeros(feasible.size, np.bool_)
+        has[keys] = True
+        new = np.flatnonzero(has & ~feasible.ravel())
+        feasible |= has.reshape(feasible.shape)
+        return [int(np.argmax(keys == key)) for key in new]
+
+    def take(self, row: npt.NDArray[np.int16]) -> None:
+        """Count a row's pairs no more when others are chosen."""
+        one, other = self._pairs(row)
+        self._weight[one, other] = 0
+
+    def cover(self, row: npt.NDArray[np.int16]) -> None:
+        """Count a row's pairs as covered."""
+        one, other = self._pairs(row)
+        self._covered[one, other] = True
+
+    def _pairs(self, row: npt.NDArray[np.int16]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        values = self._values(row[None, :])[0]
+        return values[self._left], values[self._right]
+
+    def greedy(self, rows: Rows) -> Iterator[int]:
+        """Positions of rows, each time one that adds the most to what is covered, until none adds anything.
+
+        A row that is not taken is not offered again. A gain never grows, so only the largest known gains are computed
+        anew.
+        """
+        gains = np.concatenate(
+            [np.zeros(0, np.int32), *(self._gains(rows[at : at + _CHUNK]) for at in range(0, len(rows), _CHUNK))]
+        )
+        while len(gains) and gains.max() > 0:
+            largest = np.argsort(-gains, kind="stable")[:_FRESH]
+            gains[largest] = self._gains(rows[largest])
+            best = int(largest[np.argmax(gains[largest])])
+            if gains[best] > 0 and gains[best] >= gains.max():
+                gains[best] = 0
+                yield best
+
+    def _gains(self, rows: Rows) -> npt.NDArray[np.int32]:
+        values = self._values(rows)
+        gains: npt.NDArray[np.int32] = self._weight[values[:, self._left], values[:, self._right]].sum(1, np.int32)
+        return gains
+
+    def share(self, left: range, right: range) -> Share:
+        """Pairs of a factor of one range and another factor of the other range."""
+        one, other = self._blocks(left, right)
+        return Share(int(self._covered[one, other].sum()), int(self._feasible[one, other].sum()))
+
+    def _blocks(self, left: range, right: range) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Both numbers of every pair of values of different factors, the earlier factor first."""
+        pairs = {(min(a, b), max(a, b)) for a in left for b in right if a != b}
+        own = [
+            np.stack(
+                np.meshgrid(*(np.arange(self._first[at], self._first[at + 1]) for at in pair), indexing="ij")
+            ).reshape(2, -1)
+            for pair in sorted(pairs)
+        ]
+        one, other = np.concatenate([np.zeros((2, 0), np.intp), *own], axis=1)
+        return one, other
+
+    def values(self, factor: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Of each value of a factor whether it is feasible, and whether it is covered."""
+        own = np.arange(self._first[factor], self._first[factor + 1])
+        return self._feasible[own, own], self._covered[own, own]
+
+    def open_pairs(self, left: range, right: range, *, feasible: bool) -> list[tuple[int, int, int, int]]:
+        """Pairs that are not covered, as (factor, value, factor, value).
+
+        Those that are feasible, or those that are not though both values are.
+        """
+        one, other = self._blocks(left, right)
+        if feasible:
+            kept = self._feasible[one, other] & ~self._covered[one, other]
+        else:
+            kept = ~self._feasible[one, other] & self._feasible[one, one] & self._feasible[other, other]
+        return [(*self._place(a), *self._place(b)) for a, b in zip(one[kept], other[kept], strict=True)]
+
+    def _place(self, value: np.intp) -> tuple[int, int]:
+        factor = int(np.searchsorted(self._first, value, side="right")) - 1
+        return factor, int(value - self._first[factor])

@@ -1,0 +1,61 @@
+"""Problems whose arrays have more elements than 31 bits count, for families that do not refuse them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.devices.device import DeviceInfo
+from autotune.family.space import Admission, BoundTemplate, SearchSpace, refusal
+from autotune.problem import Conv2dProblem
+from autotune.trial import Config
+
+BEYOND = 1 << 31
+"""elements of x and of y, more than which a large problem has"""
+_SHARE = 0.85  # of the device's memory that a check may take
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """A large problem with a config for it, or why none is tried."""
+
+    bound: BoundTemplate
+    config: Config | None
+    why_not: str
+
+
+def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple[Large, ...]:
+    """For each layout the one of these problems that is largest with the least memory, with as many images as it takes.
+
+    A CPU has neither the memory nor the time.
+    """
+    found = []
+    for layout in dict.fromkeys(bound.problem.layout for bound in bounds):
+        large = [_enlarged(bound.problem) for bound in bounds if bound.problem.layout == layout]
+        problem = min(large, key=lambda problem: (_bytes(problem), problem.flops))
+        admission = Admission(workspace_limit_bytes=max(0, int(_SHARE * device.memory_bytes) - _bytes(problem)))
+        bound = BoundTemplate(bounds[0].template, problem, device, admission)
+        found.append(_tried(bound, device))
+    return tuple(found)
+
+
+def _tried(bound: BoundTemplate, device: DeviceInfo) -> Large:
+    if not bound.supported:
+        return Large(bound, None, "`supports` refuses it")
+    if device.kind != "cuda":
+        return Large(bound, None, "it takes a GPU; give --device cuda:N")
+    needed = _bytes(bound.problem)
+    if needed > _SHARE * device.memory_bytes:
+        return Large(bound, None, f"it takes {needed / 1e9:.0f} GB, the device has {device.memory_bytes / 1e9:.0f}")
+    config = SearchSpace(bound, most_rows=0, sampled_rows=1).default
+    return Large(bound, config, "" if config else f"no config is feasible: {refusal(bound)}")
+
+
+def _enlarged(problem: Conv2dProblem) -> Conv2dProblem:
+    """With so many images that x and y have more than 2^31 elements."""
+    return problem.with_n(BEYOND // (min(problem.x_elements, problem.y_elements) // problem.n) + 1)
+
+
+def _bytes(problem: Conv2dProblem) -> int:
+    """What verifying it takes without a workspace: x twice, y once."""
+    return problem.element_bytes * (2 * problem.x_elements + problem.y_elements)

@@ -1,0 +1,167 @@
+"""Small problems that a family's `supports` admits: every feature of a convolution, and pairs of features.
+
+Nothing is taken from a list of layers: the features below are crossed, what is no convolution, takes long or is refused
+by `supports` is left out, and problems are drawn such that all pairs of features that are left occur.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.devices.device import DeviceInfo
+from autotune.evaluation.covering import Covering, Rows
+from autotune.family.columns import Columns
+from autotune.family.space import BoundTemplate, SearchSpace, refusal
+from autotune.family.template import KernelTemplate
+from autotune.problem import DTYPES, EPILOGUES, LAYOUTS, SIZE_NAMES, Conv2dProblem
+from autotune.trial import Value
+
+Integers = npt.NDArray[np.int64]
+
+FILTERS = ((3, 3), (1, 1), (5, 5), (7, 7), (1, 7), (7, 1), (2, 4))
+STRIDES = ((1, 1), (2, 2), (3, 3), (2, 1), (1, 3))
+PADS = ("0", "same", "unequal", "larger")
+"""`unequal` is 1 and 2, `larger` one more than the filter spans: some outputs see padding alone."""
+DILATIONS = ((1, 1), (2, 2), (2, 3))
+GROUPS = ("1", "3", "depthwise", "multiplier")
+"""`multiplier` is depthwise with two output channels for each input channel."""
+CHANNELS = (3, 1, 8, 17, 48)
+"""input channels; of one group where there are three"""
+MAPS = (5, 1, 24, 33)
+"""output channels, likewise; depthwise follows from the input channels"""
+SIZES = ((13, 11), (16, 20), (41, 6), (9, 75), (30, 30))
+BATCHES = (3, 2, 9)
+"""images of one problem after the other; `check` runs each kernel with other numbers as well"""
+
+FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("layout", LAYOUTS),
+    ("dtype", DTYPES),
+    ("epilogue", EPILOGUES),
+    ("filter", tuple(f"{r}x{s}" for r, s in FILTERS)),
+    ("stride", tuple(f"{h}x{w}" for h, w in STRIDES)),
+    ("pad", PADS),
+    ("dilation", tuple(f"{h}x{w}" for h, w in DILATIONS)),
+    ("groups", GROUPS),
+    ("c", tuple(map(str, CHANNELS))),
+    ("k", tuple(map(str, MAPS))),
+    ("size", tuple(f"{h}x{w}" for h, w in SIZES)),
+)
+"""name and values of each; the first value is what a plain problem has"""
+
+_WORDS = 3
+"""features, the first, that are words of a problem and no sizes"""
+MOST_FLOPS = 2_000_000  # of an image: a check is of many small problems
+_LEAST_TILE = 16  # output channels that tensor cores compute at least
+_POOL = 4000  # problems of the product among which the greedy choice is made, besides one for each pair
+_TRIES = 400  # problems that may turn out to have no config before the others are left out
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A problem with the feature values that it was made of."""
+
+    bound: BoundTemplate
+    features: tuple[int, ...]
+    """value indices into FEATURES"""
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """The problems of a family."""
+
+    problems: tuple[Derived, ...]
+    without_config: tuple[tuple[Conv2dProblem, str], ...]
+    """problems that `supports` admits though no config is feasible, and what refuses the first one"""
+
+
+def derive(
+    template: KernelTemplate, device: DeviceInfo, covering: Covering, seed: int, *, most: int | None = None
+) -> Derivation:
+    """Problems for which the family has a config, until all pairs of features that it serves occur, or `most`.
+
+    `covering` is of FEATURES; what is feasible and what is covered is noted there. Raises TemplateError where
+    `supports` does for a problem.
+    """
+    shapes = _shapes()
+    words = itertools.product(*(range(len(values)) for _, values in FEATURES[:_WORDS]))
+    served = [_supported(template, shapes, word) for word in words]
+    rows, places = np.concatenate([rows for rows, _ in served]), np.concatenate([places for _, places in served])
+    drawn = np.random.default_rng(seed).permutation(len(rows))[:_POOL]
+    pool = np.unique(np.concatenate([covering.witnesses(rows), drawn]))
+    problems: list[Derived] = []
+    empty: list[tuple[Conv2dProblem, str]] = []
+    for position in covering.greedy(rows[pool]):
+        row = rows[pool[position]]
+        problem = _problem(row, shapes, int(places[pool[position]]), BATCHES[len(problems) % len(BATCHES)])
+        bound = BoundTemplate(template, problem, device)
+        if bound.supported and SearchSpace(bound, most_rows=0, sampled_rows=1).default is not None:
+            covering.take(row)
+            problems.append(Derived(bound, tuple(map(int, row))))
+            if len(problems) == most:
+                break
+        else:
+            empty.append((problem, refusal(bound)))
+            if len(empty) == _TRIES:
+                break
+    return Derivation(tuple(problems), tuple(empty))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shapes:
+    """Everything but the words of a problem: all that is a convolution and does not take long."""
+
+    rows: Rows
+    """value indices of the features behind the words"""
+    sizes: Mapping[str, Integers]
+    """the names that expressions see, a value for each row"""
+
+
+def _supported(template: KernelTemplate, shapes: _Shapes, words: tuple[int, ...]) -> tuple[Rows, npt.NDArray[np.intp]]:
+    """The problems of one layout, type and epilogue that `supports` admits, and where their shapes stand."""
+    known: dict[str, Value] = {"n": BATCHES[0], **_words(words)}
+    admitted = template.supports.bind(known).column(Columns(dict(shapes.sizes), len(shapes.rows)))
+    places = np.flatnonzero(np.not_equal(admitted, 0))
+    return np.concatenate([np.tile(np.array(words, np.int16), (len(places), 1)), shapes.rows[places]], axis=1), places
+
+
+def _words(indices: Sequence[int]) -> dict[str, str]:
+    return {name: values[at] for (name, values), at in zip(FEATURES[:_WORDS], indices, strict=True)}
+
+
+def _problem(row: npt.NDArray[np.int16], shapes: _Shapes, place: int, n: int) -> Conv2dProblem:
+    sizes = {name: int(column[place]) for name, column in shapes.sizes.items() if name in SIZE_NAMES}
+    return Conv2dProblem(n=n, **sizes, **_words(row[:_WORDS].tolist()))  # type: ignore[arg-type]  # fields by name
+
+
+def _shapes() -> _Shapes:
+    """All shapes of the features' product, but those that are none and those that take long."""
+    lists = (FILTERS, STRIDES, PADS, DILATIONS, GROUPS, CHANNELS, MAPS, SIZES)
+    rows = np.indices([len(values) for values in lists], dtype=np.int16).reshape(len(lists), -1).T
+    of_filter, of_stride, of_pad, of_dilation, of_groups, of_c, of_k, of_size = rows.T
+    (r, s), (stride_h, stride_w) = np.array(FILTERS).T[:, of_filter], np.array(STRIDES).T[:, of_stride]
+    (dilation_h, dilation_w), (h, w) = np.array(DILATIONS).T[:, of_dilation], np.array(SIZES).T[:, of_size]
+    span_h, span_w = (r - 1) * dilation_h + 1, (s - 1) * dilation_w + 1
+    pad_h = np.choose(of_pad, [0, (span_h - 1) // 2, 1, span_h + 1])
+    pad_w = np.choose(of_pad, [0, (span_w - 1) // 2, 2, span_w + 1])
+    dense, three, depthwise = (of_groups == at for at in range(3))
+    alone = ~(dense | three)
+    c, k = np.array(CHANNELS)[of_c], np.array(MAPS)[of_k]
+    groups = np.where(dense, 1, np.where(three, 3, c))
+    k = np.where(alone, np.where(depthwise, c, 2 * c), k)
+    c, k = np.where(three, 3 * c, c), np.where(three, 3 * k, k)
+    p, q = (h + 2 * pad_h - span_h) // stride_h + 1, (w + 2 * pad_w - span_w) // stride_w + 1
+    kept = (span_h <= h + 2 * pad_h) & (span_w <= w + 2 * pad_w)
+    kept &= 2 * np.maximum(k, np.where(dense, _LEAST_TILE, 1)) * p * q * (c // groups) * r * s <= MOST_FLOPS
+    kept &= dense | (c > groups) | alone & (c > 1)  # three groups of one channel are depthwise, one such group is dense
+    kept &= ~alone | (of_k == 0)
+    kept &= (of_pad != PADS.index("same")) | (pad_h + pad_w > 0)
+    rows[alone, lists.index(MAPS)] = -1  # follows from c
+    sizes = {"c": c, "h": h, "w": w, "k": k, "r": r, "s": s, "stride_h": stride_h, "stride_w": stride_w}
+    sizes |= {"pad_h": pad_h, "pad_w": pad_w, "dilation_h": dilation_h, "dilation_w": dilation_w}
+    sizes |= {"groups": groups, "p": p, "q": q}
+    return _Shapes(rows[kept], {name: column[kept].astype(np.int64) for name, column in sizes.items()})

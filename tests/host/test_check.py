@@ -1,0 +1,149 @@
+"""`check` sees what a family gets wrong in the branches that it claims, and says what it did not see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from autotune.cli.devices import binary_cache
+from autotune.evaluation.cases import CasePlan
+from autotune.evaluation.check import CheckRow, FamilyCheck
+from autotune.evaluation.coverage import coverage, in_common
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.template import KernelTemplate, load_template
+from autotune.problem import Conv2dProblem, Layer
+from autotune.trial import Outcome
+from tests.nursery import Nursery
+from tests.planted import DATA
+
+pytestmark = pytest.mark.cxx
+
+GOOD = DATA / "everything.cu.j2"
+CASES = 24  # more than pairs of features and parameters of any fault below take
+
+FAULTS: Mapping[str, tuple[str, str, str]] = {
+    "nhwc": ("q = at / K % Q, p = at / (K * Q) % P;", "q = at / K % Q, p = (at / (K * Q) + 1) % P;", "layout=nhwc"),
+    "relu": ("        sum = fmaxf(sum, 0.0f);\n", "        (void)0;\n", "epilogue=bias_relu"),
+    "bias": ("        sum += bias[k];\n", "        sum += bias[k / 2];\n", ""),
+    "stride": ("p * STRIDE_H - PAD_H", "p * STRIDE_W - PAD_H", ""),
+    "padding": ("if (column < 0 || column >= W) continue;", "if (column >= W) continue;", ""),
+    "dilation": ("s * DILATION_W", "s * DILATION_H", "dilation=2x3"),
+    "groups": ("k / K_GROUP * C_GROUP + c", "k % GROUPS * C_GROUP + c", ""),
+    "pair": ("y[at] = sum;", "y[at] = BLOCK == 96 && TURNS == 2 ? 0.0f : sum;", "block=96 and turns=2"),
+    "one_image": ("y[at] = sum;", "y[at] = n == 1 ? 0.0f : sum;", ""),
+    "many_images": ("y[at] = sum;", "y[at] = image == 3 ? 0.0f : sum;", ""),
+}
+"""What is replaced by what, and what its failures have in common, where that is a value or a pair of values."""
+
+
+@pytest.fixture(scope="module")
+def host(binaries: None) -> Iterator[DeviceEvaluator]:
+    evaluator = DeviceEvaluator(["host"], 2, cache=binary_cache())
+    yield evaluator
+    evaluator.close()
+
+
+def family(folder: Path, old: str = "", new: str = "") -> KernelTemplate:
+    """The family that serves everything, with an edit."""
+    text = GOOD.read_text(encoding="utf-8")
+    assert not old or old in text
+    path = folder / GOOD.name
+    path.write_text(text.replace(old, new) if old else text, encoding="utf-8")
+    return load_template(path)
+
+
+def checked(template: KernelTemplate, host: DeviceEvaluator) -> tuple[FamilyCheck, list[CheckRow]]:
+    checking = FamilyCheck(CasePlan(template, host.info), host)
+    return checking, list(checking.rows(most=CASES))
+
+
+def test_correct_family_passes_and_what_was_left_is_said(tmp_path: Path, host: DeviceEvaluator) -> None:
+    checking, rows = checked(family(tmp_path), host)
+    assert [row.message for row in rows if row.outcome != Outcome.CORRECT] == []
+    assert len(rows) == CASES
+    assert {row.problem.layout for row in rows} == {"nchw", "nhwc"}
+    assert {row.problem.epilogue for row in rows} == {"none", "bias", "bias_relu"}
+    assert {row.problem.groups == 1 for row in rows} == {True, False}
+    assert all(1 in row.images and len(row.images) == 3 for row in rows)
+    found = coverage(checking)
+    gaps = {gap.what: gap.why for gap in found.gaps}
+    assert gaps["dtype f16, bf16"] == "`supports` refuses it"
+    assert any(what.startswith("more than 2147483648 elements") and "GPU" in why for what, why in gaps.items())
+    assert found.params.covered == found.params.feasible
+    assert 0.7 * found.features.feasible < found.features.covered < found.features.feasible
+    left = found.features.feasible - found.features.covered
+    assert gaps[f"{left} pairs of features"] == "no time was left; --full exercises all"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_broken_branch_is_found(fault: str, tmp_path: Path, host: DeviceEvaluator) -> None:
+    old, new, common = FAULTS[fault]
+    checking = FamilyCheck(CasePlan(family(tmp_path, old, new), host.info), host)
+    rows = []
+    for row in checking.rows(most=CASES):
+        rows.append(row)
+        if row.outcome != Outcome.CORRECT and not common:
+            break
+    failed = [row for row in rows if row.outcome != Outcome.CORRECT]
+    assert failed
+    assert {row.outcome for row in failed} <= {Outcome.CORRECTNESS, Outcome.RUNTIME}
+    if common:
+        assert any(words.startswith(common) for words in in_common(checking, rows, failed))
+    if fault == "one_image":
+        assert all("wrong for n = 1, right for n = " in row.message for row in failed)
+
+
+def test_every_feasible_pair_has_a_case_in_a_full_check(tmp_path: Path, host: DeviceEvaluator) -> None:
+    plan = CasePlan(family(tmp_path), host.info)
+    cases = list(plan.cases())
+    for case in cases:
+        plan.covering.cover(case.factors)
+        case.subject.bound.check(case.config)
+    for left, right in ((plan.features, plan.features), (plan.params, plan.params), (plan.features, plan.params)):
+        assert plan.covering.open_pairs(left, right, feasible=True) == []
+    refused = plan.covering.open_pairs(plan.params, plan.params, feasible=False)
+    said = {f"{plan.factors[a].said(x)} {plan.factors[b].said(y)}" for a, x, b, y in refused}
+    assert said == {"block=128 turns=3", "block=96 turns=3"}, "128 * 3 and 96 * 3 outputs a block are too many"
+    assert len(cases) < 120
+
+
+@pytest.mark.parametrize(("factor", "right"), [(1, False), (4, False), (64, True)])
+def test_bound_follows_the_algorithm(factor: int, right: bool, tmp_path: Path, host: DeviceEvaluator) -> None:
+    template = family(tmp_path, "y[at] = sum;", "y[at] = sum * (1.0f + 1.0f / (1 << 18));")  # 64 roundings, all one way
+    path = template.path
+    path.write_text(path.read_text().replace("[params]", f'error_factor = "{factor}"\n[params]'))
+    rows = list(FamilyCheck(CasePlan(load_template(path), host.info), host).rows(most=4))
+    assert all(row.outcome == Outcome.CORRECT for row in rows) == right
+
+
+def test_own_layers_take_the_place_of_derived_problems(tmp_path: Path, host: DeviceEvaluator) -> None:
+    own = Layer("own", Conv2dProblem(1000, 4, 10, 9, 6, 3, 3, pad_h=1))
+    other = Layer("other", Conv2dProblem(2, 4, 10, 9, 6, 3, 3, dtype="f16"))
+    plan = CasePlan(family(tmp_path), host.info, layers=(own, other))
+    checking = FamilyCheck(plan, host)
+    rows = list(checking.rows())
+    assert {row.problem.with_n(1) for row in rows} == {own.problem.with_n(1)}
+    assert {row.outcome for row in rows} == {Outcome.CORRECT}
+    gaps = [gap for gap in coverage(checking).gaps if gap.what == "layer other"]
+    assert [gap.why for gap in gaps] == [f"the family does not support {other.problem}"]
+
+
+def test_failure_can_be_seen_again(tmp_path: Path, nursery: Nursery) -> None:
+    old, new, _ = FAULTS["pair"]
+    family(tmp_path, old, new)
+    words = ("check", "everything.cu.j2", "--device", "host")
+    done = nursery.run(tmp_path, *words, "--configs", str(CASES))
+    assert done.code == 1
+    assert "Every one of them, and hardly another, has" in done.out
+    assert "block=96 and turns=2" in done.out
+    assert done.err.splitlines()[-1].endswith("configs failed; each kind is shown above")
+    start = done.out.index('    name = "failed"')
+    study = done.out[start : done.out.index("\n\n", start)]
+    (tmp_path / "failed.toml").write_text("\n".join(line.strip() for line in study.splitlines()))
+    again = nursery.run(tmp_path, *words, "--study", "failed.toml", "--json")
+    assert again.code == 1
+    (row,) = json.loads(again.out)
+    assert "block=96 turns=2" in row["config"]
