@@ -19,7 +19,7 @@ from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import median_half_width
 from autotune.problem import Conv2dProblem
-from autotune.store import RetimeRow, Store, TrialRow
+from autotune.store import BestRow, RetimeRow, Store, TrialRow
 from autotune.trial import END_TO_END, Outcome, Timing
 from autotune.tuning.finals import noise_floor
 from autotune.tuning.layer_finals import FINALS_S, unsuspicious
@@ -69,6 +69,37 @@ def leaders(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[TrialR
     for group in chosen.values():
         found += sorted(group, key=lambda row: (row.id not in first, _before_us(row)))[:most]
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """What is to be measured again of one layer."""
+
+    name: str
+    """study.layer"""
+    problem: Conv2dProblem
+    rows: tuple[TrialRow, ...]
+    """none: nothing of it was correct on the device"""
+    winners: tuple[TrialRow, ...]
+    """of the rows those that `best` shows; of what was only imported, the fastest of each kind"""
+
+
+def plan(
+    name: str,
+    problem: Conv2dProblem,
+    store: Store,
+    info: DeviceInfo,
+    best: Sequence[BestRow],
+    shown: Sequence[BestRow],
+    most: int,
+) -> LayerPlan:
+    """Choose the `most` fastest kernels of each kind; of `best`, every kind's winner, only `shown` count as winners."""
+    rows = leaders(store.trials(problem, outcome="correct", generations="all"), info, [row.row for row in best], most)
+    first: dict[Hashable, TrialRow] = {}
+    for row in rows:
+        first.setdefault((row.policy, row.trial.accuracy, row.trial.deterministic), row)
+    hidden = {row.row.id for row in best} - {row.row.id for row in shown}
+    return LayerPlan(name, problem, tuple(rows), tuple(row for row in first.values() if row.id not in hidden))
 
 
 def retime(

@@ -80,14 +80,15 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line: exit 0, 1 for an AutotuneError (one line), 2 for wrong usage, 129, 141, 143 for signals.
+    """Run the command line: exit 0, 1 for an AutotuneError (one line), 2 for wrong usage, 128 and more for signals.
 
-    Those are SIGHUP, a closed pipe (SIGPIPE) and SIGTERM, numbered as a shell does.
+    Those are SIGHUP, SIGINT (Ctrl-C), a closed pipe (SIGPIPE) and SIGTERM, numbered as a shell does. `retime` ends with
+    3 where a winner is not what it was.
     """
     _make_streams_usable()
     stdout = sys.stdout
     try:
-        with _cleaning_up_on(signal.SIGHUP, signal.SIGTERM), warnings.catch_warnings():
+        with _cleaning_up_on(signal.SIGHUP, signal.SIGINT, signal.SIGTERM), warnings.catch_warnings():
             warnings.simplefilter("always", StoreWarning)
             warnings.showwarning = _note
             cli(prog_name="autotune")

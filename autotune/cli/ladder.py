@@ -11,6 +11,7 @@ import click
 from autotune.cli.answers import DATABASE
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
+from autotune.cli.interrupts import end_interrupted
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import chosen_layers, under_way
 from autotune.family.template import load_templates
@@ -73,4 +74,7 @@ def ladder(
         under_way(store, wanted, evaluator) as (observe, stopping),
     ):
         rungs = climb(wanted, families, evaluator, store, layers=layers, observe=observe, stopping=stopping)
+        interrupted = stopping()
     show(sorted(rungs, key=lambda rung: [layer.name for layer in layers].index(rung.layer)), _COLUMNS, style)
+    if interrupted:
+        end_interrupted(f"{len(rungs)} of {len(wanted.techniques) * len(layers)} rows were measured, the last in part")

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DatabaseError
 from autotune import __version__
 from autotune.errors import StoreError
 from autotune.store.database import LOCK_TIMEOUT_S, Clock, Database, one_line, switch_to_wal, utc_now
-from autotune.store.opening import open_for_reading, prepare_for_writing, refresh_statistics
+from autotune.store.opening import open_for_reading, prepare_for_writing, refresh_statistics, schema_of
 from autotune.store.schema import SCHEMA, dangling_reference, is_known, migrate, unenforced, version_of
 from autotune.store.tables import metadata
 
@@ -65,7 +65,14 @@ def load(lines: Iterable[str], name: str, url: str | Path, *, clock: Clock = utc
     new = not database.path.exists()
     loaded = False
     try:
-        count = _load(_Lines(lines, name), database, clock)
+        dumped = _Lines(lines, name)
+        schema = dumped.header()
+        version = schema_of(database.path, LOCK_TIMEOUT_S)
+        if version not in (None, schema):
+            shown = one_line(str(database.path))
+            raise StoreError(f"{shown}: has schema {version} and the dump {schema}; load it into a new file")
+        count = _load(dumped, schema, database, clock)
+        switch_to_wal(database.path, database.timeout_s)
         refresh_statistics(database)
         loaded = True
     finally:
@@ -76,15 +83,9 @@ def load(lines: Iterable[str], name: str, url: str | Path, *, clock: Clock = utc
     return count
 
 
-def _load(lines: _Lines, database: Database, clock: Clock) -> int:
+def _load(lines: _Lines, schema: str, database: Database, clock: Clock) -> int:
     shown = one_line(str(database.path))
-    schema = lines.header()
-    with database.read() as connection:
-        version = version_of(connection, database.path)
-    if version not in (None, schema):
-        raise StoreError(f"{shown}: has schema {version} and the dump {schema}; load it into a new file")
-    switch_to_wal(database.path, database.timeout_s)
-    with unenforced(database) as connection:
+    with unenforced(database.path, database.file, database.timeout_s) as connection:
         if version_of(connection, database.path) is None:
             migrate(connection, database.path, schema, clock)
         tables = _tables(connection)

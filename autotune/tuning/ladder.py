@@ -18,7 +18,7 @@ from autotune.store import Store
 from autotune.study import Study, Technique
 from autotune.trial import Config
 from autotune.tuning.layer_finals import FinalsPlan
-from autotune.tuning.layer_record import LayerResult, Progress
+from autotune.tuning.layer_record import Progress
 from autotune.tuning.tune import tune
 
 _FINALS = FinalsPlan(budget_s=0.5)  # of each technique on each layer
@@ -106,19 +106,13 @@ def climb(
                     over_first=_ratio(first.get(layer.name), best_us),
                     over_previous=_ratio(previous.get(layer.name), best_us),
                     evaluated=result.evaluated,
-                    why_not="" if result.best else _why_not(result),
+                    why_not="" if result.best else result.why_not,
                 )
             )
             if best_us is not None:
                 first.setdefault(layer.name, best_us)
                 previous[layer.name] = best_us
     return rungs
-
-
-def _why_not(result: LayerResult) -> str:
-    """Why a technique has no correct kernel: how it stopped and its commonest failure."""
-    commonest = max(result.messages.items(), key=lambda item: item[1][0], default=("", (0, None)))[0]
-    return f"{result.stopped}: {commonest}" if commonest else result.stopped
 
 
 def _ratio(before_us: float | None, now_us: float | None) -> float | None:
