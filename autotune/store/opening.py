@@ -119,19 +119,24 @@ def schema_of(path: Path, timeout_s: float) -> str | None:
     """The schema's version, None for an empty database or none at all. Raises StoreError as `version_of` does."""
     if not path.exists():
         return None
-    with closing(_reading(path, path, timeout_s)) as database, database.read() as connection:
+    with closing(open_as_it_is(path, timeout_s)) as database, database.read() as connection:
         return version_of(connection, path)
+
+
+def open_as_it_is(path: Path, timeout_s: float) -> Database:
+    """A file open for reading, whatever its schema."""
+    return _reading(path, path, timeout_s)
 
 
 def _with_newest_schema(path: Path, timeout_s: float, clock: Clock) -> Database:
     """The file open for reading, or what has its content and the newest schema."""
     version = schema_of(path, timeout_s)
     if version == SCHEMA:
-        database = _reading(path, path, timeout_s)
+        database = open_as_it_is(path, timeout_s)
         database.closing.callback(fold_log, path, timeout_s, log_state(path))
         return database
     with ExitStack() as stack:
-        original = None if version is None else stack.enter_context(closing(_reading(path, path, timeout_s)))
+        original = None if version is None else stack.enter_context(closing(open_as_it_is(path, timeout_s)))
         copy = stack.enter_context(migrated_copy(path, original, timeout_s, clock))
         database = _reading(path, copy, timeout_s)
         database.closing.push(stack.pop_all())
