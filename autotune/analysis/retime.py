@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from autotune.analysis.rerender import rerender
+from autotune.analysis.rerender import kernel_of
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
@@ -118,7 +118,7 @@ def retime(
     for policy in dict.fromkeys(row.policy for row in rows):
         compiled: list[tuple[TrialRow, KernelSource, Future[Binary]]] = []
         for row in (row for row in rows if row.policy == policy):
-            source = _source(row, store, families)
+            source = kernel_of(row, store, families)
             if isinstance(source, str):
                 yield NotRetimed(row, source)
             elif source.hash in refused:
@@ -177,12 +177,3 @@ def label(before_us: float, after_us: float, noise: float) -> str:
 def _before_us(row: TrialRow) -> float:
     """The time that a kernel stands with."""
     return row.ranked_us or row.median_us or 0.0
-
-
-def _source(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
-    """The very kernel, as stored or rendered again; else why it cannot be had."""
-    stored = None if row.trial.source_hash is None else store.source(row.trial.source_hash)
-    if stored is not None:
-        return stored
-    again = rerender(row, families)
-    return f"its text is not kept, and {row.trial.config.template} {again}" if isinstance(again, str) else again

@@ -29,6 +29,7 @@ from autotune.cli.importance import importance
 from autotune.cli.ladder import ladder
 from autotune.cli.profile import profile
 from autotune.cli.replay import replay
+from autotune.cli.source import source
 from autotune.cli.transfer import dump, export_t4, import_, load, merge
 from autotune.cli.tune import compare, tune
 from autotune.cli.upkeep import cache, quarantine
@@ -67,6 +68,7 @@ for command in (
         import_,
         export_t4,
         export,
+        source,
         templates,
         check,
         accuracy,

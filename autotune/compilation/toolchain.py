@@ -19,22 +19,35 @@ def find_nvcc(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_
 
     Raises ToolchainError saying how to get it.
     """
-    found = [Path(environ["CUDA_HOME"]) / "bin" / "nvcc"] if environ.get("CUDA_HOME") else []
-    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.pathfinder"):
-        from cuda.pathfinder import find_nvidia_binary_utility
-
-        if wheel := find_nvidia_binary_utility("nvcc"):
-            found.append(Path(wheel))
-    if on_path := shutil.which("nvcc", path=environ.get("PATH")):
-        found.append(Path(on_path))
-    found.append(system / "bin" / "nvcc")
-    for nvcc in found:
-        if nvcc.is_file():
-            return nvcc
+    if nvcc := _cuda_tool("nvcc", environ, system):
+        return nvcc
     raise ToolchainError(
         "nvcc not found; install it into this environment with: pip install 'autotune-conv[cuda13]', "
         "or set CUDA_HOME to a CUDA toolkit"
     )
+
+
+def find_nvdisasm(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
+    """The disassembler of cubins, looked for as nvcc is. Raises ToolchainError saying how to get it."""
+    if nvdisasm := _cuda_tool("nvdisasm", environ, system):
+        return nvdisasm
+    raise ToolchainError(
+        "nvdisasm not found; install it into this environment with: pip install nvidia-cuda-nvdisasm, or set CUDA_HOME "
+        "to a CUDA toolkit"
+    )
+
+
+def _cuda_tool(name: str, environ: Mapping[str, str], system: Path) -> Path | None:
+    found = [Path(environ["CUDA_HOME"]) / "bin" / name] if environ.get("CUDA_HOME") else []
+    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.pathfinder"):
+        from cuda.pathfinder import find_nvidia_binary_utility
+
+        if wheel := find_nvidia_binary_utility(name):
+            found.append(Path(wheel))
+    if on_path := shutil.which(name, path=environ.get("PATH")):
+        found.append(Path(on_path))
+    found.append(system / "bin" / name)
+    return next((tool for tool in found if tool.is_file()), None)
 
 
 def find_cxx(environ: Mapping[str, str] = os.environ) -> Path:

@@ -36,8 +36,9 @@ READING: tuple[tuple[str, ...], ...] = (
     ("dump",),
     ("dump", "dumped"),
     ("export-t4", "--out", "t4"),
-    ("replay", "kept/a.db", "--seeds", "1", "--budgets", "2"),
+    ("replay", "kept/a.db", "--seeds", "1", "--evaluations", "2", "--jobs", "1"),
     ("quarantine",),
+    ("source", "lenet.conv1", "--device", "H200"),
     ("profile", "lenet", "--stored"),
     ("devices",),
 )
