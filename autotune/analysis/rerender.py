@@ -9,7 +9,16 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
-from autotune.store import TrialRow
+from autotune.store import Store, TrialRow
+
+
+def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
+    """The very kernel of a trial, as stored or rendered again; else why it cannot be had."""
+    stored = None if row.trial.source_hash is None else store.source(row.trial.source_hash)
+    if stored is not None:
+        return stored
+    again = rerender(row, families)
+    return f"its text is not kept, and {row.trial.config.template} {again}" if isinstance(again, str) else again
 
 
 def rerender(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:

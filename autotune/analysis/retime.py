@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from autotune.analysis.rerender import rerender
+from autotune.analysis.rerender import kernel_of
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Disproved, Rejected
@@ -21,7 +21,7 @@ from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import median_half_width
 from autotune.problem import Conv2dProblem
-from autotune.store import RetimeRow, Store, TrialRow
+from autotune.store import BestRow, RetimeRow, Store, TrialRow
 from autotune.trial import END_TO_END, Outcome, comparable
 from autotune.tuning.finals import noise_floor
 from autotune.tuning.layer_finals import FINALS_S, unsuspicious
@@ -72,6 +72,37 @@ def leaders(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[TrialR
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """What is to be measured again of one layer."""
+
+    name: str
+    """study.layer"""
+    problem: Conv2dProblem
+    rows: tuple[TrialRow, ...]
+    """none: nothing of it was correct on the device"""
+    winners: tuple[TrialRow, ...]
+    """of the rows those that `best` shows; of what was only imported, the fastest of each kind"""
+
+
+def plan(
+    name: str,
+    problem: Conv2dProblem,
+    store: Store,
+    info: DeviceInfo,
+    best: Sequence[BestRow],
+    shown: Sequence[BestRow],
+    most: int,
+) -> LayerPlan:
+    """Choose the `most` fastest kernels of each kind; of `best`, every kind's winner, only `shown` count as winners."""
+    rows = leaders(store.trials(problem, outcome="correct", generations="all"), info, [row.row for row in best], most)
+    first: dict[Hashable, TrialRow] = {}
+    for row in rows:
+        first.setdefault((row.policy, row.trial.accuracy, row.trial.deterministic), row)
+    hidden = {row.row.id for row in best} - {row.row.id for row in shown}
+    return LayerPlan(name, problem, tuple(rows), tuple(row for row in first.values() if row.id not in hidden))
+
+
 def retime(
     rows: Sequence[TrialRow],
     problem: Conv2dProblem,
@@ -88,7 +119,7 @@ def retime(
     for policy in dict.fromkeys(row.policy for row in rows):
         compiled: list[tuple[TrialRow, KernelSource, Future[Binary]]] = []
         for row in (row for row in rows if row.policy == policy):
-            source = _source(row, store, families)
+            source = kernel_of(row, store, families)
             if isinstance(source, str):
                 yield NotRetimed(row, source)
             elif source.hash in refused:
@@ -171,12 +202,3 @@ def label(before_us: float, after_us: float, noise: float) -> str:
 def _before_us(row: TrialRow) -> float:
     """The time that a kernel stands with."""
     return row.ranked_us or row.median_us or 0.0
-
-
-def _source(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
-    """The very kernel, as stored or rendered again; else why it cannot be had."""
-    stored = None if row.trial.source_hash is None else store.source(row.trial.source_hash)
-    if stored is not None:
-        return stored
-    again = rerender(row, families)
-    return f"its text is not kept, and {row.trial.config.template} {again}" if isinstance(again, str) else again

@@ -31,6 +31,7 @@ from autotune.cli.ladder import ladder
 from autotune.cli.profile import profile
 from autotune.cli.replay import replay
 from autotune.cli.sanitize import sanitize
+from autotune.cli.source import source
 from autotune.cli.transfer import dump, export_t4, import_, load, merge
 from autotune.cli.tune import compare, tune
 from autotune.cli.upkeep import cache, quarantine
@@ -69,6 +70,7 @@ for command in (
         import_,
         export_t4,
         export,
+        source,
         templates,
         check,
         sanitize,
@@ -83,14 +85,15 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line: exit 0, 1 for an AutotuneError (one line), 2 for wrong usage, 129, 141, 143 for signals.
+    """Run the command line: exit 0, 1 for an AutotuneError (one line), 2 for wrong usage, 128 and more for signals.
 
-    Those are SIGHUP, a closed pipe (SIGPIPE) and SIGTERM, numbered as a shell does.
+    Those are SIGHUP, SIGINT (Ctrl-C), a closed pipe (SIGPIPE) and SIGTERM, numbered as a shell does. `retime` ends with
+    3 where a winner is not what it was.
     """
     _make_streams_usable()
     stdout = sys.stdout
     try:
-        with _cleaning_up_on(signal.SIGHUP, signal.SIGTERM), warnings.catch_warnings():
+        with _cleaning_up_on(signal.SIGHUP, signal.SIGINT, signal.SIGTERM), warnings.catch_warnings():
             warnings.simplefilter("always", StoreWarning)
             warnings.showwarning = _note
             cli(prog_name="autotune")

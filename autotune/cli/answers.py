@@ -56,7 +56,7 @@ def trials(
         tell_beaten((one.row, one.facts) for one in found)
         if sources and style is None:
             for row in rows:
-                click.echo(_whole(row, _text(store, row)))
+                click.echo(whole(row, _text(store, row)))
     if not found and not everything:
         click.echo(
             "no such trial; --all has earlier generations too, and the problems that layers had before", err=True
@@ -69,7 +69,7 @@ def _text(store: Store, row: TrialRow | SpaceTrial) -> str | None:
     return source.program.text if source else None
 
 
-def _whole(row: TrialRow, text: str | None) -> str:
+def whole(row: TrialRow, text: str | None) -> str:
     """What became of a trial, in its own words, above the kernel that was tried: a CUDA file."""
     trial = row.trial
     said = [f"{row.name} trial {trial.number}: {trial.outcome}" + (f" / {trial.reason}" if trial.reason else "")]

@@ -12,6 +12,7 @@ import click
 from autotune.cli.answers import DATABASE, open_filled
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
+from autotune.cli.interrupts import end_interrupted
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import under_way
 from autotune.dispatcher.dispatcher import PortfolioKernel
@@ -161,12 +162,15 @@ def dispatch(
     ):
         run = Run(wanted, families, evaluator, store, observe, stopping)
         built = build(run, template, kernels=kernels, trials=trials, explore=explore, holdout=holdout)
+        interrupted = stopping()
     if out is not None:
         _write(out, built.text)
     if style is None:
         _show_all(built, out)
     else:
         _show(built, table, style)
+    if interrupted:
+        end_interrupted("the dispatcher is made of what was measured until then")
 
 
 def _write(path: Path, text: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +15,10 @@ import click
 from autotune.cli.answers import DATABASE, asked, config_words, undominated
 from autotune.cli.devices import jobs_default, open_evaluator, present_devices
 from autotune.cli.families import DIRECTORIES
+from autotune.cli.files import check_folder, write_whole
+from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
+from autotune.cli.junit import junit_xml
 from autotune.cli.tables import Column, format_options, show
-from autotune.cli.tune import stopping_on_interrupt
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template import KernelTemplate, load_templates
 
@@ -21,8 +26,7 @@ if TYPE_CHECKING:
     from autotune.analysis.retime import Retimed
     from autotune.analysis.stale import Doubt
     from autotune.devices.device import DeviceInfo, Environment
-    from autotune.evaluation.evaluate import Evaluator
-    from autotune.store import BestRow, RetimeRow, Store
+    from autotune.store import BestRow, RetimeRow
 
 
 @click.command()
@@ -103,6 +107,7 @@ _DOUBT_COLUMNS = (
 @DATABASE
 @DIRECTORIES
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file: a testcase a winner.")
 @format_options
 def retime(
     what: str | None,
@@ -111,58 +116,49 @@ def retime(
     db: str,
     directories: tuple[Path, ...],
     jobs: int | None,
+    junit: Path | None,
     style: str | None,
 ) -> None:
     """Verify and time the best few kernels of each layer again, and mark each confirmed, moved or regressed.
 
     Imported kernels of this device are among them, and count as measured here from then on. `moved` is faster and
     `regressed` slower than before beyond the noise floor; a kernel that is no longer correct has `failed`.
+
+    Status 3: a winner (what `best` shows, or the fastest of what was only imported) regressed or failed. 1: nothing was
+    re-timed. 130: Ctrl-C ended it after the layer at hand.
     """
+    from autotune.cli.retiming import judge, measured, plans_of, retimed, testcases, unreached
     from autotune.store import Store
 
+    if junit is not None:
+        check_folder(junit, "--junit")
     name = asked(what)
     with Store(db, create=False) as store:
         store.layers(name)  # a wrong name is told before a device is opened
     families = load_templates(directories)
-    evaluator = open_evaluator(device, jobs or jobs_default())
-    try:
-        with Store(db) as store, stopping_on_interrupt() as stopping:
-            found = list(_retimed(store, name, evaluator, families, most, stopping))
-    finally:
-        evaluator.close()
-    counts = Counter(retimed.retime.label for retimed in found)
-    click.echo(", ".join(f"{count} {word}" for word, count in counts.items()) or "nothing re-timed", err=True)
+    began_at, began = datetime.now(UTC), time.monotonic()
+    with (
+        closing(open_evaluator(device, jobs or jobs_default())) as evaluator,
+        Store(db) as store,
+        stopping_on_interrupt() as stopping,
+    ):
+        plans = plans_of(store, name, evaluator.info, most)
+        results = list(retimed(store, plans, evaluator, families, stopping))
+        interrupted = stopping()
+        info, environment = evaluator.info, evaluator.environment
+    found: list[Retimed] = measured(results)
+    counts = Counter(result.retime.label for result in found)
+    if found:
+        click.echo(", ".join(f"{count} {word}" for word, count in counts.items()), err=True)
     show(found, _RETIME_COLUMNS, style)
-
-
-def _retimed(
-    store: Store,
-    name: str | None,
-    evaluator: Evaluator,
-    families: Mapping[str, KernelTemplate],
-    most: int,
-    stopping: Callable[[], bool],
-) -> Iterator[Retimed]:
-    """Re-time layer by layer; what cannot be, and layers without anything to re-time, are told on standard error."""
-    from autotune.analysis.retime import NotRetimed, leaders
-    from autotune.analysis.retime import retime as measure_again
-
-    info = evaluator.info
-    winners = [best.row for best in store.best(name)]
-    layers = {layer.layer.problem: layer.name for layer in store.layers(name)}
-    for problem, layer in layers.items():
-        if stopping():
-            break
-        rows = store.trials(problem, outcome="correct", generations="all")
-        chosen = leaders(rows, info, winners, most)
-        if not chosen:
-            click.echo(f"{layer}: no correct trial of {info.name} to re-time", err=True)
-            continue
-        for retimed in measure_again(chosen, problem, evaluator, store, families):
-            if isinstance(retimed, NotRetimed):
-                click.echo(f"{layer}: trial {retimed.row.trial.number} is not re-timed: {retimed.why}", err=True)
-            else:
-                yield retimed
+    if junit is not None:
+        about = {"device": info.name, "driver": environment.driver, "toolkit": environment.toolkit}
+        cases = testcases(plans, results)
+        write_whole(junit, junit_xml("autotune retime", cases, about, began_at, time.monotonic() - began), "--junit")
+    if interrupted:
+        left = unreached(plans, results)
+        end_interrupted(f"not re-timed: {', '.join(left)}" if left else "every layer was re-timed", resumes=False)
+    judge(plans, found, db)
 
 
 _RETIME_COLUMNS = (

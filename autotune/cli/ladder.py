@@ -13,6 +13,7 @@ import click
 from autotune.cli.answers import DATABASE
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
+from autotune.cli.interrupts import end_interrupted
 from autotune.cli.profile import first_device, require_cuda, say, stalls_of
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import chosen_layers, under_way
@@ -132,6 +133,9 @@ def ladder(
     if ncu is not None:
         failure = _profile(climbed, ncu, first_device(device), db)
     _show(climbed.rungs, db, style)
+    if climbed.interrupted:
+        measured = sum(rung.best is not None for rung in climbed.rungs)
+        end_interrupted(f"{measured} of {len(wanted.techniques) * len(layers)} rows were measured, the last in part")
     if failure is not None:
         raise failure
 
@@ -143,6 +147,7 @@ class _Climbed:
     """of the rungs that are to be profiled"""
     info: DeviceInfo
     environment: Environment
+    interrupted: bool
 
 
 def _climb(
@@ -167,7 +172,7 @@ def _climb(
         with Store(db) as store, under_way(store, study, evaluator) as (observe, stopping):
             found = climb(study, families, evaluator, store, layers=layers, observe=observe, stopping=stopping)
             kernels = _unprofiled(store, evaluator, found, families) if profiled else ()
-            return _Climbed(found, kernels, evaluator.info, evaluator.environment)
+            return _Climbed(found, kernels, evaluator.info, evaluator.environment, interrupted=stopping())
 
 
 def _unprofiled(

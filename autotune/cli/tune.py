@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -21,11 +19,12 @@ from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.choose import unserved
 from autotune.cli.devices import cache_folder, jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES
+from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.spans import run_end_to_end, show_end_to_end
 from autotune.cli.tables import console, format_options
 from autotune.devices.device import BASELINES, DeviceInfo
 from autotune.devices.torch_baseline import require_torch
-from autotune.errors import DeviceError, StoreError, StudyError
+from autotune.errors import AutotuneError, DeviceError, StoreError, StudyError
 from autotune.family.template import load_templates
 from autotune.problem import Layer
 from autotune.study import LARGEST, SAMPLERS, Study, find_study, load_study
@@ -91,6 +90,9 @@ _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 @BASELINE
 @FINALS_SECONDS
 @click.option("--fresh", is_flag=True, help="Start anew; what is stored stays in the database.")
+@click.option(
+    "--finals-on-interrupt", is_flag=True, help="After Ctrl-C hold the finals of the layer at hand all the same."
+)
 @format_options
 def tune(
     study: str,
@@ -111,11 +113,13 @@ def tune(
     baselines: tuple[str, ...],
     finals_seconds: float | None,
     fresh: bool,
+    finals_on_interrupt: bool,
     style: str | None,
 ) -> None:
     """Tune the layers of STUDY, a study file or the name of a shipped study.
 
-    Run it again to resume: nothing is evaluated twice. Ctrl-C ends it after the trial at hand.
+    Run it again to resume: nothing is evaluated twice. Ctrl-C ends it after the trial at hand, without further finals,
+    with status 130; it says which layers were not tuned. Status 1: a layer has no correct kernel, which is told.
     """
     for hint, number in (("--time-budget", time_budget), ("--stop-below", stop_below)):
         if number is not None and math.isnan(number):
@@ -139,6 +143,7 @@ def tune(
         baselines=baselines,
         finals_seconds=finals_seconds,
         only_unserved=only_unserved,
+        finals_on_interrupt=finals_on_interrupt,
     )
 
 
@@ -188,8 +193,9 @@ def tune_and_show(
     baselines: tuple[str, ...] = (),
     finals_seconds: float | None = None,
     only_unserved: bool = False,
+    finals_on_interrupt: bool = False,
 ) -> None:
-    """Run the line and print what came of it."""
+    """Run the line and print what came of it. Raises AutotuneError at the end for layers without a correct kernel."""
     from autotune.store import Store
     from autotune.tuning.layer_finals import FINALS_S, FinalsPlan
     from autotune.tuning.tune import check_study
@@ -221,9 +227,12 @@ def tune_and_show(
                 observe=observe,
                 stopping=stopping,
                 search=search,
-                finals=FinalsPlan(_libraries(baselines, evaluator.info), finals_seconds or FINALS_S),
+                finals=FinalsPlan(
+                    _libraries(baselines, evaluator.info), finals_seconds or FINALS_S, on_interrupt=finals_on_interrupt
+                ),
             )
             spans = run_end_to_end(study, layers, families, evaluator, store, observe, stopping) if search else ()
+            interrupted = stopping()
         for result in results:
             for line in summary(result):
                 click.echo(line, err=True)
@@ -232,6 +241,25 @@ def tune_and_show(
             show_answers([answer(with_floor(store, row)) for row in undominated(rows)], BEST_COLUMNS, style)
         if spans:
             show_end_to_end(spans, style)
+    if interrupted:
+        end_interrupted(_left(study, layers, results, "tuned" if search else "compared"))
+    if lacking := [result for result in results if result.best is None]:
+        reasons = "; ".join(f"{result.layer.name} ({' '.join(result.why_not.split())[:160]})" for result in lacking)
+        raise AutotuneError(f"{study.name}: no correct kernel of {reasons}")
+
+
+def _left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], done: str) -> str:
+    """What an interrupted run has left undone."""
+    begun = {result.layer.name: result for result in results}
+    left = []
+    for layer in layers:
+        result = begun.get(layer.name)
+        if result is None:
+            left.append(f"{study.name}.{layer.name}")
+        elif result.cut_short:
+            left.append(f"{result.name} ({result.evaluated} of {study.trials} evaluated)")
+    words = f"not {done}: {', '.join(left)}" if left else f"every layer was {done}"
+    return f"{words}; end-to-end times may be missing" if study.end_to_end else words
 
 
 def _standing(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> list[BestRow]:
@@ -267,7 +295,7 @@ def its_turn(store: Store, study: Study, evaluator: Evaluator, stopping: Callabl
 
     def waits() -> None:
         if stopping():
-            raise StoreError(f"{store.path}: stopped waiting for the process that tunes {study.name}")
+            end_interrupted(f"stopped waiting for the process that tunes {study.name} into {store.path}")
         if not said:
             said.append(f"{study.name}: another process is tuning it into {store.path}; waiting for it to end")
             click.echo(said[0], err=True)
@@ -306,8 +334,8 @@ def summary(result: LayerResult) -> Iterator[str]:
         f"{result.name}: {result.evaluated} evaluated ({result.new} now), "
         f"{failures or 'no failures'}; stopped: {result.stopped}"
     )
-    for message, (count, config) in sorted(result.messages.items(), key=lambda item: -item[1][0])[:_MESSAGES]:
-        yield f"  {count} x {' '.join(message.split())[:160]} (such as {config})"
+    for seen in sorted(result.messages.values(), key=lambda seen: -seen.count)[:_MESSAGES]:
+        yield f"  {seen.count} x {' '.join(seen.message.split())[:160]} (such as {seen.config})"
     for start in result.starts:
         yield f"  {start.by.replace('_', ' ')}: {start_words(start, result.best)}"
     if result.finals:
@@ -358,24 +386,6 @@ def start_words(start: StartResult, best: Trial | None) -> str:
         slower = best.median_us / start.best.median_us - 1
         return f"{began}; the winner of the finals was {slower:.1%} slower in the search than the best of them"
     return f"{began}; the best of all is {start.best.median_us / best.median_us - 1:.1%} faster than the best of them"
-
-
-@contextmanager
-def stopping_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C asks for an orderly end, the second ends at once."""
-    asked: list[int] = []
-
-    def interrupt(number: int, _: FrameType | None) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-        click.echo("\nfinishing the trial at hand; Ctrl-C again stops at once", err=True)
-
-    previous = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield lambda: bool(asked)
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager

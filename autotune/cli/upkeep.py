@@ -60,6 +60,7 @@ def quarantine(db: str, clear: bool, style: str | None) -> None:
         rows = store.quarantine_rows()
     if clear:
         with Store(db) as store:
-            store.clear_quarantine()
+            if rows:
+                store.clear_quarantine()
         click.echo(f"{len(rows)} kernels released", err=True)
     show(rows, _QUARANTINE_COLUMNS, style)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.errors import Rejected
+from autotune.errors import Rejected, ToolchainError
 from autotune.trial import Outcome, Resources
 
 
@@ -77,19 +77,42 @@ MAX_MESSAGE = 2000  # characters of a compiler's or driver's words that a trial 
 def compile_cubin(program: Program, arch: int, nvcc: Path) -> Binary:
     """Compile with nvcc. Raises Rejected('compile', 'compile_error', the compiler's first error lines)."""
 
-    def run_nvcc(options: Sequence[str]) -> tuple[bytes, str]:
-        with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
-            source, cubin = Path(folder) / "kernel.cu", Path(folder) / "kernel.cubin"
-            source.write_text(program.text)
-            command = [str(nvcc), *options, "-cubin", "-o", str(cubin), str(source)]
-            environ = {**os.environ, "TMPDIR": folder}  # where one that is killed leaves its files
-            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
-            log = done.stdout + done.stderr
-            if done.returncode or not cubin.is_file():
-                raise Rejected(Outcome.COMPILE, "compile_error", killed(done.returncode) or first_errors(log, folder))
-            return cubin.read_bytes(), log
+    return compile_with_least(lambda options: _run_nvcc(nvcc, program.text, [*options, "-cubin"]), program, arch)
 
-    return compile_with_least(run_nvcc, program, arch)
+
+def compile_ptx(program: Program, arch: int, nvcc: Path) -> str:
+    """The PTX of which `compile_cubin` makes machine code; raises what that raises."""
+    options = [*nvcc_options(program, arch), "-ptx"]
+    try:
+        image, _ = _run_nvcc(nvcc, program.text, [*PRELUDE, *options])
+    except Rejected:
+        image, _ = _run_nvcc(nvcc, program.text, options)
+    return image.decode()
+
+
+def _run_nvcc(nvcc: Path, text: str, options: Sequence[str]) -> tuple[bytes, str]:
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        source, image = Path(folder) / "kernel.cu", Path(folder) / "kernel.image"
+        source.write_text(text)
+        command = [str(nvcc), *options, "-o", str(image), str(source)]
+        environ = {**os.environ, "TMPDIR": folder}  # where one that is killed leaves its files
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
+        log = done.stdout + done.stderr
+        if done.returncode or not image.is_file():
+            raise Rejected(Outcome.COMPILE, "compile_error", killed(done.returncode) or first_errors(log, folder))
+        return image.read_bytes(), log
+
+
+def disassemble(binary: Binary, nvdisasm: Path) -> str:
+    """The instructions of a cubin. Raises ToolchainError when nvdisasm fails, such as on a newer architecture."""
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(binary.image)
+        command = [str(nvdisasm), "--print-code", str(cubin)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+        if done.returncode:
+            raise ToolchainError(f"{nvdisasm}: {killed(done.returncode) or first_errors(done.stderr, folder)}")
+        return done.stdout
 
 
 def compile_with_least(run_nvcc: Callable[[Sequence[str]], tuple[bytes, str]], program: Program, arch: int) -> Binary:

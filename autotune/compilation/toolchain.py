@@ -19,18 +19,36 @@ def find_nvcc(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_
 
     Raises ToolchainError saying how to get it.
     """
-    found = [Path(environ["CUDA_HOME"]) / "bin" / "nvcc"] if environ.get("CUDA_HOME") else []
-    found += _in_wheels("nvcc")
-    if on_path := shutil.which("nvcc", path=environ.get("PATH")):
-        found.append(Path(on_path))
-    found.append(system / "bin" / "nvcc")
-    for nvcc in found:
-        if nvcc.is_file():
-            return nvcc
+    if nvcc := _cuda_tool("nvcc", environ, system):
+        return nvcc
     raise ToolchainError(
         "nvcc not found; install it into this environment with: pip install 'autotune-conv[cuda13]', "
         "or set CUDA_HOME to a CUDA toolkit"
     )
+
+
+def find_nvdisasm(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
+    """The disassembler of cubins, looked for as nvcc is. Raises ToolchainError saying how to get it."""
+    if nvdisasm := _cuda_tool("nvdisasm", environ, system):
+        return nvdisasm
+    raise ToolchainError(
+        "nvdisasm not found; install it into this environment with: pip install nvidia-cuda-nvdisasm, or set CUDA_HOME "
+        "to a CUDA toolkit"
+    )
+
+
+def _cuda_tool(name: str, environ: Mapping[str, str], system: Path) -> Path | None:
+    """A tool of the CUDA toolkit out of $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit."""
+    found = [Path(environ["CUDA_HOME"]) / "bin" / name] if environ.get("CUDA_HOME") else []
+    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.pathfinder"):
+        from cuda.pathfinder import find_nvidia_binary_utility
+
+        if wheel := find_nvidia_binary_utility(name):
+            found.append(Path(wheel))
+    if on_path := shutil.which(name, path=environ.get("PATH")):
+        found.append(Path(on_path))
+    found.append(system / "bin" / name)
+    return next((tool for tool in found if tool.is_file()), None)
 
 
 def find_cxx(environ: Mapping[str, str] = os.environ) -> Path:
@@ -66,23 +84,7 @@ def find_sanitizer(environ: Mapping[str, str] = os.environ, *, system: Path = SY
 
 
 def _find_tool(name: str, why: str, environ: Mapping[str, str], system: Path) -> Path:
-    """A tool of the CUDA toolkit out of $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit."""
-    found = [Path(environ["CUDA_HOME"]) / "bin" / name] if environ.get("CUDA_HOME") else []
-    found += _in_wheels(name)
-    if on_path := shutil.which(name, path=environ.get("PATH")):
-        found.append(Path(on_path))
-    found.append(system / "bin" / name)
-    for tool in found:
-        if tool.is_file():
-            return tool
+    """A tool, or ToolchainError saying what it is for."""
+    if tool := _cuda_tool(name, environ, system):
+        return tool
     raise ToolchainError(f"{name} not found: {why} and put {name} on the PATH")
-
-
-def _in_wheels(name: str) -> list[Path]:
-    """A program of the installed CUDA wheels."""
-    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.pathfinder"):
-        from cuda.pathfinder import find_nvidia_binary_utility
-
-        if wheel := find_nvidia_binary_utility(name):
-            return [Path(wheel)]
-    return []

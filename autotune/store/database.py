@@ -64,6 +64,8 @@ class Database:
     """what is open: the path, or a copy of it with the newest schema"""
     closing: ExitStack = field(default_factory=ExitStack)
     """what else ends with it"""
+    writable: Callable[[], Database] | None = field(default=None, repr=False)
+    """what opens the path itself for writing, called by the first write; None: this is open for it, or for reading"""
     reader: Engine = field(init=False, repr=False)
     """the engine, for transactions that only read"""
     _writer: Connection | None = field(default=None, init=False, repr=False)
@@ -76,6 +78,8 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that holds the write lock from its start."""
+        if self.writable is not None:
+            self._turn_to(self.writable())
         with in_words(self.path, self.timeout_s), self._writing:
             connection, self._writer = self._writer or self.engine.connect(), None
             try:
@@ -96,8 +100,14 @@ class Database:
             shown = one_line(str(self.path))
             raise StoreError(f"{shown}: a row cannot be understood ({one_line(str(error))}); restore a copy") from error
 
+    def _turn_to(self, opened: Database) -> None:
+        """Be another database from now on, which is open for writing."""
+        self.close()
+        self.engine, self.reader, self.file, self.closing = opened.engine, opened.reader, opened.file, opened.closing
+        self.writable = None
+
     def close(self) -> None:
-        """Close every connection; the last one to leave folds the log into the file."""
+        """Close every connection; the last one to leave folds the log into the file, if it may write."""
         if self._writer is not None:
             self._writer.close()
         self.engine.dispose()
@@ -138,11 +148,11 @@ def is_sqlite(path: Path) -> bool:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     if status.st_size < LEAST_BYTES:  # no connection can hold a lock on it
         return path.read_bytes().startswith(b"SQLite format 3\0")
-    with closing(_connect(path, "mode=ro", 0.0)) as raw:
-        try:
+    try:
+        with closing(connect_for_reading(path, 0.0)) as raw:
             raw.execute("SELECT 1 FROM sqlite_master").close()
-        except sqlite3.Error as error:  # any other error than this one is a database's
-            return error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_NOTADB
+    except sqlite3.Error as error:  # any other error than this one is a database's
+        return error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_NOTADB
     return True
 
 
@@ -152,17 +162,28 @@ def connect_beside(path: Path, timeout_s: float) -> sqlite3.Connection:
 
 
 def connect_for_reading(path: Path, timeout_s: float) -> sqlite3.Connection:
-    """A connection that leaves nothing beside the file."""
+    """A connection that changes nothing in the file and leaves nothing beside it that was not there."""
     # A file in WAL mode makes SQLite create -wal and -shm beside it, even for a reader; only a connection
-    # that may write removes them when it is the last one.
-    return _connect_read_only(path, "mode=rw" if _writable(path) else "mode=ro", timeout_s)
+    # that may write removes them when it is the last one. But where a killed writer has left its log, such a
+    # connection would fold it into the file.
+    return _connect_read_only(path, "mode=rw" if _writable(path) and not log_state(path) else "mode=ro", timeout_s)
+
+
+def fold_log(path: Path, timeout_s: float, read: LogState) -> None:
+    """Fold the log of a writer that ended while this process read, and so could not fold it itself.
+
+    `read` is what the log was when reading began; one that is still so is left alone.
+    """
+    if read and _writable(path) and log_state(path) not in (None, read):
+        with closing(_connect(path, "mode=rw", timeout_s)) as raw:
+            raw.execute("SELECT 1 FROM sqlite_master").close()
 
 
 def _connect_read_only(path: Path, options: str, timeout_s: float) -> sqlite3.Connection:
     # The file is never opened but by SQLite: closing a descriptor of one's own would drop the locks that this
     # process's other connections hold on it (https://www.sqlite.org/howtocorrupt.html, 2.2).
     raw = _connect(path, options, timeout_s)
-    if not _writable(path) and _log_bytes(path) == 0:
+    if not _writable(path) and not log_state(path):
         try:
             raw.execute("SELECT 1 FROM sqlite_master").close()
         except sqlite3.OperationalError as error:
@@ -175,9 +196,16 @@ def _connect_read_only(path: Path, options: str, timeout_s: float) -> sqlite3.Co
     return raw
 
 
-def _log_bytes(path: Path) -> int:
-    log = Path(f"{path}-wal")
-    return log.stat().st_size if log.exists() else 0
+LogState = tuple[int, int] | None
+
+
+def log_state(path: Path) -> LogState:
+    """Size and date of what the log beside a file holds; None: nothing."""
+    try:
+        status = Path(f"{path}-wal").stat()
+    except FileNotFoundError:
+        return None
+    return (status.st_size, status.st_mtime_ns) if status.st_size else None
 
 
 def _writable(path: Path) -> bool:

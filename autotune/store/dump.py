@@ -24,7 +24,7 @@ from sqlalchemy.exc import DatabaseError
 from autotune import __version__
 from autotune.errors import StoreError
 from autotune.store.database import LOCK_TIMEOUT_S, Clock, Database, one_line, switch_to_wal, utc_now
-from autotune.store.opening import open_for_reading, prepare_for_writing, refresh_statistics
+from autotune.store.opening import open_as_it_is, open_for_reading, prepare_for_writing, refresh_statistics
 from autotune.store.schema import SCHEMA, dangling_reference, is_known, migrate, unenforced, version_of
 from autotune.store.tables import metadata
 
@@ -65,7 +65,12 @@ def load(lines: Iterable[str], name: str, url: str | Path, *, clock: Clock = utc
     new = not database.path.exists()
     loaded = False
     try:
-        count = _load(_Lines(lines, name), database, clock)
+        dumped = _Lines(lines, name)
+        schema = dumped.header()
+        if not new:
+            _check_empty(database.path, schema)
+        count = _load(dumped, schema, database, clock)
+        switch_to_wal(database.path, database.timeout_s)
         refresh_statistics(database)
         loaded = True
     finally:
@@ -76,20 +81,28 @@ def load(lines: Iterable[str], name: str, url: str | Path, *, clock: Clock = utc
     return count
 
 
-def _load(lines: _Lines, database: Database, clock: Clock) -> int:
+def _check_empty(path: Path, schema: str) -> None:
+    """Raise StoreError, before anything is changed, for a file that cannot take a dump of this schema."""
+    shown = one_line(str(path))
+    with closing(open_as_it_is(path, LOCK_TIMEOUT_S)) as database, database.read() as connection:
+        version = version_of(connection, path)
+        if version not in (None, schema):
+            raise StoreError(f"{shown}: has schema {version} and the dump {schema}; load it into a new file")
+        _refuse_rows(connection, shown)
+
+
+def _refuse_rows(connection: Connection, shown: str) -> None:
+    if any(_filled(connection, table) for table in _tables(connection) if table != "schema_versions"):
+        raise StoreError(f"{shown}: has results already; load into a new file, or `autotune merge` that one")
+
+
+def _load(lines: _Lines, schema: str, database: Database, clock: Clock) -> int:
     shown = one_line(str(database.path))
-    schema = lines.header()
-    with database.read() as connection:
-        version = version_of(connection, database.path)
-    if version not in (None, schema):
-        raise StoreError(f"{shown}: has schema {version} and the dump {schema}; load it into a new file")
-    switch_to_wal(database.path, database.timeout_s)
-    with unenforced(database) as connection:
+    with unenforced(database.path, database.file, database.timeout_s) as connection:
         if version_of(connection, database.path) is None:
             migrate(connection, database.path, schema, clock)
         tables = _tables(connection)
-        if any(_filled(connection, table) for table in tables if table != "schema_versions"):
-            raise StoreError(f"{shown}: has results already; load into a new file, or `autotune merge` that one")
+        _refuse_rows(connection, shown)  # that another process has added meanwhile
         connection.exec_driver_sql("DELETE FROM schema_versions")
         for number, table, row in lines.rows(tables):
             columns = tables[table]

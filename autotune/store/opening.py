@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from sqlalchemy import func, select
@@ -16,6 +16,8 @@ from autotune.store.database import (
     Database,
     connect_for_reading,
     connect_for_writing,
+    fold_log,
+    log_state,
     may_write,
     one_line,
     path_of,
@@ -32,8 +34,20 @@ ANALYSIS_LIMIT = 1000
 
 
 def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock, mounts: Path = MOUNTS) -> Database:
-    """Open a results database, made when there is none and migrated when it is older. Raises StoreError."""
-    database = prepare_for_writing(url, timeout_s=timeout_s)
+    """Open a results database that may be written to, and change nothing until it is. Raises StoreError.
+
+    The first write makes the file when there is none and migrates it when it is older; what is read before sees a copy
+    with the newest schema, which is empty where there is no file.
+    """
+    path = _writable_path(url)
+    database = _with_newest_schema(path, timeout_s, clock)
+    database.writable = lambda: _written(path, timeout_s, clock, mounts)
+    return database
+
+
+def _written(path: Path, timeout_s: float, clock: Clock, mounts: Path) -> Database:
+    """The file itself, made or migrated, for a first write."""
+    database = prepare_for_writing(path, timeout_s=timeout_s)
     try:
         bring_up_to_date(database, clock)
         refresh_statistics(database)
@@ -69,6 +83,11 @@ def refresh_statistics(database: Database) -> None:
 
 def prepare_for_writing(url: str | Path, *, timeout_s: float) -> Database:
     """A file that may be written, made when there is none, whatever is in it. Raises StoreError."""
+    path = _writable_path(url)
+    return Database(path, timeout_s, sqlite_engine(lambda: connect_for_writing(path, timeout_s)), path)
+
+
+def _writable_path(url: str | Path) -> Path:
     path = path_of(url)
     shown = one_line(str(path))
     exists = _inspect(path)
@@ -79,7 +98,7 @@ def prepare_for_writing(url: str | Path, *, timeout_s: float) -> Database:
             f"{shown}: the folder {one_line(str(path.parent))} is read-only and SQLite needs files beside the "
             f"database; give another --db"
         )
-    return Database(path, timeout_s, sqlite_engine(lambda: connect_for_writing(path, timeout_s)), path)
+    return path
 
 
 def open_for_reading(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
@@ -91,22 +110,37 @@ def open_for_reading(url: str | Path, *, timeout_s: float, clock: Clock) -> Data
     shown = one_line(str(path))
     if not _inspect(path):
         raise StoreError(f"{shown}: no such file; `autotune tune STUDY --db {shown}` makes one")
-    database = _reading(path, path, timeout_s)
-    try:
-        with database.read() as connection:
-            version = version_of(connection, path)
-        if version is None:
-            raise StoreError(f"{shown}: the database is empty; `autotune tune STUDY --db {shown}` fills it")
-        if version == SCHEMA:
-            return database
-        with ExitStack() as stack:
-            copy = _reading(path, stack.enter_context(migrated_copy(database, clock)), timeout_s)
-            copy.closing.push(stack.pop_all())
-    except BaseException:
-        database.close()
-        raise
-    database.close()
-    return copy
+    if schema_of(path, timeout_s) is None:
+        raise StoreError(f"{shown}: the database is empty; `autotune tune STUDY --db {shown}` fills it")
+    return _with_newest_schema(path, timeout_s, clock)
+
+
+def schema_of(path: Path, timeout_s: float) -> str | None:
+    """The schema's version, None for an empty database or none at all. Raises StoreError as `version_of` does."""
+    if not path.exists():
+        return None
+    with closing(open_as_it_is(path, timeout_s)) as database, database.read() as connection:
+        return version_of(connection, path)
+
+
+def open_as_it_is(path: Path, timeout_s: float) -> Database:
+    """A file open for reading, whatever its schema."""
+    return _reading(path, path, timeout_s)
+
+
+def _with_newest_schema(path: Path, timeout_s: float, clock: Clock) -> Database:
+    """The file open for reading, or what has its content and the newest schema."""
+    version = schema_of(path, timeout_s)
+    if version == SCHEMA:
+        database = open_as_it_is(path, timeout_s)
+        database.closing.callback(fold_log, path, timeout_s, log_state(path))
+        return database
+    with ExitStack() as stack:
+        original = None if version is None else stack.enter_context(closing(open_as_it_is(path, timeout_s)))
+        copy = stack.enter_context(migrated_copy(path, original, timeout_s, clock))
+        database = _reading(path, copy, timeout_s)
+        database.closing.push(stack.pop_all())
+    return database
 
 
 def _reading(path: Path, file: Path, timeout_s: float) -> Database:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autotune.errors import StoreError
-from autotune.store.database import Database, connect_beside, in_words, one_line
+from autotune.store.database import Database, connect_beside, connect_for_reading, in_words, one_line
 from autotune.store.records import QueryResult
 
 READING = frozenset(
@@ -27,7 +27,12 @@ def query(database: Database, sql: str) -> QueryResult:
     """Run one SELECT on a connection of its own. Raises StoreError with SQLite's words for anything else."""
     guard = _Guard()
     timeout_s = database.timeout_s
-    with in_words(database.path, timeout_s), _connection(database.file, timeout_s, guard) as raw:
+    with (
+        database.read() as first,
+        in_words(database.path, timeout_s),
+        _connection(database.file, timeout_s, guard) as raw,
+    ):
+        first.exec_driver_sql("SELECT 1 FROM sqlite_master").close()  # has the file open, and closes it last
         try:
             cursor = raw.execute(sql)
             if cursor.description is None:
@@ -62,7 +67,7 @@ class _Guard:
 
 def copy(path: Path, target: Path, timeout_s: float) -> None:
     """Write the database's content to a new file, without a log and without free pages."""
-    raw = connect_beside(path, timeout_s)
+    raw = connect_for_reading(path, timeout_s)
     try:
         raw.execute("PRAGMA query_only = OFF")  # VACUUM INTO counts as a write, but to the new file
         raw.execute("VACUUM INTO ?", (str(target.absolute()),))

@@ -8,7 +8,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from autotune.errors import StoreError, StoreWarning
 from autotune.store.database import (
     Clock,
     Database,
-    connect_beside,
     connect_for_migrating,
+    connect_for_reading,
     in_words,
     one_line,
     sqlite_engine,
@@ -72,7 +71,7 @@ def bring_up_to_date(database: Database, clock: Clock) -> None:
         return
     kept = None
     try:
-        with unenforced(database) as connection:
+        with unenforced(database.path, database.file, database.timeout_s) as connection:
             version = version_of(connection, database.path)
             if version == SCHEMA:  # another process was quicker
                 return
@@ -90,21 +89,25 @@ def bring_up_to_date(database: Database, clock: Clock) -> None:
 
 
 @contextmanager
-def migrated_copy(database: Database, clock: Clock) -> Iterator[Path]:
-    """A copy of an older database with the newest schema, in a folder of its own; gone at the end."""
+def migrated_copy(path: Path, original: Database | None, timeout_s: float, clock: Clock) -> Iterator[Path]:
+    """A copy of an older database with the newest schema, in a folder of its own; gone at the end.
+
+    Without an original, because `path` has nothing in it yet, the copy has no rows.
+    """
     try:
         folder = tempfile.TemporaryDirectory(prefix="autotune-")
     except OSError as error:
         raise StoreError(
-            f"{one_line(str(database.path))}: has an older schema and is read through a copy, but there is no folder "
+            f"{one_line(str(path))}: has an older schema and is read through a copy, but there is no folder "
             f"for one ({error.strerror}); set TMPDIR to one that may be written"
         ) from error
     with folder as name:
-        copy = Path(name) / database.path.name
-        with in_words(database.path, database.timeout_s):
-            _copy(database, copy)
-        with unenforced(replace(database, file=copy)) as connection:
-            migrate(connection, database.path, SCHEMA, clock)
+        copy = Path(name) / path.name
+        if original is not None:
+            with in_words(path, timeout_s):
+                _copy(original, copy)
+        with unenforced(path, copy, timeout_s) as connection:
+            migrate(connection, path, SCHEMA, clock)
         yield copy
 
 
@@ -131,13 +134,13 @@ def dangling_reference(connection: Connection) -> str | None:
 
 
 @contextmanager
-def unenforced(database: Database) -> Iterator[Connection]:
-    """A writing transaction on a connection that does not enforce references; who uses it checks them."""
-    engine = sqlite_engine(lambda: connect_for_migrating(database.file, database.timeout_s))
-    with (
-        closing(Database(database.path, database.timeout_s, engine, database.file)) as migrating,
-        migrating.write() as connection,
-    ):
+def unenforced(path: Path, file: Path, timeout_s: float) -> Iterator[Connection]:
+    """A writing transaction on a connection that does not enforce references; who uses it checks them.
+
+    `file` is what is written to: the path that the user named, or a copy.
+    """
+    engine = sqlite_engine(lambda: connect_for_migrating(file, timeout_s))
+    with closing(Database(path, timeout_s, engine, file)) as migrating, migrating.write() as connection:
         yield connection
 
 
@@ -164,7 +167,7 @@ def _back_up(database: Database, version: str, clock: Clock) -> Path:
 def _copy(database: Database, to: Path) -> None:
     """Copy what is committed, page by page."""
     with (
-        closing(connect_beside(database.file, database.timeout_s)) as raw,
+        closing(connect_for_reading(database.file, database.timeout_s)) as raw,
         closing(sqlite3.connect(to, isolation_level=None)) as target,
     ):
         raw.backup(target)

@@ -28,6 +28,8 @@ class FinalsPlan:
     """what runs beside the kernels: cudnn, inductor"""
     budget_s: float = FINALS_S
     """of one layer's finals, wall clock"""
+    on_interrupt: bool = False
+    """held also when the run was asked to stop, for the layer at hand"""
 
 
 PLAIN_FINALS = FinalsPlan()

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.errors import Rejected
 from autotune.evaluation.evaluate import Evaluator
-from autotune.family.space import SearchSpace
+from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Layer
 from autotune.search import Search
-from autotune.store import Scope, Store
+from autotune.store import Scope, Store, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.finals import entrants
-from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, hold_finals
-from autotune.tuning.layer_record import COLD_START, WARM_START, History, LayerResult, Progress, Start, StartResult
+from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, FinalsResult, hold_finals
+from autotune.tuning.layer_record import (
+    COLD_START,
+    INTERRUPTED,
+    NO_CONFIG,
+    WARM_START,
+    History,
+    LayerResult,
+    Progress,
+    Start,
+    StartResult,
+)
 from autotune.tuning.pipeline import Pipeline, cut_off, rejected_trial
 
 SHARE = 5  # a fifth of a budget is under way at most: the rest of a small one learns from what came before
@@ -72,7 +82,7 @@ class LayerLine:
         self._record_rejections()
         stopped = "" if self.run_of.search else "finals only"
         if not any(space.default for space in self.spaces.values()):
-            stopped = "no feasible config"
+            stopped = NO_CONFIG
         suspects = () if stopped else cut_off(self.store, self.scope, self.evaluator.info, self._in_spaces)
         searching = bool(suspects) or not (stopped or self._why_stop(set()))
         bounds = {name: space.bound for name, space in self.spaces.items()}
@@ -102,22 +112,10 @@ class LayerLine:
         plan = self.run_of.finals
         wanted = plan is not None and (plan.libraries or not self.run_of.search or self._undecided(new))
         if plan is not None and wanted and self.history.best is not None:
-            if not searching:
-                self.evaluator.begin_layer(self.layer.problem)
-            finals = hold_finals(
-                plan,
-                self.evaluator,
-                self.store,
-                self.scope,
-                problem=self.layer.problem,
-                bounds=bounds,
-                trials=self.history.trials,
-                default=next((space.default for space in self.spaces.values()), None),
-                incumbent=self.incumbent,
-                cache=self.study.measure.cache,
-                seed=self.study.seed,
-                disprove=self._disprove,
-            )
+            if self.run_of.stopping() and not plan.on_interrupt:
+                stopped = INTERRUPTED
+            else:
+                finals = self._hold(plan, bounds, begun=searching)
         self._report(ended=True)
         return LayerResult(
             layer=self.layer,
@@ -130,6 +128,25 @@ class LayerLine:
             stopped=stopped,
             starts=self._start_results(),
             finals=finals,
+        )
+
+    def _hold(self, plan: FinalsPlan, bounds: Mapping[str, BoundTemplate], *, begun: bool) -> FinalsResult | None:
+        """The finals; `begun` says whether the evaluator has the layer."""
+        if not begun:
+            self.evaluator.begin_layer(self.layer.problem)
+        return hold_finals(
+            plan,
+            self.evaluator,
+            self.store,
+            self.scope,
+            problem=self.layer.problem,
+            bounds=bounds,
+            trials=self.history.trials,
+            default=next((space.default for space in self.spaces.values()), None),
+            incumbent=self.incumbent,
+            cache=self.study.measure.cache,
+            seed=self.study.seed,
+            disprove=self._disprove,
         )
 
     def _disprove(self, trial: Trial, message: str) -> None:
@@ -151,13 +168,24 @@ class LayerLine:
         return tuple(results)
 
     def _undecided(self, new: int) -> bool:
-        """Whether trials came since the last finals, or none were held: a killed run may have ended before its own."""
+        """Whether trials came since the last finals, or none were held: a run may have been ended before its own."""
         held = any(
             row.basis == "finals"
             for row in self.store.best(self.scope.name, kind=self.evaluator.info.kind)
-            if row.row.device.identity == self.evaluator.info.identity and row.row.policy == self.scope.policy
+            if self._of_scope(row.row)
         )
-        return new > 0 or (not held and len(entrants(self.history.trials, [])) > 1)
+        if new > 0 or not held:
+            return new > 0 or len(entrants(self.history.trials, [])) > 1
+        decided_at = max(row.ended_at for row in self.store.finals(self.scope.name) if self._of_scope(row.winner))
+        return any(
+            row.median_us is not None and row.ended_at is not None and row.ended_at > decided_at and not row.reused
+            for row in self.store.trials(self.scope.name, outcome="correct")
+            if self._of_scope(row)
+        )
+
+    def _of_scope(self, row: TrialRow) -> bool:
+        """Whether a trial was measured on this device, as this run measures."""
+        return row.device.identity == self.evaluator.info.identity and row.policy == self.scope.policy
 
     # What is there already.
 
@@ -188,7 +216,7 @@ class LayerLine:
     def _why_stop(self, pending: set[str]) -> str:
         """Why no further config is to be started, with these sources under way; empty while there is no reason."""
         if self.run_of.stopping():
-            return "interrupted"
+            return INTERRUPTED
         limit = self.study.time_budget_s
         if limit is not None and self.run_of.clock() - self.started >= limit:
             return "time"

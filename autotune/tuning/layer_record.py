@@ -32,6 +32,10 @@ class Progress:
 
 
 WARM_START, PRIOR = "warm_start", "prior"
+INTERRUPTED = "interrupted"
+"""why a layer stopped that was to go on"""
+NO_CONFIG = "no feasible config"
+"""why a layer stopped that had nothing to try"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,18 @@ class StartResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """One message of failures."""
+
+    message: str
+    outcome: Outcome
+    count: int
+    """how often it was seen"""
+    config: Config
+    """one that has it"""
+
+
+@dataclass(frozen=True, slots=True)
 class LayerResult:
     """What tuning one layer came to."""
 
@@ -84,13 +100,27 @@ class LayerResult:
     new: int
     """evaluations of this run"""
     failures: Mapping[str, int]
-    messages: Mapping[str, tuple[int, Config]]
-    """distinct message of a failure to how often it was seen, and one config that has it"""
+    messages: Mapping[str, Seen]
+    """by message"""
     stopped: str
     """why it ended: budget, time, exhausted, interrupted or what gain was expected"""
     starts: tuple[StartResult, ...]
     """none: the search started from nothing"""
     finals: FinalsResult | None
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether a wish to stop came before its end."""
+        return self.stopped == INTERRUPTED
+
+    @property
+    def why_not(self) -> str:
+        """Why it has no correct kernel: how it stopped and its commonest failure, a rule's where no config was left."""
+        found = list(self.messages.values())
+        if self.stopped != NO_CONFIG:
+            found = [seen for seen in found if seen.outcome != Outcome.CONSTRAINTS]
+        commonest = max(found, key=lambda seen: seen.count, default=None)
+        return f"{self.stopped}: {commonest.message}" if commonest else self.stopped
 
 
 @dataclass(slots=True)
@@ -101,15 +131,17 @@ class History:
     evaluated: set[str] = field(default_factory=set)
     """source hashes, each of which cost one evaluation"""
     failures: Counter[str] = field(default_factory=Counter)
-    messages: dict[str, tuple[int, Config]] = field(default_factory=dict)
+    messages: dict[str, Seen] = field(default_factory=dict)
     best: Trial | None = None
     reused: int = 0
 
     def count_failure(self, trial: Trial) -> None:
         """Count a trial that is not correct, under its outcome and its message."""
         self.failures[trial.outcome.value] += 1
-        count, config = self.messages.get(trial.message, (0, trial.config))
-        self.messages[trial.message] = (count + 1, config)
+        seen = self.messages.get(trial.message)
+        self.messages[trial.message] = (
+            replace(seen, count=seen.count + 1) if seen else Seen(trial.message, trial.outcome, 1, trial.config)
+        )
 
     def add(self, trial: Trial) -> None:
         """Count a finished trial."""

@@ -48,6 +48,8 @@ def tune(
     if search and chosen:
         evaluator.expect(chosen[0].problem)
     spaces = {layer.name: open_spaces(study, layer, templates, evaluator) for layer in chosen}
+    if search and study.prior and not (study.warm_start and store.studies()):
+        _check_calibrated(evaluator.info, store)
     key = store.begin_study(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
     run = Run(study, evaluator, store, observe, stopping, clock, search, finals)
@@ -89,16 +91,22 @@ def start_of(
         if warm.layers:
             return Start((warm,), warm.layers)
     if study.prior:
-        rates = store.rates(info)
-        if not {"copy", "fp32"} <= rates.keys():
-            advice = (
-                "leave the prior out"
-                if info.kind == "replay"
-                else "run `autotune devices --calibrate` with this database first"
-            )
-            raise DeviceError(f"prior: {info.name} was never calibrated; {advice}")
+        rates = _check_calibrated(info, store)
         return Start((Listed(PRIOR, first_configs(spaces, info, rates, most=most, seed=study.seed)),))
     return COLD_START
+
+
+def _check_calibrated(info: DeviceInfo, store: Store) -> Mapping[str, float]:
+    """What a device does per second. Raises DeviceError when it lacks what a prior needs."""
+    rates = store.rates(info)
+    if not {"copy", "fp32"} <= rates.keys():
+        advice = (
+            "leave the prior out"
+            if info.kind == "replay"
+            else "run `autotune devices --calibrate` with this database first"
+        )
+        raise DeviceError(f"prior: {info.name} was never calibrated; {advice}")
+    return rates
 
 
 def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:

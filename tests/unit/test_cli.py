@@ -25,7 +25,7 @@ from autotune.dispatcher.predicate import Predicate
 from autotune.family.template import template_files
 from autotune.store import Store, StudyRecord, TemplateRecord
 from autotune.trial import Outcome, Trial
-from tests.nursery import ForkedRun, Nursery
+from tests.nursery import Nursery
 from tests.outside import MARK, none_left
 
 from .store.builders import H200, config_of, correct, dispatched, open_scope, run_trial, source_of
@@ -36,7 +36,12 @@ JsonRow = dict[str, str | int | float | bool | None]
 
 def rows(finished: Finished) -> list[JsonRow]:
     """The rows of a `--json` answer, which is one array of objects and nothing else."""
-    assert finished.code == 0, finished.err
+    return answered(0, finished)
+
+
+def answered(code: int, finished: Finished) -> list[JsonRow]:
+    """The rows of a `--json` answer of a command that ended with this code."""
+    assert finished.code == code, finished.err
     found: list[JsonRow] = json.loads(finished.out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert isinstance(found, list)
     assert all(isinstance(row, dict) for row in found)
@@ -620,43 +625,6 @@ def test_without_a_compiler_it_says_how_to_get_one(folder: Path, nursery: Nurser
 
 
 SLOW = ("--templates", "families", "--device", "null:delay_ms=100", "--trials", "40")
-
-
-@pytest.fixture
-def slow(folder: Path, nursery: Nursery) -> ForkedRun:
-    """A run that lasts some seconds, past its start."""
-    run = nursery.start(folder, "tune", "small.toml", *SLOW)
-    run.wait_for("small.one: 1/40")
-    assert not run.ended
-    return run
-
-
-def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command) -> None:
-    time.sleep(0.35)
-    slow.send_signal(signal.SIGINT)
-    code, out, err = dataclasses.astuple(slow.finish())
-    assert code == 0
-    assert "finishing the trial at hand; Ctrl-C again stops at once" in err
-    assert "stopped: interrupted" in err
-    assert "small.one" in out, "the best so far is shown"
-    outcomes = [str(row["outcome"]) for row in rows(autotune("trials", "--json"))]
-    assert "running" not in outcomes
-    assert 2 <= outcomes.count("correct") < 40
-
-
-def test_a_second_interrupt_ends_it_at_once(folder: Path, nursery: Nursery, autotune: Command) -> None:
-    words = ("--templates", "families", "--device", "null:delay_ms=1000", "--trials", "40")  # a second each, at hand
-    run = nursery.start(folder, "tune", "small.toml", *words)
-    run.wait_for("small.one: 1/40")
-    run.send_signal(signal.SIGINT)
-    run.wait_for("finishing the trial at hand")  # two signals that wait for a busy process together are one
-    run.send_signal(signal.SIGINT)
-    ended = run.finish()
-    assert ended.code == 1, ended.err
-    assert "Traceback" not in ended.err
-    (folder / "small.toml").write_text(changed((folder / "small.toml").read_text(), ("trials = 10", "trials = 40")))
-    finished = autotune("tune", "small.toml", "--templates", "families", "--device", "null")
-    assert "small.one: 40 evaluated" in finished.err, "and what it left behind is resumed"
 
 
 def test_a_terminal_gets_a_progress_bar(folder: Path, nursery: Nursery) -> None:

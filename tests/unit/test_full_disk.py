@@ -8,6 +8,7 @@ import pytest
 
 from autotune.store import Store, TrialRow
 from tests.nursery import Nursery
+from tests.unit.store.builders import written
 
 WORDS = ("tune", "small.toml", "--templates", "families", "--device", "null", "--trials", "60")
 
@@ -20,7 +21,7 @@ def stored(path: Path) -> tuple[TrialRow, ...]:
 @pytest.mark.parametrize("more_bytes", [8_192, 100_000])
 def test_a_full_disk_is_one_line_and_loses_nothing(folder: Path, nursery: Nursery, more_bytes: int) -> None:
     database = folder / "autotune.db"
-    Store(database).close()
+    written(database)
     # A write that would make a file larger than the limit fails, as it does on a disk that has no more room.
     full = nursery.start(folder, *WORDS, file_bytes=database.stat().st_size + more_bytes).finish()
     assert full.code == 1

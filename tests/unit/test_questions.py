@@ -9,7 +9,7 @@ import pytest
 
 from autotune.store import KernelProfile, Store
 
-from .test_cli import rows, table
+from .test_cli import answered, rows, table
 from .tiny import Command, Finished, changed, write_family
 
 RECORDED = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
@@ -105,7 +105,7 @@ def test_best_says_how_well_it_fits(folder: Path, filled: Path, autotune: Comman
 
 
 def test_a_layer_without_a_kernel_is_a_row_with_match_none(folder: Path, tune: Command, autotune: Command) -> None:
-    assert tune("--device", "null:wrong=1").code == 0
+    assert tune("--device", "null:wrong=1").code == 1
     (none,) = rows(autotune("best", "small.one", "--json"))
     assert (none["layer"], none["match"], none["median_us"]) == ("small.one", "none", None)
     assert "none" in autotune("best", "small").out
@@ -267,12 +267,14 @@ def test_retime_marks_what_moved_regressed_and_failed(filled: Path, autotune: Co
     for number, factor in ((first, 0.5), (second, 1.5)):
         for column in ("median_us", "ranked_us"):
             change(filled, f"UPDATE trials SET {column} = {column} * {factor} WHERE number = {number}")
-    found = rows(autotune("retime", "--device", "null", "--templates", "families", "--best", "99", "--json"))
+    found = answered(3, autotune("retime", "--device", "null", "--templates", "families", "--best", "99", "--json"))
     labels = {row["trial"]: row["label"] for row in found}
     assert (labels[first], labels[second], labels[third]) == ("regressed", "moved", "confirmed")
     (regressed,) = (row for row in found if row["trial"] == first)
     assert regressed["after_over_before"] == pytest.approx(2.0)
-    failed = rows(autotune("retime", "--device", "null:wrong=1", "--templates", "families", "--best", "1", "--json"))
+    failed = answered(
+        3, autotune("retime", "--device", "null:wrong=1", "--templates", "families", "--best", "1", "--json")
+    )
     assert [row["label"] for row in failed] == ["failed"]
     assert str(failed[0]["message"]).startswith("correctness wrong: ")
     assert failed[0]["after_us"] is None
@@ -346,9 +348,9 @@ def test_retime_says_what_it_cannot_do(filled: Path, autotune: Command) -> None:
     assert not (filled.parent / "none.db").exists()
     change(filled, "UPDATE sources SET text_zlib = x'', text_bytes = 0, launches = '{}'")
     finished = autotune("retime", "--device", "null", "--json")
-    assert rows(finished) == []
+    assert answered(1, finished) == []
     assert "is not re-timed: its text is not kept, and tiny is not installed" in finished.err
-    assert finished.err.endswith("nothing re-timed\n")
+    assert finished.err.endswith("autotune.db: nothing was re-timed, so nothing is known of the winners\n")
     again = rows(autotune("retime", "--device", "null", "--templates", "families", "--json"))
     assert {row["label"] for row in again} == {"confirmed"}, "rendered again, the very same kernels"
     change(filled, "UPDATE devices SET name = 'other'")
@@ -365,7 +367,7 @@ def test_retime_does_not_launch_what_is_quarantined(filled: Path, autotune: Comm
         f"JOIN sources ON sources.id = source_id WHERE hash = '{best['source_hash']}'",
     )
     finished = autotune("retime", "--device", "null", "--best", "1", "--json")
-    assert rows(finished) == []
+    assert answered(1, finished) == []
     assert "is not re-timed: it is quarantined" in finished.err
 
 
@@ -375,7 +377,9 @@ def test_retime_runs_kernels(folder: Path, autotune: Command) -> None:
     small.write_text(changed(small.read_text(), ("trials = 10", "trials = 3\nmeasure.cache = 'hot'")))
     words = ("--templates", "families", "--device", "host")
     assert autotune("tune", "small.toml", *words).code == 0
-    found = rows(autotune("retime", "small.one", *words, "--best", "2", "--json"))
+    finished = autotune("retime", "small.one", *words, "--best", "2", "--json")
+    assert finished.code in (0, 3), "whether it is as fast on a busy machine is another question"
+    found = answered(finished.code, finished)
     assert len(found) == 2
     assert {row["label"] for row in found} <= {"confirmed", "moved", "regressed"}
     assert all(float(str(row["after_us"])) > 0 for row in found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from autotune.compilation.compile import Program
 from autotune.devices.device import DeviceInfo, Environment
@@ -181,3 +182,9 @@ def ticking(start: datetime = datetime(2026, 11, 20, tzinfo=UTC)) -> Callable[[]
         return now
 
     return clock
+
+
+def written(path: Path) -> None:
+    """Write to a database without adding to it: the first write makes the file, or brings it up to date."""
+    with Store(path, clock=ticking()) as store:
+        store.clear_quarantine()

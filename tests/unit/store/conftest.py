@@ -9,14 +9,14 @@ import pytest
 
 from autotune.store import Store, compact
 
-from .builders import ticking
+from .builders import ticking, written
 
 
 @pytest.fixture(scope="session")
 def blank(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a database without rows; a copy of it is quicker than its migrations."""
     folder = tmp_path_factory.mktemp("blank")
-    Store(folder / "made.db").close()
+    written(folder / "made.db")
     compact(folder / "made.db", folder / "blank.db")
     return (folder / "blank.db").read_bytes()
 

@@ -17,7 +17,7 @@ from autotune.errors import StoreError
 from autotune.store import Store, compact, is_sqlite
 from autotune.store.schema import SCHEMA
 
-from .builders import CONV1, config_of, correct, failed, open_scope, run_trial, source_of
+from .builders import CONV1, config_of, correct, failed, open_scope, run_trial, source_of, written
 
 
 def message_of(url: str | Path, *, create: bool) -> str:
@@ -61,7 +61,7 @@ def test_an_empty_file_is_filled_but_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     path.touch()
     assert message_of(path, create=False).startswith(f"{path}: the database is empty")
-    Store(path).close()
+    written(path)
     Store(path, create=False).close()
 
 

@@ -153,6 +153,17 @@ def test_each_python_example_runs(
         assert "lenet.conv1 NVIDIA H200 27.5 implicit_gemm block_p=2" in printed
 
 
+def test_texts_are_read_with_plain_python(
+    filled: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (recipe,) = re.findall(r"^```python\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(filled.path.parent)
+    exec(compile(recipe + "\nraw.close()\n", "docs/database.md", "exec"), {})
+    kept = {str(row[0]) for row in filled.query("SELECT hash FROM sources WHERE text_bytes > 0").rows}
+    assert kept
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} == kept
+
+
 def test_every_command_for_a_question_exists() -> None:
     from autotune.cli import cli
 

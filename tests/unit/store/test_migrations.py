@@ -15,7 +15,19 @@ from autotune.store.schema import MIGRATIONS, SCHEMA
 from autotune.trial import Outcome
 from tests.unit.rights import read_only
 
-from .builders import CONV1, DRIVER_590, H200, config_of, correct, failed, open_scope, run_trial, source_of, ticking
+from .builders import (
+    CONV1,
+    DRIVER_590,
+    H200,
+    config_of,
+    correct,
+    failed,
+    open_scope,
+    run_trial,
+    source_of,
+    ticking,
+    written,
+)
 
 DATA = Path(__file__).parents[2] / "data" / "databases"
 FILES = sorted(DATA.glob("*.db.gz"))
@@ -79,16 +91,17 @@ def test_an_old_file_is_read_without_changing_it_or_its_folder(old: Path) -> Non
 
 def test_an_old_file_is_brought_up_to_date_and_kept(old: Path) -> None:
     before, rows, version = old.read_bytes(), rows_of(old), version_of(old)
-    with pytest.warns(StoreWarning) as noted:
-        store = Store(old, clock=ticking())
-    with store:
+    with Store(old, clock=ticking()) as store:
         assert best_of(store) == BEST
+        assert (old.read_bytes(), list(old.parent.iterdir())) == (before, [old]), "nothing changes before a write"
+        with pytest.warns(StoreWarning) as noted:
+            run_trial(store, open_scope(store), correct(1, 9.0))
+        assert [best for best in best_of(store) if best[1] == "host"] == BEST[1:2]
         (note,) = noted
-        kept = old.with_name(f"old.schema-{version}.20261120T000001Z.db")
+        kept = old.with_name(f"old.schema-{version}.20261120T000002Z.db")
         assert str(note.message) == (
             f"{old}: brought from schema {version} to {SCHEMA}; the file as it was is kept as {kept.name}"
         )
-        run_trial(store, open_scope(store), correct(1, 9.0))
     assert version_of(old) == SCHEMA
     assert rows_of(kept) == rows
     assert len(kept.read_bytes()) == len(before)
@@ -102,14 +115,13 @@ def test_an_old_file_is_brought_up_to_date_and_kept(old: Path) -> None:
     raw.close()
     with Store(kept, create=False) as store:
         assert best_of(store) == BEST
-    with Store(old):
-        pass
+    written(old)
     assert sorted(file.name for file in old.parent.iterdir()) == ["old.db", kept.name], "once is enough"
 
 
 def test_an_old_file_ends_with_the_schema_of_a_new_one(old: Path, blank: bytes) -> None:
     with pytest.warns(StoreWarning):
-        Store(old).close()
+        written(old)
     new = old.with_name("new.db")
     new.write_bytes(blank)
     schemas = []
@@ -122,8 +134,8 @@ def test_an_old_file_ends_with_the_schema_of_a_new_one(old: Path, blank: bytes) 
 
 def test_a_copy_ranks_only_where_it_was_measured_itself(old: Path) -> None:
     with pytest.warns(StoreWarning):
-        store = Store(old)
-    with store:
+        written(old)
+    with Store(old) as store:
         ranks = store.query("SELECT reused, median_us, ranked_us FROM results WHERE study = 'copy'").rows
         assert ranks == ((1, 30.0, None),)
         assert store.query("SELECT median_us, ranked_us FROM results WHERE median_us = 29.0 ORDER BY 2").rows == (
@@ -156,10 +168,10 @@ def test_rates_of_old_say_how_they_were_measured(old: Path) -> None:
 
 def test_no_migration_without_a_copy(old: Path) -> None:
     before, version = old.read_bytes(), version_of(old)
-    taken = old.with_name(f"old.schema-{version}.20261120T000001Z.db.part")
+    taken = old.with_name(f"old.schema-{version}.20261120T000002Z.db.part")
     taken.mkdir()
     with pytest.raises(StoreError, match="a copy cannot be kept as"):
-        Store(old, clock=ticking())
+        written(old)
     assert version_of(old) == version
     taken.rmdir()
     assert rows_of(old)
@@ -222,9 +234,9 @@ def test_statistics_are_kept_as_the_trials_multiply(store: Store) -> None:
     )
     raw.commit()
     assert not raw.execute("SELECT name FROM sqlite_master WHERE name = 'sqlite_stat1'").fetchall()
-    Store(store.path).close()
+    written(store.path)
     counted = "SELECT stat FROM sqlite_stat1 WHERE idx = 'trials_best'"
     ((before,),) = raw.execute(counted)
-    Store(store.path).close()
+    written(store.path)
     assert raw.execute(counted).fetchone() == (before,)
     raw.close()

@@ -50,8 +50,9 @@ def test_the_nearest_and_latest_mount_counts(tmp_path: Path) -> None:
 def test_writing_says_so_in_one_line(tmp_path: Path) -> None:
     mounts = mounts_of(tmp_path, f"server:/home {tmp_path} nfs4 rw 0 0")
     path = tmp_path / "a.db"
-    with pytest.warns(StoreWarning) as noted:
-        database = open_for_writing(path, timeout_s=1, clock=utc_now, mounts=mounts)
+    database = open_for_writing(path, timeout_s=1, clock=utc_now, mounts=mounts)
+    with pytest.warns(StoreWarning) as noted, database.write():
+        pass
     database.close()
     (note,) = noted
     assert str(note.message).startswith(f"{path}: lies on a network file system (nfs4), where SQLite's locks are not")

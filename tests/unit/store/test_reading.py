@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StoreError
-from autotune.store import Store, compact
+from autotune.store import Store, compact, is_sqlite
 from tests.unit.rights import read_only
 
 from .builders import config_of, correct, open_scope, run_trial, source_of
@@ -62,6 +62,57 @@ def test_reading_a_writable_file_leaves_nothing_beside_it(path: Path, journal: s
     read_all(path)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def state_of(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Content and date of each file but the index of a log, which every reader of one writes to."""
+    return {
+        path.name: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.iterdir()
+        if path.is_file() and not path.name.endswith("-shm")
+    }
+
+
+def test_the_log_of_a_killed_writer_is_read_and_left(path: Path, store: Store, tmp_path: Path) -> None:
+    run_trial(store, open_scope(store), correct(0, 10.0, source=source_of(config_of(0))), source_of(config_of(0)))
+    killed = tmp_path / "killed" / "a.db"
+    killed.parent.mkdir()
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{killed}{suffix}").write_bytes(Path(f"{path}{suffix}").read_bytes())
+    before = state_of(killed.parent)
+    assert len(before["a.db-wal"][0]) > 0
+    read_all(killed)
+    assert is_sqlite(killed)
+    assert state_of(killed.parent) == before
+    with Store(killed) as writer:
+        read_all(killed)
+        assert state_of(killed.parent) == before, "nor does one who may write"
+        writer.clear_quarantine()
+    assert [file.name for file in killed.parent.iterdir()] == ["a.db"], "a writer folds it"
+    read_all(killed)
+
+
+def test_the_log_of_a_writer_that_ends_while_it_is_read_is_folded(path: Path) -> None:
+    with Store(path) as store:
+        scope = open_scope(store)
+        run_trial(store, scope, correct(0, 10.0))
+        reader = Store(path, create=False)
+        assert len(reader.trials()) == 1
+        run_trial(store, scope, correct(1, 9.0))
+    assert len(reader.trials()) == 2
+    reader.close()
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_store_that_is_never_written_to_makes_no_file(tmp_path: Path) -> None:
+    with Store(tmp_path / "a.db") as store:
+        assert store.trials() == ()
+        assert store.best() == ()
+        assert store.query("SELECT count(*) FROM trials").rows == ((0,),)
+        assert list(tmp_path.iterdir()) == []
+        open_scope(store)
+        assert len(store.layers()) == 2
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
 
 
 def test_a_reader_sees_what_a_running_tuner_committed(path: Path, store: Store) -> None:

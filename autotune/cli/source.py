@@ -1,0 +1,174 @@
+"""`source`: the text of a recorded kernel with where it comes from, its PTX or its machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.answers import ACCURACY, DATABASE, asked, undominated, whole, with_floor
+from autotune.cli.best import named_device
+from autotune.cli.families import DIRECTORIES
+from autotune.cli.files import check_folder, write_whole
+from autotune.errors import StoreError
+from autotune.family.template import load_templates
+
+if TYPE_CHECKING:
+    from autotune.devices.device import DeviceInfo
+    from autotune.family.source import KernelSource
+    from autotune.store import BestRow, Store, TrialRow
+
+
+@click.command()
+@click.argument("what", metavar="LAYER")
+@DATABASE
+@DIRECTORIES
+@click.option("--device", help="On this device: cuda:N, host, null, or a recorded device by a part of its name.")
+@ACCURACY
+@click.option("--template", "family", help="The fastest kernel of this family.")
+@click.option("--config", "words", help="The fastest kernel with these values: 'NAME=VALUE NAME=VALUE'.")
+@click.option("--trial", "number", type=click.IntRange(min=0), help="The kernel of this trial, whatever became of it.")
+@click.option("--ptx", "kind", flag_value="ptx", help="Print its PTX instead; needs nvcc.")
+@click.option("--sass", "kind", flag_value="sass", help="Print its machine code instead; needs nvcc and nvdisasm.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write to this file instead of standard output.")
+def source(
+    what: str,
+    db: str,
+    directories: tuple[Path, ...],
+    device: str | None,
+    accuracy: str | None,
+    family: str | None,
+    words: str | None,
+    number: int | None,
+    kind: str | None,
+    out: Path | None,
+) -> None:
+    """Print the source of LAYER's best kernel, a CUDA file below a comment that says where it comes from.
+
+    Kernels tuned on a GPU come first; where several devices or accuracy classes have one, the fastest is taken, which
+    standard error says. A kernel whose text is not kept is rendered again where its family still renders the very same.
+    """
+    from autotune.store import Store
+
+    if out is not None:
+        check_folder(out, "--out")
+    wanted = _values(words)
+    name = asked(what)
+    with Store(db, create=False) as store:
+        layers = {layer.layer.problem: layer.name for layer in store.layers(name)}
+        if len(layers) > 1:
+            raise StoreError(f"{what}: expected one layer; give one of {', '.join(layers.values())}")
+        info = None if device is None else named_device(store, device)
+        if number is None and family is None and not wanted:
+            row, others = _first(_best(store, name, info, accuracy))
+        else:
+            row, others = _first(_trials(store, name, info, accuracy, family, wanted, number))
+        if row is None:
+            raise StoreError(f"{db}: no such kernel of {what}; `autotune trials {what}` lists what there is")
+        found = _kernel(store, _row(row), directories, db)
+        text = _text(store, row, found)
+        if kind is not None:
+            text = _compiled(found, _row(row), kind)
+    if others:
+        click.echo(f"this is {_said(row)}; there are also {', '.join(dict.fromkeys(map(_said, others)))}", err=True)
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        write_whole(out, text.encode(), "--out")
+        click.echo(out)
+
+
+def _values(words: str | None) -> Mapping[str, str]:
+    """What `--config` asks for. Raises click.BadParameter for other words."""
+    pairs = [word.partition("=") for word in (words or "").replace(",", " ").split()]
+    if any(not (name and equals and value) for name, equals, value in pairs):
+        raise click.BadParameter(
+            f"{words!r}: expected NAME=VALUE words, as `autotune trials` shows them", param_hint="--config"
+        )
+    return {name: value for name, _, value in pairs}
+
+
+def _best(store: Store, name: str | None, info: DeviceInfo | None, accuracy: str | None) -> list[BestRow]:
+    """The best kernels, those to show first: of GPUs, then the fastest."""
+    rows = undominated(store.best(name, info, accuracy=accuracy))
+    return sorted(rows, key=lambda row: (row.row.device.kind != "cuda", row.median_us))
+
+
+def _trials(
+    store: Store,
+    name: str | None,
+    info: DeviceInfo | None,
+    accuracy: str | None,
+    family: str | None,
+    wanted: Mapping[str, str],
+    number: int | None,
+) -> list[TrialRow]:
+    """The trials that are asked for, correct ones first, of GPUs first, then the fastest; of one kernel the first."""
+    rows = [
+        row
+        for row in store.trials(name)
+        if (info is None or row.device.identity == info.identity)
+        and accuracy in (None, row.trial.accuracy)
+        and family in (None, row.trial.config.template)
+        and number in (None, row.trial.number)
+        and wanted.items() <= {key: str(value) for key, value in row.trial.config.items}.items()
+        and (number is not None or row.median_us is not None)
+    ]
+    rows.sort(key=lambda row: (row.median_us is None, row.device.kind != "cuda", row.median_us or 0.0))
+    return rows if number is not None else rows[:1]
+
+
+def _first(
+    rows: Sequence[BestRow] | Sequence[TrialRow],
+) -> tuple[BestRow | TrialRow | None, Sequence[BestRow | TrialRow]]:
+    return (rows[0], rows[1:]) if rows else (None, ())
+
+
+def _row(found: BestRow | TrialRow) -> TrialRow:
+    from autotune.store import BestRow
+
+    return found.row if isinstance(found, BestRow) else found
+
+
+def _said(found: BestRow | TrialRow) -> str:
+    row = _row(found)
+    steady = "" if row.trial.deterministic else ", not deterministic"
+    return f"trial {row.trial.number} on {row.device.name} ({row.trial.accuracy}, {row.policy} cache{steady})"
+
+
+def _kernel(store: Store, row: TrialRow, directories: tuple[Path, ...], db: str) -> KernelSource:
+    """The very kernel of a trial. Raises StoreError where it cannot be had."""
+    from autotune.analysis.rerender import kernel_of
+
+    found = kernel_of(row, store, load_templates(directories))
+    if isinstance(found, str):
+        raise StoreError(f"{db}: trial {row.trial.number} of {row.name}: {found}")
+    return found
+
+
+def _text(store: Store, found: BestRow | TrialRow, source: KernelSource) -> str:
+    """A kernel's text below where it comes from."""
+    from autotune.export.kernel import kernel_text
+    from autotune.store import BestRow
+
+    if isinstance(found, BestRow):
+        return kernel_text(found, source, with_floor(store, found).floor_us)
+    if found.trial.timing is None:
+        return whole(found, source.program.text)
+    best = BestRow(found.study, found.layer, found.trial.timing, "median", found)
+    return kernel_text(best, source, with_floor(store, best).floor_us)
+
+
+def _compiled(source: KernelSource, row: TrialRow, kind: str) -> str:
+    """A kernel's PTX or machine code, for the device that it was tuned on."""
+    from autotune.compilation.compile import compile_cubin, compile_ptx, disassemble
+    from autotune.compilation.toolchain import find_nvcc, find_nvdisasm
+
+    if row.device.kind == "host":
+        raise StoreError(f"{row.name}: tuned on the host, so it is machine code of no GPU; give --device")
+    if kind == "ptx":
+        return compile_ptx(source.program, row.device.arch, find_nvcc())
+    nvdisasm = find_nvdisasm()
+    return disassemble(compile_cubin(source.program, row.device.arch, find_nvcc()), nvdisasm)

@@ -1,0 +1,279 @@
+"""How commands end: with codes that scripts can rely on, and with words that say what to do next."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import time
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+from autotune.store import Store
+from tests.nursery import ForkedRun, Nursery
+
+from .test_cli import answered, rows
+from .test_questions import change
+from .tiny import Command, changed
+
+WORDS = ("--templates", "families", "--device")
+SLOW = (*WORDS, "null:delay_ms=100", "--trials", "40")
+LAYERS = "".join(
+    f'[[layer]]\nname = "{name}"\nn = 3\nc = 2\nh = {h}\nw = 8\nk = 4\nr = 3\ns = 3\n'
+    for name, h in (("two", 10), ("three", 11))
+)
+
+
+@pytest.fixture
+def three(folder: Path) -> Path:
+    """The small study with two layers more."""
+    study = folder / "small.toml"
+    study.write_text(study.read_text() + LAYERS)
+    return study
+
+
+def test_a_layer_without_a_correct_kernel_ends_tune_with_1(three: Path, autotune: Command) -> None:
+    three.write_text(changed(three.read_text(), ("trials = 10", "trials = 3")))
+    ended = autotune("tune", "small.toml", *WORDS, "null:wrong=1", "--json")
+    assert answered(1, ended) == []
+    last = ended.err.splitlines()[-1]
+    why = r"\(budget: the null device was asked for a wrong result\)"
+    assert re.fullmatch(rf"autotune: small: no correct kernel of one {why}; two {why}; three {why}", last)
+    one = autotune("tune", "small.toml", *WORDS, "null", "--layer", "two", "--json", "--db", "other.db")
+    assert [row["layer"] for row in rows(one)] == ["small.two"], "a layer that was not asked for is none's fault"
+    assert autotune("compare", "small.toml", *WORDS, "null", "--db", "other.db").err.endswith(
+        "autotune: small: no correct kernel of one (finals only); three (finals only)\n"
+    )
+
+
+@pytest.fixture
+def slow(three: Path, nursery: Nursery) -> ForkedRun:
+    """A run that lasts some seconds, past its start."""
+    run = nursery.start(three.parent, "tune", "small.toml", *SLOW)
+    run.wait_for("small.one: 1/40")
+    assert not run.ended
+    return run
+
+
+def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command) -> None:
+    time.sleep(0.35)
+    slow.send_signal(signal.SIGINT)
+    ended = slow.finish()
+    assert ended.code == 130
+    assert "finishing the trial at hand; Ctrl-C again stops at once" in ended.err
+    assert "stopped: interrupted" in ended.err
+    assert "small.one" in ended.out, "the best so far is shown"
+    assert "finals" not in ended.err
+    trials = rows(autotune("trials", "--json"))
+    outcomes = [str(row["outcome"]) for row in trials]
+    assert "running" not in outcomes
+    assert 2 <= outcomes.count("correct") < 40
+    assert rows(autotune("query", "SELECT * FROM finals", "--json")) == []
+    said = re.fullmatch(
+        r"autotune: interrupted; not tuned: small.one \((\d+) of 40 evaluated\), small.two, small.three; "
+        r"to resume: autotune (.*)",
+        ended.err.splitlines()[-1],
+    )
+    assert said is not None, ended.err
+    evaluated = [row for row in trials if row["outcome"] != "constraints"]
+    assert int(said[1]) == len({row["source_hash"] for row in evaluated})
+    again = [word.replace("delay_ms=100", "") for word in shlex.split(said[2])]
+    resumed = autotune(*again)
+    assert resumed.code == 0
+    assert re.search(rf"small.one: 40 evaluated \({40 - int(said[1])} now\)", resumed.err)
+    assert resumed.err.count("finals: ") == 3
+
+
+def test_the_way_to_resume_does_not_begin_anew(three: Path, nursery: Nursery) -> None:
+    run = nursery.start(three.parent, "tune", "small.toml", *SLOW, "--fresh", "--db", "with space.db")
+    run.wait_for("small.one: 1/40")
+    run.send_signal(signal.SIGINT)
+    last = run.finish().err.splitlines()[-1]
+    assert last.endswith(f"to resume: autotune tune small.toml {' '.join(SLOW)} --db 'with space.db'")
+
+
+def test_finals_are_held_on_interrupt_where_that_is_asked_for(three: Path, nursery: Nursery, autotune: Command) -> None:
+    run = nursery.start(three.parent, "tune", "small.toml", *SLOW, "--finals-on-interrupt")
+    run.wait_for("small.one: 1/40")
+    time.sleep(0.5)
+    run.send_signal(signal.SIGINT)
+    ended = run.finish()
+    assert (ended.code, ended.err.count("finals: ")) == (130, 1)
+    assert "not tuned: small.one (" in ended.err
+    assert len(rows(autotune("query", "SELECT * FROM finals", "--json"))) == 1
+
+
+def test_finals_that_an_interrupt_spared_are_held_by_the_next_run(
+    folder: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert autotune("tune", "small.toml", *WORDS, "null").code == 0
+    assert autotune("tune", "small.toml", *WORDS, "null", "--trials", "20").err.count("finals: ") == 1
+    change(folder / "autotune.db", "DELETE FROM verdicts WHERE finals_id = 2")
+    change(folder / "autotune.db", "DELETE FROM measurements WHERE finals_id = 2")
+    change(folder / "autotune.db", "DELETE FROM finals WHERE id = 2")  # as if the run was stopped before it
+    again = autotune("tune", "small.toml", *WORDS, "null", "--trials", "20")
+    assert "(0 now)" in again.err
+    assert again.err.count("finals: ") == 1
+    assert autotune("tune", "small.toml", *WORDS, "null", "--trials", "20").err.count("finals: ") == 0
+
+
+def test_a_second_interrupt_ends_it_at_once(folder: Path, nursery: Nursery, autotune: Command) -> None:
+    words = ("--templates", "families", "--device", "null:delay_ms=1000", "--trials", "40")  # a second each, at hand
+    run = nursery.start(folder, "tune", "small.toml", *words)
+    run.wait_for("small.one: 1/40")
+    run.send_signal(signal.SIGINT)
+    run.wait_for("finishing the trial at hand")  # two signals that wait for a busy process together are one
+    run.send_signal(signal.SIGINT)
+    ended = run.finish()
+    assert ended.code == 130, ended.err
+    assert "Traceback" not in ended.err
+    (folder / "small.toml").write_text(changed((folder / "small.toml").read_text(), ("trials = 10", "trials = 40")))
+    finished = autotune("tune", "small.toml", *WORDS, "null")
+    assert "small.one: 40 evaluated" in finished.err, "and what it left behind is resumed"
+
+
+def test_ctrl_c_ends_whatever_else_runs_with_130(folder: Path, nursery: Nursery) -> None:
+    run = nursery.start(folder, "load", "-")
+    time.sleep(0.3)
+    run.send_signal(signal.SIGINT)
+    ended = run.finish()
+    assert ended.code in (1, 130), ended.err  # 1: standard input was at its end by then
+    assert "Traceback" not in ended.err
+    (folder / "small.toml").write_text((folder / "small.toml").read_text() + TECHNIQUES)
+    run = nursery.start(folder, "ladder", "small.toml", *WORDS, "null:delay_ms=100")
+    run.wait_for("small.one: 1/10")
+    run.send_signal(signal.SIGINT)
+    ended = run.finish()
+    assert ended.code == 130
+    assert (
+        "autotune: interrupted; 1 of 2 rows were measured, the last in part; to resume: autotune ladder " in ended.err
+    )
+
+
+TECHNIQUES = """
+[[technique]]
+name = "plain"
+template = "tiny"
+[[technique]]
+name = "taps"
+template = "tiny"
+space = { order = ["taps"] }
+"""
+
+
+# retime
+
+OF_NUMBER = "SELECT id FROM trials WHERE number"
+
+
+def cases(path: Path) -> list[tuple[str, str, str]]:
+    """Class, result and message of each testcase of a JUnit file; asserts that its counts are right."""
+    root = Xml.parse(path).getroot()
+    (suite,) = root
+    found = []
+    for case in suite.iter("testcase"):
+        results = list(case)
+        assert len(results) == 1
+        message = results[0].get("message") or results[0].text or ""
+        found.append((case.get("classname") or "", results[0].tag, message))
+    counts = {tag: [result for _, result, _ in found].count(tag) for tag in ("failure", "error", "skipped")}
+    assert [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] == [
+        str(number) for number in (len(found), *counts.values())
+    ]
+    return found
+
+
+def test_winners_that_hold_end_retime_with_0(filled: Path, autotune: Command) -> None:
+    assert autotune("retime", *WORDS, "null", "--junit", "out.xml").code == 0
+    ((layer, result, message),) = cases(filled.parent / "out.xml")
+    assert (layer, result) == ("small.one", "system-out")
+    assert re.match(r"confirmed: [\d.]+ us before, [\d.]+ us now, noise 0.20%; tiny threads=", message)
+    text = (filled.parent / "out.xml").read_text()
+    assert 'name="null, fp32, cold cache"' in text
+    assert '<property name="driver" value="none"' in text
+
+
+def test_a_winner_that_regressed_ends_retime_with_3(filled: Path, autotune: Command) -> None:
+    trials = rows(autotune("trials", "--outcome", "correct", "--sort", "median", "--json"))
+    first, second = (row["number"] for row in trials[:2])
+    factor = f"median_us = median_us * 0.5, ranked_us = ranked_us * 0.5 WHERE number = {second}"
+    change(filled, f"UPDATE trials SET {factor}")
+    slower = autotune("retime", *WORDS, "null", "--junit", "out.xml", "--best", "2", "--json")
+    labels = {row["trial"]: row["label"] for row in answered(0, slower)}
+    assert labels == {first: "confirmed", second: "regressed"}, "one that has not won may regress"
+    assert [result for _, result, _ in cases(filled.parent / "out.xml")] == ["system-out"]
+    change(filled, f"UPDATE trials SET median_us = median_us * 0.5, ranked_us = ranked_us * 0.5 WHERE number = {first}")
+    change(filled, f"UPDATE measurements SET median_us = median_us * 0.5 WHERE trial_id IN ({OF_NUMBER} = {first})")
+    ended = autotune("retime", *WORDS, "null", "--junit", "out.xml", "--best", "1", "--json")
+    assert [row["label"] for row in answered(3, ended)] == ["regressed"]
+    assert ended.err.endswith("autotune: 1 of 1 winners are not what they were: small.one (fp32) regressed\n")
+    ((_, result, message),) = cases(filled.parent / "out.xml")
+    assert (result, message.split(":")[0]) == ("failure", "regressed")
+
+
+def test_a_winner_that_is_no_longer_correct_ends_retime_with_3(filled: Path, autotune: Command) -> None:
+    ended = autotune("retime", *WORDS, "null:wrong=1", "--junit", "out.xml", "--best", "1", "--json")
+    assert [row["label"] for row in answered(3, ended)] == ["failed"]
+    ((_, result, message),) = cases(filled.parent / "out.xml")
+    assert result == "error"
+    assert "the null device was asked for a wrong result" in message
+
+
+def test_winners_that_cannot_be_run_are_skipped(filled: Path, autotune: Command) -> None:
+    change(filled, "UPDATE sources SET text_zlib = x'', text_bytes = 0, launches = '{}'")
+    before = filled.read_bytes()
+    ended = autotune("retime", "--device", "null", "--junit", "out.xml")
+    assert ended.code == 1
+    ((_, result, message),) = cases(filled.parent / "out.xml")
+    assert (result, message) == ("skipped", "its text is not kept, and tiny is not installed")
+    assert filled.read_bytes() == before
+
+
+def test_an_imported_winner_counts(filled: Path, autotune: Command) -> None:
+    change(filled, "UPDATE trials SET origin = 'imported', ranked_us = NULL, median_us = median_us * 0.5")
+    change(filled, "UPDATE finals SET origin = 'imported'")
+    change(filled, "UPDATE measurements SET median_us = median_us * 0.5")
+    ended = autotune("retime", *WORDS, "null", "--junit", "out.xml", "--best", "2", "--json")
+    assert [row["label"] for row in answered(3, ended)] == ["regressed"] * 2
+    assert [result for _, result, _ in cases(filled.parent / "out.xml")] == ["failure"]
+
+
+def test_an_interrupted_retime_says_what_is_left(three: Path, nursery: Nursery, autotune: Command) -> None:
+    assert autotune("tune", "small.toml", *WORDS, "null").code == 0
+    words = ("retime", *WORDS, "null:delay_ms=300", "--junit", "out.xml")
+    run = nursery.start(three.parent, *words)
+    run.wait_for("device null")
+    time.sleep(0.4)
+    run.send_signal(signal.SIGINT)
+    ended = run.finish()
+    assert ended.code == 130
+    assert ended.err.splitlines()[-1].startswith(
+        "autotune: interrupted; not re-timed: small.two, small.three; to begin"
+    )
+    results = [result for _, result, _ in cases(three.parent / "out.xml")]
+    assert results == ["system-out", "skipped", "skipped"]
+
+
+def test_names_of_any_characters_stay_xml(filled: Path, autotune: Command) -> None:
+    hostile = "a<b>&\"'\x01\x1b[31m\u2028\ufffe\U0001f600]]>"
+    with Store(filled) as store:
+        store.clear_quarantine()
+    raw = hostile.replace("'", "''")
+    change(filled, f"UPDATE study_layers SET name = '{raw}'")
+    change(filled, "UPDATE trials SET median_us = median_us * 0.5, ranked_us = ranked_us * 0.5")
+    assert autotune("retime", *WORDS, "null", "--junit", "out.xml", "--best", "1").code == 3
+    ((layer, _, _),) = cases(filled.parent / "out.xml")
+    assert layer == "small." + hostile.replace("\x01", r"\x01").replace("\x1b", r"\x1b").replace("\ufffe", r"\ufffe")
+
+
+def test_where_a_report_cannot_be_written(filled: Path, autotune: Command) -> None:
+    before = filled.read_bytes()
+    assert autotune("retime", *WORDS, "null", "--junit", "no/out.xml").complaint == (
+        "no/out.xml: there is no folder no; create it first or give another --junit"
+    )
+    assert autotune("retime", *WORDS, "null", "--junit", "families").complaint == (
+        "families: is a folder; give another --junit"
+    )
+    assert filled.read_bytes() == before

@@ -1,0 +1,168 @@
+"""Every command that only reads, or that refuses, leaves the database file byte for byte as it was."""
+
+from __future__ import annotations
+
+import gzip
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import cli
+from autotune.errors import StoreWarning
+from autotune.store import Store
+
+from .rights import read_only
+from .store.builders import CONV1, open_scope, written
+from .test_questions import change
+from .tiny import STUDY, Command
+
+DATA = Path(__file__).parents[1] / "data" / "databases"
+DB = ("--db", "kept/a.db")
+NULL = ("--templates", "families", "--device", "null")
+READING: tuple[tuple[str, ...], ...] = (
+    ("best",),
+    ("best", "lenet", "--device", "H200"),
+    ("best", "lenet", "--nearest"),
+    ("trials",),
+    ("trials", "lenet", "--all", "--source"),
+    ("why", "lenet.conv1"),
+    ("history", "lenet"),
+    ("diff", "lenet", "copy"),
+    ("stale",),
+    ("query", "SELECT count(*) FROM trials"),
+    ("dump",),
+    ("dump", "dumped"),
+    ("export-t4", "--out", "t4"),
+    ("replay", "kept/a.db", "--seeds", "1", "--evaluations", "2", "--jobs", "1"),
+    ("quarantine",),
+    ("source", "lenet.conv1", "--device", "H200"),
+    ("profile", "lenet", "--stored"),
+    ("devices",),
+)
+"""which end with 0"""
+REFUSING: tuple[tuple[str, ...], ...] = (
+    ("best", "nothing"),
+    ("query", "DELETE FROM trials"),
+    ("choose", "lenet"),
+    ("importance", "lenet"),
+    ("export", "lenet", "--out", "out", "--no-proof", "--gpu", "none such"),
+    ("accuracy", "lenet-k5", "--device", "null"),
+    ("profile", "lenet", "--device", "null"),
+    ("tune", "small.toml", *NULL, "--db", "kept/none.db", "--prior"),
+    ("tune", "small.toml", *NULL, "--no-warm-start", "--prior"),
+    ("tune", "small.toml", *NULL, "--baseline", "cudnn"),
+    ("tune", "small.toml", *NULL, "--template", "none"),
+    ("tune", "small.toml", "--templates", "families", "--device", "cuda:99"),
+    ("tune", "small.toml", *NULL, "--unserved"),
+    ("tune", "grouped.toml", *NULL, "--template", "tiny"),
+    ("tune", "huge.toml", *NULL),
+    ("compare", "small.toml", *NULL),
+    ("compare", "lenet.toml", *NULL),
+    ("ladder", "small.toml", *NULL),
+    ("dispatch", "small.toml", *NULL),
+    ("retime", "lenet", *NULL),
+    ("retime", "nothing", *NULL),
+    ("merge", "small.toml"),
+    ("merge", "kept/a.db"),
+    ("merge", "none.db"),
+    ("load", "small.toml"),
+    ("load", "whole.jsonl"),
+    ("import", "small.toml"),
+    ("replay", "small.toml"),
+)
+"""which end with 1"""
+HEADER = """
+[params]
+block_p = { values = [0, 1, 2, 3] }
+filters = { values = ["constant"] }
+vector = { values = [false, true] }
+"""
+NO_DATABASE = {"templates", "check", "cache"}
+STATES = ("as one file", "with a log", "old", "oldest", "read-only")
+
+
+@pytest.fixture
+def kept(folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder with nothing but a database in one of STATES."""
+    kept = folder / "kept"
+    kept.mkdir()
+    path = kept / "a.db"
+    names = {"old": "0003", "oldest": "0001-first"}
+    path.write_bytes(gzip.decompress((DATA / f"{names.get(request.param, '0003')}.db.gz").read_bytes()))
+    change(path, f"UPDATE templates SET header = '{HEADER}'")  # of which these files have none
+    for name, edit in (
+        ("lenet", ("", "")),
+        ("grouped", ("c = 2", "c = 2\ngroups = 2")),
+        ("huge", ("n = 3", "n = 300_000_000")),
+    ):
+        (folder / f"{name}.toml").write_text(STUDY.replace('"small"', f'"{name}"').replace(*edit))
+    (folder / "whole.jsonl").write_text('{"autotune_dump": 1, "schema": "0004", "autotune": "1"}\n{"end": 0}\n')
+    if request.param in names:
+        yield kept
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StoreWarning)
+        written(path)
+    for copy in kept.glob("a.schema-*"):
+        copy.unlink()
+    if request.param == "with a log":
+        _leave_log(path)
+    with read_only(kept) if request.param == "read-only" else nullcontext():
+        yield kept
+
+
+def _leave_log(path: Path) -> None:
+    """Leave what a killed writer leaves."""
+    with Store(path) as store:
+        open_scope(store, study="another", layer=CONV1)
+        left = {suffix: Path(f"{path}{suffix}").read_bytes() for suffix in ("", "-wal", "-shm")}
+    for suffix, content in left.items():
+        Path(f"{path}{suffix}").write_bytes(content)
+    assert left["-wal"]
+
+
+@contextmanager
+def untouched(kept: Path, words: tuple[str, ...]) -> Iterator[None]:
+    """Assert that the files of a folder keep their names, their content and, but for a log's index, their date."""
+
+    def state() -> dict[str, tuple[bytes, int]]:
+        return {
+            path.name: (b"", 0) if path.name.endswith("-shm") else (path.read_bytes(), path.stat().st_mtime_ns)
+            for path in kept.iterdir()
+        }
+
+    before = state()
+    yield
+    assert state() == before, words
+
+
+@pytest.mark.parametrize("kept", STATES, indirect=True)
+def test_a_command_that_reads_changes_nothing(kept: Path, autotune: Command) -> None:
+    for words in READING:
+        with untouched(kept, words):
+            ended = autotune(*words, *(() if words[0] == "replay" else DB))
+        assert ended.code == 0, (words, ended.err)
+
+
+@pytest.mark.parametrize("kept", STATES, indirect=True)
+def test_a_command_that_refuses_changes_nothing(kept: Path, autotune: Command) -> None:
+    for words in REFUSING:
+        with untouched(kept, words):
+            ended = autotune(*words, *(() if "--db" in words or words[0] == "replay" else DB))
+        assert ended.code == 1, (words, ended.err)
+        assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_reading_makes_no_file(words: tuple[str, ...], folder: Path, autotune: Command) -> None:
+    autotune(*words, *(() if words[0] == "replay" else ("--db", "none.db")))
+    assert not list(folder.glob("none.db*"))
+
+
+def test_every_command_is_among_these() -> None:
+    writing = {"tune", "compare", "ladder", "dispatch", "retime", "merge", "load", "import"}
+    assert {words[0] for words in REFUSING} >= writing
+    assert {words[0] for words in (*READING, *REFUSING)} | NO_DATABASE == set(cli.commands)
