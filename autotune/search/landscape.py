@@ -60,7 +60,9 @@ class Landscape:
     equals an uninterrupted one.
     """
 
-    def __init__(self, spaces: Sequence[FeasibleSpace]) -> None:
+    def __init__(self, spaces: Sequence[FeasibleSpace], *, least: float | None = None) -> None:
+        self.least = least
+        """the smallest difference of two values that means something; None where that depends on the values"""
         self.spaces = tuple(space for space in spaces if len(space.rows))
         sizes = [len(space.rows) for space in self.spaces]
         self.offsets = tuple(int(offset) for offset in np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))

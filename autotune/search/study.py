@@ -19,6 +19,8 @@ from autotune.trial import Config, Trial
 
 LOOK = 8
 """Latest proposals of which the most promising one says what can be expected."""
+LEAST = 1e-3
+"""Smallest difference of two log times that means something."""
 AHEAD = 10
 """Evaluations that an expected gain is of: each promises at most what the most promising one did."""
 
@@ -63,7 +65,7 @@ class Search:
         self._peer = PEERS.get(sampler)
         if self._peer is not None:
             require(sampler, self._peer)
-        self._landscape = Landscape(spaces)
+        self._landscape = Landscape(spaces, least=LEAST)
         self._openings = openings
         self._opened: dict[int, str] = {}  # landscape index -> the opening that proposed it
         self._proposer = Proposer(self._landscape)
