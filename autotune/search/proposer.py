@@ -61,7 +61,7 @@ class Proposer:
         unseen = [family for family in open_families if counts[family.number] < self._first]
         if unseen:
             return min(unseen, key=lambda family: counts[family.number]).farthest(rng)
-        times = np.array([observation.log_time for observation in landscape.observations])
+        times = np.array([observation.value for observation in landscape.observations])
         correct = times[np.isfinite(times)]
         if not len(correct):
             return min(open_families, key=lambda family: counts[family.number]).farthest(rng)
@@ -149,7 +149,7 @@ class _Family:
         if not correct.all():
             chances = self._surrogate.chances(self._features.codes(rows), ~correct, asked)
             hopeless = self._features.failing(rows, ~correct, draw, below=BY_CHANCE)
-            gain = weighed(gain, chances, hopeless, len(rows))
+            gain = weighed(gain, chances, len(rows), hopeless=hopeless)
         place = int(np.argmax(gain))
         return Offer(self._offset + int(draw[place]), float(gain[place]))
 
@@ -181,7 +181,7 @@ class _Family:
         """Rows and log times of this family's trials, in the order told."""
         told = [o for o in self._landscape.observations if self._landscape.family_of(o.index) == self.number]
         rows = np.array([o.index - self._offset for o in told], dtype=np.int64)
-        return rows, np.array([o.log_time for o in told], dtype=np.float64)
+        return rows, np.array([o.value for o in told], dtype=np.float64)
 
 
 def uniform(landscape: Landscape, rng: np.random.Generator) -> int:

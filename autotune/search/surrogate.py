@@ -57,16 +57,17 @@ class Surrogate:
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
-        self._value_weights: tuple[int, Weights] | None = None
-        self._failure_weights: tuple[int, Weights] | None = None
+        self._value_weights: tuple[bytes, Weights] | None = None
+        self._failure_weights: tuple[bytes, Weights] | None = None
 
     def values(self, points: Points, values: Floats, scale: Scale, pending: Points) -> Posterior:
         """The model of the scaled values, with points in flight taken to turn out as it expects."""
         fitted = fitted_at(len(points))
-        if self._value_weights is None or self._value_weights[0] != fitted:
+        observed = points[:fitted].tobytes()
+        if self._value_weights is None or self._value_weights[0] != observed:
             first = values[:fitted]
             targets = Scale.of(first, scale.least).warp(first)  # a later scale would differ when resumed
-            self._value_weights = (fitted, fit(self._metric, points[:fitted], targets))
+            self._value_weights = (observed, fit(self._metric, points[:fitted], targets))
         weights = self._value_weights[1]
         targets = scale.warp(values)
         kept = _kept(targets)
@@ -82,21 +83,28 @@ class Surrogate:
         """Chances of success at some points, from a process over the labels of those tried."""
         labels = failed.astype(np.float64)
         fitted = fitted_at(len(points))
-        if self._failure_weights is None or self._failure_weights[0] != fitted:
-            self._failure_weights = (fitted, fit(self._metric, points[:fitted], labels[:fitted]))
+        observed = points[:fitted].tobytes()
+        if self._failure_weights is None or self._failure_weights[0] != observed:
+            self._failure_weights = (observed, fit(self._metric, points[:fitted], labels[:fitted]))
         recent = slice(max(0, len(points) - MODEL_ROWS), None)
         conditioned = posterior(self._metric, points[recent], labels[recent], self._failure_weights[1])
         mean, _ = conditioned.predict(asked)
         return np.clip(1.0 - mean, LEAST_CHANCE, 1.0)
 
 
-def weighed(gain: Floats, chances: Floats, hopeless: Flags, tried: int) -> Floats:
-    """Logs of expected gains times chances of success; unlikely and hopeless points are left out, but in every
-    DARE_EVERY-th proposal, `tried` being the points tried so far."""
+def weighed(
+    gain: Floats, chances: Floats, tried: int, *, hopeless: Flags | None = None, likely: float = LIKELY
+) -> Floats:
+    """Logs of expected gains times chances of success, `tried` being the points tried so far.
+
+    Points with a smaller chance than `likely` and hopeless ones are left out, but in every DARE_EVERY-th proposal.
+    """
     gain = gain + np.log(chances)
-    likely = (chances >= LIKELY) & ~hopeless
-    if (tried + 1) % DARE_EVERY and likely.any():
-        gain = np.where(likely, gain, -np.inf)
+    kept = chances >= likely
+    if hopeless is not None:
+        kept &= ~hopeless
+    if (tried + 1) % DARE_EVERY and kept.any():
+        gain = np.where(kept, gain, -np.inf)
     return gain
 
 
