@@ -27,6 +27,7 @@ from autotune.cli.families import check, templates
 from autotune.cli.freshness import retime, stale
 from autotune.cli.importance import importance
 from autotune.cli.ladder import ladder
+from autotune.cli.optuna_study import optuna_study
 from autotune.cli.profile import profile
 from autotune.cli.replay import replay
 from autotune.cli.transfer import dump, export_t4, import_, load, merge
@@ -66,6 +67,7 @@ for command in (
         merge,
         import_,
         export_t4,
+        optuna_study,
         export,
         templates,
         check,
