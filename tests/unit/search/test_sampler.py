@@ -257,6 +257,7 @@ def test_known_results_running_trials_and_enqueued_ones_of_a_space_are_not_propo
     running = [study.ask() for _ in range(10)]
     for trial in running:
         sampler_of(study).suggest(trial)
+    study.sampler = AutotuneSampler(seed=2, space=SPACE)  # as of another process: it knows what the study knows
     study.enqueue_trial(next(c for c in SPACE if c not in [trial.params for trial in study.trials]))
     study.optimize(listed, n_trials=13)
     assert sorted(map(str, (trial.params for trial in study.trials))) == sorted(map(str, SPACE))
