@@ -28,6 +28,7 @@ from autotune.cli.families import templates
 from autotune.cli.freshness import retime, stale
 from autotune.cli.importance import importance
 from autotune.cli.ladder import ladder
+from autotune.cli.optuna_study import optuna_study
 from autotune.cli.profile import profile
 from autotune.cli.replay import replay
 from autotune.cli.sanitize import sanitize
@@ -69,6 +70,7 @@ for command in (
         merge,
         import_,
         export_t4,
+        optuna_study,
         export,
         source,
         templates,

@@ -5,41 +5,64 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, CategoricalChoiceType, CategoricalDistribution, IntDistribution
 from optuna.trial import Trial
 
 from autotune.search.landscape import Ints, Landscape
-from autotune.trial import Value
+from autotune.search.neighbours import Neighbourhood
 
 FAMILY = "family"
 """Optuna's name of the parameter that picks the kernel family."""
 
+FIXED = "fixed_params"
+"""Optuna's attribute of a trial that `Study.enqueue_trial` gave parameters."""
+Params = dict[str, CategoricalChoiceType]
+"""Optuna's parameters of a trial."""
+
 
 class Encoding:
-    """Landscape index to Optuna parameters and back; `ordinal` encodes a value by its position."""
+    """Landscape index to Optuna parameters and back.
 
-    def __init__(self, landscape: Landscape, *, ordinal: bool) -> None:
+    `ordinal` encodes a value by its position. With `choices` the spaces' values are positions in these, there is no
+    family and no prefix, and families are told apart by their parameters, which no two may have all in common.
+    """
+
+    def __init__(
+        self,
+        landscape: Landscape,
+        *,
+        ordinal: bool = False,
+        choices: Mapping[str, tuple[CategoricalChoiceType, ...]] | None = None,
+    ) -> None:
         self._landscape = landscape
         self._names = tuple(space.template for space in landscape.spaces)
-        self._family: BaseDistribution = CategoricalDistribution(self._names or ("",))
-        self._own: tuple[dict[str, BaseDistribution], ...] = tuple(
-            {
-                f"{space.template}.{param.name}": IntDistribution(0, len(param.values) - 1)
-                if ordinal
-                else CategoricalDistribution(param.values)
-                for param in space.params
-            }
-            for space in landscape.spaces
-        )
+        self._family: dict[str, BaseDistribution] = {}
+        if choices is None:
+            self._family = {FAMILY: CategoricalDistribution(self._names or ("",))}
+            self._own: tuple[dict[str, BaseDistribution], ...] = tuple(
+                {
+                    f"{space.template}.{param.name}": IntDistribution(0, len(param.values) - 1)
+                    if ordinal
+                    else CategoricalDistribution(param.values)
+                    for param in space.params
+                }
+                for space in landscape.spaces
+            )
+        else:
+            self._own = tuple(
+                {param.name: CategoricalDistribution(choices[param.name]) for param in space.params}
+                for space in landscape.spaces
+            )
+        self._rows: dict[int, Neighbourhood] = {}
 
     @property
     def every(self) -> dict[str, BaseDistribution]:
         """The family and all families' parameters."""
-        return {FAMILY: self._family} | {name: dist for own in self._own for name, dist in own.items()}
+        return self._family | {name: dist for own in self._own for name, dist in own.items()}
 
     @property
-    def family(self) -> BaseDistribution:
-        """The distribution of the family."""
+    def family(self) -> dict[str, BaseDistribution]:
+        """The parameter that picks the family; empty where there is none."""
         return self._family
 
     def own(self, family: int) -> dict[str, BaseDistribution]:
@@ -48,27 +71,45 @@ class Encoding:
 
     def distributions(self, index: int) -> dict[str, BaseDistribution]:
         """What a trial of this config was drawn from."""
-        return {FAMILY: self._family} | self._own[self._landscape.family_of(index)]
+        return self._family | self._own[self._landscape.family_of(index)]
 
-    def params(self, index: int) -> dict[str, Value]:
+    def params(self, index: int) -> Params:
         """The Optuna parameters of a config."""
         family = self._landscape.family_of(index)
         row = self._landscape.row(index)
-        params: dict[str, Value] = {FAMILY: self._names[family]}
+        params: Params = dict.fromkeys(self._family, self._names[family])
         for (name, dist), position in zip(self._own[family].items(), row, strict=True):
             params[name] = (
                 int(position) if isinstance(dist, IntDistribution) else dist.to_external_repr(float(position))
             )
         return params
 
-    def family_index(self, params: Mapping[str, Value]) -> int:
-        """The position of the family that Optuna parameters name."""
-        return self._names.index(str(params[FAMILY]))
+    def family_index(self, params: Mapping[str, CategoricalChoiceType]) -> int:
+        """The position of the family that Optuna parameters name; ValueError when they name none."""
+        if self._family:
+            return self._names.index(str(params.get(FAMILY)))
+        return [set(own) for own in self._own].index(set(params))
 
-    def row(self, params: Mapping[str, Value]) -> Ints:
+    def row(self, params: Mapping[str, CategoricalChoiceType]) -> Ints:
         """The value indices that Optuna parameters name, feasible or not."""
         own = self._own[self.family_index(params)]
         return np.array([int(dist.to_internal_repr(params[name])) for name, dist in own.items()], dtype=np.int64)
+
+    def index_of(self, params: Mapping[str, CategoricalChoiceType]) -> int | None:
+        """The config that Optuna parameters name, None when they name no feasible one."""
+        try:
+            family, row = self.family_index(params), self.row(params)
+        except (KeyError, ValueError):  # a parameter is missing, or has a value that is none of the space's
+            return None
+        if family not in self._rows:
+            self._rows[family] = Neighbourhood(self._landscape.spaces[family])
+        found = self._rows[family].find(row)
+        return None if found is None else self._landscape.offsets[family] + found
+
+    def agreeing(self, params: Mapping[str, CategoricalChoiceType]) -> Ints:
+        """The free configs that have these of their parameters as given."""
+        free = np.flatnonzero(self._landscape.free)
+        return np.array([index for index in free if params.items() <= self.params(int(index)).items()], dtype=np.int64)
 
     def suggest(self, trial: Trial, index: int) -> None:
         """Have an asked Optuna trial suggest the parameters of the config that its sampler chose."""

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from autotune.trial import Config, Trial, Value
+from autotune.trial import Config, Value
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -47,10 +47,11 @@ class FeasibleSpace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One told trial of a feasible config: its index and log time, infinite when the config failed."""
+    """One told trial of a feasible config: its index and value, infinite when the config failed."""
 
     index: int
-    log_time: float
+    value: float
+    """what is minimised; a log time where kernels are tuned"""
 
 
 class Landscape:
@@ -60,7 +61,9 @@ class Landscape:
     equals an uninterrupted one.
     """
 
-    def __init__(self, spaces: Sequence[FeasibleSpace]) -> None:
+    def __init__(self, spaces: Sequence[FeasibleSpace], *, least: float | None = None) -> None:
+        self.least = least
+        """the smallest difference of two values that means something; None where that depends on the values"""
         self.spaces = tuple(space for space in spaces if len(space.rows))
         sizes = [len(space.rows) for space in self.spaces]
         self.offsets = tuple(int(offset) for offset in np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
@@ -90,11 +93,6 @@ class Landscape:
                 return None if row is None else self.offsets[family] + row
         return None
 
-    def index_of(self, family: int, row: Ints) -> int | None:
-        """The index of a family's row of value indices, or None when it is infeasible."""
-        same = np.flatnonzero((self.spaces[family].rows == row).all(axis=1))
-        return self.offsets[family] + int(same[0]) if len(same) else None
-
     def free_of(self, family: int) -> npt.NDArray[np.bool_]:
         """The part of `free` that is one family's."""
         return self.free[self.offsets[family] : self.offsets[family + 1]]
@@ -119,17 +117,26 @@ class Landscape:
         self.free[index] = False
         self.pending.append(index)
 
-    def tell(self, index: int, trial: Trial) -> bool:
-        """Record what became of a config; False, and nothing recorded, when it was told before."""
+    def release(self, index: int) -> None:
+        """Take back that a config was asked for, as another was evaluated in its place."""
+        if index in self.pending:
+            self.pending.remove(index)
+            self.free[index] = True
+
+    def tell(self, index: int, value: float) -> None:
+        """Record what became of a config; nothing when it was told before."""
         if index in self.pending:
             self.pending.remove(index)
         elif not self.free[index]:
-            return False
+            return
         self.free[index] = False
-        median_us = trial.median_us
-        log_time = float(np.log(median_us)) if median_us is not None and median_us > 0 else float("inf")
-        self.observations.append(Observation(index, log_time))
-        return True
+        self.observations.append(Observation(index, value))
+
+    def forget(self) -> None:
+        """Go back to the state before the first ask."""
+        self.observations.clear()
+        self.pending.clear()
+        self.free[:] = True
 
     def first_free_default(self) -> int | None:
         """The first family's default that was not asked for yet, then the next family's."""

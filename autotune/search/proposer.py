@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from autotune.search.landscape import Floats, Ints, Landscape
-from autotune.search.model import Features, Posterior, Weights
 from autotune.search.neighbours import Neighbourhood
+from autotune.search.one_hot import Features
+from autotune.search.surrogate import MODELLED_FROM, Scale, Surrogate, log_expected_improvement, weighed
 
 FIRST = 8
 """Configs of a lone family before the model takes over."""
@@ -25,8 +25,6 @@ LOOK = 6
 """Configs that each of several families has before the others leave it none."""
 LOOK_EVERY = 4
 """Every so many proposals go to a family that has fewer."""
-MODELLED_FROM = 3
-"""Correct configs of a family that its model of the times needs."""
 SPREAD_FROM = 300
 """Random rows of which the first configs are picked, each the farthest from those before."""
 DRAW = 1200
@@ -35,18 +33,8 @@ ELITES = 6
 """Best rows whose neighbours are scored too."""
 DRAW_NEAR_BEST = 400
 """Rows two parameters away from the best that are scored, at most."""
-LEAST_CHANCE = 0.01
-"""Chance of success that is never undercut."""
-LIKELY = 0.4
-"""Rows with a smaller chance of success are left out while others are to be had."""
 BY_CHANCE = 0.001
-"""So are rows with a value that failed whenever it was tried, where that would be less likely by chance."""
-DARE_EVERY = 25
-"""Every so many proposals they are not left out, so that no region is given up for ever."""
-MODEL_ROWS = 256
-"""Observations a model is conditioned on, at most."""
-CLIP = 2.0
-"""Times far above the median are compressed beyond so many medians-above-the-best."""
+"""Rows with a value that failed whenever it was tried are left out, where that would be less likely by chance."""
 
 
 class Proposer:
@@ -73,11 +61,11 @@ class Proposer:
         unseen = [family for family in open_families if counts[family.number] < self._first]
         if unseen:
             return min(unseen, key=lambda family: counts[family.number]).farthest(rng)
-        times = np.array([observation.log_time for observation in landscape.observations])
+        times = np.array([observation.value for observation in landscape.observations])
         correct = times[np.isfinite(times)]
         if not len(correct):
             return min(open_families, key=lambda family: counts[family.number]).farthest(rng)
-        scale = Scale.of(correct)
+        scale = Scale.of(correct, landscape.least)
         looked_at = self._looked_at(open_families, counts)
         offers = [family.offer(scale, rng) for family in looked_at]
         best = max(offers, key=lambda offer: offer.gain)
@@ -111,27 +99,6 @@ class Proposer:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """Log times as the models see them: 0 at the median, -1 at the best, compressed far above the median."""
-
-    median: float
-    unit: float
-    best: float
-
-    @classmethod
-    def of(cls, log_times: Floats) -> Scale:
-        """The scale of all correct trials of all families."""
-        median, best = float(np.median(log_times)), float(log_times.min())
-        unit = max(median - best, 1e-3)
-        return cls(median, unit, (best - median) / unit)
-
-    def warp(self, log_times: Floats) -> Floats:
-        """Scaled log times."""
-        z: Floats = (log_times - self.median) / self.unit
-        return np.where(z > 0, CLIP * np.log1p(np.maximum(z, 0) / CLIP), z)
-
-
-@dataclass(frozen=True, slots=True)
 class Offer:
     """A family's best proposal: the landscape index and the log of its expected gain."""
 
@@ -148,8 +115,7 @@ class _Family:
         self._offset = landscape.offsets[number]
         self._features = Features(landscape.spaces[number])
         self._near = Neighbourhood(landscape.spaces[number])
-        self._time_weights: tuple[int, Weights] | None = None
-        self._failure_weights: tuple[int, Weights] | None = None
+        self._surrogate = Surrogate(self._features.metric)
 
     @property
     def told(self) -> int:
@@ -170,56 +136,30 @@ class _Family:
         """The row with the largest expected improvement times chance of success."""
         rows, log_times = self._told()
         correct = np.isfinite(log_times)
-        targets = scale.warp(log_times[correct])
         good = rows[correct]
-        draw = self._draw(good, targets, rng)
+        draw = self._draw(good, log_times[correct], rng)
+        asked = self._features.codes(draw)
         if len(good) >= MODELLED_FROM:
-            mean, deviation = self._times(good, log_times[correct], targets).predict(draw)
+            pending = self._features.codes(self._pending())
+            model = self._surrogate.values(self._features.codes(good), log_times[correct], scale, pending)
+            mean, deviation = model.predict(asked)
         else:  # next to nothing known: as good as the average config, give or take
             mean, deviation = np.zeros(len(draw)), np.ones(len(draw))
         gain = log_expected_improvement(scale.best, mean, deviation)
         if not correct.all():
-            chances = self._chances(rows, ~correct, draw)
-            gain = gain + np.log(chances)
-            likely = (chances >= LIKELY) & ~self._features.failing(rows, ~correct, draw, below=BY_CHANCE)
-            if (len(rows) + 1) % DARE_EVERY and likely.any():
-                gain = np.where(likely, gain, -np.inf)
+            chances = self._surrogate.chances(self._features.codes(rows), ~correct, asked)
+            hopeless = self._features.failing(rows, ~correct, draw, below=BY_CHANCE)
+            gain = weighed(gain, chances, len(rows), hopeless=hopeless)
         place = int(np.argmax(gain))
         return Offer(self._offset + int(draw[place]), float(gain[place]))
 
-    def _times(self, good: Ints, log_times: Floats, targets: Floats) -> Posterior:
-        """The model of the times, with configs in flight taken to turn out as it expects."""
-        fitted = fitted_at(len(good))
-        if self._time_weights is None or self._time_weights[0] != fitted:
-            first = Scale.of(log_times[:fitted]).warp(log_times[:fitted])  # a later scale would differ when resumed
-            self._time_weights = (fitted, self._features.fit(good[:fitted], first))
-        weights = self._time_weights[1]
-        kept = _kept(targets)
-        posterior = self._features.posterior(good[kept], targets[kept], weights)
-        pending = self._pending()
-        if not len(pending):
-            return posterior
-        believed, _ = posterior.predict(pending)
-        rows, values = np.append(good[kept], pending), np.append(targets[kept], believed)
-        return self._features.posterior(rows, values, weights)
-
-    def _chances(self, rows: Ints, failed: npt.NDArray[np.bool_], draw: Ints) -> Floats:
-        """Chances of success, from a process over the labels."""
-        labels = failed.astype(np.float64)
-        fitted = fitted_at(len(rows))
-        if self._failure_weights is None or self._failure_weights[0] != fitted:
-            self._failure_weights = (fitted, self._features.fit(rows[:fitted], labels[:fitted]))
-        recent = slice(max(0, len(rows) - MODEL_ROWS), None)
-        mean, _ = self._features.posterior(rows[recent], labels[recent], self._failure_weights[1]).predict(draw)
-        return np.clip(1.0 - mean, LEAST_CHANCE, 1.0)
-
-    def _draw(self, good: Ints, targets: Floats, rng: np.random.Generator) -> Ints:
+    def _draw(self, good: Ints, log_times: Floats, rng: np.random.Generator) -> Ints:
         """Rows worth scoring: all free ones if few, else some at random and the neighbours of the best."""
         free = self._free()
         if len(free) <= DRAW * 3 // 2:
             return free
         parts = [free[rng.integers(len(free), size=DRAW)]]
-        for place, elite in enumerate(good[np.argsort(targets, kind="stable")[:ELITES]]):
+        for place, elite in enumerate(good[np.argsort(log_times, kind="stable")[:ELITES]]):
             parts.append(self._near.within_one(int(elite)))
             if place == 0:
                 two = self._near.within_two(int(elite))
@@ -241,38 +181,7 @@ class _Family:
         """Rows and log times of this family's trials, in the order told."""
         told = [o for o in self._landscape.observations if self._landscape.family_of(o.index) == self.number]
         rows = np.array([o.index - self._offset for o in told], dtype=np.int64)
-        return rows, np.array([o.log_time for o in told], dtype=np.float64)
-
-
-def fitted_at(observations: int) -> int:
-    """How many of the first observations the weights are fitted to: grows by 8, later by a tenth.
-
-    Being a function of the number of observations, it is the same in a resumed search.
-    """
-    at = 3
-    while (following := at + max(8, at // 10)) <= observations:
-        at = following
-    return at
-
-
-def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
-    """Log of E[max(0, best - y)] for normal y (Jones et al. 1998, eq. 15)."""
-    u = (best - mean) / deviation
-    density = np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)
-    # normal distribution function: Abramowitz & Stegun 26.2.17, error below 7.5e-8
-    t = 1.0 / (1.0 + 0.2316419 * np.abs(u))
-    tail = density * t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
-    improvement = deviation * (u * np.where(u > 0, 1.0 - tail, tail) + density)
-    return np.asarray(np.log(np.maximum(improvement, 1e-300)))
-
-
-def _kept(targets: Floats) -> Ints:
-    """Which observations a model is conditioned on: all, or of many the best and the latest."""
-    if len(targets) <= MODEL_ROWS:
-        return np.arange(len(targets))
-    best = np.argsort(targets, kind="stable")[: MODEL_ROWS * 3 // 4]
-    latest = np.setdiff1d(np.arange(len(targets)), best)[-(MODEL_ROWS - len(best)) :]
-    return np.sort(np.append(best, latest))
+        return rows, np.array([o.value for o in told], dtype=np.float64)
 
 
 def uniform(landscape: Landscape, rng: np.random.Generator) -> int:

@@ -1,4 +1,4 @@
-"""Optuna samplers over a landscape: one that chooses a feasible row, and what Optuna's own make of it."""
+"""What a study may name beside the project's own sampler: Optuna's, held to feasible new configs."""
 
 from __future__ import annotations
 
@@ -9,58 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, CmaEsSampler, NSGAIISampler, TPESampler
 from optuna.trial import FrozenTrial
 
 from autotune.errors import StudyError
-from autotune.search.encoding import FAMILY, Encoding
-from autotune.search.landscape import Landscape
-from autotune.trial import Value
+from autotune.search.encoding import Encoding, Params
+from autotune.search.proposer import uniform
+from autotune.search.rows import Choose, Rows
 
 DRAWS = 8
 """Draws from an Optuna sampler before its last one is moved to the nearest feasible new config."""
-
-Choose = Callable[[optuna.Study, FrozenTrial], int]
-"""Picks a landscape index for an asked trial."""
-
-
-class RowSampler(BaseSampler):
-    """Hands Optuna a whole feasible config at once, so that no infeasible or repeated one is ever suggested."""
-
-    def __init__(self, encoding: Encoding, choose: Choose) -> None:
-        self._encoding = encoding
-        self._choose = choose
-        self.index = -1
-        """the landscape index chosen last"""
-
-    def infer_relative_search_space(
-        self,
-        study: optuna.Study,  # noqa: ARG002  (Optuna's signature)
-        trial: FrozenTrial,  # noqa: ARG002
-    ) -> dict[str, BaseDistribution]:
-        """Every parameter of every family."""
-        return self._encoding.every
-
-    def sample_relative(
-        self,
-        study: optuna.Study,
-        trial: FrozenTrial,
-        search_space: dict[str, BaseDistribution],  # noqa: ARG002
-    ) -> dict[str, Value]:
-        """The parameters of one feasible config."""
-        self.index = self._choose(study, trial)
-        return self._encoding.params(self.index)
-
-    def sample_independent(
-        self,
-        study: optuna.Study,  # noqa: ARG002
-        trial: FrozenTrial,  # noqa: ARG002
-        param_name: str,
-        param_distribution: BaseDistribution,  # noqa: ARG002
-    ) -> Value:
-        """Never used: every parameter is chosen with the others."""
-        raise AssertionError(f"{param_name} was not chosen together with its config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,27 +71,30 @@ class Refused:
     repeated: int = 0
 
 
-def draw(
-    peer: Peer,
-    landscape: Landscape,
-    encoding: Encoding,
-    rng: np.random.Generator,
-    forced: int | None,
-    refused: Refused,
-) -> Choose:
-    """What an Optuna sampler proposes: its first feasible new draw, else the free config nearest to its last draw.
+def by_chance(
+    rows: Rows, _study: optuna.Study, _trial: FrozenTrial, rng: np.random.Generator, forced: int | None
+) -> int:
+    """A family by chance, then a free config of it by chance."""
+    return uniform(rows.landscape, rng) if forced is None else forced
 
-    With `forced` the sampler is asked all the same (some count their asks) and then overruled.
+
+def drawing(peer: Peer, refused: Refused) -> Choose:
+    """Chooses what an Optuna sampler proposes: its first feasible new draw, else the free config nearest to its last.
+
+    Where a config is given the sampler is asked all the same (some count their asks) and then overruled.
     """
-    inner = peer.make(int(rng.integers(2**32)))
 
-    def choose(study: optuna.Study, trial: FrozenTrial) -> int:
-        params: dict[str, Value] = {}
+    def choose(
+        rows: Rows, study: optuna.Study, trial: FrozenTrial, rng: np.random.Generator, forced: int | None
+    ) -> int:
+        landscape, encoding = rows.landscape, rows.encoding
+        inner = peer.make(int(rng.integers(2**32)))
+        params: Params = {}
         for _ in range(1 if forced is not None or peer.keeps_state else DRAWS):
             params = _params(inner, encoding, study, trial)
             if forced is not None:
                 return forced
-            index = landscape.index_of(encoding.family_index(params), encoding.row(params))
+            index = encoding.index_of(params)
             if index is not None and landscape.free[index]:
                 return index
             if index is None:
@@ -145,15 +106,16 @@ def draw(
     return choose
 
 
-def _params(inner: BaseSampler, encoding: Encoding, study: optuna.Study, trial: FrozenTrial) -> dict[str, Value]:
+def _params(inner: BaseSampler, encoding: Encoding, study: optuna.Study, trial: FrozenTrial) -> Params:
     """One whole draw of an Optuna sampler: what it samples jointly, then the rest one by one."""
     inner.before_trial(study, trial)
-    params: dict[str, Value] = {}
+    params: Params = {}
     space = inner.infer_relative_search_space(study, trial)
     if space:
         params.update(inner.sample_relative(study, trial, space))
-    if FAMILY not in params:
-        params[FAMILY] = inner.sample_independent(study, trial, FAMILY, encoding.family)
+    for name, dist in encoding.family.items():
+        if name not in params:
+            params[name] = inner.sample_independent(study, trial, name, dist)
     for name, dist in encoding.own(encoding.family_index(params)).items():
         if name not in params:
             params[name] = inner.sample_independent(study, trial, name, dist)

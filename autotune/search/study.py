@@ -10,15 +10,17 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import StudyError
-from autotune.search.encoding import Encoding
-from autotune.search.landscape import FeasibleSpace, Landscape
-from autotune.search.proposer import Proposer, uniform
-from autotune.search.samplers import PEERS, Choose, Refused, RowSampler, draw, require
+from autotune.search.landscape import FeasibleSpace
+from autotune.search.rows import Choose, Rows, by_model
+from autotune.search.sampler import AutotuneSampler, StudySampler
+from autotune.search.samplers import PEERS, Peer, Refused, by_chance, drawing, require
 from autotune.study import SAMPLERS
 from autotune.trial import Config, Trial
 
 LOOK = 8
 """Latest proposals of which the most promising one says what can be expected."""
+LEAST = 1e-3
+"""Smallest difference of two log times that means something."""
 AHEAD = 10
 """Evaluations that an expected gain is of: each promises at most what the most promising one did."""
 
@@ -60,22 +62,23 @@ class Search:
         if sampler not in SAMPLERS:
             raise StudyError(f"sampler = {sampler!r}: expected one of {', '.join(SAMPLERS)}")
         self._sampler = sampler
-        self._peer = PEERS.get(sampler)
-        if self._peer is not None:
-            require(sampler, self._peer)
-        self._landscape = Landscape(spaces)
-        self._openings = openings
-        self._opened: dict[int, str] = {}  # landscape index -> the opening that proposed it
-        self._proposer = Proposer(self._landscape)
-        self._encoding = Encoding(self._landscape, ordinal=self._peer is not None and self._peer.ordinal)
-        self._seed = seed
-        self._budget = budget
+        peer = PEERS.get(sampler)
+        if peer is not None:
+            require(sampler, peer)
+        self._keeps_state = peer is not None and peer.keeps_state
         self.refused = Refused()
         """proposals of Optuna's samplers that were no free config, and so were never handed out"""
+        self._rows = Rows(spaces, least=LEAST, ordinal=peer is not None and peer.ordinal, choose=self._choose(peer))
+        self._landscape = self._rows.landscape
+        self._openings = openings
+        self._opened: dict[int, str] = {}  # landscape index -> the opening that proposed it
+        self._budget = budget
+        self._seed = seed
         self._asked: dict[int, int] = {}  # landscape index -> Optuna trial number, asked for and not yet told
+        self._number = 0
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._study = optuna.create_study(direction="minimize")
+        self._study = optuna.create_study(sampler=self._make())
         optuna.logging.set_verbosity(verbosity)
         self._watch = watch
         self._gains: list[float | None] = []
@@ -95,7 +98,7 @@ class Search:
     @property
     def blind(self) -> bool:
         """Whether a config asked for now is one more by chance, where results under way may let a model choose."""
-        return self._sampler == "default" and self._proposer.blind and self._forced() is None
+        return self._sampler == "default" and self._rows.proposer.blind and self._forced() is None
 
     @property
     def expected_gain(self) -> float | None:
@@ -106,8 +109,8 @@ class Search:
     def _look(self, number: int) -> None:
         """Note what the model expects of the config that is about to be asked for, None where it is not the model's."""
         if self._watch and self._landscape.free.any():
-            self._proposer.propose(np.random.default_rng([self._seed, number]))
-            self._gains.append(self._proposer.gain if self._forced() is None else None)
+            self._rows.proposer.propose(np.random.default_rng([self._seed, number]))
+            self._gains.append(self._rows.proposer.gain if self._forced() is None else None)
 
     def proposed_by(self, config: Config) -> str:
         """What proposes a config: the word of an opening, `default` for a family's, else `search`."""
@@ -119,27 +122,27 @@ class Search:
     def tell(self, trial: Trial) -> None:
         """Take a finished trial in; one of a config outside the spaces, or told before, changes nothing."""
         index = self._landscape.find(trial.config)
-        if index is None or not self._landscape.tell(index, trial):
+        if index is None:
             return
-        log_time = self._landscape.observations[-1].log_time
-        state = TrialState.COMPLETE if np.isfinite(log_time) else TrialState.PRUNED
-        value = log_time if np.isfinite(log_time) else None
+        value = float(np.log(trial.median_us)) if trial.median_us else None
+        state = TrialState.PRUNED if value is None else TrialState.COMPLETE
         if index in self._asked:
             self._study.tell(self._asked.pop(index), value, state=state)
-        else:
+        elif self._landscape.free[index]:
             past = optuna.trial.create_trial(
-                params=self._encoding.params(index),
-                distributions=self._encoding.distributions(index),
+                params=self._rows.encoding.params(index),
+                distributions=self._rows.encoding.distributions(index),
                 state=state,
                 value=value,
             )
             self._study.add_trial(past)
+            self._rows.follow(self._study)
 
     def _tell_past(self, trial: Trial) -> None:
         """Tell a trial of an earlier run, asking for it first where the sampler takes notes of its asks."""
         index = self._landscape.find(trial.config)
         self._note_opening()
-        if self._peer is not None and self._peer.keeps_state and index is not None and self._landscape.free[index]:
+        if self._keeps_state and index is not None and self._landscape.free[index]:
             self._ask(trial.number, forced=index)
         self.tell(trial)
 
@@ -165,7 +168,7 @@ class Search:
         landscape = self._landscape
         while self._openings:
             opening = self._openings[0]
-            told = {landscape.config(each.index): each.log_time for each in landscape.observations}
+            told = {landscape.config(each.index): each.value for each in landscape.observations}
             config = opening.next(told, [landscape.config(index) for index in landscape.pending])
             index = None if config is None else landscape.find(config)
             if index is not None and landscape.free[index]:
@@ -174,22 +177,26 @@ class Search:
         return None
 
     def _ask(self, number: int, *, forced: int | None) -> int:
-        sampler = RowSampler(self._encoding, self._choose(np.random.default_rng([self._seed, number]), forced))
-        self._study.sampler = sampler
+        """The landscape index of the config that trial `number` is for; the study hands out a forced one first."""
+        if forced is not None:
+            self._study.enqueue_trial(self._rows.encoding.params(forced))
+        self._number = number
         trial = self._study.ask()
-        _ = trial.relative_params  # Optuna samples when these are first looked at
-        self._encoding.suggest(trial, sampler.index)
-        self._asked[sampler.index] = trial.number
-        self._landscape.ask(sampler.index)
-        return sampler.index
+        index = self._rows.suggest(trial)
+        self._asked[index] = trial.number
+        return index
 
-    def _choose(self, rng: np.random.Generator, forced: int | None) -> Choose:
-        if self._peer is not None:
-            return draw(self._peer, self._landscape, self._encoding, rng, forced, self.refused)
+    def _make(self) -> StudySampler:
+        """The study's sampler."""
+        if self._sampler == "default":
+            return AutotuneSampler(space=self._rows, seed=self._seed, number=self._numbered)
+        return StudySampler(self._rows, seed=self._seed, number=self._numbered)
 
-        def choose(_study: optuna.Study, _trial: FrozenTrial) -> int:
-            if forced is not None:
-                return forced
-            return uniform(self._landscape, rng) if self._sampler == "random" else self._proposer.propose(rng)
+    def _numbered(self, _trial: FrozenTrial) -> int:
+        """The number that was asked for, which the study's own trials need not have."""
+        return self._number
 
-        return choose
+    def _choose(self, peer: Peer | None) -> Choose:
+        if peer is not None:
+            return drawing(peer, self.refused)
+        return by_chance if self._sampler == "random" else by_model

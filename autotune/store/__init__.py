@@ -3,6 +3,7 @@
 from autotune.store.answers import GENERATIONS, SORTS
 from autotune.store.database import is_sqlite, path_of
 from autotune.store.dump import dump, load
+from autotune.store.foreign import optuna_database
 from autotune.store.merging import merge
 from autotune.store.records import (
     RETIME_LABELS,
@@ -77,5 +78,6 @@ __all__ = [
     "is_sqlite",
     "load",
     "merge",
+    "optuna_database",
     "path_of",
 ]

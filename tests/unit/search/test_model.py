@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.search.model import Features
+from autotune.search.model import fit, posterior
+from autotune.search.one_hot import Features
 
 from .spaces import ListedSpace
 
@@ -19,8 +20,9 @@ def test_what_single_parameters_do_is_known_far_from_everything_measured(seed: i
     differing = (space.rows != 1).sum(axis=1)
     measured, far = np.flatnonzero(differing <= 1), np.flatnonzero(differing >= 4)
     features = Features(space)
-    weights = features.fit(measured, log_times[measured])
-    mean, deviation = features.posterior(measured, log_times[measured], weights).predict(far)
+    codes = features.codes(measured)
+    weights = fit(features.metric, codes, log_times[measured])
+    mean, deviation = posterior(features.metric, codes, log_times[measured], weights).predict(features.codes(far))
     assert np.corrcoef(mean, log_times[far])[0, 1] > 0.95  # 0.87 to 0.92 when effects are not told apart
     assert np.all(deviation > 0)
 
@@ -30,8 +32,9 @@ def test_a_measured_config_is_predicted_as_measured() -> None:
     rows = np.arange(0, len(space.rows), 3)
     log_times = np.cos(rows)
     features = Features(space)
-    posterior = features.posterior(rows, log_times, features.fit(rows, log_times))
-    mean, deviation = posterior.predict(np.arange(len(space.rows)))
+    codes = features.codes(rows)
+    conditioned = posterior(features.metric, codes, log_times, fit(features.metric, codes, log_times))
+    mean, deviation = conditioned.predict(features.codes(np.arange(len(space.rows))))
     assert np.abs(mean[rows] - log_times).max() < 0.1
     others = np.setdiff1d(np.arange(len(space.rows)), rows)
     assert deviation[rows].max() < deviation[others].min()

@@ -1,0 +1,122 @@
+"""Points of a space that is known from trials alone: by chance or near others, with parameters that go together."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.search.coordinates import Axes, Axis
+from autotune.search.landscape import Floats, Ints
+
+Flags = npt.NDArray[np.bool_]
+
+STEPS = (0.3, 0.1, 0.03, 0.01, 0.003)
+"""Standard deviations of a changed coordinate, one of them at a time."""
+
+
+class Branches:
+    """The sets of parameters that trials suggested, and points that have one of these sets.
+
+    A parameter decides the branch when each value that it had went along with one branch alone, and it had at most half
+    as many values as there are trials. A value of it that led to other branches is not given to points of this one.
+    """
+
+    def __init__(self, axes: Axes, values: Floats, failed: Flags, fixed: Floats) -> None:
+        self._axes = axes
+        self._fixed = fixed
+        present = ~np.isnan(values)
+        sets, which = np.unique(present, axis=0, return_inverse=True)
+        which = which.reshape(-1)
+        short = np.array([_cut_short(sets, which, failed, each) for each in range(len(sets))], dtype=np.bool_)
+        kept = np.flatnonzero(~short)
+        self._values, self._short = values, np.flatnonzero(short[which])
+        self.sets: Flags = sets[kept] if len(kept) else np.ones((1, axes.width), dtype=np.bool_)
+        """which parameters the points of a branch have [branches, parameters]"""
+        self._trials = np.bincount(which, minlength=len(sets))[kept] if len(kept) else np.zeros(1, dtype=np.int64)
+        self._allowed: list[dict[int, Floats]] = [{} for _ in self.sets]
+        for column in range(axes.width) if len(kept) > 1 else ():
+            seen = [np.unique(values[which == each, column]) for each in kept]
+            everything = axes.axes[column].every
+            if len(everything) and _decides(seen, int(self._trials.sum())):
+                for branch, own in enumerate(seen):
+                    elsewhere = np.setdiff1d(np.concatenate(seen), own)
+                    self._allowed[branch][column] = np.setdiff1d(everything, elsewhere)
+
+    def completed(self) -> Floats:
+        """The trials' values; those that failed before they suggested everything have the rest by chance.
+
+        What they lack may have been anything, unlike what other trials lack.
+        """
+        found = self._values.copy()
+        for trial in self._short:
+            rng = np.random.default_rng(trial)
+            own = ~np.isnan(found[trial])
+            fitting = [branch for branch in range(len(self.sets)) if self._leads_to(found[trial], own, branch)]
+            if fitting:
+                filled = self._random(fitting[int(rng.integers(len(fitting)))], 1, rng)[0]
+                found[trial] = np.where(own, found[trial], filled)
+        return found
+
+    def _leads_to(self, values: Floats, own: Flags, branch: int) -> bool:
+        """Whether a trial that suggested some parameters may have been about to go on in a branch."""
+        allowed = self._allowed[branch].items()
+        possible = all(values[column] in values_there for column, values_there in allowed if own[column])
+        return possible and bool((self.sets[branch] >= own).all())
+
+    def random(self, count: int, rng: np.random.Generator) -> Floats:
+        """Points by chance, as many of each branch."""
+        share = -(-count // len(self.sets))
+        return self._with_fixed(np.concatenate([self._random(each, share, rng) for each in range(len(self.sets))]))
+
+    def random_of_least_tried(self, count: int, rng: np.random.Generator) -> Floats:
+        """Points by chance of the branch that the fewest trials have."""
+        return self._with_fixed(self._random(int(np.argmin(self._trials)), count, rng))
+
+    def near(self, points: Floats, count: int, rng: np.random.Generator) -> Floats:
+        """So many points near each of some, of the same branch; what decides that stays as it is."""
+        found = np.repeat(points, count, axis=0)
+        present = ~np.isnan(found)
+        change = rng.random(found.shape) < np.maximum(0.2, 1.0 / np.maximum(1, present.sum(axis=1, keepdims=True)))
+        change[np.arange(len(found)), rng.integers(found.shape[1], size=len(found))] = True
+        deciding = {column for allowed in self._allowed for column in allowed}
+        for column, axis in enumerate(self._axes.axes):
+            if column not in deciding:
+                rows = np.flatnonzero(change[:, column] & present[:, column])
+                found[rows, column] = _moved(axis, found[rows, column], rng)
+        return self._with_fixed(found)
+
+    def _random(self, branch: int, count: int, rng: np.random.Generator) -> Floats:
+        found = np.full((count, self._axes.width), np.nan)
+        for column in np.flatnonzero(self.sets[branch]):
+            allowed = self._allowed[branch].get(int(column))
+            found[:, column] = (
+                self._axes.axes[column].random(count, rng)
+                if allowed is None or not len(allowed)
+                else rng.choice(allowed, count)
+            )
+        return found
+
+    def _with_fixed(self, points: Floats) -> Floats:
+        """The points with the values that are fixed."""
+        return np.where(np.isnan(self._fixed) | np.isnan(points), points, self._fixed)
+
+
+def _cut_short(sets: Flags, which: Ints, failed: Flags, each: int) -> bool:
+    """Whether a set is part of another one and only trials have it that failed, which may have been before the rest."""
+    larger = (sets >= sets[each]).all(axis=1)
+    return bool(failed[which == each].all()) and int(larger.sum()) > 1
+
+
+def _decides(seen: list[Floats], trials: int) -> bool:
+    """Whether a parameter with these values in each of several branches tells which of them a trial is in."""
+    present = [values for values in seen if not np.isnan(values).any()]
+    values = np.concatenate(present) if present else np.array([])
+    return bool(len(present) > 1 and len(np.unique(values)) == len(values) <= trials // 2)
+
+
+def _moved(axis: Axis, values: Floats, rng: np.random.Generator) -> Floats:
+    """Other values near some: another choice, or a step away."""
+    if axis.choices:
+        return (values + rng.integers(1, max(2, axis.choices), size=len(values))) % axis.choices
+    steps = rng.choice(STEPS, size=len(values)) * rng.normal(size=len(values))
+    return axis.values(axis.coordinates(values) + steps)

@@ -1,0 +1,173 @@
+"""The search where nobody says what the space is: parameters are those that a study's trials suggested so far.
+
+All trials are points of one Gaussian process, some of which lack some of the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalChoiceType
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.search.branches import Branches
+from autotune.search.coordinates import Axes, Axis
+from autotune.search.encoding import FIXED, Params
+from autotune.search.landscape import Floats
+from autotune.search.outcome import FAILED, outcome
+from autotune.search.surrogate import LIKELY, MODELLED_FROM, Scale, Surrogate, log_expected_improvement, weighed
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+FIRST = 8
+"""Trials before the model takes over."""
+FIRST_OF_BRANCH = 3
+"""Trials of each branch before that."""
+SPREAD_FROM = 300
+"""Random points of which the first are picked, each the farthest from those before."""
+DRAW = 1000
+"""Random points scored in each proposal."""
+ELITES = 5
+"""Best points near which others are scored."""
+NEAR = 60
+"""Points near each of them."""
+REFINED = 2
+"""Times that points near the most promising ones are scored."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """The trials of a study in terms of some parameters."""
+
+    values: Floats
+    """of the parameters, NaN where a trial lacks one [trials, parameters]"""
+    outcomes: Floats
+    """what is minimised: FAILED for a failure, NaN for a trial that still runs [trials]"""
+
+
+class Inferred:
+    """What a study's trials say of the parameters that they suggested, and the next ones."""
+
+    def __init__(self) -> None:
+        self._study = ""
+        self._proposed: dict[int, Params] = {}
+        self._space: dict[str, BaseDistribution] = {}
+        self._surrogate = Surrogate(Axes(()))
+
+    def search_space(self, study: Study) -> dict[str, BaseDistribution]:
+        """Every parameter that a trial suggested and that has more than one value, with its latest range."""
+        found: dict[str, BaseDistribution] = {}
+        for trial in study.get_trials(deepcopy=False):
+            found.update(trial.distributions)
+        return {name: distribution for name, distribution in found.items() if not distribution.single()}
+
+    def propose(
+        self, study: Study, trial: FrozenTrial, space: Mapping[str, BaseDistribution], rng: np.random.Generator
+    ) -> Params:
+        """Values of the parameters of one branch."""
+        if not space:
+            return {}
+        axes = Axes.of(space.values())
+        if self._study != study.study_name or self._space != dict(space):
+            self._study, self._space, self._surrogate = study.study_name, dict(space), Surrogate(axes)
+        tried = self._tried(study, space, trial.number)
+        fixed = _values(trial.system_attrs.get(FIXED, {}), space)
+        branches = Branches(axes, tried.values, tried.outcomes == FAILED, fixed)
+        row = self._chosen(axes, tried, branches, rng)
+        params = {
+            name: distribution.to_external_repr(float(value))
+            for (name, distribution), value in zip(space.items(), row, strict=True)
+            if not np.isnan(value)
+        }
+        self._proposed[trial.number] = params
+        return params
+
+    def independent(
+        self, _trial: FrozenTrial, _name: str, distribution: BaseDistribution, rng: np.random.Generator
+    ) -> CategoricalChoiceType:
+        """A value by chance."""
+        (value,) = Axis.of(distribution).random(1, rng)
+        chosen: CategoricalChoiceType = distribution.to_external_repr(float(value))
+        return chosen
+
+    def end(self, _study: Study, trial: FrozenTrial, _state: TrialState, _values: Sequence[float] | None) -> None:
+        """The study keeps what became of a trial."""
+        self._proposed.pop(trial.number, None)
+
+    def _tried(self, study: Study, space: Mapping[str, BaseDistribution], now: int) -> _Tried:
+        """The trials that have some of the parameters, running ones included."""
+        rows: list[Floats] = []
+        outcomes: list[float] = []
+        for trial in study.get_trials(deepcopy=False):
+            ended = trial.state.is_finished()
+            params = trial.params if ended else {**self._proposed.get(trial.number, {}), **trial.params}
+            row = _values(params, space)
+            if trial.number == now or np.isnan(row).all():
+                continue
+            rows.append(row)
+            outcomes.append(outcome(study, trial, trial.state, trial.values, outcomes) if ended else np.nan)
+        return _Tried(np.array(rows).reshape(len(rows), len(space)), np.array(outcomes))
+
+    def _chosen(self, axes: Axes, tried: _Tried, branches: Branches, rng: np.random.Generator) -> Floats:
+        """The values to try next."""
+        known = ~np.isnan(tried.outcomes)
+        correct = known & (tried.outcomes != FAILED)
+        first = max(FIRST, FIRST_OF_BRANCH * len(branches.sets))
+        points = axes.coordinates(branches.completed())
+        if len(points) < first or np.count_nonzero(correct) < MODELLED_FROM:
+            asked = branches.random_of_least_tried(SPREAD_FROM, rng)
+            apart = axes.apart(axes.coordinates(asked), points)
+            return _point(asked, int(np.argmax(apart.min(axis=1))) if len(points) else 0)
+        values = tried.outcomes[correct]
+        scale = Scale.of(values)
+        model = self._surrogate.values(points[correct], values, scale, points[~known])
+        best = float(model.predict(points[correct])[0].min())
+
+        def gains(asked: Floats) -> Floats:
+            coordinates = axes.coordinates(asked)
+            mean, deviation = model.predict(coordinates)
+            learned = np.maximum(deviation**2 - model.signal * model.noise, 1e-12) / deviation
+            gain = log_expected_improvement(best, mean, learned)
+            failed = tried.outcomes[known] == FAILED
+            if failed.any():
+                chances = self._surrogate.chances(points[known], failed, coordinates)
+                gain = weighed(gain, chances, len(failed), likely=min(LIKELY, 0.5 * float(chances.max())))
+            return gain
+
+        elites = tried.values[correct][np.argsort(values, kind="stable")[:ELITES]]
+        asked = np.concatenate([branches.random(DRAW, rng), branches.near(elites, NEAR, rng)])
+        gain = gains(asked)
+        for _ in range(REFINED):
+            nearer = branches.near(asked[np.argsort(-gain, kind="stable")[:ELITES]], NEAR, rng)
+            asked, gain = np.concatenate([asked, nearer]), np.concatenate([gain, gains(nearer)])
+        return _best_new(asked, gain, tried.values)
+
+
+def _values(params: Mapping[str, CategoricalChoiceType], space: Mapping[str, BaseDistribution]) -> Floats:
+    """Parameters as Optuna keeps them, NaN for those that are lacking or were of another kind [len(space)]."""
+    values = np.full(len(space), np.nan)
+    for place, (name, distribution) in enumerate(space.items()):
+        if name in params:
+            try:
+                values[place] = distribution.to_internal_repr(params[name])
+            except ValueError:
+                continue
+    return values
+
+
+def _best_new(asked: Floats, gain: Floats, tried: Floats) -> Floats:
+    """The point with the largest gain that was not tried, or of all when there is no other."""
+    order = np.argsort(-gain, kind="stable")
+    for place in order:
+        if not (np.equal(tried, asked[place]) | (np.isnan(tried) & np.isnan(asked[place]))).all(axis=1).any():
+            return _point(asked, int(place))
+    return _point(asked, int(order[0]))
+
+
+def _point(points: Floats, place: int) -> Floats:
+    point: Floats = points[place]
+    return point

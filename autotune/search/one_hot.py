@@ -1,0 +1,133 @@
+"""Rows of one family as one-hot codes, and how alike two of them are.
+
+The similarity of two values of a parameter is exp(-weight * distance), rough as kernel times are; the distance is how
+far apart they stand in the declared order, mixed with whether they differ at all. The log of a covariance is a product
+of matrices: the code of one row, a table of the logs for all pairs of values of each parameter, the code of the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.search.landscape import FeasibleSpace, Floats, Ints
+from autotune.search.model import INTERACTION, Points, Singles
+
+ORDER = 0.8
+"""Share of a parameter's distance that comes from the order of its values; the rest from their being different."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Codes times the logs of the covariances of any two values."""
+
+    logs: Points
+
+    def log_covariance(self, points: Points) -> Points:
+        """Of the observed codes with some others."""
+        return self.logs @ points.T
+
+    def single(self) -> _Table:
+        """In single precision."""
+        return _Table(self.logs.astype(np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values of all parameters side by side: the metric of one-hot codes."""
+
+    width: int
+    """parameters"""
+    owner: Ints
+    """the parameter that each is a value of"""
+    distance: Floats
+    """of any two of the same parameter [values, values]"""
+
+    def seen(self, points: Points) -> tuple[Values, Points]:
+        """Only the values that some codes have, and the codes in them."""
+        which = np.flatnonzero(points.any(axis=0))
+        some = Values(self.width, self.owner[which], self.distance[np.ix_(which, which)])
+        return some, points.astype(np.float64)[:, which]
+
+    def observed(self, points: Points, weights: Floats) -> _Table:
+        """What is needed of observed codes for their covariances with others."""
+        return _Table(points @ self._table(weights))
+
+    def by_weight(self, points: Points, sensitivity: Floats, weights: Floats) -> Floats:
+        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight [width]."""
+        by_log = points.T @ (sensitivity @ points)
+        similarity = self._similarity(weights)
+        slope = -similarity / (1 + similarity) * weights[self.owner][:, None] * self.distance
+        belongs = np.equal(self.owner[:, None], np.arange(self.width)[None, :])
+        summed: Floats = (by_log * slope).sum(axis=1) @ belongs
+        return 0.5 * summed
+
+    def _similarity(self, weights: Floats) -> Floats:
+        """INTERACTION * similarity of any two of the same parameter [values, values]."""
+        similarity: Floats = INTERACTION * np.exp(-weights[self.owner][:, None] * self.distance)
+        return similarity
+
+    def _table(self, weights: Floats) -> Floats:
+        """What two values of a parameter add to the log of a covariance, 0 for two parameters [values, values]."""
+        within = np.equal(self.owner[:, None], self.owner[None, :])
+        return np.where(within, np.log1p(self._similarity(weights)) - np.log1p(INTERACTION), 0.0)
+
+
+class Features:
+    """One-hot codes of a family's rows, and what the distances of values make of two codes."""
+
+    def __init__(self, space: FeasibleSpace) -> None:
+        self._rows = space.rows
+        self._columns: list[int] = []
+        self._places: list[Ints] = []
+        """for each parameter that varies: the code's column of each of its values"""
+        distances: list[Floats] = []
+        length = 0
+        for column, param in enumerate(space.params):
+            used = np.unique(self._rows[:, column])
+            if len(used) < 2:
+                continue
+            self._columns.append(column)
+            self._places.append(length + np.searchsorted(used, np.arange(len(param.values))))
+            distances.append(_distances(len(used)))
+            length += len(used)
+        self.width = len(self._columns)
+        owner = np.repeat(np.arange(self.width), [len(block) for block in distances])
+        distance = np.zeros((length, length))
+        if distances:
+            distance[np.equal(owner[:, None], owner[None, :])] = np.concatenate([block.ravel() for block in distances])
+        self.metric = Values(self.width, owner, distance)
+        """of the codes"""
+
+    def codes(self, rows: Ints) -> Singles:
+        """One-hot codes of some rows, all parameters side by side [len(rows), values]."""
+        codes = np.zeros((len(rows), len(self.metric.owner)), dtype=np.float32)
+        each = np.arange(len(rows))
+        for column, places in zip(self._columns, self._places, strict=True):
+            codes[each, places[self._rows[rows, column]]] = 1
+        return codes
+
+    def apart(self, left: Ints, right: Ints) -> Floats:
+        """Sums of the parameters' unweighted distances of some rows from others [len(left), len(right)]."""
+        apart: Floats = (self.codes(left) @ self.metric.distance) @ self.codes(right).T
+        return apart
+
+    def failing(self, rows: Ints, failed: npt.NDArray[np.bool_], asked: Ints, *, below: float) -> npt.NDArray[np.bool_]:
+        """Which of the rows asked about have a value that failed in every row so far that has it, where as many of the
+        other rows would fail by chance with a probability below the one given."""
+        codes = self.codes(rows)
+        tried = codes.sum(axis=0)
+        succeeded = codes[~failed].sum(axis=0)
+        others = (np.count_nonzero(~failed) - succeeded) / (len(rows) - tried + 1)  # their rate of success, from below
+        never = (succeeded == 0) & ((1 - others) ** tried < below)
+        return np.asarray(self.codes(asked)[:, never].any(axis=1))
+
+
+def _distances(values: int) -> Floats:
+    """Distances between a parameter's values, from their order and from their being different."""
+    place = np.arange(values)
+    steps: Floats = np.abs(place[:, None] - place[None, :]) / (values - 1)
+    order = ORDER if values > 2 else 1.0
+    return order * steps + (1 - order) * (steps > 0)

@@ -1,0 +1,52 @@
+"""What a study's trial says: a value to minimise, a failure, or that it was cut off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+CONSTRAINTS = "constraints"
+"""Optuna's attribute of a trial's constraints: a list, or one attribute `constraints:NAME` for each."""
+FAILED = math.inf
+FARTHEST = 1e150
+"""Larger values count as this one, so that differences are finite."""
+
+
+def outcome(
+    study: Study,
+    trial: FrozenTrial,
+    state: TrialState,
+    values: Sequence[float] | None,
+    so_far: Sequence[float],
+) -> float:
+    """The value to minimise, FAILED for a trial that failed, was pruned, is infinite or violates a constraint.
+
+    One that was pruned after it reported something counts as no better than the median of the values `so_far`.
+    """
+    sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
+    if _violated(trial):
+        return FAILED
+    if state == TrialState.COMPLETE and values:
+        value = sign * values[0]
+        return FAILED if value == math.inf else min(max(value, -FARTHEST), FARTHEST)
+    step = trial.last_step
+    if state != TrialState.PRUNED or step is None or not math.isfinite(trial.intermediate_values[step]):
+        return FAILED
+    correct = sorted(value for value in so_far if math.isfinite(value))
+    cut_off = min(max(sign * trial.intermediate_values[step], -FARTHEST), FARTHEST)
+    return max(cut_off, correct[len(correct) // 2]) if correct else cut_off
+
+
+def _violated(trial: FrozenTrial) -> bool:
+    """Whether a constraint is above 0, in either form that Optuna stores."""
+    attributes = trial.system_attrs
+    listed = attributes.get(CONSTRAINTS) or ()
+    named = [value for key, value in attributes.items() if key.startswith(f"{CONSTRAINTS}:")]
+    return any(value > 0 for value in (*listed, *named))

@@ -1,0 +1,153 @@
+"""The trials of an Optuna study as rows of given spaces: only feasible configs, none twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from optuna import TrialPruned
+from optuna.distributions import BaseDistribution, CategoricalChoiceType
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from autotune.search.encoding import FIXED, Encoding, Params
+from autotune.search.landscape import FeasibleSpace, Landscape
+from autotune.search.outcome import outcome
+from autotune.search.proposer import Proposer
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+
+class SpaceExhausted(TrialPruned):
+    """Every feasible config was asked for. Within `Study.optimize` the trial counts as pruned."""
+
+
+class Rows:
+    """What a study's trials say of the rows of some spaces, and the next row.
+
+    The landscape follows the study's trials: those that end here, in the order in which they end; others (given to
+    `Study.add_trial`, of other processes, enqueued) in the order of their numbers. Of a config that was evaluated twice
+    the first trial counts; trials of configs outside the spaces change nothing.
+    """
+
+    def __init__(
+        self,
+        spaces: Sequence[FeasibleSpace],
+        *,
+        least: float | None = None,
+        ordinal: bool = False,
+        choices: Mapping[str, tuple[CategoricalChoiceType, ...]] | None = None,
+        choose: Choose | None = None,
+    ) -> None:
+        self.landscape = Landscape(spaces, least=least)
+        self.encoding = Encoding(self.landscape, ordinal=ordinal, choices=choices)
+        self._choose = choose or by_model
+        self._proposer: Proposer | None = None
+        self._study: str | None = None
+        self._ended: set[int] = set()
+        self._asked: dict[int, int] = {}
+
+    @property
+    def proposer(self) -> Proposer:
+        """The project's own search, on these rows."""
+        self._proposer = self._proposer or Proposer(self.landscape)
+        return self._proposer
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every feasible config was evaluated."""
+        return not self.landscape.pending and not self.landscape.free.any()
+
+    def suggest(self, trial: Trial) -> int:
+        """Have a trial suggest all parameters of the config that is chosen for it; return its landscape index.
+
+        Raises SpaceExhausted, and ValueError for a trial that was enqueued with an infeasible config.
+        """
+        _ = trial.relative_params  # Optuna samples when these are first looked at
+        if trial.number not in self._asked:
+            raise ValueError(f"trial {trial.number} was enqueued with a config that is none of the feasible ones")
+        index = self._asked[trial.number]
+        self.encoding.suggest(trial, index)
+        return index
+
+    def search_space(self, _study: Study) -> dict[str, BaseDistribution]:
+        """Every parameter of every family."""
+        return self.encoding.every
+
+    def propose(
+        self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution], rng: np.random.Generator
+    ) -> Params:
+        """The parameters of the config that is chosen for a trial. Raises SpaceExhausted, and ValueError when no free
+        config has the parameters that it was enqueued with."""
+        self.follow(study)
+        forced = self._asked.get(trial.number)
+        fixed: Params = trial.system_attrs.get(FIXED, {})
+        if forced is None and fixed:
+            agreeing = self.encoding.agreeing(fixed)
+            if not len(agreeing):
+                raise ValueError(f"trial {trial.number} was enqueued: no feasible config that is left has {fixed}")
+            forced = int(rng.choice(agreeing))
+        if forced is None and not self.landscape.free.any():
+            raise SpaceExhausted(f"each of the {len(self.landscape)} feasible configs was asked for")
+        index = self._choose(self, study, trial, rng, forced)
+        self._take(trial.number, index)
+        return {name: value for name, value in self.encoding.params(index).items() if name in search_space}
+
+    def independent(
+        self, trial: FrozenTrial, name: str, distribution: BaseDistribution, _rng: np.random.Generator
+    ) -> CategoricalChoiceType:
+        """Raises ValueError: all parameters of a config are chosen together."""
+        known = self.encoding.every
+        if name in known and known[name] != distribution:
+            raise ValueError(f"{name}: the feasible configs have {known[name]}, the trial suggests {distribution}")
+        raise ValueError(f"{name} is no parameter of the feasible config that was chosen for trial {trial.number}")
+
+    def end(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        """Take in a trial that ends."""
+        if trial.number in self._ended:
+            return
+        self._ended.add(trial.number)
+        index = self._asked.pop(trial.number, None)
+        if index is not None and not trial.params.items() <= self.encoding.params(index).items():
+            self.landscape.release(index)
+            index = None
+        if index is None:
+            index = self.encoding.index_of(trial.params)
+        if index is not None:
+            so_far = [observation.value for observation in self.landscape.observations]
+            self.landscape.tell(index, outcome(study, trial, state, values, so_far))
+
+    def follow(self, study: Study) -> None:
+        """Take in the study's trials that are not known yet; those of another study replace all that is known."""
+        if study.study_name != self._study:
+            if self._study is not None:
+                self.landscape.forget()
+                self._ended.clear()
+                self._asked.clear()
+                self._proposer = None  # it keeps what it fitted
+            self._study = study.study_name
+        for trial in study.get_trials(deepcopy=False):
+            if trial.number in self._ended:
+                continue
+            if trial.state.is_finished():
+                self.end(study, trial, trial.state, trial.values)
+            elif trial.number not in self._asked:
+                index = self.encoding.index_of(trial.params or trial.system_attrs.get(FIXED, {}))
+                if index is not None:
+                    self._take(trial.number, index)
+
+    def _take(self, number: int, index: int) -> None:
+        """Note that a trial is for a config."""
+        self._asked[number] = index
+        if self.landscape.free[index]:
+            self.landscape.ask(index)
+
+
+Choose = Callable[[Rows, "Study", FrozenTrial, np.random.Generator, int | None], int]
+"""Picks a landscape index for a trial; where one is given, a config that comes next whatever the sampler, that one."""
+
+
+def by_model(rows: Rows, _study: Study, _trial: FrozenTrial, rng: np.random.Generator, forced: int | None) -> int:
+    """What the project's own search proposes."""
+    return rows.proposer.propose(rng) if forced is None else forced

@@ -1,0 +1,172 @@
+"""The project's search as an Optuna sampler, for any study."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
+
+import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalChoiceType
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from autotune.search.encoding import Params
+from autotune.search.inferred import Inferred
+from autotune.search.listed import listed
+from autotune.search.outcome import CONSTRAINTS
+from autotune.search.rows import Rows
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+
+class Proposals(Protocol):
+    """What knows a space and what a study's trials say of it."""
+
+    def search_space(self, study: Study, /) -> dict[str, BaseDistribution]:
+        """The parameters that are chosen together."""
+        ...
+
+    def propose(
+        self, study: Study, trial: FrozenTrial, space: Mapping[str, BaseDistribution], rng: np.random.Generator, /
+    ) -> Params:
+        """Those of them that a trial is to have."""
+        ...
+
+    def independent(
+        self, trial: FrozenTrial, name: str, distribution: BaseDistribution, rng: np.random.Generator, /
+    ) -> CategoricalChoiceType:
+        """A value of a parameter that was not chosen with the others."""
+        ...
+
+    def end(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None, /) -> None:
+        """Take in a trial that ends."""
+        ...
+
+
+class StudySampler(BaseSampler):
+    """An Optuna sampler of one objective whose proposals depend on the seed, the trial's number and the study alone."""
+
+    def __init__(
+        self,
+        proposals: Proposals,
+        *,
+        seed: int | None = None,
+        number: Callable[[FrozenTrial], int] | None = None,
+        constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
+    ) -> None:
+        self._proposals = proposals
+        self._seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        self._number = number
+        self._constraints_func = constraints_func
+        self._lock = threading.RLock()
+
+    def infer_relative_search_space(
+        self,
+        study: Study,
+        trial: FrozenTrial,  # noqa: ARG002  (Optuna's signature)
+    ) -> dict[str, BaseDistribution]:
+        """The parameters that are chosen together: of the space that was given, else of all trials so far."""
+        with self._lock:
+            return self._proposals.search_space(study)
+
+    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Params:
+        """Values of these parameters, or of some of them where the space is conditional."""
+        _one_objective(self, study)
+        with self._lock:
+            return self._proposals.propose(study, trial, search_space, self._rng(trial))
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> CategoricalChoiceType:
+        """A value of a parameter that was not chosen with the others, by chance."""
+        _one_objective(self, study)
+        with self._lock:
+            rng = self._rng(trial, crc32(param_name.encode()))
+            return self._proposals.independent(trial, param_name, param_distribution, rng)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:  # noqa: ARG002
+        """Refuse a study of several objectives before anything is run."""
+        _one_objective(self, study)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        """Take in what became of a trial, with the constraints that it violates."""
+        with self._lock:
+            if self._constraints_func is not None and state in (TrialState.COMPLETE, TrialState.PRUNED):
+                found = tuple(float(value) for value in self._constraints_func(trial))
+                if any(np.isnan(found)):
+                    raise ValueError(f"constraints_func: NaN in {found} for trial {trial.number}")
+                study._storage.set_trial_system_attr(trial._trial_id, CONSTRAINTS, found)
+                trial = study._storage.get_trial(trial._trial_id)
+            self._proposals.end(study, trial, state, values)
+
+    def _rng(self, trial: FrozenTrial, *more: int) -> np.random.Generator:
+        """A trial's own random numbers."""
+        return np.random.default_rng([self._seed, trial.number if self._number is None else self._number(trial), *more])
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without the lock, which cannot be copied."""
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+
+
+class AutotuneSampler(StudySampler):
+    """A Gaussian process of the values and one of the failures, for any Optuna study of one objective.
+
+    Without `space` the parameters are those that the objective suggests, of any kind, some of them only sometimes. With
+    it (feasible configs: parameter to value) only these are proposed, none twice, and `suggest` gives a trial one of
+    them. Trials that fail, are pruned, return an infinite value or violate a constraint are learned from, those that
+    still run are taken into account. The proposal for a trial depends on the seed, the trial's number and the study
+    alone; `number` gives another one, for studies rebuilt from results kept elsewhere. May be used by several threads.
+
+    `constraints_func` is Optuna's: values above 0 are violations; `Trial.set_constraint` needs none.
+
+    Raises ValueError for a space without configs, and in a study of several objectives.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int | None = None,
+        space: Iterable[Mapping[str, CategoricalChoiceType]] | Rows | None = None,
+        number: Callable[[FrozenTrial], int] | None = None,
+        constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
+    ) -> None:
+        rows = space if space is None or isinstance(space, Rows) else _rows(space)
+        super().__init__(rows or Inferred(), seed=seed, number=number, constraints_func=constraints_func)
+        self._rows = rows
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        """Take in what became of a trial; `Study.optimize` ends with the last feasible config."""
+        super().after_trial(study, trial, state, values)
+        if self._rows is not None and self._rows.exhausted:
+            with contextlib.suppress(RuntimeError):  # not within `Study.optimize`
+                study.stop()
+
+    def suggest(self, trial: Trial) -> Params:
+        """All parameters of the feasible config that is chosen for a trial.
+
+        Raises ValueError where no space was given, SpaceExhausted when every config was asked for.
+        """
+        if self._rows is None:
+            raise ValueError("AutotuneSampler: suggest needs the space of feasible configs: AutotuneSampler(space=...)")
+        return self._rows.encoding.params(self._rows.suggest(trial))
+
+
+def _rows(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> Rows:
+    spaces, choices = listed(configs)
+    return Rows(spaces, choices=choices)
+
+
+def _one_objective(sampler: BaseSampler, study: Study) -> None:
+    """Raise ValueError for a study of several objectives."""
+    if len(study.directions) > 1:
+        raise ValueError(
+            f"{type(sampler).__name__} minimises or maximises one value, the study has {len(study.directions)}"
+        )

@@ -1,0 +1,139 @@
+"""What trials say of points that were not tried: a process of the values and one of the failures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.search.landscape import Floats, Ints
+from autotune.search.model import Metric, Points, Posterior, Weights, fit, posterior
+
+Flags = npt.NDArray[np.bool_]
+
+MODELLED_FROM = 3
+"""Values that a model of them needs."""
+MODEL_ROWS = 256
+"""Observations a model is conditioned on, at most."""
+CLIP = 2.0
+"""Values far above the median are compressed beyond so many medians-above-the-best."""
+TINY = 1e-100
+"""Unit of values that are all the same."""
+LEAST_CHANCE = 0.01
+"""Chance of success that is never undercut."""
+LIKELY = 0.4
+"""Points with a smaller chance of success are left out while others are to be had."""
+DARE_EVERY = 25
+"""Every so many proposals they are not left out, so that no region is given up for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Values as the models see them: 0 at the median, -1 at the best, compressed far above the median."""
+
+    median: float
+    unit: float
+    best: float
+    least: float | None
+    """the smallest unit; None: a thousandth of the values' standard deviation"""
+
+    @classmethod
+    def of(cls, values: Floats, least: float | None = None) -> Scale:
+        """The scale of all correct trials."""
+        median, best = float(np.median(values)), float(values.min())
+        smallest = least if least is not None else 1e-3 * float(values.std())
+        unit = max(median - best, smallest, TINY)
+        return cls(median, unit, (best - median) / unit, least)
+
+    def warp(self, values: Floats) -> Floats:
+        """Scaled values."""
+        z: Floats = (values - self.median) / self.unit
+        return np.where(z > 0, CLIP * np.log1p(np.maximum(z, 0) / CLIP), z)
+
+
+class Surrogate:
+    """Two Gaussian processes of the same points; their weights depend on what is observed alone."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+        self._value_weights: tuple[bytes, Weights] | None = None
+        self._failure_weights: tuple[bytes, Weights] | None = None
+
+    def values(self, points: Points, values: Floats, scale: Scale, pending: Points) -> Posterior:
+        """The model of the scaled values, with points in flight taken to turn out as it expects."""
+        fitted = fitted_at(len(points))
+        observed = points[:fitted].tobytes()
+        if self._value_weights is None or self._value_weights[0] != observed:
+            first = values[:fitted]
+            targets = Scale.of(first, scale.least).warp(first)  # a later scale would differ when resumed
+            self._value_weights = (observed, fit(self._metric, points[:fitted], targets))
+        weights = self._value_weights[1]
+        targets = scale.warp(values)
+        kept = _kept(targets)
+        conditioned = posterior(self._metric, points[kept], targets[kept], weights)
+        if not len(pending):
+            return conditioned
+        believed, _ = conditioned.predict(pending)
+        return posterior(
+            self._metric, np.concatenate([points[kept], pending]), np.append(targets[kept], believed), weights
+        )
+
+    def chances(self, points: Points, failed: Flags, asked: Points) -> Floats:
+        """Chances of success at some points, from a process over the labels of those tried."""
+        labels = failed.astype(np.float64)
+        fitted = fitted_at(len(points))
+        observed = points[:fitted].tobytes()
+        if self._failure_weights is None or self._failure_weights[0] != observed:
+            self._failure_weights = (observed, fit(self._metric, points[:fitted], labels[:fitted]))
+        recent = slice(max(0, len(points) - MODEL_ROWS), None)
+        conditioned = posterior(self._metric, points[recent], labels[recent], self._failure_weights[1])
+        mean, _ = conditioned.predict(asked)
+        return np.clip(1.0 - mean, LEAST_CHANCE, 1.0)
+
+
+def weighed(
+    gain: Floats, chances: Floats, tried: int, *, hopeless: Flags | None = None, likely: float = LIKELY
+) -> Floats:
+    """Logs of expected gains times chances of success, `tried` being the points tried so far.
+
+    Points with a smaller chance than `likely` and hopeless ones are left out, but in every DARE_EVERY-th proposal.
+    """
+    gain = gain + np.log(chances)
+    kept = chances >= likely
+    if hopeless is not None:
+        kept &= ~hopeless
+    if (tried + 1) % DARE_EVERY and kept.any():
+        gain = np.where(kept, gain, -np.inf)
+    return gain
+
+
+def fitted_at(observations: int) -> int:
+    """How many of the first observations the weights are fitted to: grows by 8, later by a tenth.
+
+    Being a function of the number of observations, it is the same in a resumed search.
+    """
+    at = 3
+    while (following := at + max(8, at // 10)) <= observations:
+        at = following
+    return at
+
+
+def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
+    """Log of E[max(0, best - y)] for normal y (Jones et al. 1998, eq. 15)."""
+    u = (best - mean) / deviation
+    density = np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)
+    # normal distribution function: Abramowitz & Stegun 26.2.17, error below 7.5e-8
+    t = 1.0 / (1.0 + 0.2316419 * np.abs(u))
+    tail = density * t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+    improvement = deviation * (u * np.where(u > 0, 1.0 - tail, tail) + density)
+    return np.asarray(np.log(np.maximum(improvement, 1e-300)))
+
+
+def _kept(targets: Floats) -> Ints:
+    """Which observations a model is conditioned on: all, or of many the best and the latest."""
+    if len(targets) <= MODEL_ROWS:
+        return np.arange(len(targets))
+    best = np.argsort(targets, kind="stable")[: MODEL_ROWS * 3 // 4]
+    latest = np.setdiff1d(np.arange(len(targets)), best)[-(MODEL_ROWS - len(best)) :]
+    return np.sort(np.append(best, latest))
