@@ -32,9 +32,9 @@ class HostTensorMap(ctypes.Structure):
 def encode(bound: BoundTensorMap) -> bytes:
     """A tensor map of an array. Raises Rejected('runtime', 'launch_failure', ...) for what a driver refuses."""
     tensor = bound.tensor
-    refusal = tensor.refusal() or (
-        "a tensor map takes addresses of multiples of 16" if bound.address % _ALIGNMENT else ""
-    )
+    refusal = tensor.refusal()
+    if bound.address == 0 or bound.address % _ALIGNMENT:
+        refusal = refusal or f"a tensor map takes addresses of multiples of {_ALIGNMENT}, not {bound.address:#x}"
     if refusal:
         raise Rejected(Outcome.RUNTIME, "launch_failure", refusal)
     encoded = HostTensorMap(
