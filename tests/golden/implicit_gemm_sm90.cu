@@ -1,5 +1,5 @@
 // conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
-// implicit_gemm_sm90 tile_m=64 tile_n=128 schedule=cooperative stages=4 epilogue_parts=1
+// implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong epilogue_parts=2
 
 // Implicit matrix product for Hopper: y [K x pixels] = w [K x (taps x channels)] * im2col(x) [(taps x channels) x pixels].
 //
@@ -15,6 +15,7 @@
 //
 //   producer   one thread of the first warpgroup: TMA loads 64 channels of one tap, of filters and pixels, as a stage
 //   consumers  multiply stages out of shared memory, finish the sums in registers, and store them by TMA
+//              in turn: while one multiplies a tile, the other stores the tile before
 #include <cuda_fp16.h>
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
@@ -457,14 +458,14 @@ constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr bool WITH_BIAS = false, WITH_RELU = false;
 
 // Parameters
-constexpr int TILE_M = 64, TILE_N = 128, TILE_K = 64;
-constexpr int STAGES = 4;
+constexpr int TILE_M = 64, TILE_N = 192, TILE_K = 64;
+constexpr int STAGES = 5;
 
 // Derived
-constexpr int CONSUMERS = 2;                  // warpgroups
-constexpr int GROUP_M = 64, GROUP_N = 64;  // what one computes of a tile
+constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, and the producer's
+constexpr int GROUP_M = 64, GROUP_N = 192;  // what one computes of a tile
 constexpr int BLOCKS_M = GROUP_M / 64;                   // products side by side
-constexpr int EPILOGUE_N = 64, BUFFERS = 1;  // pixels staged at once
+constexpr int EPILOGUE_N = 96, BUFFERS = 2;  // pixels staged at once
 constexpr int CHANNEL_TILES = 1, K_TILES = R * S * CHANNEL_TILES;
 constexpr int K_BLOCKS = 1;  // products in depth of a stage: none of padding alone
 constexpr int TILES_M = 1;
@@ -473,14 +474,15 @@ constexpr int STAGE_BYTES = (TILE_M + TILE_N) * TILE_K * 2, STAGED_BYTES = EPILO
 
 struct Barriers {
     PipelineTma<STAGES> pipeline;
+    Barrier turn[CONSUMERS];  // a warpgroup may multiply
 };
 
 // d = w [64 x 16] * x [16 x GROUP_N] (+ d), operands in shared memory.
 __device__ __forceinline__ void mma(float (&d)[GROUP_N / 8][4], unsigned long long w, unsigned long long x, bool accumulate) {
 #ifdef __CUDACC__
     asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %34, 0; "
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+        "{.reg .pred p; setp.ne.b32 p, %98, 0; "
+        "wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 {"
         "%0, %1, %2, %3, "
         "%4, %5, %6, %7, "
         "%8, %9, %10, %11, "
@@ -488,8 +490,24 @@ __device__ __forceinline__ void mma(float (&d)[GROUP_N / 8][4], unsigned long lo
         "%16, %17, %18, %19, "
         "%20, %21, %22, %23, "
         "%24, %25, %26, %27, "
-        "%28, %29, %30, %31"
-        "}, %32, %33, p, 1, 1, 0, 0;}"
+        "%28, %29, %30, %31, "
+        "%32, %33, %34, %35, "
+        "%36, %37, %38, %39, "
+        "%40, %41, %42, %43, "
+        "%44, %45, %46, %47, "
+        "%48, %49, %50, %51, "
+        "%52, %53, %54, %55, "
+        "%56, %57, %58, %59, "
+        "%60, %61, %62, %63, "
+        "%64, %65, %66, %67, "
+        "%68, %69, %70, %71, "
+        "%72, %73, %74, %75, "
+        "%76, %77, %78, %79, "
+        "%80, %81, %82, %83, "
+        "%84, %85, %86, %87, "
+        "%88, %89, %90, %91, "
+        "%92, %93, %94, %95"
+        "}, %96, %97, p, 1, 1, 0, 0;}"
         :
         "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
         "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
@@ -498,7 +516,23 @@ __device__ __forceinline__ void mma(float (&d)[GROUP_N / 8][4], unsigned long lo
         "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
         "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
         "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
+        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
+        "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
+        "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
+        "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),
+        "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
+        "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),
+        "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
+        "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3]),
+        "+f"(d[16][0]), "+f"(d[16][1]), "+f"(d[16][2]), "+f"(d[16][3]),
+        "+f"(d[17][0]), "+f"(d[17][1]), "+f"(d[17][2]), "+f"(d[17][3]),
+        "+f"(d[18][0]), "+f"(d[18][1]), "+f"(d[18][2]), "+f"(d[18][3]),
+        "+f"(d[19][0]), "+f"(d[19][1]), "+f"(d[19][2]), "+f"(d[19][3]),
+        "+f"(d[20][0]), "+f"(d[20][1]), "+f"(d[20][2]), "+f"(d[20][3]),
+        "+f"(d[21][0]), "+f"(d[21][1]), "+f"(d[21][2]), "+f"(d[21][3]),
+        "+f"(d[22][0]), "+f"(d[22][1]), "+f"(d[22][2]), "+f"(d[22][3]),
+        "+f"(d[23][0]), "+f"(d[23][1]), "+f"(d[23][2]), "+f"(d[23][3])
         : "l"(w), "l"(x), "r"(static_cast<int>(accumulate)));
 #else
     wgmma_f16_shared(d, w, x, accumulate);
@@ -571,7 +605,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
     }
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
                           const __grid_constant__ TensorMap y_map, const T* __restrict__ bias, int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
@@ -583,32 +617,36 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
     const int group = warp / 4;
-    if (threadIdx.x == 0) {
-        pipeline.init(8);
-        barrier_init_fence();
-        prefetch_tma_descriptor(&x_map);
-        prefetch_tma_descriptor(&w_map);
-        prefetch_tma_descriptor(&y_map);
-    }
-    __syncthreads();
     const int tiles = (n * (P * Q) + TILE_N - 1) / TILE_N * TILES_M;
     if (group == 0) {
+        if (threadIdx.x == 0) {
+            pipeline.init(4);
+            for (int i = 0; i < CONSUMERS; ++i) barrier_init(barriers.turn + i, 4);
+            barrier_init_fence();
+        }
+        __syncwarp();
+        arrive_threads<THREADS>(CONSUMERS + 1);  // and the first loads are under way before the others come
         decrease_registers<40>();
         if (threadIdx.x == 0) produce(stages, pipeline, x_map, w_map, tiles);
         return;
     }
+    sync_threads<THREADS>(CONSUMERS + 1);  // for the barriers
     increase_registers<232>();
     const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
     // What is this warpgroup's of a tile.
     const int group_m = 0;
-    const int group_n = consumer * GROUP_N;
+    const int group_n = 0;
     const unsigned long long w_operand = wgmma_descriptor(stages + group_m * 128);
     const unsigned long long x_operand = wgmma_descriptor(stages + (TILE_M + group_n) * 128);
     unsigned char* const outputs = staged + consumer * (BUFFERS * STAGED_BYTES);
     int buffer = 0;
+    if (thread == 0) prefetch_tma_descriptor(&y_map);
 
     PipelineState<STAGES> state;
-    for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+    int turn_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
+    if (consumer == 1) state.advance<K_TILES>();
+    for (int tile = static_cast<int>(blockIdx.x) + consumer * static_cast<int>(gridDim.x); tile < tiles;
+         tile += 2 * static_cast<int>(gridDim.x)) {
         const int k = tile % TILES_M * TILE_M + group_m, pixel = tile / TILES_M * TILE_N + group_n;
         float biases[BLOCKS_M][2] = {};
         if constexpr (WITH_BIAS) {
@@ -619,6 +657,8 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
             }
         }
         float d[BLOCKS_M][GROUP_N / 8][4];
+        barrier_wait(barriers.turn + consumer, turn_phase);
+        turn_phase ^= 1;
         wgmma_begin(d);
         int last = 0;  // stage whose products are under way
 #pragma unroll 1
@@ -640,8 +680,10 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
             }
             last = state.index;
         }
+        if (lane == 0) barrier_arrive(barriers.turn + (consumer ^ 1));
         wgmma_wait(d);
         if (lane == 0) pipeline.consumer_release(last);
+        state.advance<K_TILES>();
 #pragma unroll
         for (int i = 0; i < BLOCKS_M; ++i) {
 #pragma unroll

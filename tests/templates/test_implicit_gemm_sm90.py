@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from autotune.compilation.compile import Program
+from autotune.compilation.compile import Program, compile_cubin
+from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import Rejected
 from autotune.evaluation.evaluate import DeviceEvaluator
 from autotune.family.render import render
@@ -21,7 +23,6 @@ BASE: dict[str, int | str] = {
     "tile_m": 64,
     "tile_n": 64,
     "schedule": "cooperative",
-    "stages": 2,
     "epilogue_parts": 1,
 }
 HALF = Conv2dProblem(3, 72, 9, 11, 72, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_relu")
@@ -44,16 +45,17 @@ SMALL = replace(POINTS, n=1, c=8, h=1, w=1, k=8)
     ("problem", "values"),
     [
         (HALF, {}),
-        (HALF, {"schedule": "pingpong", "tile_n": 104, "stages": 3}),
-        (replace(HALF, k=120), {"tile_m": 128, "tile_n": 80, "schedule": "pingpong", "stages": 5, "epilogue_parts": 2}),
-        (BFLOAT, {"tile_n": 288, "stages": 3, "epilogue_parts": 6}),
-        (BFLOAT, {"tile_m": 192, "tile_n": 136, "stages": 4}),
+        (HALF, {"schedule": "pingpong", "tile_n": 104}),
+        (replace(HALF, k=120), {"tile_m": 128, "tile_n": 80, "schedule": "pingpong", "epilogue_parts": 2}),
+        (BFLOAT, {"tile_n": 288, "epilogue_parts": 6}),
+        (BFLOAT, {"tile_m": 192, "tile_n": 136}),
         (STRIDED, {"tile_n": 448, "epilogue_parts": 4}),
-        (POINTS, {"tile_m": 128, "tile_n": 200, "stages": 4, "epilogue_parts": 5}),
-        (POINTS, {"tile_m": 128, "tile_n": 104, "schedule": "pingpong", "stages": 4}),
-        (POINTS, {"tile_n": 272, "stages": 4}),
-        (SKIPPED, {"tile_n": 240, "schedule": "pingpong", "stages": 4, "epilogue_parts": 3}),
+        (POINTS, {"tile_m": 128, "tile_n": 200, "epilogue_parts": 5}),
+        (POINTS, {"tile_m": 128, "tile_n": 104, "schedule": "pingpong"}),
+        (POINTS, {"tile_n": 272}),
+        (SKIPPED, {"tile_n": 240, "schedule": "pingpong", "epilogue_parts": 3}),
         (SMALL, {}),
+        (replace(SKIPPED, n=1), {"tile_n": 24, "schedule": "pingpong", "epilogue_parts": 3}),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
@@ -63,7 +65,7 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
 @pytest.mark.cxx
 def test_256_output_channels_are_shared_by_two_warpgroups(plain: DeviceEvaluator) -> None:
     problem = replace(POINTS, n=2, c=64, k=256)
-    verify(NAME, problem, {**BASE, "tile_m": 256, "tile_n": 192, "stages": 3, "epilogue_parts": 6}, plain)
+    verify(NAME, problem, {**BASE, "tile_m": 256, "tile_n": 192, "epilogue_parts": 6}, plain)
 
 
 @pytest.mark.cxx
@@ -106,6 +108,27 @@ def test_accumulators_and_staged_outputs_never_exceed_a_multiprocessor(problem: 
         assert consumers * 128 + 128 == stage.block[0]
 
 
+LARGEST: list[dict[str, int | str]] = [
+    {"tile_m": 128, "tile_n": 208, "schedule": "pingpong", "epilogue_parts": 2},
+    {"tile_m": 64, "tile_n": 256, "schedule": "pingpong", "epilogue_parts": 1},
+    {"tile_m": 128, "tile_n": 256, "schedule": "cooperative", "epilogue_parts": 4},
+    {"tile_m": 256, "tile_n": 208, "schedule": "cooperative", "epilogue_parts": 2},
+    {"tile_m": 64, "tile_n": 448, "schedule": "cooperative", "epilogue_parts": 4},
+    {"tile_m": 192, "tile_n": 200, "schedule": "cooperative", "epilogue_parts": 5},
+]
+"""As many accumulators as fit each way to share a tile."""
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("values", LARGEST)
+def test_the_largest_tiles_compile_without_spills_and_products_overlap(values: dict[str, int | str]) -> None:
+    problem = replace(HALF, c=64, k=768)
+    source = render(BoundTemplate(family(NAME), problem, H200), Config.of(NAME, values))
+    binary = compile_cubin(source.program, 90, find_nvcc())
+    assert binary.resources.spill_bytes == 0
+    assert not re.search(r"C7\d{3}", binary.log), binary.log
+
+
 FAULTS = {
     "consumers do not wait": ("pipeline.consumer_wait(state);", ""),
     "the producer does not wait": ("barrier_wait(empty + state.index, state.phase ^ 1);", ""),
@@ -136,13 +159,13 @@ FAULTY = replace(HALF, n=4, w=19, k=64)
 @pytest.mark.cxx
 @pytest.mark.parametrize("what", FAULTS)
 def test_a_mistake_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
-    values = {**BASE, "tile_n": 96, "stages": 3, "epilogue_parts": 3}
+    values = {**BASE, "tile_n": 96, "epilogue_parts": 3}
     assert found(values, *FAULTS[what], plain)
 
 
 @pytest.mark.cxx
 def test_warpgroups_that_do_not_take_turns_are_found(plain: DeviceEvaluator) -> None:
-    values = {**BASE, "tile_n": 96, "stages": 3, "schedule": "pingpong"}
+    values = {**BASE, "tile_n": 96, "schedule": "pingpong"}
     assert found(values, "barrier_wait(barriers.turn + consumer, turn_phase);", "", plain)
 
 
