@@ -38,6 +38,15 @@ __device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, Bar
         : "memory");
 }
 
+__device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c0, int c1, int c2, int c3) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+        "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(at)
+        : "memory");
+}
+
 __device__ __forceinline__ void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier, int c, int w, int h, int n, int s,
                                                 int r) {
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
@@ -52,6 +61,13 @@ __device__ __forceinline__ void tma_load_im2col(void* shared, const TensorMap* m
 __device__ __forceinline__ void tma_store(const TensorMap* map, const void* shared, int c0, int c1) {
     const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(c0), "r"(c1), "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void tma_store(const TensorMap* map, const void* shared, int c0, int c1, int c2, int c3) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(map), "r"(c0), "r"(c1),
+                 "r"(c2), "r"(c3), "r"(from)
                  : "memory");
 }
 #else

@@ -1,5 +1,5 @@
 // conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
-// implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong epilogue_parts=2
+// implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong window_rows=0 epilogue_parts=2
 
 // Implicit matrix product for Hopper: y [K x pixels] = w [K x (taps x channels)] * im2col(x) [(taps x channels) x pixels].
 //
@@ -232,6 +232,15 @@ __device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, Bar
         : "memory");
 }
 
+__device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c0, int c1, int c2, int c3) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+        "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(at)
+        : "memory");
+}
+
 __device__ __forceinline__ void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier, int c, int w, int h, int n, int s,
                                                 int r) {
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
@@ -246,6 +255,13 @@ __device__ __forceinline__ void tma_load_im2col(void* shared, const TensorMap* m
 __device__ __forceinline__ void tma_store(const TensorMap* map, const void* shared, int c0, int c1) {
     const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(c0), "r"(c1), "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void tma_store(const TensorMap* map, const void* shared, int c0, int c1, int c2, int c3) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(map), "r"(c0), "r"(c1),
+                 "r"(c2), "r"(c3), "r"(from)
                  : "memory");
 }
 #else
@@ -470,7 +486,8 @@ constexpr int CHANNEL_TILES = 1, K_TILES = R * S * CHANNEL_TILES;
 constexpr int K_BLOCKS = 1;  // products in depth of a stage: none of padding alone
 constexpr int TILES_M = 1;
 constexpr int X_BOXES = 1;
-constexpr int STAGE_BYTES = (TILE_M + TILE_N) * TILE_K * 2, STAGED_BYTES = EPILOGUE_N * 128;
+constexpr int STAGE_BYTES = (TILE_M + TILE_N) * TILE_K * 2;
+constexpr int STAGED_BYTES = EPILOGUE_N * 128;
 
 struct Barriers {
     PipelineTma<STAGES> pipeline;
@@ -609,8 +626,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
                           const __grid_constant__ TensorMap y_map, const T* __restrict__ bias, int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
-    unsigned char* const stages = smem;                    // [stage] filters [TILE_M][64], then pixels [TILE_N][64]
-    unsigned char* const staged = smem + STAGES * STAGE_BYTES;  // [consumer][buffer] outputs [EPILOGUE_N][64]
+    unsigned char* const stages = smem;  // [stage] filters [TILE_M][64], then pixels [TILE_N][64]
+    unsigned char* const staged = stages + STAGES * STAGE_BYTES;  // [consumer][buffer] outputs [EPILOGUE_N][64]
     Barriers& barriers = *reinterpret_cast<Barriers*>(staged + CONSUMERS * BUFFERS * STAGED_BYTES);
     PipelineTma<STAGES>& pipeline = barriers.pipeline;
 

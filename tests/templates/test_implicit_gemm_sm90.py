@@ -23,6 +23,7 @@ BASE: dict[str, int | str] = {
     "tile_m": 64,
     "tile_n": 64,
     "schedule": "cooperative",
+    "window_rows": 0,
     "epilogue_parts": 1,
 }
 HALF = Conv2dProblem(3, 72, 9, 11, 72, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_relu")
@@ -66,6 +67,25 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
 def test_256_output_channels_are_shared_by_two_warpgroups(plain: DeviceEvaluator) -> None:
     problem = replace(POINTS, n=2, c=64, k=256)
     verify(NAME, problem, {**BASE, "tile_m": 256, "tile_n": 192, "epilogue_parts": 6}, plain)
+
+
+APART = replace(HALF, pad_h=0, pad_w=0, dilation_h=2, dilation_w=3)
+WINDOWS: list[tuple[Conv2dProblem, dict[str, int | str]]] = [
+    (HALF, {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
+    (replace(HALF, k=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5}),  # the last tile's rows leave the image
+    (replace(HALF, k=120, c=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5, "schedule": "pingpong"}),
+    (BFLOAT, {"tile_m": 192, "tile_n": 48, "window_rows": 3}),
+    (APART, {"tile_n": 24, "window_rows": 2, "schedule": "pingpong"}),
+    (replace(HALF, r=2, s=4, pad_h=0, pad_w=2), {"tile_n": 56, "window_rows": 4, "schedule": "pingpong"}),
+]
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(("problem", "values"), WINDOWS)
+def test_a_window_serves_all_taps(
+    problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator
+) -> None:
+    verify(NAME, problem, {**BASE, **values}, checked)
 
 
 @pytest.mark.cxx
@@ -123,7 +143,7 @@ LARGEST: list[dict[str, int | str]] = [
 @pytest.mark.parametrize("values", LARGEST)
 def test_the_largest_tiles_compile_without_spills_and_products_overlap(values: dict[str, int | str]) -> None:
     problem = replace(HALF, c=64, k=768)
-    source = render(BoundTemplate(family(NAME), problem, H200), Config.of(NAME, values))
+    source = render(BoundTemplate(family(NAME), problem, H200), Config.of(NAME, {**BASE, **values}))
     binary = compile_cubin(source.program, 90, find_nvcc())
     assert binary.resources.spill_bytes == 0
     assert not re.search(r"C7\d{3}", binary.log), binary.log
@@ -161,6 +181,21 @@ FAULTY = replace(HALF, n=4, w=19, k=64)
 def test_a_mistake_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "epilogue_parts": 3}
     assert found(values, *FAULTS[what], plain)
+
+
+WINDOW_FAULTS = {
+    "consumers do not wait for a window": ("barriers.windows.consumer_wait(window);", ""),
+    "a window is never given back": ("if (lane == 0) barriers.windows.consumer_release(last_window);", ""),
+    "what follows the last row is not zero": ("LOADED * 128 + i %", "LOADED * 128 + 1024 + i %"),
+    "taps of the next row begin one pixel late": ("DILATION_H * PITCH", "(DILATION_H * PITCH + 1)"),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("what", WINDOW_FAULTS)
+def test_a_mistake_with_windows_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
+    values = {**BASE, "tile_n": 64, "window_rows": 3, "schedule": "pingpong"}
+    assert found(values, *WINDOW_FAULTS[what], plain)
 
 
 @pytest.mark.cxx

@@ -118,14 +118,18 @@ inline void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c
 inline void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c0, int c1, int c2) {
     autotune_host::load_later("tma_load", shared, {*map, {c0, c1, c2}, {}}, barrier, 3);
 }
+inline void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c0, int c1, int c2, int c3) {
+    autotune_host::load_later("tma_load", shared, {*map, {c0, c1, c2, c3}, {}}, barrier, 4);
+}
 inline void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier, int c, int w, int h, int n, int s, int r) {
     if (!map->im2col) autotune_stop("trap", "tma_load_im2col of a tiled tensor map", __FILE__, __LINE__);
     if (s < 0 || s > 255 || r < 0 || r > 255) autotune_stop("trap", "im2col offsets are 0 to 255", __FILE__, __LINE__);
     autotune_host::load_later("tma_load_im2col", shared, {*map, {c, w, h, n}, {s, r}}, barrier, 4);
 }
-inline void tma_store(const TensorMap* map, const void* shared, int c0, int c1) {
-    using namespace autotune_host;
-    const AutotuneCopy copy = box_copy("tma_store", &store_box, nullptr, shared, {*map, {c0, c1}, {}}, nullptr, 2);
+
+namespace autotune_host {
+inline void store_later(const void* shared, const Box& box, int dimensions) {
+    const AutotuneCopy copy = box_copy("tma_store", &store_box, nullptr, shared, box, nullptr, dimensions);
     for (unsigned thread = 0; thread < blockDim.x * blockDim.y * blockDim.z; ++thread) {
         const ThreadState& state = *thread_state(thread);
         const char* const begin = static_cast<const char*>(shared);
@@ -134,6 +138,14 @@ inline void tma_store(const TensorMap* map, const void* shared, int c0, int c1) 
         }
     }
     autotune_defer(&copy);
+}
+}  // namespace autotune_host
+
+inline void tma_store(const TensorMap* map, const void* shared, int c0, int c1) {
+    autotune_host::store_later(shared, {*map, {c0, c1}, {}}, 2);
+}
+inline void tma_store(const TensorMap* map, const void* shared, int c0, int c1, int c2, int c3) {
+    autotune_host::store_later(shared, {*map, {c0, c1, c2, c3}, {}}, 4);
 }
 
 // Matrices stored transposed.
