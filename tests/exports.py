@@ -73,6 +73,13 @@ CHUNKED = kernel(
     "im2col_gemm", "chunked", Conv2dProblem(30, 2, 8, 9, 4, 3, 3, pad_h=1), chunk="10", fusion="two_kernels"
 )
 LARGER = kernel("im2col_gemm", "larger", CHUNKED.problem.with_n(300), chunk="100")
-KERNELS = (CONSTANT, PACKED, CHUNKED, LARGER)
-"""One with its filters in constant memory, one that packs them, one with a workspace and several rounds, and the same
-layer for more images."""
+MAPPED = kernel(
+    "implicit_gemm_sm90",
+    "mapped",
+    Conv2dProblem(6, 24, 9, 7, 16, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_relu"),
+    tile_m=64,
+    tile_n=64,
+)
+KERNELS = (CONSTANT, PACKED, CHUNKED, LARGER, MAPPED)
+"""One with its filters in constant memory, one that packs them, one with a workspace and several rounds, the same layer
+for more images, and one that takes tensor maps."""

@@ -31,7 +31,9 @@ from autotune.devices.device import (
     Sample,
     Variation,
 )
+from autotune.devices.driver_launch import DriverError, DriverModule
 from autotune.devices.graphs import DriverGraphs, GraphError
+from autotune.devices.tensor_map import BoundTensorMap
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Conv2dProblem
 from autotune.trial import LONG_US, Outcome
@@ -142,21 +144,28 @@ class CudaModule:
     """A cubin loaded into the current context."""
 
     def __init__(self, image: bytes, streams: Streams) -> None:
+        self._image = image
         self._module = driver.module_from_buffer(image)
+        self._mapped: DriverModule | None = None
+        """the same once more, where kernels take tensor maps"""
         self._streams = streams
         self._functions: dict[str, driver.Function] = {}
 
     def launch(self, launch: Launch, *, stream: int = 0) -> None:
         """Enqueue one kernel on a stream."""
         try:
+            plain = [argument for argument in launch.args if not isinstance(argument, BoundTensorMap)]
+            if len(plain) < len(launch.args):
+                self._launch_mapped(launch, self._streams[stream])
+                return
             self._function(launch)(
-                *launch.args,
+                *plain,
                 grid=launch.grid,
                 block=launch.block,
                 shared=launch.smem_bytes,
                 stream=self._streams[stream],
             )
-        except driver.Error as error:
+        except (driver.Error, DriverError) as error:
             raise _rejected(error) from None
 
     def symbol(self, name: str) -> tuple[int, int]:
@@ -170,7 +179,14 @@ class CudaModule:
     def unload(self) -> None:
         """Drop the module; PyCUDA unloads it when nothing refers to it."""
         self._functions.clear()
+        if self._mapped is not None:
+            self._mapped.unload()
         del self._module
+
+    def _launch_mapped(self, launch: Launch, stream: driver.Stream | None) -> None:
+        if self._mapped is None:
+            self._mapped = DriverModule(self._image)
+        self._mapped.launch(launch, 0 if stream is None else int(stream.handle))
 
     def _function(self, launch: Launch) -> driver.Function:
         function = self._functions.get(launch.entry)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.compilation.compile import Binary
+from autotune.devices.tensor_map import BoundTensorMap
 from autotune.problem import Conv2dProblem
 from autotune.trial import Launching
 
@@ -77,13 +78,16 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch with everything evaluated. Pointers are np.uint64, scalars np.int32/int64/float32/float64."""
+    """One kernel launch with everything evaluated.
+
+    Pointers are np.uint64, scalars np.int32/int64/float32/float64.
+    """
 
     entry: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     smem_bytes: int
-    args: tuple[np.generic, ...]
+    args: tuple[np.generic | BoundTensorMap, ...]
 
 
 BASELINES = ("cudnn", "inductor")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from autotune.compilation.compile import Binary
 from autotune.devices.device import (
@@ -31,6 +32,8 @@ from autotune.devices.device import (
 )
 from autotune.devices.elf import Symbol, symbols
 from autotune.devices.host_compile import FLAGS, RUNTIME_NAME, compile_runtime
+from autotune.devices.host_tensor_map import encode
+from autotune.devices.tensor_map import BoundTensorMap
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Conv2dProblem
 from autotune.trial import Outcome
@@ -121,11 +124,11 @@ class HostModule:
         if entry is None:
             raise Rejected(Outcome.RUNTIME, "launch_failure", f"no kernel {launch.entry} in the program")
         check_limits(launch, self._device.info, self._static_smem_bytes)
-        sizes = tuple(argument.dtype.itemsize for argument in launch.args)
+        content = [_content(argument) for argument in launch.args]
+        sizes = tuple(array.nbytes for array in content)
         if sizes != entry.sizes_bytes:
             message = f"{launch.entry} takes arguments of {entry.sizes_bytes} bytes and was given {sizes}"
             raise Rejected(Outcome.RUNTIME, "launch_failure", message)
-        content = [np.array(argument) for argument in launch.args]
         arguments = (ctypes.c_void_p * max(1, len(content)))(*(array.ctypes.data for array in content))
         request = HostLaunch(
             kernel=entry.address,
@@ -383,6 +386,13 @@ def check_limits(launch: Launch, info: DeviceInfo, static_smem_bytes: int) -> No
         wrong.append(f"{smem_bytes} bytes of shared memory a block, {info.smem_per_block_bytes} at most")
     if wrong:
         raise Rejected(Outcome.RUNTIME, "launch_failure", f"{launch.entry}: {'; '.join(wrong)}")
+
+
+def _content(argument: np.generic | BoundTensorMap) -> npt.NDArray[np.generic]:
+    """An argument's bytes."""
+    if isinstance(argument, BoundTensorMap):
+        return np.frombuffer(encode(argument), np.uint8)
+    return np.array(argument)
 
 
 def usable_cores() -> int:

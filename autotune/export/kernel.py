@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from autotune import __version__
+from autotune.devices.tensor_map import TensorMap
 from autotune.family.source import KernelSource, Stage
 from autotune.store import BestRow
 
@@ -60,6 +61,7 @@ def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> st
     lines += ["", f"Launches of one forward pass, grid for n = {problem.n}:"]
     lines += [f"  once per set of weights: {_launch(stage)}" for stage in source.prepare]
     lines += [f"  fill {symbol.name} from {symbol.origin} (device-to-device copy)" for symbol in source.constants]
+    lines += [f"  tensor map {each.name} of {each.array}: {_tensor_map(each.tensor)}" for each in source.tensor_maps]
     times = f", {source.loop_count} times with i = 0, 1, ..." if source.loop_count > 1 else ""
     lines += [f"  {_launch(stage)}{times}" for stage in source.stages]
     if source.workspace_bytes:
@@ -74,6 +76,20 @@ def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> st
         f"measured      {row.row.ended_at:%Y-%m-%d %H:%M:%S} UTC, trial {trial.number}",
     ]
     return "\n".join(f"// {line}".rstrip() for line in (re.sub(r"[\r\n]+", " ", line) for line in lines))
+
+
+def _tensor_map(tensor: TensorMap) -> str:
+    """The parameters of cuTensorMapEncodeTiled, or of cuTensorMapEncodeIm2col."""
+
+    def numbers(extents: tuple[int, ...]) -> str:
+        return " x ".join(map(str, extents))
+
+    kind = f"im2col, corners {tensor.lower_corner} {tensor.upper_corner}" if tensor.im2col else "tiled"
+    strides = "" if set(tensor.element_strides) == {1} else f", element strides {numbers(tensor.element_strides)}"
+    return (
+        f"{kind}, {tensor.dtype} {numbers(tensor.global_dim)}, box {numbers(tensor.box_dim)}{strides}, "
+        f"swizzle {tensor.swizzle_bytes} bytes"
+    )
 
 
 def _launch(stage: Stage) -> str:

@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 from autotune.errors import Rejected, StoreError, TemplateError
 from autotune.family.expression import Expression
 from autotune.family.folding import Folded, fold
-from autotune.family.render import launches
+from autotune.family.render import launches, tensor_maps
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, device_names
 from autotune.family.template import StageTemplate
+from autotune.family.tensor_map import TensorMapTemplate
 from autotune.trial import Value
 
 MOST = 16
 """Stages of a plan, kernels and constants of a program, arguments of a stage: what `kernel.h` has room for."""
+MOST_MAPS = 4
+"""Tensor maps of a kernel, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,20 @@ class PlanStage:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanTensorMap:
+    """A tensor map; its numbers are C++."""
+
+    array: str
+    global_dim: tuple[str, ...]
+    box_dim: tuple[str, ...]
+    element_strides: tuple[str, ...]
+    lower_corner: tuple[str, ...]
+    upper_corner: tuple[str, ...]
+    swizzle_bytes: int
+    im2col: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The launches of a kernel as C++ expressions of n and the device."""
 
@@ -59,6 +76,8 @@ class Plan:
     packed_w_bytes: str
     workspace_bytes: str
     loop_count: str
+    tensor_maps: tuple[PlanTensorMap, ...]
+    """that stages take as map0, map1, ..."""
 
 
 def check_recorded(bound: BoundTemplate, source: KernelSource, name: str) -> None:
@@ -75,8 +94,12 @@ def check_recorded(bound: BoundTemplate, source: KernelSource, name: str) -> Non
             bound.bind(expression).integer(names)
             for expression in (template.packed_w_bytes, template.workspace_bytes, template.loop_count)
         ),
+        tensor_maps(bound, names),
     )
-    recorded = (source.prepare, source.stages, source.packed_w_bytes, source.workspace_bytes, source.loop_count)
+    recorded = (
+        *(source.prepare, source.stages, source.packed_w_bytes, source.workspace_bytes, source.loop_count),
+        source.tensor_maps,
+    )
     if evaluated != recorded:
         raise StoreError(f"{name}: the recorded header of {template.name} gives other launches than were recorded")
 
@@ -113,6 +136,8 @@ class _Planner:
         self._open: dict[str, Folded] = {}
         """derived values that depend on n or the device"""
         self._used: set[str] = set()
+        self._maps: dict[str, TensorMapTemplate] = {}
+        """those that the config has"""
         for name, expression in self._template.derived:
             folded = self._fold(expression)
             if isinstance(folded.value, (int, str)):
@@ -121,6 +146,12 @@ class _Planner:
                 self._open[name] = folded
                 self._depends[name] = self._follows_from(folded)
                 self._natural |= {name} if folded.natural else set()
+        for template in self._template.tensor_maps:
+            when = self._fold(template.when)
+            if self._follows_from(when):
+                raise template.when.error("depends on n or the device, but a kernel is exported with one of its maps")
+            if when.value:
+                self._maps.setdefault(template.name, template)
 
     def plan(self) -> Plan:
         """Everything printed; derived values last, since only now it is known which are used."""
@@ -140,13 +171,20 @@ class _Planner:
         ):
             if count > MOST:
                 raise TemplateError(f"{template.path}: has {count} {what}; an exported library has room for {MOST}")
+        if (count := len(self._maps)) > MOST_MAPS:
+            raise TemplateError(
+                f"{template.path}: has {count} tensor maps; an exported library has room for {MOST_MAPS}"
+            )
         for constant in template.constants:
             if self._follows_from(self._fold(constant.when)):
                 raise constant.when.error("depends on n or the device, but the kernel's text has the constant or not")
         device_needs, n_needs = self._needs()
         prepare, stages = self._stages(template.prepare), self._stages(template.stages)
-        sizes = [self._cpp(part) for part in (template.packed_w_bytes, template.workspace_bytes, template.loop_count)]
-        return Plan(self._locals(), device_needs, n_needs, prepare, stages, *sizes)
+        maps = tuple(self._tensor_map(each) for each in self._maps.values())
+        packed, workspace, loop = (
+            self._cpp(part) for part in (template.packed_w_bytes, template.workspace_bytes, template.loop_count)
+        )
+        return Plan(self._locals(), device_needs, n_needs, prepare, stages, packed, workspace, loop, maps)
 
     def _fold(self, expression: Expression) -> Folded:
         return fold(expression, self._known, self._natural)
@@ -185,7 +223,7 @@ class _Planner:
         return tuple(
             PlanStage(
                 entry=entries.index(stage.entry),
-                args=stage.args,
+                args=tuple(self._argument(argument) for argument in stage.args),
                 when=self._cpp(stage.when) if self._fold(stage.when).value is None else "",
                 grid=tuple(self._cpp(extent) for extent in stage.grid),
                 block=tuple(self._cpp(extent) for extent in stage.block),
@@ -193,6 +231,24 @@ class _Planner:
             )
             for stage in stages
             if self._fold(stage.when).value in (None, True)
+        )
+
+    def _argument(self, argument: str) -> str:
+        return f"map{list(self._maps).index(argument)}" if argument in self._maps else argument
+
+    def _tensor_map(self, template: TensorMapTemplate) -> PlanTensorMap:
+        def numbers(expressions: Sequence[Expression]) -> tuple[str, ...]:
+            return tuple(self._cpp(expression) for expression in expressions)
+
+        return PlanTensorMap(
+            array=template.array,
+            global_dim=numbers(template.global_dim),
+            box_dim=numbers(template.box_dim),
+            element_strides=numbers(template.element_strides) or ("1",) * len(template.global_dim),
+            lower_corner=numbers(template.lower_corner),
+            upper_corner=numbers(template.upper_corner),
+            swizzle_bytes=template.swizzle_bytes,
+            im2col=bool(template.lower_corner),
         )
 
     def _locals(self) -> tuple[tuple[str, str], ...]:

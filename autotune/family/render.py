@@ -12,6 +12,7 @@ from autotune.errors import Rejected, TemplateError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.family.space import BoundTemplate
 from autotune.family.template import PROBLEM_NAMES, StageTemplate, not_a_class
+from autotune.family.tensor_map import NamedTensorMap
 from autotune.family.text import environment, inline
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 
@@ -71,6 +72,7 @@ def _source(bound: BoundTemplate, config: Config, program: Program, names: dict[
         deterministic=bool(bound.bind(template.deterministic).integer(names)),
         error_factor=factor,
         flops=None if flops == bound.problem.flops else flops,
+        tensor_maps=tensor_maps(bound, names),
     )
 
 
@@ -107,6 +109,17 @@ def render_file(path: Path, values: Mapping[str, object]) -> str:
 def launches(bound: BoundTemplate, stages: Sequence[StageTemplate], names: dict[str, Value]) -> tuple[Stage, ...]:
     """Those of a family's stages that a config has, evaluated; nothing is rendered."""
     return tuple(_stage(bound, stage, names) for stage in stages if bound.bind(stage.when).integer(names))
+
+
+def tensor_maps(bound: BoundTemplate, names: dict[str, Value]) -> tuple[NamedTensorMap, ...]:
+    """A config's tensor maps. Raises TemplateError for one that the driver would not encode."""
+    found: dict[str, NamedTensorMap] = {}
+    for template in bound.template.tensor_maps:
+        if template.name not in found and bound.bind(template.when).integer(names):
+            found[template.name] = template.evaluate(
+                lambda expression: bound.bind(expression).integer(names), bound.problem.dtype
+            )
+    return tuple(found.values())
 
 
 def _stage(bound: BoundTemplate, stage: StageTemplate, names: dict[str, Value]) -> Stage:

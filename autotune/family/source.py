@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 
 from autotune.compilation.compile import Program
+from autotune.family.tensor_map import NamedTensorMap
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 
@@ -17,7 +18,7 @@ class Stage:
 
     entry: str
     args: tuple[str, ...]
-    """names out of x, w, bias, y, packed_w, workspace, n, i"""
+    """names out of x, w, bias, y, packed_w, workspace, n, i, and of tensor maps"""
     block: tuple[int, int, int]
     grid: tuple[int, int, int]
     smem_bytes: int
@@ -54,12 +55,14 @@ class KernelSource:
     """how many times the accuracy class's bound its errors may be"""
     flops: int | None = None
     """floating-point operations of its algorithm, where they are not the direct convolution's"""
+    tensor_maps: tuple[NamedTensorMap, ...] = ()
+    """encoded for n images, of the arrays that a pass is given"""
 
     hash: str = field(init=False, compare=False, repr=False)
     """identity: SHA-256 of everything that decides what runs, but not of the template's name or comments"""
 
     def __post_init__(self) -> None:
-        launches = {
+        launches: dict[str, object] = {
             "prepare": [fields_of(stage) for stage in self.prepare],
             "stages": [fields_of(stage) for stage in self.stages],
             "loop": self.loop_count,
@@ -70,6 +73,8 @@ class KernelSource:
         }
         if self.error_factor != 1:
             launches["error_factor"] = self.error_factor
+        if self.tensor_maps:
+            launches["tensor_maps"] = [asdict(each) for each in self.tensor_maps]
         text = self.program.hash + json.dumps(launches, sort_keys=True)
         # asked for at every step of a trial, so computed once
         object.__setattr__(self, "hash", hashlib.sha256(text.encode()).hexdigest())

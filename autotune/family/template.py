@@ -19,6 +19,8 @@ from jinja2 import meta, nodes
 
 from autotune.errors import TemplateError
 from autotune.family.expression import FUNCTIONS, Expression, words_of
+from autotune.family.tensor_map import KEYS as TENSOR_MAP_KEYS
+from autotune.family.tensor_map import TensorMapTemplate, read_tensor_map
 from autotune.family.text import KEPT, includes_of, parse, read_text
 from autotune.problem import SIZE_NAMES
 from autotune.shipped import shipped
@@ -30,7 +32,8 @@ DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_blo
 ARGUMENTS = ("x", "w", "bias", "y", "packed_w", "workspace", "n", "i")
 _HEADER_KEYS = {
     *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
-    *("room", "conflicts", "error_factor", "flops", "stage", "prepare", "packed_w", "workspace", "loop"),
+    *("room", "conflicts", "error_factor", "flops", "tensor_map"),
+    *("stage", "prepare", "packed_w", "workspace", "loop"),
 }
 OUTPUTS = "n * k * p * q"
 """The room that a family which says nothing of it takes: nothing is idle."""
@@ -103,6 +106,8 @@ class KernelTemplate:
     flops: Expression
     """floating-point operations of the family's algorithm"""
     constants: tuple[ConstantTemplate, ...]
+    tensor_maps: tuple[TensorMapTemplate, ...]
+    """of those with one name a config has the first whose `when` holds"""
     prepare: tuple[StageTemplate, ...]
     stages: tuple[StageTemplate, ...]
     packed_w_bytes: Expression
@@ -230,8 +235,10 @@ class _Header:
             if name in self.problem_and_device or name in {param.name for param in params}:
                 raise self.error(f"derived.{name}", "already the name of a problem size or parameter")
         constants = tuple(self.constant(name, value) for name, value in self.table("constant").items())
-        prepare = self.stages("prepare")
-        stages = self.stages("stage")
+        tensor_maps = self.tensor_maps()
+        arguments = (*ARGUMENTS, *dict.fromkeys(each.name for each in tensor_maps))
+        prepare = self.stages("prepare", arguments)
+        stages = self.stages("stage", arguments)
         if not stages:
             raise self.error("stage", "a family needs at least one stage")
         template = KernelTemplate(
@@ -256,6 +263,7 @@ class _Header:
             error_factor=self.expression("error_factor", self.header.get("error_factor", "1")),
             flops=self.expression("flops", self.header.get("flops", DIRECT_FLOPS)),
             constants=constants,
+            tensor_maps=tensor_maps,
             prepare=prepare,
             stages=stages,
             packed_w_bytes=self.single("packed_w", "bytes", "0"),
@@ -351,13 +359,30 @@ class _Header:
             raise self.error(f"{key}.from", f"expected w, bias or packed_w, got {value.get('from')!r}")
         return ConstantTemplate(name, str(value["from"]), self.expression(f"{key}.when", value.get("when", "true")))
 
-    def stages(self, kind: str) -> tuple[StageTemplate, ...]:
+    def tables(self, kind: str) -> Sequence[object]:
         value = self.header.get(kind, [])
         if not isinstance(value, list):
             raise self.error(kind, f"expected [[{kind}]]")
-        return tuple(self.stage(f"{kind}[{index}]", stage) for index, stage in enumerate(value))
+        return value
 
-    def stage(self, key: str, stage: object) -> StageTemplate:
+    def tensor_maps(self) -> tuple[TensorMapTemplate, ...]:
+        return tuple(
+            self.tensor_map(f"tensor_map[{index}]", table) for index, table in enumerate(self.tables("tensor_map"))
+        )
+
+    def tensor_map(self, key: str, table: object) -> TensorMapTemplate:
+        if not isinstance(table, dict):
+            raise self.error(key, "expected [[tensor_map]]")
+        check_keys(table, TENSOR_MAP_KEYS, self.below(key))
+        made = read_tensor_map(table, lambda name, value: self.expression(f"{key}.{name}", value), self.below(key))
+        if made.name in ARGUMENTS:
+            raise self.error(f"{key}.name", f"{made.name} is an argument already")
+        return made
+
+    def stages(self, kind: str, arguments: Sequence[str]) -> tuple[StageTemplate, ...]:
+        return tuple(self.stage(f"{kind}[{index}]", stage, arguments) for index, stage in enumerate(self.tables(kind)))
+
+    def stage(self, key: str, stage: object, arguments: Sequence[str]) -> StageTemplate:
         if not isinstance(stage, dict) or not stage:
             raise self.error(key, "an empty stage: it needs entry, args, block and grid")
         check_keys(stage, _STAGE_KEYS, self.below(key))
@@ -367,8 +392,8 @@ class _Header:
         entry, args = stage["entry"], stage["args"]
         if not isinstance(entry, str) or not entry.isidentifier():
             raise self.error(f"{key}.entry", f"expected the name of a kernel, got {entry!r}")
-        if not isinstance(args, list) or any(argument not in ARGUMENTS for argument in args):
-            raise self.error(f"{key}.args", f"expected a list of names out of {', '.join(ARGUMENTS)}, got {args!r}")
+        if not isinstance(args, list) or any(argument not in arguments for argument in args):
+            raise self.error(f"{key}.args", f"expected a list of names out of {', '.join(arguments)}, got {args!r}")
         return StageTemplate(
             entry=entry,
             args=tuple(args),
@@ -389,6 +414,12 @@ class _Header:
         prepare = {argument for stage in template.prepare for argument in stage.args}
         forward = {argument for stage in template.stages for argument in stage.args}
         passed = prepare | forward | {constant.origin for constant in template.constants}
+        for index, tensor_map in enumerate(template.tensor_maps):
+            if tensor_map.name not in passed:
+                raise self.error(f"tensor_map[{index}].name", f"no stage takes {tensor_map.name}")
+            if tensor_map.name in prepare:
+                raise self.error(f"tensor_map[{index}].name", "a stage that prepares takes no tensor map")
+            passed.add(tensor_map.array)
         for argument, key in (("packed_w", "packed_w.bytes"), ("workspace", "workspace.bytes"), ("i", "loop.count")):
             table = key.split(".")[0]
             if argument in passed and table not in self.header:
@@ -407,6 +438,7 @@ class _Header:
         for expression in (
             *(item for stage in stages for item in (*stage.block, *stage.grid, stage.smem_bytes, stage.when)),
             *(constant.when for constant in template.constants),
+            *(expression for tensor_map in template.tensor_maps for expression in tensor_map.expressions),
             *(template.packed_w_bytes, template.workspace_bytes, template.loop_count),
         ):
             used |= expression.names

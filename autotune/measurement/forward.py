@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.devices.device import Device, Launch, Module
+from autotune.devices.tensor_map import BoundTensorMap
 from autotune.family.source import KernelSource, Stage
 
 
@@ -55,13 +56,13 @@ class LoadedKernel:
 
     def _launch(self, stage: Stage, tensors: Tensors, i: int) -> Launch:
         scalars = {"n": self.source.problem.n, "i": i}
-        return Launch(
-            stage.entry,
-            stage.grid,
-            stage.block,
-            stage.smem_bytes,
-            tuple(
-                np.int32(scalars[argument]) if argument in scalars else np.uint64(getattr(tensors, argument))
-                for argument in stage.args
-            ),
-        )
+        maps = {
+            each.name: BoundTensorMap(each.tensor, getattr(tensors, each.array)) for each in self.source.tensor_maps
+        }
+
+        def value(argument: str) -> np.generic | BoundTensorMap:
+            if argument in scalars:
+                return np.int32(scalars[argument])
+            return maps[argument] if argument in maps else np.uint64(getattr(tensors, argument))
+
+        return Launch(stage.entry, stage.grid, stage.block, stage.smem_bytes, tuple(map(value, stage.args)))

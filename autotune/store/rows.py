@@ -15,8 +15,10 @@ from sqlalchemy import RowMapping
 
 from autotune.compilation.compile import Program
 from autotune.devices.device import DeviceInfo, Environment
+from autotune.devices.tensor_map import TensorMap
 from autotune.errors import StoreError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage, fields_of
+from autotune.family.tensor_map import NamedTensorMap
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store.records import KernelProfile, TrialRow
 from autotune.store.tables import (
@@ -37,6 +39,7 @@ from autotune.store.tables import (
 )
 from autotune.trial import Config, ErrorStats, Outcome, Phases, Resources, SpanParts, Timing, Trial
 
+_Json = str | int | list[str] | list[int]
 Key = TypeVar("Key")
 Record = TypeVar("Record")
 
@@ -135,7 +138,7 @@ def source_values(source: KernelSource) -> Values:
     """The columns of a rendered kernel, but for its layer."""
     text = source.program.text.encode("utf-8", "backslashreplace")
     packed = zlib.compress(text, ZLIB_LEVEL)
-    launches = {
+    launches: dict[str, object] = {
         "prepare": [fields_of(stage) for stage in source.prepare],
         "stages": [fields_of(stage) for stage in source.stages],
         "loop_count": source.loop_count,
@@ -145,6 +148,8 @@ def source_values(source: KernelSource) -> Values:
         **({} if source.error_factor == 1 else {"error_factor": source.error_factor}),
         **({} if source.flops is None else {"flops": source.flops}),
     }
+    if source.tensor_maps:
+        launches["tensor_maps"] = [asdict(each) for each in source.tensor_maps]
     return {
         "hash": source.hash,
         "text_zlib": packed if len(packed) < len(text) else text,  # as sqlar_uncompress expects
@@ -185,13 +190,23 @@ def source_of(row: RowMapping, config: Config) -> KernelSource:
         deterministic=row[column.deterministic],
         error_factor=launches.get("error_factor", 1),
         flops=launches.get("flops"),
+        tensor_maps=tuple(_tensor_map_of(**each) for each in launches.get("tensor_maps", ())),
     )
 
 
-def _stage_of(stage: Mapping[str, str | int | list[str] | list[int]]) -> Stage:
-    """A stage from its JSON, where the tuples became lists."""
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in stage.items()}
-    return Stage(**fields)  # type: ignore[arg-type]  # written by source_values from a Stage
+def _tensor_map_of(name: str, array: str, tensor: Mapping[str, _Json]) -> NamedTensorMap:
+    """A tensor map from its JSON."""
+    return NamedTensorMap(name, array, TensorMap(**_with_tuples(tensor)))  # type: ignore[arg-type]  # as _stage_of
+
+
+def _stage_of(stage: Mapping[str, _Json]) -> Stage:
+    """A stage from its JSON."""
+    return Stage(**_with_tuples(stage))  # type: ignore[arg-type]  # written by source_values from a Stage
+
+
+def _with_tuples(fields: Mapping[str, _Json]) -> dict[str, object]:
+    """A record's fields, whose tuples became lists in JSON."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def outcome_values(trial: Trial) -> Values:

@@ -111,6 +111,8 @@ bool takes(const Plan &plan, Argument wanted) {
     for (int i = 0; i < plan.stage_count; ++i)
         for (int j = 0; j < plan.stage_at(i).argument_count; ++j)
             if (plan.stage_at(i).arguments[j] == wanted) return true;
+    for (int i = 0; i < plan.map_count; ++i)
+        if (plan.map_at(i).array == wanted) return true;
     return false;
 }
 

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "autotune_conv2d.h"
 
@@ -19,6 +20,9 @@ using CUmodule = struct CUmod_st *;
 using CUfunction = struct CUfunc_st *;
 using CUevent = struct CUevent_st *;
 using CUstream = conv2d_stream;
+struct alignas(64) CUtensorMap {
+    uint64_t opaque[16];
+};
 
 enum : CUresult {
     CUDA_SUCCESS = 0,
@@ -27,6 +31,8 @@ enum : CUresult {
     CUDA_ERROR_NO_BINARY_FOR_GPU = 209,
 };
 enum { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
+enum { CU_TENSOR_MAP_FLOAT16 = 6, CU_TENSOR_MAP_FLOAT32 = 7, CU_TENSOR_MAP_BFLOAT16 = 9 };
+enum { CU_TENSOR_MAP_L2_PROMOTION_128B = 2 };
 enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_EVENT_DEFAULT = 0, CU_EVENT_DISABLE_TIMING = 2 };
 enum {
@@ -81,11 +87,24 @@ enum {
     FUNCTION(cuEventElapsedTime, "cuEventElapsedTime", (float *milliseconds, CUevent start, CUevent end))           \
     FUNCTION(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))
 
+// Those that drivers have from CUDA 12.0 on, and only kernels with tensor maps call.
+#define AUTOTUNE_CONV2D_NEWER_DRIVER(FUNCTION)                                                                      \
+    FUNCTION(cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled",                                                      \
+             (CUtensorMap * map, int type, uint32_t rank, void *address, const uint64_t *global_dim,                \
+              const uint64_t *global_strides, const uint32_t *box_dim, const uint32_t *element_strides,             \
+              int interleave, int swizzle, int l2_promotion, int outside))                                          \
+    FUNCTION(cuTensorMapEncodeIm2col, "cuTensorMapEncodeIm2col",                                                    \
+             (CUtensorMap * map, int type, uint32_t rank, void *address, const uint64_t *global_dim,                \
+              const uint64_t *global_strides, const int *lower_corner, const int *upper_corner, uint32_t channels,  \
+              uint32_t pixels, const uint32_t *element_strides, int interleave, int swizzle, int l2_promotion,      \
+              int outside))
+
 struct Driver {
 #define AUTOTUNE_CONV2D_MEMBER(name, symbol, parameters) CUresult(*name) parameters = nullptr;
     AUTOTUNE_CONV2D_DRIVER(AUTOTUNE_CONV2D_MEMBER)
+    AUTOTUNE_CONV2D_NEWER_DRIVER(AUTOTUNE_CONV2D_MEMBER)  // nullptr where there is none
 #undef AUTOTUNE_CONV2D_MEMBER
-    bool found = false;  // all of them, and the driver has started
+    bool found = false;  // all of the first, and the driver has started
 
     Driver() {
         void *const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -95,6 +114,10 @@ struct Driver {
     name = reinterpret_cast<CUresult(*) parameters>(dlsym(library, symbol)); \
     found = found && name;
         AUTOTUNE_CONV2D_DRIVER(AUTOTUNE_CONV2D_LOOK_UP)
+#undef AUTOTUNE_CONV2D_LOOK_UP
+#define AUTOTUNE_CONV2D_LOOK_UP(name, symbol, parameters) \
+    name = reinterpret_cast<CUresult(*) parameters>(dlsym(library, symbol));
+        AUTOTUNE_CONV2D_NEWER_DRIVER(AUTOTUNE_CONV2D_LOOK_UP)
 #undef AUTOTUNE_CONV2D_LOOK_UP
         found = found && cuInit(0) == CUDA_SUCCESS;
     }

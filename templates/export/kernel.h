@@ -12,6 +12,7 @@ namespace autotune_conv2d {
 
 constexpr int MOST_STAGES = 16;     // of a plan, and as many entries and constants of a kernel
 constexpr int MOST_ARGUMENTS = 16;  // of a stage
+constexpr int MOST_MAPS = 4;        // tensor maps of a kernel
 
 // What the expressions of a plan see of a device, and the limits of every launch there.
 struct Device {
@@ -29,10 +30,22 @@ struct Layer {
     Int n;
 };
 
-enum class Argument : uint8_t { x, w, bias, y, packed_w, workspace, n, i };
+enum class Argument : uint8_t { x, w, bias, y, packed_w, workspace, n, i, map0, map1, map2, map3 };
 
 struct Extents {
     Int x, y, z;
+};
+
+// What the Tensor Memory Accelerator copies at once; the names are those of cuTensorMapEncodeTiled and ...Im2col.
+struct TensorMap {
+    Argument array;
+    int rank;
+    Int global_dim[5];
+    Int box_dim[5];  // im2col: channels and pixels
+    Int element_strides[5];
+    int swizzle_bytes;
+    bool im2col;
+    Int lower_corner[2], upper_corner[2];
 };
 
 struct Launch {
@@ -76,10 +89,11 @@ public:
     conv2d_status status = CONV2D_OK;
     const char *reason = "";
     Int workspace_bytes = 0, packed_w_bytes = 0, loop_count = 1;
-    int prepare_count = 0, stage_count = 0;
+    int prepare_count = 0, stage_count = 0, map_count = 0;
 
     const Launch &prepare_at(int index) const { return prepares_[index]; }
     const Launch &stage_at(int index) const { return stages_[index]; }
+    const TensorMap &map_at(int index) const { return maps_[index]; }
 
     // What a kernel's plan calls.
     void needs_device(bool holds, const char *what) {
@@ -88,6 +102,7 @@ public:
     void needs_n(bool holds, const char *what) {
         if (!holds) refuse(CONV2D_UNSUPPORTED, what);
     }
+    void tensor_map(const TensorMap &map) { maps_[map_count++] = map; }
     void prepare(int entry, std::initializer_list<Argument> arguments, Extents grid, Extents block, Int smem_bytes) {
         prepares_[prepare_count++] = launch(entry, arguments, grid, block, smem_bytes);
     }
@@ -132,6 +147,7 @@ private:
     }
 
     Launch prepares_[MOST_STAGES], stages_[MOST_STAGES];
+    TensorMap maps_[MOST_MAPS];
 };
 
 // In the order of conv2d_kernel_at; kernels.cpp has them.

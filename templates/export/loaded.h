@@ -76,6 +76,56 @@ struct Tensors {
     CUdeviceptr x, w, bias, y, packed_w, workspace;
 };
 
+// A pass's tensor maps, encoded for its arrays.
+class TensorMaps {
+public:
+    TensorMaps() = default;
+    TensorMaps(const Plan &plan, const Tensors &tensors, int32_t dtype) {
+        for (int i = 0; i < plan.map_count; ++i) encode(&maps_[i], plan.map_at(i), tensors, dtype);
+    }
+    void *at(int index) { return &maps_[index]; }
+
+private:
+    static void encode(CUtensorMap *to, const TensorMap &map, const Tensors &tensors, int32_t dtype) {
+        if (!driver().cuTensorMapEncodeTiled || !driver().cuTensorMapEncodeIm2col)
+            fail(CONV2D_WRONG_DEVICE, "the driver is older than CUDA 12.0, and the kernel takes tensor maps");
+        uint64_t dims[5], strides[5], bytes = dtype == CONV2D_F32 ? 4 : 2;
+        uint32_t box[5], element_strides[5];
+        int lower[2], upper[2];
+        for (int i = 0; i < map.rank; ++i) {
+            dims[i] = static_cast<uint64_t>(map.global_dim[i].value());
+            strides[i] = bytes *= dims[i];  // of the next dimension
+            box[i] = static_cast<uint32_t>(map.box_dim[i].value());
+            element_strides[i] = static_cast<uint32_t>(map.element_strides[i].value());
+        }
+        for (int i = 0; i < 2; ++i) {
+            lower[i] = static_cast<int>(map.lower_corner[i].value());
+            upper[i] = static_cast<int>(map.upper_corner[i].value());
+        }
+        const int type = dtype == CONV2D_F32   ? CU_TENSOR_MAP_FLOAT32
+                         : dtype == CONV2D_F16 ? CU_TENSOR_MAP_FLOAT16
+                                               : CU_TENSOR_MAP_BFLOAT16;
+        const int swizzle = map.swizzle_bytes == 128 ? 3 : map.swizzle_bytes / 32;  // CU_TENSOR_MAP_SWIZZLE_
+        const CUdeviceptr array = map.array == Argument::x   ? tensors.x
+                                  : map.array == Argument::w ? tensors.w
+                                  : map.array == Argument::y ? tensors.y
+                                                             : tensors.packed_w;
+        void *const address = reinterpret_cast<void *>(array);
+        const uint32_t rank = static_cast<uint32_t>(map.rank);
+        if (map.im2col) {
+            check(driver().cuTensorMapEncodeIm2col(to, type, rank, address, dims, strides, lower, upper, box[0], box[1],
+                                                   element_strides, 0, swizzle, CU_TENSOR_MAP_L2_PROMOTION_128B, 0),
+                  "cuTensorMapEncodeIm2col");
+        } else {
+            check(driver().cuTensorMapEncodeTiled(to, type, rank, address, dims, strides, box, element_strides, 0,
+                                                  swizzle, CU_TENSOR_MAP_L2_PROMOTION_128B, 0),
+                  "cuTensorMapEncodeTiled");
+        }
+    }
+
+    CUtensorMap maps_[MOST_MAPS];
+};
+
 // A kernel's code in one context, with the constant memory that goes with it.
 class Loaded {
 public:
@@ -94,7 +144,8 @@ public:
 
     // Enqueue what depends on the filters alone.
     void prepare(const Plan &plan, const Tensors &tensors, CUstream stream) const {
-        for (int i = 0; i < plan.prepare_count; ++i) launch(plan.prepare_at(i), tensors, 0, 0, stream);
+        TensorMaps none;
+        for (int i = 0; i < plan.prepare_count; ++i) launch(plan.prepare_at(i), tensors, none, 0, 0, stream);
         const conv2d_problem &p = kernel.info.problem;
         for (int i = 0; i < kernel.constant_count; ++i) {
             const Constant &constant = kernel.constants[i];
@@ -118,9 +169,10 @@ public:
     // Enqueue a forward pass.
     void forward(const Plan &plan, int32_t n, const Tensors &tensors, CUstream stream) const {
         const int64_t count = plan.loop_count.value();
+        TensorMaps maps(plan, tensors, kernel.info.problem.dtype);
         for (int64_t i = 0; i < count; ++i)
             for (int at = 0; at < plan.stage_count; ++at)
-                launch(plan.stage_at(at), tensors, n, static_cast<int32_t>(i), stream);
+                launch(plan.stage_at(at), tensors, maps, n, static_cast<int32_t>(i), stream);
     }
 
     const Kernel &kernel;
@@ -128,7 +180,8 @@ public:
     const Device device;
 
 private:
-    void launch(const Launch &launch, const Tensors &tensors, int32_t n, int32_t i, CUstream stream) const {
+    void launch(const Launch &launch, const Tensors &tensors, TensorMaps &maps, int32_t n, int32_t i,
+                CUstream stream) const {
         Tensors addresses = tensors;
         void *arguments[MOST_ARGUMENTS];
         for (int at = 0; at < launch.argument_count; ++at) {
@@ -141,6 +194,10 @@ private:
                 case Argument::workspace: arguments[at] = &addresses.workspace; break;
                 case Argument::n: arguments[at] = &n; break;
                 case Argument::i: arguments[at] = &i; break;
+                case Argument::map0: arguments[at] = maps.at(0); break;
+                case Argument::map1: arguments[at] = maps.at(1); break;
+                case Argument::map2: arguments[at] = maps.at(2); break;
+                case Argument::map3: arguments[at] = maps.at(3); break;
             }
         }
         const CUfunction function = functions_[launch.entry];

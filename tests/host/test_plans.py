@@ -14,7 +14,7 @@ import pytest
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.export import Chosen, export_library
-from autotune.family.render import launches
+from autotune.family.render import launches, tensor_maps
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Value
@@ -43,6 +43,14 @@ void show(const Kernel &kernel, const Launch &launch, bool first) {
     std::printf("]");
 }
 
+void show(const TensorMap &map, bool first) {
+    std::printf("%s[%d", first ? "" : ", ", map.swizzle_bytes);
+    for (int i = 0; i < map.rank; ++i) show(map.global_dim[i]), show(map.element_strides[i]);
+    for (int i = 0; i < (map.im2col ? 2 : map.rank); ++i) show(map.box_dim[i]);
+    for (int i = 0; i < (map.im2col ? 2 : 0); ++i) show(map.lower_corner[i]), show(map.upper_corner[i]);
+    std::printf("]");
+}
+
 int main() {
     for (int at = 0; at < kernel_count; ++at) {
         for (const Device &device : {kernels[at]->tuned_on, Device{DEVICE}})
@@ -54,6 +62,8 @@ int main() {
             for (int i = 0; i < plan.prepare_count; ++i) show(*kernels[at], plan.prepare_at(i), i == 0);
             for (int i = 0; i < plan.stage_count; ++i)
                 show(*kernels[at], plan.stage_at(i), plan.prepare_count + i == 0);
+            std::printf("], \"maps\": [");
+            for (int i = 0; i < plan.map_count; ++i) show(plan.map_at(i), i == 0);
             std::printf("]}\n");
         }
     }
@@ -68,6 +78,7 @@ class Shown(TypedDict):
     numbers: list[int]
     """status, bytes of packed filters and workspace, loop count"""
     launches: list[list[object]]
+    maps: list[list[int]]
 
 
 def sampled() -> Iterator[Chosen]:
@@ -136,8 +147,8 @@ def admitted(kernel: Chosen, n: int, device: DeviceInfo) -> bool:
     return bound.supported
 
 
-def launched(kernel: Chosen, n: int, device: DeviceInfo) -> tuple[list[int], list[list[object]]]:
-    """What the tuner would launch: bytes of packed filters and workspace, rounds; the launches of a round."""
+def launched(kernel: Chosen, n: int, device: DeviceInfo) -> tuple[list[int], list[list[object]], list[list[int]]]:
+    """What the tuner would launch: bytes of packed filters and workspace, rounds; the launches of a round, and maps."""
     bound = bound_to(kernel.source.config.template, kernel.problem.with_n(n), device)
     template = bound.template
     names: dict[str, Value] = dict(kernel.source.config.values())
@@ -148,13 +159,27 @@ def launched(kernel: Chosen, n: int, device: DeviceInfo) -> tuple[list[int], lis
         for expression in (template.packed_w_bytes, template.workspace_bytes, template.loop_count)
     ]
     stages = (*launches(bound, template.prepare, names), *launches(bound, template.stages, names))
-    return sizes, [[stage.entry, *stage.grid, *stage.block, stage.smem_bytes] for stage in stages]
+    maps = [each.tensor for each in tensor_maps(bound, names)]
+    return (
+        sizes,
+        [[stage.entry, *stage.grid, *stage.block, stage.smem_bytes] for stage in stages],
+        [
+            [
+                each.swizzle_bytes,
+                *itertools.chain.from_iterable(zip(each.global_dim, each.element_strides, strict=True)),
+                *each.box_dim,
+                *itertools.chain.from_iterable(zip(each.lower_corner, each.upper_corner, strict=True)),
+            ]
+            for each in maps
+        ],
+    )
 
 
 def test_every_family_is_there(kernels: tuple[Chosen, ...]) -> None:
     assert {kernel.source.config.template for kernel in kernels} == set(FAMILIES)
     assert {kernel.source.loop_count > 1 for kernel in kernels} == {True, False}
     assert any(kernel.source.prepare for kernel in kernels)
+    assert any(each.tensor.im2col for kernel in kernels for each in kernel.source.tensor_maps)
 
 
 def test_library_launches_what_the_tuner_would(kernels: tuple[Chosen, ...], plans: list[Shown]) -> None:
@@ -166,7 +191,7 @@ def test_library_launches_what_the_tuner_would(kernels: tuple[Chosen, ...], plan
         # Fewer images than were tuned for are always served: any kernel takes them, however little it suits them.
         assert (status == 0) == admitted(kernel, max(n, kernel.problem.n), device), what
         if status == 0:
-            assert (sizes, plan["launches"]) == launched(kernel, n, device), what
+            assert (sizes, plan["launches"], plan["maps"]) == launched(kernel, n, device), what
         else:
             refused.add(plan["reason"])
     for reason in (

@@ -32,7 +32,8 @@ void autotune_some_barrier(int id, int threads, int waits, int line);
 unsigned long long autotune_warp(int kind, unsigned mask, unsigned long long value, unsigned source, unsigned width,
                                  int line);
 void autotune_sleep(int line);
-void autotune_wake();
+int autotune_wake();
+void autotune_yield();
 void autotune_linger();
 struct AutotuneCopy {
     void* to;
@@ -40,6 +41,8 @@ struct AutotuneCopy {
     size_t bytes;
     const void* owner;
     unsigned group;
+    void (*perform)(const AutotuneCopy* copy);  // nullptr: the bytes as they are
+    unsigned char what[160];                    // that it is told
 };
 void autotune_defer(const AutotuneCopy* copy);
 void autotune_commit();

@@ -87,9 +87,68 @@ void* symbol(const Module* module, const char* prefix, const char* name) {
     return dlsym(module->library, full);
 }
 
+// The first members of TensorMap in autotune_host_tma.h, which is what CUtensorMap is to a kernel here.
+struct TensorMap {
+    const void* address;
+    int64_t global_dim[5];
+    uint16_t box_dim[5], element_strides[5];
+    int16_t lower_corner[2], upper_corner[2];
+    uint8_t rank, element_bytes, swizzle_bytes, im2col, spare[48];
+};
+static_assert(sizeof(TensorMap) == 128, "as large as CUtensorMap");
+
+// A map without what tells tiled from im2col. Tensors have no gaps here.
+int encode(TensorMap* map, int type, uint32_t rank, const void* address, const uint64_t* global_dim, const uint64_t* strides,
+           const uint32_t* element_strides, int swizzle) {
+    constexpr uint8_t SWIZZLES[] = {0, 32, 64, 128};
+    if (rank < 1 || rank > 5 || swizzle < 0 || swizzle > 3 || !address || reinterpret_cast<uintptr_t>(address) % 16) return INVALID_VALUE;
+    memset(map, 0, sizeof *map);
+    map->address = address;
+    map->rank = static_cast<uint8_t>(rank);
+    map->element_bytes = type == 7 ? 4 : 2;  // CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+    map->swizzle_bytes = SWIZZLES[swizzle];
+    uint64_t bytes = map->element_bytes;
+    for (uint32_t i = 0; i < rank; ++i) {
+        if (global_dim[i] < 1 || element_strides[i] < 1 || element_strides[i] > 8) return INVALID_VALUE;
+        map->global_dim[i] = static_cast<int64_t>(global_dim[i]);
+        map->element_strides[i] = static_cast<uint16_t>(element_strides[i]);
+        bytes *= global_dim[i];
+        if (i + 1 < rank && (strides[i] != bytes || bytes % 16)) return INVALID_VALUE;
+    }
+    return SUCCESS;
+}
+
 }  // namespace
 
 extern "C" {
+
+int cuTensorMapEncodeTiled(TensorMap* map, int type, uint32_t rank, void* address, const uint64_t* global_dim, const uint64_t* strides,
+                           const uint32_t* box_dim, const uint32_t* element_strides, int, int swizzle, int, int) {
+    const int encoded = encode(map, type, rank, address, global_dim, strides, element_strides, swizzle);
+    for (uint32_t i = 0; encoded == SUCCESS && i < rank; ++i) {
+        if (box_dim[i] < 1 || box_dim[i] > 256) return INVALID_VALUE;
+        map->box_dim[i] = static_cast<uint16_t>(box_dim[i]);
+    }
+    return encoded;
+}
+
+int cuTensorMapEncodeIm2col(TensorMap* map, int type, uint32_t rank, void* address, const uint64_t* global_dim, const uint64_t* strides,
+                            const int* lower_corner, const int* upper_corner, uint32_t channels, uint32_t pixels,
+                            const uint32_t* element_strides, int, int swizzle, int, int) {
+    const int encoded = encode(map, type, rank, address, global_dim, strides, element_strides, swizzle);
+    if (encoded != SUCCESS) return encoded;
+    if (rank != 4 || channels < 1 || channels > 256 || pixels < 1 || pixels > 1024) return INVALID_VALUE;
+    map->im2col = 1;
+    map->box_dim[0] = static_cast<uint16_t>(channels);
+    map->box_dim[1] = static_cast<uint16_t>(pixels);
+    for (int i = 0; i < 2; ++i) {
+        if (lower_corner[i] < -128 || lower_corner[i] > 127 || upper_corner[i] < -128 || upper_corner[i] > 127) return INVALID_VALUE;
+        map->lower_corner[i] = static_cast<int16_t>(lower_corner[i]);
+        map->upper_corner[i] = static_cast<int16_t>(upper_corner[i]);
+    }
+    return SUCCESS;
+}
+
 
 int cuInit(unsigned) {
     return find_runtime() ? SUCCESS : NOT_FOUND;

@@ -5,6 +5,8 @@
 
 #include "autotune_host_small_float.h"
 
+#include "autotune_host_pending.h"
+
 template <int BYTES>
 inline void copy_async_first(void* shared, const void* global, int read) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "a GPU copies 4, 8 or 16 bytes at once");
@@ -30,14 +32,21 @@ inline void copy_async_commit() {}
 template <int GROUPS>
 inline void copy_async_wait() {}
 
-inline void fence_bulk() {}
+inline void fence_bulk() { autotune_host::thread_state()->fence(); }
 
 namespace autotune_host {
+inline void perform(const AutotuneCopy& copy) {
+    if (copy.perform) {
+        copy.perform(&copy);
+    } else {
+        memcpy(copy.to, copy.from, copy.bytes);
+    }
+}
 inline void copy_bulk(const char* name, void* to, const void* from, int bytes, const void* owner) {
     if (reinterpret_cast<size_t>(to) % 16 || reinterpret_cast<size_t>(from) % 16 || bytes % 16) {
         autotune_stop("misaligned_address", name, __FILE__, __LINE__);
     }
-    const AutotuneCopy copy = {to, from, static_cast<size_t>(bytes), owner, 0};
+    const AutotuneCopy copy = {to, from, static_cast<size_t>(bytes), owner, 0, nullptr, {}};
     autotune_defer(&copy);
 }
 }  // namespace autotune_host
@@ -51,7 +60,7 @@ inline void bulk_store_wait_read() {
     AutotuneCopy copy;
     for (bool first = true; autotune_due(nullptr, GROUPS, &copy); first = false) {
         if (first) autotune_linger();  // a store is under way for as long as others can do without it
-        memcpy(copy.to, copy.from, copy.bytes);
+        autotune_host::perform(copy);
     }
 }
 
@@ -67,18 +76,18 @@ inline void barrier_init(Barrier* barrier, int arrivals) {
 inline void barrier_init_fence() {}
 
 namespace autotune_host {
-inline void complete_phase(Barrier* barrier) {
-    if (barrier->awaited || barrier->bytes) return;
+inline int complete_phase(Barrier* barrier) {  // how many threads now go on
+    if (barrier->awaited || barrier->bytes) return 0;
     barrier->awaited = barrier->arrivals;
     barrier->parity ^= 1;
-    autotune_wake();
+    return autotune_wake();
 }
 }  // namespace autotune_host
 
 inline void barrier_arrive(Barrier* barrier) {
     if (!barrier->awaited) autotune_stop("deadlock", "more arrivals than barrier_init was told", __FILE__, __LINE__);
     --barrier->awaited;
-    autotune_host::complete_phase(barrier);
+    if (autotune_host::complete_phase(barrier)) autotune_yield();  // they may be a copy that was let go too early
 }
 inline void barrier_arrive_if(Barrier* barrier, bool arrives) {
     if (arrives) barrier_arrive(barrier);
@@ -95,12 +104,13 @@ inline void barrier_arrive_expect(Barrier* barrier, int bytes) {
 inline void copy_async_arrive(Barrier* barrier) { barrier_arrive(barrier); }
 inline bool barrier_passed(Barrier* barrier, int parity) {
     AutotuneCopy copy;
-    while (autotune_due(barrier, 0, &copy)) {
-        memcpy(copy.to, copy.from, copy.bytes);
+    const auto passed = [&] { return barrier->parity != static_cast<unsigned>(parity); };
+    while (!passed() && autotune_due(barrier, 0, &copy)) {
+        autotune_host::perform(copy);
         barrier->bytes -= static_cast<unsigned>(copy.bytes);
         autotune_host::complete_phase(barrier);
     }
-    return barrier->parity != static_cast<unsigned>(parity);
+    return passed();
 }
 inline void barrier_wait(Barrier* barrier, int parity, int line = __builtin_LINE()) {
     while (!barrier_passed(barrier, parity)) autotune_sleep(line);
@@ -272,11 +282,15 @@ inline void increase_registers() {}
 template <class Sums>
 inline void wgmma_begin(Sums&) {}
 inline void wgmma_fence() {}
-inline void wgmma_commit() {}
+inline void wgmma_commit() { ++autotune_host::thread_state()->groups; }
 template <int GROUPS>
-inline void wgmma_wait_but() {}
+inline void wgmma_wait_but(int line = __builtin_LINE()) {
+    autotune_host::wait_for_products(GROUPS, line);
+}
 template <class Sums>
-inline void wgmma_wait(Sums&) {}
+inline void wgmma_wait(Sums&, int line = __builtin_LINE()) {
+    autotune_host::wait_for_products(0, line);
+}
 #define WGMMA(NAME, WORD, ...)                                                                                                       \
     template <bool ADDED, int PITCH, int TILES>                                                                                      \
     inline void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b, int offset = 0, int line = __builtin_LINE()) {         \

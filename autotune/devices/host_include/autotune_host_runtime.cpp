@@ -50,6 +50,7 @@ constexpr size_t DYNAMIC_SMEM_BYTES = 232448;      // of every kernel library wi
 constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11dull;
 
 constexpr unsigned MAX_COPIES = 4096;              // under way in a block
+constexpr size_t STATE_BYTES = 8192;               // what a thread has under way, for autotune_host_pending.h
 constexpr int PREFETCHED_LINES = 4;                // of the stack of the fiber after the next
 
 enum WarpKind { SYNC, BALLOT, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, TOGETHER };  // as in autotune_host_warp.h
@@ -83,6 +84,8 @@ struct Copy {  // as AutotuneCopy in autotune_host.h
     size_t bytes;
     const void* owner;
     unsigned group;
+    void (*perform)(const Copy* copy);
+    unsigned char what[160];
 };
 
 struct Launch {
@@ -138,6 +141,9 @@ struct Worker {
     Copy copies[MAX_COPIES];  // asked for and not done, in this order
     unsigned copy_count;
     unsigned groups[MAX_THREADS];  // groups of copies that a thread committed
+    uint64_t block_count;          // blocks that were begun
+    uint64_t state_of[MAX_THREADS];  // the block whose thread a state is of
+    alignas(64) unsigned char states[MAX_THREADS][STATE_BYTES];
     Fiber fibers[MAX_THREADS];
     char* stacks;
     char signal_stack[32 << 10];
@@ -461,6 +467,7 @@ void run_block(Worker* w, Launch* launch, uint64_t block) {
     memset(w->groups, 0, launch->threads * sizeof *w->groups);
     for (SomeBarrier& barrier : w->some_barriers) barrier.arrived = barrier.asleep = 0;
     w->live = launch->threads;
+    ++w->block_count;
     for (unsigned i = 0; 32 * i < launch->threads; ++i) {
         const unsigned lanes = launch->threads - 32 * i;
         w->warps[i] = {lanes >= 32 ? ~0u : (1u << lanes) - 1, 0};
@@ -695,6 +702,15 @@ extern "C" void autotune_defer(const Copy* copy) {
     if (!kept->owner) kept->owner = &w->groups[thread], kept->group = w->groups[thread];
 }
 
+extern "C" void* autotune_thread_state(unsigned thread) {
+    Worker* const w = self_worker;
+    if (w->state_of[thread] != w->block_count) {
+        w->state_of[thread] = w->block_count;
+        memset(w->states[thread], 0, 64);
+    }
+    return w->states[thread];
+}
+
 extern "C" void autotune_commit() { ++self_worker->groups[self_worker->current->thread]; }
 
 // Takes out a copy that must be done now: of `owner`, or with none of this thread, but of its latest `groups` groups.
@@ -729,11 +745,22 @@ extern "C" void autotune_linger() {
     suspend(w, w->current);
 }
 
-// A barrier object completed a phase: whoever waits for one looks again.
-extern "C" void autotune_wake() {
+// A barrier object completed a phase: whoever waits for one looks again. How many do.
+extern "C" int autotune_wake() {
     Worker* const w = self_worker;
+    const int woken = static_cast<int>(w->asleep_count);
     for (unsigned i = 0; i < w->asleep_count; ++i) w->ready[w->tail++ % MAX_THREADS] = w->asleep[i];
     w->asleep_count = 0;
+    return woken;
+}
+
+// Lets those who can go on do so first.
+extern "C" void autotune_yield() {
+    Worker* const w = self_worker;
+    Fiber* const from = w->current;
+    w->ready[w->tail++ % MAX_THREADS] = from;
+    Fiber* const to = pick(w);
+    if (to != from) switch_to(w, from, to);
 }
 
 extern "C" void autotune_stop(const char* reason, const char* what, const char* file, int line) {

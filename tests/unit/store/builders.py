@@ -9,9 +9,11 @@ from pathlib import Path
 
 from autotune.compilation.compile import Program
 from autotune.devices.device import DeviceInfo, Environment
+from autotune.devices.tensor_map import TensorMap
 from autotune.dispatcher.dispatcher import DEFAULT, FAMILY, Dispatcher, Leaf, PortfolioKernel, Property, Split
 from autotune.dispatcher.predicate import Predicate, Step
 from autotune.family.source import ConstantSymbol, KernelSource, Stage
+from autotune.family.tensor_map import NamedTensorMap
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import DispatchedLayer, KernelProfile, Scope, Store, StudyRecord, TemplateRecord, TrialKey
 from autotune.trial import END_TO_END, Config, ErrorStats, Outcome, Phases, Resources, SpanParts, Timing, Trial
@@ -65,6 +67,11 @@ def source_of(config: Config, layer: Layer = CONV1, text: str | None = None) -> 
         workspace_bytes=0,
         accuracy="fp32",
         deterministic=True,
+        tensor_maps=(
+            NamedTensorMap(
+                "x_map", "x", TensorMap("f16", (64, 9, 7, 2), (64, 96), (1, 2, 1, 1), 128, (-1, 0), (-1, -2))
+            ),
+        ),
     )
 
 

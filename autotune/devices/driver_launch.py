@@ -1,0 +1,114 @@
+"""What PyCUDA lacks of the driver API, by ctypes in the current context: tensor maps and kernels that take them."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import numpy as np
+
+from autotune.devices.device import Launch
+from autotune.devices.tensor_map import BoundTensorMap
+
+_MAP_BYTES, _MAP_ALIGNMENT = 128, 64  # of CUtensorMap
+_TYPES = {"f16": 6, "f32": 7, "bf16": 9}  # CU_TENSOR_MAP_DATA_TYPE_
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # CU_TENSOR_MAP_SWIZZLE_
+_INTERLEAVE_NONE, _L2_PROMOTION_128B, _ZEROS_OUTSIDE = 0, 2, 0
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_
+_KEPT_MAPS = 256
+
+
+class DriverError(Exception):
+    """A call of the driver failed; its words are the driver's, as PyCUDA's are."""
+
+
+class DriverModule:
+    """A cubin loaded into the current context, for kernels whose parameters PyCUDA cannot pass."""
+
+    def __init__(self, image: bytes) -> None:
+        self._module = ctypes.c_void_p()
+        _check(_driver().cuModuleLoadData(ctypes.byref(self._module), image), "cuModuleLoadData")
+        self._functions: dict[str, ctypes.c_void_p] = {}
+
+    def launch(self, launch: Launch, stream: int) -> None:
+        """Enqueue a kernel on a stream, given by its address."""
+        function = self._function(launch)
+        held = [_content(argument) for argument in launch.args]
+        parameters = (ctypes.c_void_p * len(held))(*(content.address for content in held))
+        sizes = (ctypes.c_uint(extent) for extent in (*launch.grid, *launch.block, launch.smem_bytes))
+        _check(_driver().cuLaunchKernel(function, *sizes, ctypes.c_void_p(stream), parameters, None), "cuLaunchKernel")
+
+    def unload(self) -> None:
+        """Give the module back; a context that a kernel broke refuses, and takes the module with it."""
+        _driver().cuModuleUnload(self._module)
+
+    def _function(self, launch: Launch) -> ctypes.c_void_p:
+        function = self._functions.get(launch.entry)
+        if function is None:
+            function = ctypes.c_void_p()
+            found = _driver().cuModuleGetFunction(ctypes.byref(function), self._module, launch.entry.encode())
+            _check(found, "cuModuleGetFunction")
+            attribute = ctypes.c_int(_MAX_DYNAMIC_SHARED_SIZE_BYTES), ctypes.c_int(launch.smem_bytes)
+            _check(_driver().cuFuncSetAttribute(function, *attribute), "cuFuncSetAttribute")
+            self._functions[launch.entry] = function
+        return function
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """A parameter's bytes in the host's memory."""
+
+    address: int
+    holder: object
+    """keeps them"""
+
+
+def _content(argument: np.generic | BoundTensorMap) -> _Content:
+    if isinstance(argument, BoundTensorMap):
+        return _encoded(argument)
+    array = np.array(argument)
+    return _Content(array.ctypes.data, array)
+
+
+@lru_cache(maxsize=_KEPT_MAPS)
+def _encoded(bound: BoundTensorMap) -> _Content:
+    """A tensor map as the driver encodes it, which takes longer than a launch."""
+    tensor = bound.tensor
+    memory = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
+    address = -(-ctypes.addressof(memory) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+    rank = len(tensor.global_dim)
+    strides = tensor.global_strides_bytes
+    described = (
+        ctypes.c_void_p(address),
+        ctypes.c_int(_TYPES[tensor.dtype]),
+        ctypes.c_uint32(rank),
+        ctypes.c_void_p(bound.address),
+        (ctypes.c_uint64 * rank)(*tensor.global_dim),
+        (ctypes.c_uint64 * max(1, len(strides)))(*strides),
+    )
+    element_strides = (ctypes.c_uint32 * rank)(*tensor.element_strides)
+    how = (_INTERLEAVE_NONE, _SWIZZLES[tensor.swizzle_bytes], _L2_PROMOTION_128B, _ZEROS_OUTSIDE)
+    if tensor.im2col:
+        corners = ((ctypes.c_int * len(corner))(*corner) for corner in (tensor.lower_corner, tensor.upper_corner))
+        box = (ctypes.c_uint32(extent) for extent in tensor.box_dim)
+        result = _driver().cuTensorMapEncodeIm2col(*described, *corners, *box, element_strides, *how)
+        _check(result, "cuTensorMapEncodeIm2col")
+    else:
+        tile = (ctypes.c_uint32 * rank)(*tensor.box_dim)
+        result = _driver().cuTensorMapEncodeTiled(*described, tile, element_strides, *how)
+        _check(result, "cuTensorMapEncodeTiled")
+    return _Content(address, memory)
+
+
+def _check(result: int, what: str) -> None:
+    if result:
+        words = ctypes.c_char_p()
+        _driver().cuGetErrorString(result, ctypes.byref(words))
+        raise DriverError(f"{what} failed: {(words.value or b'unknown error').decode()}")
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    """The driver's library, which PyCUDA has loaded already."""
+    return ctypes.CDLL("libcuda.so.1")

@@ -1,0 +1,233 @@
+// What templates/_ptx_tma.cuh, _ptx_stmatrix.cuh and _ptx_wgmma_shared.cuh declare, on the CPU. A box is loaded when somebody waits for it,
+// over bytes that are not numbers until then, and stored when nobody else can go on. Products of a warpgroup read shared memory, and write
+// their sums, only when a warp waits for them; until then the sums are not numbers. Whatever writes what a box is stored from must fence.
+#pragma once
+
+#include "autotune_host_ptx.h"
+
+// As HostTensorMap in devices/host_tensor_map.py.
+struct TensorMap {
+    const char* address;
+    long long global_dim[5];
+    unsigned short box_dim[5], element_strides[5];
+    short lower_corner[2], upper_corner[2];
+    unsigned char rank, element_bytes, swizzle_bytes, im2col;
+    unsigned char spare[48];
+};
+static_assert(sizeof(TensorMap) == 128, "as large as CUtensorMap");
+
+namespace autotune_host {
+// Where a byte lies: chunks of 16 bytes change places within the swizzle, by the number of the row of 128 bytes.
+inline char* swizzled(size_t at, int swizzle_bytes) {
+    const size_t chunks = static_cast<size_t>(swizzle_bytes) / 16;
+    return reinterpret_cast<char*>(chunks ? at ^ (at >> 7 & (chunks - 1)) << 4 : at);
+}
+
+struct Box {  // what a copy that is put off is told
+    TensorMap map;
+    int at[4];      // coordinates, the innermost first
+    int offset[2];  // im2col: of the tap, [w, h]
+};
+static_assert(sizeof(Box) <= sizeof(AutotuneCopy::what), "a copy has room for it");
+
+// Calls move(shared, global or nullptr outside, bytes) for each chunk of 16 bytes of a box.
+template <class Move>
+inline void for_each_chunk(const Box& box, size_t shared, Move move) {
+    const TensorMap& map = box.map;
+    const int row_bytes = map.box_dim[0] * map.element_bytes;
+    const auto row = [&](size_t index, const long long (&at)[4]) {
+        bool inside = true;
+        long long element = 0;
+        for (int i = map.rank - 1; i > 0; --i) {
+            inside = inside && at[i] >= 0 && at[i] < map.global_dim[i];
+            element = (element + at[i]) * map.global_dim[i - 1];
+        }
+        const char* const from = map.address + (element + at[0]) * map.element_bytes;
+        for (int byte = 0; byte < row_bytes; byte += 16) {
+            const long long first = at[0] + byte / map.element_bytes;  // rows are whole chunks, so a chunk is in or out
+            char* const place = swizzled(shared + index * row_bytes + byte, map.swizzle_bytes);
+            move(place, inside && first >= 0 && first < map.global_dim[0] ? from + byte : nullptr);
+        }
+    };
+    if (map.im2col) {
+        long long at[4] = {box.at[0], box.at[1], box.at[2], box.at[3]};
+        for (int pixel = 0; pixel < map.box_dim[1]; ++pixel) {
+            row(pixel, {at[0], at[1] + box.offset[0], at[2] + box.offset[1], at[3]});
+            for (int i = 1; i < 3; ++i) {
+                at[i] += map.element_strides[i];
+                if (at[i] < map.global_dim[i] + map.upper_corner[i - 1]) break;
+                at[i] = map.lower_corner[i - 1];
+                if (i == 2) ++at[3];
+            }
+        }
+        return;
+    }
+    int rows = 1;
+    for (int i = 1; i < map.rank; ++i) rows *= map.box_dim[i];
+    for (int index = 0; index < rows; ++index) {
+        long long at[4] = {box.at[0]};
+        for (int i = 1, left = index; i < map.rank; left /= map.box_dim[i++]) at[i] = box.at[i] + left % map.box_dim[i];
+        row(index, at);
+    }
+}
+
+inline size_t box_bytes(const TensorMap& map) {
+    size_t bytes = map.element_bytes;
+    for (int i = 0; i < (map.im2col ? 2 : map.rank); ++i) bytes *= map.box_dim[i];
+    return bytes;
+}
+
+inline void load_box(const AutotuneCopy* copy) {
+    for_each_chunk(*reinterpret_cast<const Box*>(copy->what), reinterpret_cast<size_t>(copy->to), [](char* to, const char* from) {
+        if (from) {
+            memcpy(to, from, 16);
+        } else {
+            memset(to, 0, 16);
+        }
+    });
+}
+
+inline void store_box(const AutotuneCopy* copy) {
+    for_each_chunk(*reinterpret_cast<const Box*>(copy->what), reinterpret_cast<size_t>(copy->from), [](char* from, const char* to) {
+        if (to) memcpy(const_cast<char*>(to), from, 16);
+    });
+}
+
+inline AutotuneCopy box_copy(const char* name, void (*perform)(const AutotuneCopy*), void* to, const void* from, const Box& box,
+                             const void* owner, int dimensions) {
+    if (reinterpret_cast<size_t>(to ? to : from) % 128) autotune_stop("misaligned_address", name, __FILE__, __LINE__);
+    if (box.map.rank != dimensions) autotune_stop("trap", "a tensor map of other dimensions", __FILE__, __LINE__);
+    AutotuneCopy copy = {to, from, box_bytes(box.map), owner, 0, perform, {}};
+    memcpy(copy.what, &box, sizeof box);
+    return copy;
+}
+
+inline void load_later(const char* name, void* shared, const Box& box, Barrier* barrier, int dimensions) {
+    const AutotuneCopy copy = box_copy(name, &load_box, shared, nullptr, box, barrier, dimensions);
+    memset(shared, 0xff, copy.bytes);
+    autotune_defer(&copy);
+    autotune_wake();  // whoever waits for the barrier already does the copy
+}
+}  // namespace autotune_host
+
+inline void prefetch_tma_descriptor(const TensorMap*) {}
+
+inline void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c0, int c1) {
+    autotune_host::load_later("tma_load", shared, {*map, {c0, c1}, {}}, barrier, 2);
+}
+inline void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c0, int c1, int c2) {
+    autotune_host::load_later("tma_load", shared, {*map, {c0, c1, c2}, {}}, barrier, 3);
+}
+inline void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c0, int c1, int c2, int c3) {
+    autotune_host::load_later("tma_load", shared, {*map, {c0, c1, c2, c3}, {}}, barrier, 4);
+}
+inline void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier, int c, int w, int h, int n, int s, int r) {
+    if (!map->im2col) autotune_stop("trap", "tma_load_im2col of a tiled tensor map", __FILE__, __LINE__);
+    if (s < 0 || s > 255 || r < 0 || r > 255) autotune_stop("trap", "im2col offsets are 0 to 255", __FILE__, __LINE__);
+    autotune_host::load_later("tma_load_im2col", shared, {*map, {c, w, h, n}, {s, r}}, barrier, 4);
+}
+
+namespace autotune_host {
+inline void store_later(const void* shared, const Box& box, int dimensions) {
+    const AutotuneCopy copy = box_copy("tma_store", &store_box, nullptr, shared, box, nullptr, dimensions);
+    for (unsigned thread = 0; thread < blockDim.x * blockDim.y * blockDim.z; ++thread) {
+        const ThreadState& state = *thread_state(thread);
+        const char* const begin = static_cast<const char*>(shared);
+        if (state.written_begin < begin + copy.bytes && state.written_end > begin) {
+            autotune_stop("race", "tma_store of what a thread wrote without fence_bulk", __FILE__, __LINE__);
+        }
+    }
+    autotune_defer(&copy);
+}
+}  // namespace autotune_host
+
+inline void tma_store(const TensorMap* map, const void* shared, int c0, int c1) {
+    autotune_host::store_later(shared, {*map, {c0, c1}, {}}, 2);
+}
+inline void tma_store(const TensorMap* map, const void* shared, int c0, int c1, int c2, int c3) {
+    autotune_host::store_later(shared, {*map, {c0, c1, c2, c3}, {}}, 4);
+}
+
+// Matrices stored transposed.
+namespace autotune_host {
+struct MatrixColumn {
+    void (*store)(void* const* lanes);  // how the runtime stores those of a whole warp
+    void* column;
+    const unsigned* d;
+    int matrices;
+};
+
+inline void store_columns(void* const* lanes) {
+    const auto of = [&](int lane) { return static_cast<const MatrixColumn*>(lanes[lane]); };
+    for (int lane = 0; lane < 8 * of(0)->matrices; ++lane) {
+        const int matrix = lane / 8, column = lane % 8;
+        for (int row = 0; row < 8; ++row) {
+            const unsigned word = of(row * 4 + column / 2)->d[matrix];
+            static_cast<unsigned short*>(of(lane)->column)[row] = static_cast<unsigned short>(word >> column % 2 * 16);
+        }
+    }
+}
+
+template <int MATRICES>
+inline void store_matrices(void* column, const unsigned (&d)[MATRICES], int line) {
+    if (static_cast<int>(threadIdx.x % 32) < 8 * MATRICES) {
+        if (reinterpret_cast<size_t>(column) % 16) autotune_stop("misaligned_address", "store_matrices_trans", __FILE__, line);
+        thread_state()->wrote(static_cast<const char*>(column), 16);
+    }
+    MatrixColumn mine = {&store_columns, column, d, MATRICES};
+    autotune_warp(TOGETHER, 0xffffffffu, reinterpret_cast<unsigned long long>(&mine), 0, 32, line);
+}
+}  // namespace autotune_host
+
+inline void store_matrices_trans(void* column, const unsigned (&d)[4], int line = __builtin_LINE()) {
+    autotune_host::store_matrices(column, d, line);
+}
+inline void store_matrices_trans(void* column, const unsigned (&d)[2], int line = __builtin_LINE()) {
+    autotune_host::store_matrices(column, d, line);
+}
+
+// Products whose operands both lie in shared memory. A descriptor counts 16 bytes, as the GPU's does.
+inline unsigned long long wgmma_descriptor(const void* pointer) {
+    if (reinterpret_cast<size_t>(pointer) % 16) autotune_stop("misaligned_address", "wgmma_descriptor", __FILE__, __LINE__);
+    return reinterpret_cast<unsigned long long>(pointer) / 16;
+}
+
+namespace autotune_host {
+template <class Format>
+inline void multiply_shared(const Product& product, float* sums, int tiles, int thread) {
+    const auto row = [](unsigned long long descriptor, int index, float (&values)[16]) {
+        for (int chunk = 0; chunk < 2; ++chunk) {
+            const char* const from = swizzled(descriptor * 16 + index * 128 + chunk * 16, 128);
+            for (int i = 0; i < 8; ++i) values[8 * chunk + i] = Format::widen(reinterpret_cast<const unsigned short*>(from)[i]);
+        }
+    };
+    float a[2][16], b[2][16];
+    for (int i = 0; i < 2; ++i) row(product.a, thread / 32 * 16 + thread % 32 / 4 + 8 * i, a[i]);
+    for (int tile = 0; tile < tiles; ++tile) {
+        for (int i = 0; i < 2; ++i) row(product.b, 8 * tile + thread % 4 * 2 + i, b[i]);
+        for (int i = 0; i < 4; ++i) {
+            float* const d = sums + 4 * tile + i;
+            double sum = product.accumulate ? *d : 0.0;
+            for (int k = 0; k < 16; ++k) sum += static_cast<double>(a[i / 2][k]) * b[i % 2][k];
+            *d = truncated(sum);
+        }
+    }
+}
+
+template <class Format, int TILES>
+inline void begin_shared(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate, int line) {
+    static_assert(TILES <= 32, "a product has 256 columns at most");
+    thread_state()->begin({&multiply_shared<Format>, a, b, 0, accumulate, 0}, &d[0][0], TILES, line);
+}
+}  // namespace autotune_host
+
+template <int TILES>
+inline void wgmma_f16_shared(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate,
+                             int line = __builtin_LINE()) {
+    autotune_host::begin_shared<autotune_host::HalfFormat>(d, a, b, accumulate, line);
+}
+template <int TILES>
+inline void wgmma_bf16_shared(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate,
+                              int line = __builtin_LINE()) {
+    autotune_host::begin_shared<autotune_host::Bfloat16Format>(d, a, b, accumulate, line);
+}

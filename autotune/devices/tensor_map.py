@@ -1,0 +1,77 @@
+"""Tensor maps: what the Tensor Memory Accelerator copies at once, as a kernel takes it for a parameter.
+
+The names are those of CUDA's driver API, `cuTensorMapEncodeTiled` and `cuTensorMapEncodeIm2col`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+SWIZZLES = (0, 32, 64, 128)
+"""bytes in which 16-byte chunks change places"""
+_MOST_DIMS = 5
+_MOST_BOX = 256
+_MOST_PIXELS = 1024
+_MOST_STRIDE = 8
+_CORNERS = range(-128, 128)
+"""of an im2col box of a tensor of four dimensions"""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A tensor without gaps, the innermost dimension first, and the box of it that one instruction copies."""
+
+    dtype: str
+    global_dim: tuple[int, ...]
+    """elements of each dimension"""
+    box_dim: tuple[int, ...]
+    """elements of each dimension; im2col: channels and pixels"""
+    element_strides: tuple[int, ...]
+    """of the elements copied along each dimension, every which one; im2col: from window to window"""
+    swizzle_bytes: int
+    lower_corner: tuple[int, ...] = ()
+    """im2col: where the windows' first elements begin and end, [w, h]; empty: tiled"""
+    upper_corner: tuple[int, ...] = ()
+
+    @property
+    def im2col(self) -> bool:
+        """Whether pixels are copied as a convolution's window moves over them."""
+        return bool(self.lower_corner)
+
+    @property
+    def global_strides_bytes(self) -> tuple[int, ...]:
+        """From element to element of all dimensions but the innermost."""
+        strides, size_bytes = [], ELEMENT_BYTES[self.dtype]
+        for extent in self.global_dim[:-1]:
+            size_bytes *= extent
+            strides.append(size_bytes)
+        return tuple(strides)
+
+    def refusal(self) -> str:
+        """Why the driver would not encode it; empty where it would."""
+        inner_bytes = self.box_dim[0] * ELEMENT_BYTES[self.dtype]
+        boxes = self.box_dim[:1] if self.im2col else self.box_dim
+        corners = (*self.lower_corner, *self.upper_corner)
+        wrong = [
+            ("1 to 5 dimensions", 1 <= len(self.global_dim) <= _MOST_DIMS),
+            ("extents of 1 to 2^32", all(1 <= extent <= 2**32 for extent in self.global_dim)),
+            ("strides of multiples of 16 bytes", all(stride % 16 == 0 for stride in self.global_strides_bytes)),
+            ("strides below 2^40 bytes", all(stride < 2**40 for stride in self.global_strides_bytes)),
+            ("boxes of 1 to 256", all(1 <= extent <= _MOST_BOX for extent in boxes)),
+            ("boxes of a multiple of 16 bytes", inner_bytes % 16 == 0),
+            ("boxes no wider than the swizzle", self.swizzle_bytes == 0 or inner_bytes <= self.swizzle_bytes),
+            ("element strides of 1 to 8", all(1 <= stride <= _MOST_STRIDE for stride in self.element_strides)),
+            ("4 dimensions of im2col", not self.im2col or len(self.global_dim) == 4),
+            ("1 to 1024 pixels of im2col", not self.im2col or 1 <= self.box_dim[1] <= _MOST_PIXELS),
+            ("corners of -128 to 127", all(corner in _CORNERS for corner in corners)),
+        ]
+        return "; ".join(f"a tensor map takes {what}" for what, holds in wrong if not holds)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTensorMap:
+    """A kernel's argument: a tensor map of the array at an address."""
+
+    tensor: TensorMap
+    address: int

@@ -1,0 +1,117 @@
+"""template -> tensor maps: a header's `[[tensor_map]]` tables, as expressions and as what they evaluate to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from autotune.devices.tensor_map import SWIZZLES, TensorMap
+from autotune.errors import TemplateError
+from autotune.family.expression import Expression
+
+ARRAYS = ("x", "w", "y", "packed_w")
+"""What has a tensor map: arrays of the problem's element type."""
+KEYS = {"name", "array", "when", "global_dim", "box_dim", "element_strides", "lower_corner", "upper_corner", "swizzle"}
+Evaluate = Callable[[Expression], int]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTensorMap:
+    """A tensor map that a stage may take as an argument."""
+
+    name: str
+    array: str
+    tensor: TensorMap
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMapTemplate:
+    """A `[[tensor_map]]` of the header, not yet evaluated."""
+
+    name: str
+    array: str
+    when: Expression
+    global_dim: tuple[Expression, ...]
+    box_dim: tuple[Expression, ...]
+    element_strides: tuple[Expression, ...]
+    """empty: all 1"""
+    lower_corner: tuple[Expression, ...]
+    upper_corner: tuple[Expression, ...]
+    swizzle_bytes: int
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """All of them."""
+        corners = (*self.lower_corner, *self.upper_corner)
+        return (self.when, *self.global_dim, *self.box_dim, *self.element_strides, *corners)
+
+    def evaluate(self, value: Evaluate, dtype: str) -> NamedTensorMap:
+        """The tensor map of a config. Raises TemplateError when the driver would not encode it."""
+
+        def all_of(expressions: tuple[Expression, ...]) -> tuple[int, ...]:
+            return tuple(value(expression) for expression in expressions)
+
+        tensor = TensorMap(
+            dtype=dtype,
+            global_dim=all_of(self.global_dim),
+            box_dim=all_of(self.box_dim),
+            element_strides=all_of(self.element_strides) or (1,) * len(self.global_dim),
+            swizzle_bytes=self.swizzle_bytes,
+            lower_corner=all_of(self.lower_corner),
+            upper_corner=all_of(self.upper_corner),
+        )
+        if refusal := tensor.refusal():
+            raise TemplateError(f"tensor_map {self.name}: {refusal}; it is {tensor}")
+        return NamedTensorMap(self.name, self.array, tensor)
+
+
+def read_tensor_map(
+    table: Mapping[str, object],
+    expression: Callable[[str, object], Expression],
+    error: Callable[[str, str], TemplateError],
+) -> TensorMapTemplate:
+    """One table of the header; `expression` reads the value of a key and `error` names one."""
+
+    def words(key: str) -> str:
+        value = table.get(key)
+        if not isinstance(value, str) or not value.isidentifier():
+            raise error(key, f"expected a name, got {value!r}")
+        return value
+
+    def expressions(key: str) -> tuple[Expression, ...]:
+        value = table.get(key, [])
+        if not isinstance(value, list):
+            raise error(key, f"expected a list of expressions, got {value!r}")
+        return tuple(expression(f"{key}[{index}]", item) for index, item in enumerate(value))
+
+    array, swizzle = words("array"), table.get("swizzle", 0)
+    if array not in ARRAYS:
+        raise error("array", f"expected one of {', '.join(ARRAYS)}, got {array!r}")
+    if not isinstance(swizzle, int) or swizzle not in SWIZZLES:
+        raise error("swizzle", f"expected one of {', '.join(map(str, SWIZZLES))} bytes, got {swizzle!r}")
+    made = TensorMapTemplate(
+        name=words("name"),
+        array=array,
+        when=expression("when", table.get("when", "true")),
+        global_dim=expressions("global_dim"),
+        box_dim=expressions("box_dim"),
+        element_strides=expressions("element_strides"),
+        lower_corner=expressions("lower_corner"),
+        upper_corner=expressions("upper_corner"),
+        swizzle_bytes=swizzle,
+    )
+    _check_lengths(made, error)
+    return made
+
+
+def _check_lengths(made: TensorMapTemplate, error: Callable[[str, str], TemplateError]) -> None:
+    """As many numbers of each kind as there are dimensions; im2col's boxes and corners have two."""
+    rank, im2col = len(made.global_dim), bool(made.lower_corner or made.upper_corner)
+    for key, length, expected in (
+        ("box_dim", len(made.box_dim), 2 if im2col else rank),
+        ("element_strides", len(made.element_strides), rank if made.element_strides else 0),
+        ("lower_corner", len(made.lower_corner), 2 if im2col else 0),
+        ("upper_corner", len(made.upper_corner), 2 if im2col else 0),
+    ):
+        if rank == 0 or length != expected:
+            raise error(key, f"expected {expected} expressions for {rank} dimensions, got {length}")

@@ -1,0 +1,45 @@
+#pragma once
+
+// A ring of STAGES buffers in shared memory between a producer and its consumers. Names are CUTLASS's (sm90_pipeline.hpp).
+// Needs _ptx_barrier.cuh.
+//
+// A buffer is full when the bytes that the producer announced have arrived, and empty when all its consumers have released it. Each
+// side goes through the buffers in order with a PipelineState of its own: the buffer's index, and the parity of the barrier's phase.
+
+template <int STAGES>
+struct PipelineState {
+    int index = 0;
+    int phase = 0;
+
+    __device__ __forceinline__ void operator++() {
+        if (++index == STAGES) index = 0, phase ^= 1;
+    }
+    // As COUNT times ++.
+    template <int COUNT>
+    __device__ __forceinline__ void advance() {
+        index += COUNT % STAGES;
+        phase ^= COUNT / STAGES % 2;
+        if (index >= STAGES) index -= STAGES, phase ^= 1;
+    }
+};
+
+template <int STAGES>
+struct PipelineTma {
+    Barrier full[STAGES];
+    Barrier empty[STAGES];
+
+    __device__ __forceinline__ void init(int consumer_arrivals) {
+        for (int i = 0; i < STAGES; ++i) {
+            barrier_init(full + i, 1);
+            barrier_init(empty + i, consumer_arrivals);
+        }
+    }
+    // Waits until the buffer is empty, which all are at first, and announces what is to arrive.
+    __device__ __forceinline__ void producer_acquire(const PipelineState<STAGES>& state, int bytes) {
+        barrier_wait(empty + state.index, state.phase ^ 1);
+        barrier_arrive_expect(full + state.index, bytes);
+    }
+    __device__ __forceinline__ void consumer_wait(const PipelineState<STAGES>& state) { barrier_wait(full + state.index, state.phase); }
+    // An arrival of a consumer that reads the buffer no more.
+    __device__ __forceinline__ void consumer_release(int index) { barrier_arrive(empty + index); }
+};

@@ -1,0 +1,17 @@
+#pragma once
+
+// Operands of a warpgroup's matrix products that both lie in shared memory (sm_90a). Needs _ptx_wgmma.cuh.
+//
+// wgmma_descriptor: of an operand whose rows are 128 bytes of neighbours in depth, row after row, swizzled as TMA does with 128
+// bytes; its first row lies on a multiple of 1024 bytes. Descriptors count 16 bytes: add 2 for the next 16 elements in depth, 8 for
+// the next row.
+
+#ifdef __CUDACC__
+__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* pointer) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+    constexpr unsigned long long SWIZZLE_128B = 1ull << 62, EIGHT_ROWS = 1024 / 16;
+    return (at >> 4) | EIGHT_ROWS << 32 | SWIZZLE_128B;
+}
+#else
+#include <autotune_host_tma.h>
+#endif

@@ -1,0 +1,723 @@
+// conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
+// implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong window_rows=0 epilogue_parts=2
+
+// Implicit matrix product for Hopper: y [K x pixels] = w [K x (taps x channels)] * im2col(x) [(taps x channels) x pixels].
+//
+//   x         [N, H, W, C]  input
+//   w         [K, R, S, C]  filters
+//   bias      [K]           not read without WITH_BIAS
+//   y         [N, P, Q, K]  output
+//   n         images N, any number
+//
+// Output channels are the rows of a warpgroup's products and pixels, counted through all images, their columns, of which there may
+// be any multiple of eight: so tiles of TILE_M x TILE_N divide the work evenly between multiprocessors. A block stays and takes
+// tiles gridDim.x apart; tiles of the same pixels follow each other, so that these are read once from memory.
+//
+//   producer   one thread of the first warpgroup: TMA loads 64 channels of one tap, of filters and pixels, as a stage
+//   consumers  multiply stages out of shared memory, finish the sums in registers, and store them by TMA
+//              in turn: while one multiplies a tile, the other stores the tile before
+#include <cuda_fp16.h>
+
+// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+template <typename T>
+__device__ __forceinline__ T from_float(float value);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+    return value;
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Neighbours {
+    T at[N];
+};
+
+__device__ __forceinline__ float to_float(__half value) { return __half2float(value); }
+
+template <>
+__device__ __forceinline__ __half from_float<__half>(float value) {
+    return __float2half_rn(value);
+}
+
+// Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
+//
+// copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros come.
+// copy_async_first: the first `read` of BYTES; zeros come for the rest.
+// A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N groups are under way.
+// bulk_store (sm_90): contiguous bytes from shared to global memory, by one thread; bytes and both addresses are
+// multiples of 16. What threads wrote must be made visible to it: fence_bulk in each of them, a barrier, bulk_store.
+// sync_threads: as __syncthreads for THREADS threads, whole warps; `id`, 1 to 15, tells barriers of a block apart.
+// arrive_threads counts as well, and does not wait.
+
+#ifdef __CUDACC__
+template <int BYTES>
+__device__ __forceinline__ void copy_async_first(void* shared, const void* global, int read) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(read)
+                     : "memory");
+    }
+}
+
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
+    copy_async_first<BYTES>(shared, global, inside ? BYTES : 0);
+}
+
+template <int THREADS>
+__device__ __forceinline__ void sync_threads(int id) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
+template <int THREADS>
+__device__ __forceinline__ void arrive_threads(int id) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int GROUPS>
+__device__ __forceinline__ void copy_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+}
+
+__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void bulk_store(void* global, const void* shared, int bytes) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void bulk_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until the calling thread's bulk stores, but for the latest GROUPS, have read their shared memory.
+template <int GROUPS>
+__device__ __forceinline__ void bulk_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
+//
+// Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
+// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
+// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
+// barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
+// what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
+
+#ifdef __CUDACC__
+struct alignas(8) Barrier {
+    unsigned long long state;
+};
+
+__device__ __forceinline__ void barrier_init(Barrier* barrier, int arrivals) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void barrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+// An arrival where `arrives`, without a branch.
+__device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(at),
+                 "r"(static_cast<unsigned>(arrives))
+                 : "memory");
+}
+
+// An arrival; whether it completed the phase. What the others wrote before they arrived is visible to the last.
+__device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned last;
+    asm volatile(
+        "{ .reg .b64 before; .reg .u32 awaited; .reg .pred p, passed; mbarrier.arrive.shared::cta.b64 before, [%1]; "
+        "mbarrier.pending_count.b64 awaited, before; setp.eq.u32 p, awaited, 1; "
+        "@p mbarrier.test_wait.shared::cta.b64 passed, [%1], before; selp.u32 %0, 1, 0, p; }"
+        : "=r"(last)
+        : "r"(at)
+        : "memory");
+    return last;
+}
+
+__device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int bytes) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+
+// Whether the phase of this parity is complete.
+__device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned passed;
+    asm volatile(
+        "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(passed)
+        : "r"(at), "r"(parity)
+        : "memory");
+    return passed;
+}
+
+__device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned passed;
+    do {  // a loop in C++: ptxas needs far more registers around one in PTX
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(passed)
+                     : "r"(at), "r"(parity)
+                     : "memory");
+    } while (!passed);
+}
+
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, int bytes, Barrier* barrier) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(global), "r"(bytes), "r"(at)
+                 : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Copies of boxes of a tensor by the Tensor Memory Accelerator, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
+// Needs _ptx_barrier.cuh, and _ptx.cuh for stores.
+//
+// TensorMap: a tensor's address, extents, box and swizzle, as the driver encodes them (CUtensorMap): a kernel's parameter
+// `const __grid_constant__ TensorMap`. Coordinates count elements, the innermost first; what lies outside of the tensor is read as
+// zeros and not written. `shared` is aligned to 1024 bytes; a swizzle of 128 bytes exchanges the 16-byte chunks of a row of 128
+// bytes: chunk i of row j lies at i ^ (j % 8).
+// tma_load completes the whole box's bytes at the barrier, as bulk_load does. tma_load_im2col reads pixels as a convolution's
+// window moves over them: of the box's pixels the first one's window begins at (w, h, n), the next one's a stride further on, in the
+// next row or image where a row or an image ends; `s` and `r` are the tap's offsets in the window.
+// tma_store writes a box, as bulk_store does: fence_bulk before, bulk_store_commit and bulk_store_wait_read after it.
+
+#ifdef __CUDACC__
+struct alignas(64) TensorMap {
+    unsigned long long opaque[16];
+};
+
+__device__ __forceinline__ void prefetch_tma_descriptor(const TensorMap* map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+__device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c0, int c1) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+                 "l"(map), "r"(c0), "r"(c1), "r"(at)
+                 : "memory");
+}
+
+__device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c0, int c1, int c2) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+        "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(at)
+        : "memory");
+}
+
+__device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c0, int c1, int c2, int c3) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+        "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(at)
+        : "memory");
+}
+
+__device__ __forceinline__ void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier, int c, int w, int h, int n, int s,
+                                                int r) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6], "
+        "{%7, %8};" ::"r"(to),
+        "l"(map), "r"(c), "r"(w), "r"(h), "r"(n), "r"(at), "h"(static_cast<unsigned short>(s)), "h"(static_cast<unsigned short>(r))
+        : "memory");
+}
+
+__device__ __forceinline__ void tma_store(const TensorMap* map, const void* shared, int c0, int c1) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(c0), "r"(c1), "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void tma_store(const TensorMap* map, const void* shared, int c0, int c1, int c2, int c3) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(map), "r"(c0), "r"(c1),
+                 "r"(c2), "r"(c3), "r"(from)
+                 : "memory");
+}
+#else
+#include <autotune_host_tma.h>
+#endif
+
+// Results of a warp's matrix products into shared memory, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
+//
+// store_matrices_trans: four (or two) matrices of 8 x 8 16-bit elements, stored transposed: lane 4 g + t holds elements (g, 2 t) and
+// (g, 2 t + 1) of matrix i in d[i], and lane 8 i + j gives the address, a multiple of 16, at which column j of it is stored as 16
+// bytes. Of two matrices lanes 0 to 15 give addresses; the others' are ignored.
+
+#ifdef __CUDACC__
+__device__ __forceinline__ void store_matrices_trans(void* column, const unsigned (&d)[4]) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(column));
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(d[0]), "r"(d[1]), "r"(d[2]),
+                 "r"(d[3])
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_matrices_trans(void* column, const unsigned (&d)[2]) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(column));
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(d[0]), "r"(d[1]) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Matrix products of a warpgroup, four warps in a row, as instructions on the GPU (sm_90a) and as plain C++ on the CPU.
+//
+// wgmma_TYPE: d (64 x 8 TILES) = a (64 x 8 words) * b (8 words x 8 TILES) [+ d]. A word is a TF32 or two 16-bit neighbours.
+// Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
+// b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
+// [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
+// Products of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
+// b are 128 bytes behind the eight before, the second four words `deeper` bytes behind the first; a is a lane's part, or lies in
+// shared memory in the same way.
+// Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
+// before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
+// Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
+// touched, their sums only where no products under way add to them. What is put in a is seen after another wgmma_fence.
+// decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
+
+#ifdef __CUDACC__
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_keep(float (&d)[COLUMNS][TILES][4]) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS * TILES * 4; ++i) asm volatile("" : "+f"(d[i / (TILES * 4)][i / 4 % TILES][i % 4])::"memory");
+}
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
+    wgmma_keep(d);
+    wgmma_fence();
+}
+
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+template <int GROUPS>
+__device__ __forceinline__ void wgmma_wait_but() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+}
+
+template <int COLUMNS, int TILES>
+__device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
+    wgmma_wait_but<0>();
+    wgmma_keep(d);
+}
+
+// Where an operand lies, `offset` bytes behind a pointer: 8 rows of 16 bytes each are contiguous, `deeper` bytes on from four words to
+// the next, `further` bytes from eight rows to the next.
+__device__ __forceinline__ unsigned long long wgmma_operand(const void* pointer, int offset, int deeper, int further) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+    const unsigned begin = (at >> 4) + (static_cast<unsigned>(offset) / 16 + (static_cast<unsigned>(deeper) / 16 << 16));
+    return begin | static_cast<unsigned long long>(further / 16) << 32;
+}
+
+__device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_uint(value); }
+__device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
+
+template <int REGISTERS>
+__device__ __forceinline__ void decrease_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <int REGISTERS>
+__device__ __forceinline__ void increase_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+#define WGMMA_TILE(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define WGMMA_INPUTS "r"(wgmma_word(a[0])), "r"(wgmma_word(a[1])), "r"(wgmma_word(a[2])), "r"(wgmma_word(a[3])), "l"(operand), "n"(ADDED)
+
+#define WGMMA(NAME, WORD, SHAPE, TYPE, TRANSPOSED)                                                                         \
+    template <bool ADDED, int PITCH, int TILES>                                                                            \
+    __device__ __forceinline__ void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b, int offset = 0) {        \
+        const unsigned long long operand = wgmma_operand(b, offset, 128, PITCH * 4);                                       \
+        if constexpr (TILES == 1) {                                                                                        \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %9, 0; wgmma.mma_async.sync.aligned.m64n8" SHAPE ".f32." TYPE      \
+                         " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1" TRANSPOSED ";}"                                \
+                         : WGMMA_TILE(0)                                                                                   \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 2) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %13, 0; wgmma.mma_async.sync.aligned.m64n16" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p, 1, 1" TRANSPOSED ";}"             \
+                         : WGMMA_TILE(0), WGMMA_TILE(1)                                                                    \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 3) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %17, 0; wgmma.mma_async.sync.aligned.m64n24" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, %16, p, 1, 1"         \
+                         TRANSPOSED ";}"                                                                                   \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2)                                                     \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else if constexpr (TILES == 4) {                                                                                 \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, " \
+                         "%20, p, 1, 1" TRANSPOSED ";}"                                                                    \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3)                                      \
+                         : WGMMA_INPUTS);                                                                                  \
+        } else {                                                                                                           \
+            static_assert(TILES == 6, "1, 2, 3, 4 or 6 tiles");                                                            \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, %29, 0; wgmma.mma_async.sync.aligned.m64n48" SHAPE ".f32." TYPE    \
+                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "    \
+                         "%20, %21, %22, %23}, {%24, %25, %26, %27}, %28, p, 1, 1" TRANSPOSED ";}"                         \
+                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3), WGMMA_TILE(4), WGMMA_TILE(5)        \
+                         : WGMMA_INPUTS);                                                                                  \
+        }                                                                                                                  \
+    }
+WGMMA(wgmma_tf32, float, "k8", "tf32.tf32", "")
+WGMMA(wgmma_f16, unsigned, "k16", "f16.f16", ", 0")
+WGMMA(wgmma_bf16, unsigned, "k16", "bf16.bf16", ", 0")
+#undef WGMMA
+#undef WGMMA_INPUTS
+#undef WGMMA_TILE
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Operands of a warpgroup's matrix products that both lie in shared memory (sm_90a). Needs _ptx_wgmma.cuh.
+//
+// wgmma_descriptor: of an operand whose rows are 128 bytes of neighbours in depth, row after row, swizzled as TMA does with 128
+// bytes; its first row lies on a multiple of 1024 bytes. Descriptors count 16 bytes: add 2 for the next 16 elements in depth, 8 for
+// the next row.
+
+#ifdef __CUDACC__
+__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* pointer) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+    constexpr unsigned long long SWIZZLE_128B = 1ull << 62, EIGHT_ROWS = 1024 / 16;
+    return (at >> 4) | EIGHT_ROWS << 32 | SWIZZLE_128B;
+}
+#else
+#include <autotune_host_tma.h>
+#endif
+
+// A ring of STAGES buffers in shared memory between a producer and its consumers. Names are CUTLASS's (sm90_pipeline.hpp).
+// Needs _ptx_barrier.cuh.
+//
+// A buffer is full when the bytes that the producer announced have arrived, and empty when all its consumers have released it. Each
+// side goes through the buffers in order with a PipelineState of its own: the buffer's index, and the parity of the barrier's phase.
+
+template <int STAGES>
+struct PipelineState {
+    int index = 0;
+    int phase = 0;
+
+    __device__ __forceinline__ void operator++() {
+        if (++index == STAGES) index = 0, phase ^= 1;
+    }
+    // As COUNT times ++.
+    template <int COUNT>
+    __device__ __forceinline__ void advance() {
+        index += COUNT % STAGES;
+        phase ^= COUNT / STAGES % 2;
+        if (index >= STAGES) index -= STAGES, phase ^= 1;
+    }
+};
+
+template <int STAGES>
+struct PipelineTma {
+    Barrier full[STAGES];
+    Barrier empty[STAGES];
+
+    __device__ __forceinline__ void init(int consumer_arrivals) {
+        for (int i = 0; i < STAGES; ++i) {
+            barrier_init(full + i, 1);
+            barrier_init(empty + i, consumer_arrivals);
+        }
+    }
+    // Waits until the buffer is empty, which all are at first, and announces what is to arrive.
+    __device__ __forceinline__ void producer_acquire(const PipelineState<STAGES>& state, int bytes) {
+        barrier_wait(empty + state.index, state.phase ^ 1);
+        barrier_arrive_expect(full + state.index, bytes);
+    }
+    __device__ __forceinline__ void consumer_wait(const PipelineState<STAGES>& state) { barrier_wait(full + state.index, state.phase); }
+    // An arrival of a consumer that reads the buffer no more.
+    __device__ __forceinline__ void consumer_release(int index) { barrier_arrive(empty + index); }
+};
+
+using T = __half;  // x, w, bias and y in memory
+
+// Problem
+constexpr int C = 8;
+constexpr int K = 24, R = 3, S = 3;
+constexpr int P = 11, Q = 13;
+constexpr int STRIDE_H = 1, STRIDE_W = 1;
+constexpr int PAD_H = 1, PAD_W = 1;
+constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr bool WITH_BIAS = false, WITH_RELU = false;
+
+// Parameters
+constexpr int TILE_M = 64, TILE_N = 192, TILE_K = 64;
+constexpr int STAGES = 5;
+
+// Derived
+constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, and the producer's
+constexpr int GROUP_M = 64, GROUP_N = 192;  // what one computes of a tile
+constexpr int BLOCKS_M = GROUP_M / 64;                   // products side by side
+constexpr int EPILOGUE_N = 96, BUFFERS = 2;  // pixels staged at once
+constexpr int CHANNEL_TILES = 1, K_TILES = R * S * CHANNEL_TILES;
+constexpr int K_BLOCKS = 1;  // products in depth of a stage: none of padding alone
+constexpr int TILES_M = 1;
+constexpr int X_BOXES = 1;
+constexpr int STAGE_BYTES = (TILE_M + TILE_N) * TILE_K * 2;
+constexpr int STAGED_BYTES = EPILOGUE_N * 128;
+
+struct Barriers {
+    PipelineTma<STAGES> pipeline;
+    Barrier turn[CONSUMERS];  // a warpgroup may multiply
+};
+
+// d = w [64 x 16] * x [16 x GROUP_N] (+ d), operands in shared memory.
+__device__ __forceinline__ void mma(float (&d)[GROUP_N / 8][4], unsigned long long w, unsigned long long x, bool accumulate) {
+#ifdef __CUDACC__
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %98, 0; "
+        "wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, "
+        "%4, %5, %6, %7, "
+        "%8, %9, %10, %11, "
+        "%12, %13, %14, %15, "
+        "%16, %17, %18, %19, "
+        "%20, %21, %22, %23, "
+        "%24, %25, %26, %27, "
+        "%28, %29, %30, %31, "
+        "%32, %33, %34, %35, "
+        "%36, %37, %38, %39, "
+        "%40, %41, %42, %43, "
+        "%44, %45, %46, %47, "
+        "%48, %49, %50, %51, "
+        "%52, %53, %54, %55, "
+        "%56, %57, %58, %59, "
+        "%60, %61, %62, %63, "
+        "%64, %65, %66, %67, "
+        "%68, %69, %70, %71, "
+        "%72, %73, %74, %75, "
+        "%76, %77, %78, %79, "
+        "%80, %81, %82, %83, "
+        "%84, %85, %86, %87, "
+        "%88, %89, %90, %91, "
+        "%92, %93, %94, %95"
+        "}, %96, %97, p, 1, 1, 0, 0;}"
+        :
+        "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
+        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
+        "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
+        "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
+        "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
+        "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),
+        "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
+        "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),
+        "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
+        "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3]),
+        "+f"(d[16][0]), "+f"(d[16][1]), "+f"(d[16][2]), "+f"(d[16][3]),
+        "+f"(d[17][0]), "+f"(d[17][1]), "+f"(d[17][2]), "+f"(d[17][3]),
+        "+f"(d[18][0]), "+f"(d[18][1]), "+f"(d[18][2]), "+f"(d[18][3]),
+        "+f"(d[19][0]), "+f"(d[19][1]), "+f"(d[19][2]), "+f"(d[19][3]),
+        "+f"(d[20][0]), "+f"(d[20][1]), "+f"(d[20][2]), "+f"(d[20][3]),
+        "+f"(d[21][0]), "+f"(d[21][1]), "+f"(d[21][2]), "+f"(d[21][3]),
+        "+f"(d[22][0]), "+f"(d[22][1]), "+f"(d[22][2]), "+f"(d[22][3]),
+        "+f"(d[23][0]), "+f"(d[23][1]), "+f"(d[23][2]), "+f"(d[23][3])
+        : "l"(w), "l"(x), "r"(static_cast<int>(accumulate)));
+#else
+    wgmma_f16_shared(d, w, x, accumulate);
+#endif
+}
+
+// What becomes of a sum before it is stored. A NaN stays a NaN.
+__device__ __forceinline__ float finish(float sum, float bias) {
+    if constexpr (WITH_BIAS) sum += bias;
+    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
+    return sum;
+}
+
+__device__ __forceinline__ unsigned pack(float low, float high) {
+    const Neighbours<T, 2> pair = {from_float<T>(low), from_float<T>(high)};
+    unsigned word;
+    memcpy(&word, &pair, sizeof word);
+    return word;
+}
+
+// Finishes a part of a product's sums, from its eight pixels `first` on, and stages them: a pixel's 64 channels in a row, swizzled.
+__device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d)[GROUP_N / 8][4], int first, const float (&bias)[2],
+                                              int warp, int lane) {
+    // Lane 8 i + j stores a pixel's eight channels as row j of matrix i: of eight pixels the warp's first eight channels and its last.
+    unsigned char* const column = to + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+    const auto word = [&](int tile, int half) {
+        const float* const sums = d[first + tile] + 2 * half;
+        return pack(finish(sums[0], bias[half]), finish(sums[1], bias[half]));
+    };
+#pragma unroll
+    for (int tile = 0; tile < EPILOGUE_N / 16 * 2; tile += 2) {
+        store_matrices_trans(column + tile * (8 * 128), {word(tile, 0), word(tile, 1), word(tile + 1, 0), word(tile + 1, 1)});
+    }
+    if constexpr (EPILOGUE_N % 16 > 0) {
+        constexpr int LAST = EPILOGUE_N / 8 - 1;
+        // Lanes of the first two matrices give the addresses.
+        store_matrices_trans(to + (LAST * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16, {word(LAST, 0), word(LAST, 1)});
+    }
+}
+
+// Loads all stages of the block's tiles.
+__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map,
+                                        const TensorMap& w_map, int tiles) {
+    PipelineState<STAGES> state;
+    for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+        const int k = tile % TILES_M * TILE_M, pixel = tile / TILES_M * TILE_N;
+        int image[X_BOXES], top[X_BOXES], left[X_BOXES];  // of the first pixel's window
+#pragma unroll
+        for (int i = 0; i < X_BOXES; ++i) {
+            const int first = pixel + i * (TILE_N / X_BOXES);
+            image[i] = first / (P * Q);
+            top[i] = first % (P * Q) / Q * STRIDE_H - PAD_H;
+            left[i] = first % Q * STRIDE_W - PAD_W;
+        }
+#pragma unroll 1
+        for (int tap = 0; tap < R * S; ++tap) {
+#pragma unroll 1
+            for (int c = 0; c < C; c += TILE_K, ++state) {
+                pipeline.producer_acquire(state, STAGE_BYTES);
+                unsigned char* const stage = stages + state.index * STAGE_BYTES;
+                Barrier* const full = pipeline.full + state.index;
+                tma_load(stage, &w_map, full, c, tap, k);
+#pragma unroll
+                for (int i = 0; i < X_BOXES; ++i) {
+                    unsigned char* const to = stage + TILE_M * 128 + i * (TILE_N / X_BOXES * 128);
+                    tma_load_im2col(to, &x_map, full, c, left[i], top[i], image[i], tap % S * DILATION_W, tap / S * DILATION_H);
+                }
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
+                          const __grid_constant__ TensorMap y_map, const T* __restrict__ bias, int n) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    unsigned char* const stages = smem;  // [stage] filters [TILE_M][64], then pixels [TILE_N][64]
+    unsigned char* const staged = stages + STAGES * STAGE_BYTES;  // [consumer][buffer] outputs [EPILOGUE_N][64]
+    Barriers& barriers = *reinterpret_cast<Barriers*>(staged + CONSUMERS * BUFFERS * STAGED_BYTES);
+    PipelineTma<STAGES>& pipeline = barriers.pipeline;
+
+    // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
+    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+    const int group = warp / 4;
+    const int tiles = (n * (P * Q) + TILE_N - 1) / TILE_N * TILES_M;
+    if (group == 0) {
+        if (threadIdx.x == 0) {
+            pipeline.init(4);
+            for (int i = 0; i < CONSUMERS; ++i) barrier_init(barriers.turn + i, 4);
+            barrier_init_fence();
+        }
+        __syncwarp();
+        arrive_threads<THREADS>(CONSUMERS + 1);  // and the first loads are under way before the others come
+        decrease_registers<40>();
+        if (threadIdx.x == 0) produce(stages, pipeline, x_map, w_map, tiles);
+        return;
+    }
+    sync_threads<THREADS>(CONSUMERS + 1);  // for the barriers
+    increase_registers<232>();
+    const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
+    // What is this warpgroup's of a tile.
+    const int group_m = 0;
+    const int group_n = 0;
+    const unsigned long long w_operand = wgmma_descriptor(stages + group_m * 128);
+    const unsigned long long x_operand = wgmma_descriptor(stages + (TILE_M + group_n) * 128);
+    unsigned char* const outputs = staged + consumer * (BUFFERS * STAGED_BYTES);
+    int buffer = 0;
+    if (thread == 0) prefetch_tma_descriptor(&y_map);
+
+    PipelineState<STAGES> state;
+    int turn_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
+    if (consumer == 1) state.advance<K_TILES>();
+    for (int tile = static_cast<int>(blockIdx.x) + consumer * static_cast<int>(gridDim.x); tile < tiles;
+         tile += 2 * static_cast<int>(gridDim.x)) {
+        const int k = tile % TILES_M * TILE_M + group_m, pixel = tile / TILES_M * TILE_N + group_n;
+        float biases[BLOCKS_M][2] = {};
+        if constexpr (WITH_BIAS) {
+#pragma unroll
+            for (int i = 0; i < 2 * BLOCKS_M; ++i) {
+                const int map = k + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4;
+                if (map < K) biases[i / 2][i % 2] = to_float(bias[map]);
+            }
+        }
+        float d[BLOCKS_M][GROUP_N / 8][4];
+        barrier_wait(barriers.turn + consumer, turn_phase);
+        turn_phase ^= 1;
+        wgmma_begin(d);
+        int last = 0;  // stage whose products are under way
+#pragma unroll 1
+        for (int k_tile = 0; k_tile < K_TILES; ++k_tile, ++state) {
+            pipeline.consumer_wait(state);
+            wgmma_fence();
+#pragma unroll
+            for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
+#pragma unroll
+                for (int i = 0; i < BLOCKS_M; ++i) {
+                    const int at = state.index * (STAGE_BYTES / 16) + k_block * 2;
+                    mma(d[i], w_operand + (at + i * 512), x_operand + at, k_tile > 0 || k_block > 0);
+                }
+            }
+            wgmma_commit();
+            if (k_tile > 0) {
+                wgmma_wait_but<1>();
+                if (lane == 0) pipeline.consumer_release(last);
+            }
+            last = state.index;
+        }
+        if (lane == 0) barrier_arrive(barriers.turn + (consumer ^ 1));
+        wgmma_wait(d);
+        if (lane == 0) pipeline.consumer_release(last);
+        state.advance<K_TILES>();
+#pragma unroll
+        for (int i = 0; i < BLOCKS_M; ++i) {
+#pragma unroll
+            for (int part = 0; part < GROUP_N / EPILOGUE_N; ++part) {
+                if (thread == 0) bulk_store_wait_read<BUFFERS - 1>();
+                sync_threads<128>(1 + consumer);
+                unsigned char* const to = outputs + buffer * STAGED_BYTES;
+                stage_outputs(to, d[i], part * (EPILOGUE_N / 8), biases[i], warp % 4, lane);
+                fence_bulk();
+                sync_threads<128>(1 + consumer);
+                if (thread == 0) {
+                    tma_store(&y_map, to, k + i * 64, pixel + part * EPILOGUE_N);
+                    bulk_store_commit();
+                }
+                if (BUFFERS > 1) buffer ^= 1;
+            }
+        }
+    }
+    if (thread == 0) bulk_store_wait_read<0>();
+}

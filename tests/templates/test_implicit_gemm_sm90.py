@@ -1,0 +1,218 @@
+"""Tiles, schedules and tails of `implicit_gemm_sm90`, and what the host device finds of mistakes in its pipeline."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from autotune.compilation.compile import Program, compile_cubin
+from autotune.compilation.toolchain import find_nvcc
+from autotune.errors import Rejected
+from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.problem import Conv2dProblem
+from autotune.trial import Config
+
+from .shipped_families import H200, family, images_with_infinities, verify
+
+NAME = "implicit_gemm_sm90"
+BASE: dict[str, int | str] = {
+    "tile_m": 64,
+    "tile_n": 64,
+    "schedule": "cooperative",
+    "window_rows": 0,
+    "epilogue_parts": 1,
+}
+HALF = Conv2dProblem(3, 72, 9, 11, 72, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_relu")
+"""Two slices of channels a tap, the second of eight; two tiles of output channels; pixels of several images."""
+BFLOAT = replace(HALF, n=2, c=16, k=184, r=1, s=5, pad_h=0, pad_w=4, dilation_w=2, dtype="bf16", epilogue="bias")
+"""Products of a quarter of a stage; one row of taps, apart; three tiles of output channels."""
+STRIDED = replace(
+    HALF, n=4, c=64, k=64, h=15, w=12, r=5, s=2, stride_h=2, stride_w=3, pad_h=2, pad_w=0, epilogue="none"
+)
+POINTS = replace(HALF, n=5, c=192, k=128, r=1, s=1, pad_h=0, pad_w=0)
+"""Rows of x as they lie."""
+SKIPPED = replace(POINTS, n=9, stride_h=2, stride_w=2)
+"""One tap, of some pixels only."""
+SMALL = replace(POINTS, n=1, c=8, h=1, w=1, k=8)
+"""Fewer pixels, channels and output channels than a tile has."""
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (HALF, {}),
+        (HALF, {"schedule": "pingpong", "tile_n": 104}),
+        (replace(HALF, k=120), {"tile_m": 128, "tile_n": 80, "schedule": "pingpong", "epilogue_parts": 2}),
+        (BFLOAT, {"tile_n": 288, "epilogue_parts": 6}),
+        (BFLOAT, {"tile_m": 192, "tile_n": 136}),
+        (STRIDED, {"tile_n": 448, "epilogue_parts": 4}),
+        (POINTS, {"tile_m": 128, "tile_n": 200, "epilogue_parts": 5}),
+        (POINTS, {"tile_m": 128, "tile_n": 104, "schedule": "pingpong"}),
+        (POINTS, {"tile_n": 272}),
+        (SKIPPED, {"tile_n": 240, "schedule": "pingpong", "epilogue_parts": 3}),
+        (SMALL, {}),
+        (replace(SKIPPED, n=1), {"tile_n": 24, "schedule": "pingpong", "epilogue_parts": 3}),
+    ],
+)
+def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
+    verify(NAME, problem, {**BASE, **values}, checked)
+
+
+@pytest.mark.cxx
+def test_256_output_channels_are_shared_by_two_warpgroups(plain: DeviceEvaluator) -> None:
+    problem = replace(POINTS, n=2, c=64, k=256)
+    verify(NAME, problem, {**BASE, "tile_m": 256, "tile_n": 192, "epilogue_parts": 6}, plain)
+
+
+APART = replace(HALF, pad_h=0, pad_w=0, dilation_h=2, dilation_w=3)
+WINDOWS: list[tuple[Conv2dProblem, dict[str, int | str]]] = [
+    (HALF, {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
+    (replace(HALF, k=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5}),  # the last tile's rows leave the image
+    (replace(HALF, k=120, c=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5, "schedule": "pingpong"}),
+    (BFLOAT, {"tile_m": 192, "tile_n": 48, "window_rows": 3}),
+    (APART, {"tile_n": 24, "window_rows": 2, "schedule": "pingpong"}),
+    (replace(HALF, r=2, s=4, pad_h=0, pad_w=2), {"tile_n": 56, "window_rows": 4, "schedule": "pingpong"}),
+]
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(("problem", "values"), WINDOWS)
+def test_a_window_serves_all_taps(
+    problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator
+) -> None:
+    verify(NAME, problem, {**BASE, **values}, checked)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("problem", [replace(HALF, epilogue="none"), replace(POINTS, epilogue="none")])
+def test_an_infinity_stays_in_its_image(problem: Conv2dProblem) -> None:
+    assert images_with_infinities(NAME, problem, BASE) == {1}
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [replace(HALF, c=60), replace(HALF, k=60), replace(HALF, dtype="f32"), replace(HALF, groups=2)],
+)
+def test_what_tma_cannot_copy_is_not_supported(problem: Conv2dProblem) -> None:
+    assert not BoundTemplate(family(NAME), problem, H200).supported
+
+
+@pytest.mark.parametrize("arch", [80, 89, 100])
+def test_no_other_architecture_is_offered_it(arch: int) -> None:
+    assert not BoundTemplate(family(NAME), HALF, replace(H200, arch=arch)).supported
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        replace(HALF, n=64, c=c, h=size, w=size, k=k, r=r, s=r, pad_h=r // 2, pad_w=r // 2)
+        for c, size, k, r in [(64, 56, 64, 3), (2048, 7, 512, 1), (512, 7, 512, 3), (256, 56, 512, 1)]
+    ],
+)
+def test_accumulators_and_staged_outputs_never_exceed_a_multiprocessor(problem: Conv2dProblem) -> None:
+    bound = BoundTemplate(family(NAME), problem, H200)
+    space = SearchSpace(bound)
+    for row in range(0, len(space.rows), 7):
+        source = render(bound, space.config(row))
+        (stage,) = source.stages
+        assert stage.smem_bytes <= H200.smem_per_block_bytes
+        names = bound.check(space.config(row))
+        consumers = int(names["consumers"])
+        registers = int(names["producer_registers"]) + consumers * int(names["consumer_registers"])
+        assert 128 * registers <= H200.registers_per_sm
+        assert consumers * 128 + 128 == stage.block[0]
+
+
+LARGEST: list[dict[str, int | str]] = [
+    {"tile_m": 128, "tile_n": 208, "schedule": "pingpong", "epilogue_parts": 2},
+    {"tile_m": 64, "tile_n": 256, "schedule": "pingpong", "epilogue_parts": 1},
+    {"tile_m": 128, "tile_n": 256, "schedule": "cooperative", "epilogue_parts": 4},
+    {"tile_m": 256, "tile_n": 208, "schedule": "cooperative", "epilogue_parts": 2},
+    {"tile_m": 64, "tile_n": 448, "schedule": "cooperative", "epilogue_parts": 4},
+    {"tile_m": 192, "tile_n": 200, "schedule": "cooperative", "epilogue_parts": 5},
+]
+"""As many accumulators as fit each way to share a tile."""
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("values", LARGEST)
+def test_the_largest_tiles_compile_without_spills_and_products_overlap(values: dict[str, int | str]) -> None:
+    problem = replace(HALF, c=64, k=768)
+    source = render(BoundTemplate(family(NAME), problem, H200), Config.of(NAME, {**BASE, **values}))
+    binary = compile_cubin(source.program, 90, find_nvcc())
+    assert binary.resources.spill_bytes == 0
+    assert not re.search(r"C7\d{3}", binary.log), binary.log
+
+
+FAULTS = {
+    "consumers do not wait": ("pipeline.consumer_wait(state);", ""),
+    "the producer does not wait": ("barrier_wait(empty + state.index, state.phase ^ 1);", ""),
+    "the producer waits for the wrong phase": ("state.phase ^ 1);", "state.phase);"),
+    "consumers wait for the wrong phase": (
+        "(full + state.index, state.phase);",
+        "(full + state.index, state.phase ^ 1);",
+    ),
+    "a stage is released while products read it": ("wgmma_wait_but<1>();", "wgmma_wait_but<2>();"),
+    "sums are read before products are done": ("        wgmma_wait(d);\n", ""),
+    "fewer bytes are announced than arrive": ("(full + state.index, bytes);", "(full + state.index, bytes - 128);"),
+    "outputs are stored without a fence": ("                fence_bulk();\n", ""),
+    "outputs are stored before all are staged": (
+        "fence_bulk();\n                sync_threads<128>",
+        "fence_bulk(); //",
+    ),
+    "outputs are staged where a store reads": ("wait_read<BUFFERS - 1>();", "wait_read<BUFFERS>();"),
+    "outputs are staged without the swizzle": (") ^ lane % 8) * 16;", ")) * 16;"),
+    "a product reads other channels": ("w_operand + (at + i * 512)", "w_operand + (at - k_block * 2 + i * 512)"),
+    "a product reads another stage": ("x_operand + at,", "x_operand + k_block * 2,"),
+    "rows and columns of taps change places": ("tap % S * DILATION_W, tap / S", "tap / S * DILATION_W, tap % S"),
+    "windows begin without the padding": ("* STRIDE_W - PAD_W", "* STRIDE_W"),
+}
+FAULTY = replace(HALF, n=4, w=19, k=64)
+"""More stages than a pipeline has, more tiles than blocks, two parts of an epilogue."""
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_mistake_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
+    values = {**BASE, "tile_n": 96, "epilogue_parts": 3}
+    assert found(values, *FAULTS[what], plain)
+
+
+WINDOW_FAULTS = {
+    "consumers do not wait for a window": ("barriers.windows.consumer_wait(window);", ""),
+    "a window is never given back": ("if (lane == 0) barriers.windows.consumer_release(last_window);", ""),
+    "what follows the last row is not zero": ("LOADED * 128 + i %", "LOADED * 128 + 1024 + i %"),
+    "taps of the next row begin one pixel late": ("DILATION_H * PITCH", "(DILATION_H * PITCH + 1)"),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("what", WINDOW_FAULTS)
+def test_a_mistake_with_windows_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
+    values = {**BASE, "tile_n": 64, "window_rows": 3, "schedule": "pingpong"}
+    assert found(values, *WINDOW_FAULTS[what], plain)
+
+
+@pytest.mark.cxx
+def test_warpgroups_that_do_not_take_turns_are_found(plain: DeviceEvaluator) -> None:
+    values = {**BASE, "tile_n": 96, "schedule": "pingpong"}
+    assert found(values, "barrier_wait(barriers.turn + consumer, turn_phase);", "", plain)
+
+
+def found(values: dict[str, int | str], old: str, new: str, plain: DeviceEvaluator) -> bool:
+    """Whether the host device refuses the kernel with one of its lines changed."""
+    source = render(BoundTemplate(family(NAME), FAULTY, plain.info), Config.of(NAME, values))
+    assert old in source.program.text, old
+    program = Program(source.program.text.replace(old, new), source.program.entries)
+    broken = replace(source, program=program)
+    plain.begin_layer(FAULTY)
+    try:
+        plain.verify(broken, plain.compile(broken).result())
+    except Rejected:
+        return True
+    return False
