@@ -31,8 +31,9 @@ from autotune.devices.device import (
     Sample,
     Variation,
 )
-from autotune.devices.driver_launch import DriverError, DriverModule
-from autotune.devices.graphs import DriverGraphs, GraphError
+from autotune.devices.driver_api import DriverError
+from autotune.devices.driver_launch import DriverModule
+from autotune.devices.graphs import record
 from autotune.devices.tensor_map import BoundTensorMap
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Conv2dProblem
@@ -286,7 +287,6 @@ class CudaDevice:
         self._probe = CudaModule(_PROBE.read_bytes() + b"\0", self._streams)
         self._clocks = _Clocks(self._probe, self._info.sm_count)
         self._sensors = _Sensors(self._device.pci_bus_id())
-        self._graphs = DriverGraphs()
 
     @property
     def info(self) -> DeviceInfo:
@@ -416,8 +416,8 @@ class CudaDevice:
         self.synchronize()
         try:
             with self._streams.recording() as stream:
-                graph = self._graphs.record(stream, enqueue)
-        except GraphError as error:
+                graph = record(stream, enqueue)
+        except DriverError as error:
             raise _rejected(error) from None
         return Passes(graph.launch, len(each), launch="graph", close=graph.close)
 
@@ -443,7 +443,7 @@ class CudaDevice:
             self._end.synchronize()
             us = 1000.0 * float(self._end.time_since(self._start)) / passes.count
             return Sample(us, self._clocks.read_mhz())
-        except (driver.Error, GraphError) as error:
+        except (driver.Error, DriverError) as error:
             raise _rejected(error) from None
 
     def _spin(self, clocks: int) -> None:

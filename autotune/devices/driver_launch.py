@@ -1,14 +1,16 @@
-"""What PyCUDA lacks of the driver API, by ctypes in the current context: tensor maps and kernels that take them."""
+"""Kernels that take tensor maps, which PyCUDA cannot pass: encoded and launched through the driver's own functions."""
 
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
 from autotune.devices.device import Launch
+from autotune.devices.driver_api import DriverError, call
 from autotune.devices.tensor_map import BoundTensorMap
 
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64  # of CUtensorMap
@@ -19,16 +21,12 @@ _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_
 _KEPT_MAPS = 256
 
 
-class DriverError(Exception):
-    """A call of the driver failed; its words are the driver's, as PyCUDA's are."""
-
-
 class DriverModule:
     """A cubin loaded into the current context, for kernels whose parameters PyCUDA cannot pass."""
 
     def __init__(self, image: bytes) -> None:
         self._module = ctypes.c_void_p()
-        _check(_driver().cuModuleLoadData(ctypes.byref(self._module), image), "cuModuleLoadData")
+        call("cuModuleLoadData", ctypes.byref(self._module), image)
         self._functions: dict[str, ctypes.c_void_p] = {}
 
     def launch(self, launch: Launch, stream: int) -> None:
@@ -37,20 +35,20 @@ class DriverModule:
         held = [_content(argument) for argument in launch.args]
         parameters = (ctypes.c_void_p * len(held))(*(content.address for content in held))
         sizes = (ctypes.c_uint(extent) for extent in (*launch.grid, *launch.block, launch.smem_bytes))
-        _check(_driver().cuLaunchKernel(function, *sizes, ctypes.c_void_p(stream), parameters, None), "cuLaunchKernel")
+        call("cuLaunchKernel", function, *sizes, ctypes.c_void_p(stream), parameters, None)
 
     def unload(self) -> None:
         """Give the module back; a context that a kernel broke refuses, and takes the module with it."""
-        _driver().cuModuleUnload(self._module)
+        with suppress(DriverError):
+            call("cuModuleUnload", self._module)
 
     def _function(self, launch: Launch) -> ctypes.c_void_p:
         function = self._functions.get(launch.entry)
         if function is None:
             function = ctypes.c_void_p()
-            found = _driver().cuModuleGetFunction(ctypes.byref(function), self._module, launch.entry.encode())
-            _check(found, "cuModuleGetFunction")
+            call("cuModuleGetFunction", ctypes.byref(function), self._module, launch.entry.encode())
             attribute = ctypes.c_int(_MAX_DYNAMIC_SHARED_SIZE_BYTES), ctypes.c_int(launch.smem_bytes)
-            _check(_driver().cuFuncSetAttribute(function, *attribute), "cuFuncSetAttribute")
+            call("cuFuncSetAttribute", function, *attribute)
             self._functions[launch.entry] = function
         return function
 
@@ -92,23 +90,8 @@ def _encoded(bound: BoundTensorMap) -> _Content:
     if tensor.im2col:
         corners = ((ctypes.c_int * len(corner))(*corner) for corner in (tensor.lower_corner, tensor.upper_corner))
         box = (ctypes.c_uint32(extent) for extent in tensor.box_dim)
-        result = _driver().cuTensorMapEncodeIm2col(*described, *corners, *box, element_strides, *how)
-        _check(result, "cuTensorMapEncodeIm2col")
+        call("cuTensorMapEncodeIm2col", *described, *corners, *box, element_strides, *how)
     else:
         tile = (ctypes.c_uint32 * rank)(*tensor.box_dim)
-        result = _driver().cuTensorMapEncodeTiled(*described, tile, element_strides, *how)
-        _check(result, "cuTensorMapEncodeTiled")
+        call("cuTensorMapEncodeTiled", *described, tile, element_strides, *how)
     return _Content(address, memory)
-
-
-def _check(result: int, what: str) -> None:
-    if result:
-        words = ctypes.c_char_p()
-        _driver().cuGetErrorString(result, ctypes.byref(words))
-        raise DriverError(f"{what} failed: {(words.value or b'unknown error').decode()}")
-
-
-@cache
-def _driver() -> ctypes.CDLL:
-    """The driver's library, which PyCUDA has loaded already."""
-    return ctypes.CDLL("libcuda.so.1")

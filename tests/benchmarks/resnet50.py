@@ -1,9 +1,9 @@
 """ResNet-50 shape by shape on a GPU: ours beside everything that PyTorch can run instead, and whether verdicts agree.
 
-    python tests/benchmarks/resnet50.py FOLDER [--n 64] [--trials 30] [--inductor]
+    python tests/benchmarks/resnet50.py FOLDER [--n 64] [--trials 30] [--inductor] [--steps tune,build,time]
 
 Batch norm is folded, FP16, channels-last. The 23 shapes are tuned into FOLDER/resnet50.db.
-Then each shape is timed in three ways that share no timing code: `autotune compare` (finals, with every baseline),
+Then each shape is timed in three ways that share no timing code: the finals of `autotune tune`, with every baseline,
 `convert` of the exported library, and this script's own CUDA graphs of rotated inputs through PyTorch alone. Prints a
 table, and writes it with all figures to FOLDER.
 """
@@ -49,7 +49,7 @@ class Shape:
     residuals: int
     """convolutions of the shape behind which a residual is added"""
     compared: dict[str, float]
-    """by `autotune compare`; `ours` is the winner's"""
+    """by the finals; `ours` is the winner's"""
     own: dict[str, float]
     """by this script's graphs"""
     converted: tuple[float, float] | None
@@ -76,19 +76,22 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=64, help="images")
     parser.add_argument("--trials", type=int, default=30, help="evaluations a shape")
     parser.add_argument("--inductor", action="store_true", help="torch.compile(max-autotune) of each shape, too")
-    parser.add_argument("--tune-only", action="store_true")
+    parser.add_argument("--steps", default="tune,build,time", help="those of tune, build and time that are to be done")
     arguments = parser.parse_args()
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     network, example = resnet50(), (arguments.n, 3, 224, 224)
     text = study(network, example, name=NAME, accuracy="fp16", trials=arguments.trials)
     (folder / f"{NAME}.toml").write_text(text)
-    autotune(folder, "tune", f"{NAME}.toml")  # what is there already is not tuned again
-    if arguments.tune_only:
+    steps = arguments.steps.split(",")
+    if "tune" in steps:  # what is there already is not evaluated again, but in finals with all baselines
+        baselines = ["--baseline", "cudnn", *(["--baseline", "inductor"] if arguments.inductor else [])]
+        autotune(folder, "tune", f"{NAME}.toml", *baselines, "--finals-seconds", "1.5")
+    if "build" in steps:
+        build(folder)
+    if "time" not in steps:
         return
-    baselines = ["--baseline", "cudnn", *(["--baseline", "inductor"] if arguments.inductor else [])]
-    autotune(folder, "compare", f"{NAME}.toml", *baselines, "--finals-seconds", "1.5")
-    library = exported(folder)
+    library = (folder / "kernels" / "build" / "libconv2d.so").resolve()
     _, report = convert(network, example, library=library)
     (folder / "convert.txt").write_text(f"{report}\n")
     with Store(folder / f"{NAME}.db", create=False) as store:
@@ -115,13 +118,12 @@ def autotune(folder: Path, *words: str) -> None:
     subprocess.run([sys.executable, "-m", "autotune", *words, "--db", f"{NAME}.db"], cwd=folder, check=True)
 
 
-def exported(folder: Path) -> Path:
-    """The library of the best kernels, built."""
+def build(folder: Path) -> None:
+    """The library of the best kernels."""
     autotune(folder, "export", NAME, "--out", "kernels", "--no-proof")
-    build = ["cmake", "-S", "kernels", "-B", "kernels/build", "-DCMAKE_BUILD_TYPE=Release"]
-    for command in (build, ["cmake", "--build", "kernels/build", "-j"]):
+    configure = ["cmake", "-S", "kernels", "-B", "kernels/build", "-DCMAKE_BUILD_TYPE=Release"]
+    for command in (configure, ["cmake", "--build", "kernels/build", "-j"]):
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    return folder / "kernels" / "build" / "libconv2d.so"
 
 
 def measured(
@@ -144,7 +146,7 @@ def measured(
         own = timed(first, library, residual=residuals > 0)
         cudnn = min(us for name, us in compared.items() if name.startswith("cudnn"))
         ways = [us for name, us in own.items() if name in ("separate", "fused")]
-        verdicts = {"compare": sign(compared["ours"], cudnn), "script": sign(own["ours"], min(ways))}
+        verdicts = {"finals": sign(compared["ours"], cudnn), "script": sign(own["ours"], min(ways))}
         with_residual = {}
         if times and plain:
             verdicts["convert"] = sign(*times)
@@ -249,7 +251,7 @@ def lines(shapes: list[Shape]) -> Iterator[str]:
     sums = [sum(shape.count * shape.compared[name] for shape in shapes if name in shape.compared) for name in finals]
     yield f"| sum | {sum(shape.count for shape in shapes)} | {' | '.join(map(us, sums))} |"
     equal, opposed = sum(shape.equal for shape in shapes), sum(shape.opposed for shape in shapes)
-    yield f"\nverdicts of compare, script and convert: equal on {equal} of {len(shapes)}, opposed on {opposed}"
+    yield f"\nverdicts of finals, script and convert: equal on {equal} of {len(shapes)}, opposed on {opposed}"
 
 
 def us(time_us: float | None) -> str:

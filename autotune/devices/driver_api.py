@@ -1,0 +1,29 @@
+"""The driver's own functions, by ctypes in the current context: for what PyCUDA lacks.
+
+PyCUDA compiles, loads and owns context and streams; graphs (`graphs`) and tensor maps with the kernels that take them
+(`driver_launch`) go through here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+
+class DriverError(Exception):
+    """A call of the driver failed; its words are the driver's, as PyCUDA's are."""
+
+
+def call(name: str, *arguments: object) -> None:
+    """Call a function of the driver. Raises DriverError."""
+    status = getattr(_driver(), name)(*arguments)
+    if status:
+        words = ctypes.c_char_p()
+        _driver().cuGetErrorString(ctypes.c_int(status), ctypes.byref(words))
+        raise DriverError(f"{name} failed: {(words.value or b'').decode() or f'error {status}'}")
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    """The driver's library, which PyCUDA has loaded already."""
+    return ctypes.CDLL("libcuda.so.1")
