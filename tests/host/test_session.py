@@ -115,6 +115,16 @@ def test_a_short_kernel_is_timed_over_many_passes(cxx: str, cache: str) -> None:
     device.close()
 
 
+@pytest.mark.parametrize("short_us", [0.0, 1e9])
+def test_what_is_timed_has_the_filters_of_the_data(cxx: str, short_us: float) -> None:
+    device, session = opened(cxx, short_us=short_us)
+    device.paced_us = 10.0
+    source, binary = kernel(cxx, device, "direct", filters="constant")
+    answer = session.answer(EvaluateRequest(source, binary, "cold", None))
+    assert isinstance(answer, Measured), "the verification leaves the filters of its integers in constant memory"
+    device.close()
+
+
 def test_a_long_kernel_is_timed_alone_and_its_verification_counts(cxx: str) -> None:
     device, session = opened(cxx, short_us=0.0)
     source, binary = kernel(cxx, device, "direct")
