@@ -63,6 +63,8 @@ KNOWN = (
     FalseAlarm("mma_sweep", "racecheck", _RACE, (_BULK_COPY, r"\bfrom\["), _LANE_FOR_WARP),
     FalseAlarm("input_stationary", "racecheck", _RACE, (_BULK_COPY, r"\binputs\b|\bwindow"), _LANE_FOR_WARP),
     FalseAlarm("mma_strip", "racecheck", _RACE, (r"\bwords\b.*=", r"\bwords\b|\bfrom\b"), _REGISTER_BARRIER),
+    FalseAlarm("mma_strip", "racecheck", _RACE, (r"\bto\[.*= loaded\[", r"leading\(rows\.of\["), _REGISTER_BARRIER),
+    FalseAlarm("mma_pair", "racecheck", _RACE, (r"= from\[", r"\bstored\b"), _LANE_FOR_WARP),
 )
 """What racecheck says of shipped families, and docs/kernels.md shows to be wrong."""
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.evaluation.findings import FalseAlarm, false_alarm, findings, finished
+from autotune.shipped import shipped
+from autotune.store import Store
 
 MEMCHECK = """========= COMPUTE-SANITIZER
 a line of the program itself
@@ -93,3 +97,32 @@ def test_known_false_alarms_are_told_by_family_tool_and_both_lines() -> None:
     assert not false_alarm(race, "mma", "memcheck", TEXT, (ALARM,))
     assert not false_alarm(race, "mma", "racecheck", TEXT.replace("from[", "to["), (ALARM,))
     assert not false_alarm(read, "mma", "racecheck", TEXT, (ALARM,))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "accuracy", "lines"),
+    [
+        ("tf32.lenet-k5-conv1", "fp32-3xtf32", (486, 361)),
+        ("fp32-class.fashion-k7-conv2", "fp32-3xtf32", (578, 472)),
+        ("tf32.fashion-k7-conv2", "tf32", (515, 754)),
+    ],
+)
+def test_what_racecheck_says_of_recorded_winners_is_known(kernel: str, accuracy: str, lines: tuple[int, int]) -> None:
+    with Store(shipped("studies") / "recorded" / "h200.db", create=False) as store:
+        (best,) = [
+            row for row in store.best(kernel) if row.row.trial.accuracy == accuracy and row.row.trial.deterministic
+        ]
+        source = store.source(best.row.trial.source_hash or "")
+    assert source is not None
+    read, written = lines
+    log = f"""========= COMPUTE-SANITIZER
+========= Error: Race reported between Read access at loads()+0xc60 in kernel.cu:{read}
+=========     and Write access at stores()+0x5d40 in kernel.cu:{written} [12 hazards]
+=========     and Write access at stores()+0x5d50 in kernel.cu:{written} [12 hazards]
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+    (found,) = findings(log)
+    family = best.row.trial.config.template
+    assert false_alarm(found, family, "racecheck", source.program.text)
+    elsewhere = replace(found, lines=(read, 1))
+    assert not false_alarm(elsewhere, family, "racecheck", source.program.text), "any other report stays a fault"
