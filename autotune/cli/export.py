@@ -23,17 +23,14 @@ if TYPE_CHECKING:
     from autotune.store import BestRow, DispatcherRow, Store
 
 
-class _Archs(click.ParamType[tuple[int, ...]]):
+def _archs(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
     """Compute capabilities times ten, such as `80,90` or `sm_90`."""
-
-    name = "arch"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """The numbers of a list of them."""
-        words = [word.strip().removeprefix("sm_") for word in str(value).split(",")]
-        if not all(word.isdecimal() and 50 <= int(word) <= 200 for word in words):
-            self.fail(f"{value!r}: expected compute capabilities times ten, such as 90 or 80,90", param, ctx)
-        return tuple(dict.fromkeys(int(word) for word in words))
+    if text is None:
+        return None
+    words = [word.strip().removeprefix("sm_") for word in text.split(",")]
+    if not all(word.isdecimal() and 50 <= int(word) <= 200 for word in words):
+        raise click.BadParameter(f"{text!r}: expected compute capabilities times ten, such as 90 or 80,90")
+    return tuple(dict.fromkeys(int(word) for word in words))
 
 
 @click.command()
@@ -46,7 +43,7 @@ class _Archs(click.ParamType[tuple[int, ...]]):
 @click.option("--admit", type=click.Choice(tuple(ADMITTED)), help="Only each layer's fastest that such a study admits.")
 @click.option("--dispatcher", is_flag=True, help="What the study's dispatcher chooses for each layer: fewer configs.")
 @click.option(
-    "--arch", "archs", type=_Archs(), default=None, help="Compute capabilities, such as 80,90; default: its own."
+    "--arch", "archs", callback=_archs, metavar="ARCH", help="Compute capabilities, such as 80,90; default: its own."
 )
 @click.option("--cubin", is_flag=True, help="Write each kernel's machine code too.")
 @click.option("--ptx", is_flag=True, help="Write each kernel's PTX too.")

@@ -444,7 +444,7 @@ def test_a_study_or_layer_that_has_no_results(
 
 def test_a_study_with_nothing_to_export(folder: Path, autotune: Command) -> None:
     tuned = autotune("tune", "small.toml", "--templates", "families", "--device", "null:hang=1")
-    assert tuned.code == 0
+    assert tuned.code == 1
     complaint = autotune("export", "small", "--out", "out").complaint
     assert complaint == "autotune.db: no correct trial of small to export; run `autotune tune STUDY` first"
     assert not (folder / "out").exists()
