@@ -135,7 +135,10 @@ def measured(
     rows = {row.layer: row for row in report.rows}
     for problem in counts:
         first, *_ = same = [layer for layer in layers if problems[layer.name] == problem]
-        held = finals[first.name.replace(".", "_")]
+        held = finals.get(first.name.replace(".", "_"))
+        if held is None:
+            print(f"{first.name}: left out, no finals were held on it", file=sys.stderr)
+            continue
         compared = {"ours": held.time_us or 0.0}
         rivals = [each for each in held.verdicts if each.against.startswith(BASELINES)]
         compared |= {each.against: each.against_us for each in rivals}
