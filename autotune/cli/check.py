@@ -158,12 +158,12 @@ def _said(checking: FamilyCheck, found: Coverage, no_nvcc: str, *, every: bool) 
     lines += [f"  {what + ':':33s} {share}" for what, share in shares if share.feasible]
     if checking.compiled:
         counts = [f"sm_{arch} {count}" for arch, count in checking.compiled.items() if count]
-        lines.append(f"Configs compiled with nvcc for: {', '.join(counts) or 'no architecture, no time was left'}")
+        lines.append(f"Configs compiled with nvcc for: {', '.join(counts) or 'no architecture, none was reached'}")
         left = [arch for arch, count in checking.compiled.items() if not count]
         admitted = [arch for arch in left if _admits(checking.plan, arch)]
         for archs, why in (
             ([arch for arch in left if arch not in admitted], f"refused by {checking.plan.template.arch.text}"),
-            (admitted, "a rule refused the configs that were chosen, or no time was left"),
+            (admitted, "a rule refused the configs that were chosen, or none was reached"),
         ):
             if archs:
                 lines.append(f"  none for {', '.join(f'sm_{arch}' for arch in archs)}: {why}")

@@ -14,7 +14,7 @@ from autotune.evaluation.large import BEYOND
 from autotune.family.space import BoundTemplate
 from autotune.trial import Config, Outcome
 
-_NO_TIME = "no time was left; --full exercises all"
+_NO_TIME = "not reached; --full exercises all"
 _RULES = "the rules of the space refuse them on every derived problem"
 _SOME_RULES = f"{_RULES}, or those of the configs that were listed in spaces too large to be"
 

@@ -63,8 +63,11 @@ def _check_file(path: Path) -> None:
         raise StoreError(f"{path}: there is no folder {path.parent}")
     if not path.exists():
         return
+    unwritten = (
+        "" if Path(f"{path}-wal").exists() else "&immutable=1"
+    )  # else SQLite makes a log beside a file that has none
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{unwritten}", uri=True)) as connection:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.Error as error:
         raise StoreError(f"{path}: {error}") from None

@@ -47,8 +47,6 @@ def leave_out(db: Path, evaluator: Evaluator, studies: Sequence[Study]) -> Itera
     with tempfile.TemporaryDirectory() as folder:
         whole, copy = Path(folder) / "whole.db", Path(folder) / "copy.db"
         shutil.copy(db, whole)
-        with warnings.catch_warnings(action="ignore", category=StoreWarning):
-            Store(whole).close()  # brought to the newest schema
         for study in studies:
             for layer in study.layers:
                 shutil.copy(whole, copy)
@@ -89,7 +87,10 @@ def forget(db: Path, problem: Conv2dProblem) -> None:
 
 def tuned_us(study: Study, layer: Layer, evaluator: Evaluator, db: Path) -> float:
     """The best time after the study's few evaluations; infinite where none is correct."""
-    with Store(db) as store:
+    with (
+        warnings.catch_warnings(action="ignore", category=StoreWarning),  # an older file is brought up to date
+        Store(db) as store,
+    ):
         (result,) = tune(study, load_templates(), evaluator, store, layers=(layer,))
     if result.finals:
         return result.finals.timing.median_us

@@ -130,7 +130,8 @@ def test_check_of_a_faulty_family_fails_and_names_the_configs(tmp_path: Path) ->
         cwd=tmp_path,
     )
     assert done.returncode == 1
-    assert "tile=16 images=2" in done.stdout
+    assert "tile = [16]" in done.stdout
+    assert "images = [2]" in done.stdout
     assert "wrong" in done.stdout
     assert "mirrored: 1 of 1 configs failed" in done.stderr
     assert "Traceback" not in done.stderr

@@ -39,6 +39,12 @@ REFERENCE = (
     "fault",
     "words",
     "counter",
+    "rate",
+    "argument",
+    "class",
+    "feature",
+    "baseline",
+    "exit code",
 )
 """what stands in the first column of a table that measures nothing"""
 INLINE = re.compile(r"`(autotune [^`]+)`")
