@@ -152,12 +152,23 @@ class CudaModule:
         self._streams = streams
         self._functions: dict[str, driver.Function] = {}
 
+    def ready(self, launch: Launch) -> None:
+        """Find the function; encode tensor maps."""
+        try:
+            if any(isinstance(argument, BoundTensorMap) for argument in launch.args):
+                self._with_maps().ready(launch)
+            else:
+                self._function(launch)
+        except (driver.Error, DriverError) as error:
+            raise _rejected(error) from None
+
     def launch(self, launch: Launch, *, stream: int = 0) -> None:
         """Enqueue one kernel on a stream."""
         try:
             plain = [argument for argument in launch.args if not isinstance(argument, BoundTensorMap)]
             if len(plain) < len(launch.args):
-                self._launch_mapped(launch, self._streams[stream])
+                on = self._streams[stream]
+                self._with_maps().launch(launch, 0 if on is None else int(on.handle))
                 return
             self._function(launch)(
                 *plain,
@@ -184,10 +195,10 @@ class CudaModule:
             self._mapped.unload()
         del self._module
 
-    def _launch_mapped(self, launch: Launch, stream: driver.Stream | None) -> None:
+    def _with_maps(self) -> DriverModule:
         if self._mapped is None:
             self._mapped = DriverModule(self._image)
-        self._mapped.launch(launch, 0 if stream is None else int(stream.handle))
+        return self._mapped
 
     def _function(self, launch: Launch) -> driver.Function:
         function = self._functions.get(launch.entry)

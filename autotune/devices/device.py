@@ -165,6 +165,9 @@ class Health:
 class Module(Protocol):
     """A loaded program."""
 
+    def ready(self, launch: Launch) -> None:
+        """Do ahead what the host does once for a launch, so that none of it is timed. Raises as `launch` does."""
+
     def launch(self, launch: Launch, *, stream: int = 0) -> None:
         """Enqueue one kernel on a numbered stream. Raises Rejected('runtime', ...) when the device refuses it."""
 

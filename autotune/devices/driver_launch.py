@@ -28,19 +28,31 @@ class DriverModule:
         self._module = ctypes.c_void_p()
         call("cuModuleLoadData", ctypes.byref(self._module), image)
         self._functions: dict[str, ctypes.c_void_p] = {}
+        self._launches: dict[Launch, _Prepared] = {}
+
+    def ready(self, launch: Launch) -> None:
+        """Find the function and encode the maps, which takes many times as long as a launch."""
+        self._prepared(launch)
 
     def launch(self, launch: Launch, stream: int) -> None:
         """Enqueue a kernel on a stream, given by its address."""
-        function = self._function(launch)
-        held = [_content(argument) for argument in launch.args]
-        parameters = (ctypes.c_void_p * len(held))(*(content.address for content in held))
-        sizes = (ctypes.c_uint(extent) for extent in (*launch.grid, *launch.block, launch.smem_bytes))
-        call("cuLaunchKernel", function, *sizes, ctypes.c_void_p(stream), parameters, None)
+        prepared = self._prepared(launch)
+        to = ctypes.c_void_p(stream)
+        call("cuLaunchKernel", prepared.function, *prepared.sizes, to, prepared.parameters, None)
 
     def unload(self) -> None:
         """Give the module back; a context that a kernel broke refuses, and takes the module with it."""
         with suppress(DriverError):
             call("cuModuleUnload", self._module)
+
+    def _prepared(self, launch: Launch) -> _Prepared:
+        found = self._launches.get(launch)
+        if found is None:
+            held = tuple(_content(argument) for argument in launch.args)
+            parameters = (ctypes.c_void_p * len(held))(*(content.address for content in held))
+            sizes = tuple(ctypes.c_uint(extent) for extent in (*launch.grid, *launch.block, launch.smem_bytes))
+            found = self._launches[launch] = _Prepared(self._function(launch), sizes, parameters, held)
+        return found
 
     def _function(self, launch: Launch) -> ctypes.c_void_p:
         function = self._functions.get(launch.entry)
@@ -51,6 +63,18 @@ class DriverModule:
             call("cuFuncSetAttribute", function, *attribute)
             self._functions[launch.entry] = function
         return function
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A launch as the driver takes it."""
+
+    function: ctypes.c_void_p
+    sizes: tuple[ctypes.c_uint, ...]
+    """grid, block, dynamic shared memory"""
+    parameters: ctypes.Array[ctypes.c_void_p]
+    held: tuple[_Content, ...]
+    """what the parameters point to"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,9 @@ class HostModule:
         count = getattr(self._library, f"autotune_sizes_{name}")(sizes)
         return _Entry(_address(self._library, f"autotune_call_{name}"), tuple(sizes[:count]))
 
+    def ready(self, launch: Launch) -> None:
+        """Nothing is done once here."""
+
     def launch(self, launch: Launch, *, stream: int = 0) -> None:  # noqa: ARG002 - there is one stream
         """Run one kernel to its end. What goes wrong inside it is raised by the device's next `synchronize`."""
         self.launch_ordered(launch, self._device.options.order_seed)

@@ -44,10 +44,13 @@ class LoadedKernel:
             )
 
     def forward(self, tensors: Tensors) -> tuple[Launch, ...]:
-        """Every launch of one forward pass, in order."""
-        return tuple(
+        """Every launch of one forward pass, in order, with what the host does once for each done."""
+        launches = tuple(
             self._launch(stage, tensors, i) for i in range(self.source.loop_count) for stage in self.source.stages
         )
+        for launch in launches:
+            self.module.ready(launch)
+        return launches
 
     def run(self, launches: tuple[Launch, ...], *, stream: int = 0) -> None:
         """Enqueue a forward pass."""

@@ -1,0 +1,82 @@
+"""Launches through the driver's own functions: what arrives there, and what is done once. The driver is a stand-in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.compilation.toolchain import find_cxx
+
+DRIVER = r"""
+#include <cstdio>
+#include <cstring>
+static int encoded = 0, found = 0;
+extern "C" {
+int cuModuleLoadData(void** module, const void*) { *module = (void*)1; return 0; }
+int cuModuleGetFunction(void** function, void*, const char*) { ++found; *function = (void*)2; return 0; }
+int cuFuncSetAttribute(void*, int, int) { return 0; }
+int cuModuleUnload(void*) { return 700; }  // what a broken context says
+int cuGetErrorString(int status, const char** words) {
+    *words = status == 1 ? "invalid argument" : "illegal";
+    return 0;
+}
+int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void*, const unsigned long long* dim,
+                           const unsigned long long*, const unsigned* box, const unsigned*, int, int, int, int) {
+    ++encoded;
+    memset(map, 0x5a, 128);
+    return (unsigned long long)map % 64 || type != 6 || rank != 2 || dim[1] != 100 || box[0] != 64;
+}
+int cuLaunchKernel(void*, unsigned gx, unsigned, unsigned, unsigned bx, unsigned, unsigned, unsigned smem, void* stream,
+                   void** parameters, void**) {
+    printf("%u %u %u %p %llx %x %d, found %d, encoded %d\n", gx, bx, smem, stream,
+           *(unsigned long long*)parameters[0], *(unsigned char*)parameters[1], *(int*)parameters[2], found, encoded);
+    fflush(stdout);
+    return gx == 9;
+}
+}
+"""
+PROGRAM = """
+import numpy as np
+from autotune.devices.device import Launch
+from autotune.devices.driver_api import DriverError
+from autotune.devices.driver_launch import DriverModule
+from autotune.devices.tensor_map import BoundTensorMap, TensorMap
+
+arguments = (np.uint64(0xABC0), BoundTensorMap(TensorMap("f16", (64, 100), (64, 8), (1, 1), 128), 4096), np.int32(-7))
+module = DriverModule(b"image")
+launch = Launch("kernel", (3, 1, 1), (128, 1, 1), 1024, arguments)
+module.ready(launch)
+print("ready")
+module.launch(launch, 0)
+module.launch(launch, 0x10)
+try:
+    module.launch(Launch("kernel", (9, 1, 1), (128, 1, 1), 1024, arguments), 0)
+except DriverError as error:
+    print(error)
+module.unload()
+"""
+
+
+@pytest.mark.cxx
+def test_arguments_arrive_and_maps_are_encoded_ahead_once(tmp_path: Path) -> None:
+    (tmp_path / "driver.cpp").write_text(DRIVER)
+    library = tmp_path / "libcuda.so.1"
+    command = [str(find_cxx()), "-shared", "-fPIC", "-o", str(library), str(tmp_path / "driver.cpp")]
+    subprocess.run(command, check=True)
+    said = subprocess.run(
+        [sys.executable, "-u", "-c", PROGRAM],
+        env={"LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.stdout.splitlines() == [
+        "ready",
+        "3 128 1024 (nil) abc0 5a -7, found 1, encoded 1",
+        "3 128 1024 0x10 abc0 5a -7, found 1, encoded 1",
+        "9 128 1024 (nil) abc0 5a -7, found 1, encoded 1",
+        "cuLaunchKernel failed: invalid argument",
+    ], said.stderr
