@@ -33,23 +33,20 @@ _COLUMNS = (
 )
 
 
-class _Numbers(click.ParamType[tuple[int, ...]]):
-    """Numbers of images, such as `1,9`."""
-
-    name = "numbers"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """The numbers of a list of them."""
-        words = [word.strip() for word in str(value).split(",")]
-        if not all(word.isdecimal() and int(word) > 0 for word in words):
-            self.fail(f"{value!r}: expected numbers of images, such as 1,9", param, ctx)
-        return tuple(dict.fromkeys(map(int, words)))
+def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """The numbers of images of a list of them, such as `1,9`."""
+    words = [word.strip() for word in value.split(",")]
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise click.BadParameter(f"{value!r}: expected numbers of images, such as 1,9", context, parameter)
+    return tuple(dict.fromkeys(map(int, words)))
 
 
 @click.command()
 @click.argument("what", metavar="[STUDY|LAYER]", required=False)
 @click.option("--device", help="cuda:N or host:check; default: the first CUDA device, else host:check.")
-@click.option("--n", "small_n", type=_Numbers(), default=_SMALL, show_default=True, help="Numbers of images.")
+@click.option(
+    "--n", "small_n", callback=_numbers, metavar="NUMBERS", default=_SMALL, show_default=True, help="Numbers of images."
+)
 @click.option("--tool", "tools", type=click.Choice(TOOLS), multiple=True, help="Of compute-sanitizer; default: all.")
 @DATABASE
 @DIRECTORIES
