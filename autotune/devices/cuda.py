@@ -465,14 +465,14 @@ class CudaDevice:
         return self._sensors.read()
 
     def baselines(
-        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, copies: int
+        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
         """PyTorch's operators in this device's primary context."""
         if not baselines:
             return ()
         from autotune.devices.torch_baseline import record_baselines
 
-        return record_baselines(baselines, problem, self._number, copies)
+        return record_baselines(baselines, problem, self._number, passes, cold=cold)
 
     def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
         """PyTorch's (cuBLAS) in this device's primary context."""

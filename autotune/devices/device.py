@@ -251,9 +251,11 @@ class Device(Protocol):
     def health(self) -> Health: ...
 
     def baselines(
-        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, copies: int
+        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
-        """Forward passes of each baseline, recorded, each pass on arrays of its own; or why it cannot run the problem.
+        """So many forward passes of each baseline, recorded; or why it cannot run the problem.
+
+        `cold`: each pass is on arrays of its own, else all are on the same, as with the kernels beside it.
 
         Raises DeviceError where there is no such library.
         """

@@ -353,12 +353,13 @@ class HostDevice:
         return Health()
 
     def baselines(
-        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, copies: int
+        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
         """None on the CPU."""
         if baselines:
             names = ", ".join(baseline.name for baseline in baselines)
-            raise DeviceError(f"host: {names} for {problem} x {copies}: libraries run on CUDA devices only")
+            how = f"{passes} {'cold' if cold else 'hot'} passes"
+            raise DeviceError(f"host: {names} for {problem}, {how}: libraries run on CUDA devices only")
         return ()
 
     def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:

@@ -52,9 +52,11 @@ def require_torch() -> None:
 
 
 def record_baselines(
-    baselines: Sequence[Baseline], problem: Conv2dProblem, device_number: int, copies: int
+    baselines: Sequence[Baseline], problem: Conv2dProblem, device_number: int, passes: int, *, cold: bool
 ) -> tuple[Passes | str, ...]:
-    """A recorded graph of `copies` passes for each baseline, or why it cannot run the problem.
+    """A recorded graph of so many passes for each baseline, or why it cannot run the problem.
+
+    `cold`: each pass is on arrays of its own, else all are on the same.
 
     Raises DeviceError without a PyTorch that has CUDA.
     """
@@ -67,7 +69,7 @@ def record_baselines(
     device = torch.device("cuda", device_number)
     pool = torch.cuda.graph_pool_handle()  # graphs run one after another, and nobody reads what they write
     arrays = {
-        layout: _Arrays(problem, device, layout, copies)
+        layout: _Arrays(problem, device, layout, passes, cold=cold)
         for layout in dict.fromkeys(baseline.layout for baseline in baselines)
     }
     recorded: list[Passes | str] = []
@@ -81,9 +83,9 @@ def record_baselines(
 
 
 class _Arrays:
-    """Random x, w and bias in a layout, so many times."""
+    """Random x, w and bias in a layout, for so many passes."""
 
-    def __init__(self, problem: Conv2dProblem, device: torch.device, layout: str, copies: int) -> None:
+    def __init__(self, problem: Conv2dProblem, device: torch.device, layout: str, passes: int, *, cold: bool) -> None:
         import torch
 
         p = problem
@@ -99,9 +101,11 @@ class _Arrays:
 
         x, w = random(p.n, p.c, p.h, p.w), random(p.k, p.c // p.groups, p.r, p.s)
         bias = None if p.epilogue == "none" else random(p.k)
-        self.each = [
-            (laid_out(x.clone()), laid_out(w.clone()), None if bias is None else bias.clone()) for _ in range(copies)
+        own = [
+            (laid_out(x.clone()), laid_out(w.clone()), None if bias is None else bias.clone())
+            for _ in range(passes if cold else 1)
         ]
+        self.each = own if cold else own * passes
 
 
 def _recorded(baseline: Baseline, problem: Conv2dProblem, arrays: _Arrays, pool: tuple[int, int]) -> Passes:

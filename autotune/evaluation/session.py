@@ -237,7 +237,7 @@ class Session:
             )
             entered = [self._recorded(self._each_pass(loaded, count, cold=cold), held) for loaded in kernels]
             entered += [self._recorded(self._exported_passes(*each, count, cold=cold), held) for each in libraries]
-            baselines = device.baselines(request.baselines, verifier.problem, copies=count)
+            baselines = device.baselines(request.baselines, verifier.problem, passes=count, cold=cold)
             for passes in baselines:
                 if isinstance(passes, Passes):
                     held.callback(passes.close)

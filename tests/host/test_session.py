@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autotune.compilation.compile import Binary, Program, Target
-from autotune.devices.device import Launch, Passes, Sample
+from autotune.devices.device import Baseline, Launch, Passes, Sample
 from autotune.devices.host import HostDevice, HostModule, HostOptions
 from autotune.devices.host_compile import compile_host
 from autotune.errors import Disproved, Rejected
@@ -51,6 +51,8 @@ class Watched(HostDevice):
         self.measured: list[list[Launch]] = []
         self.paced_us: float | None = None
         """what every pass is said to take"""
+        self.beside: tuple[int, bool] | None = None
+        """passes of a baseline, and whether they are cold"""
 
     def load(self, binary: Binary) -> HostModule:
         """A module whose launches are noted."""
@@ -70,6 +72,13 @@ class Watched(HostDevice):
         sample = super().time(passes, cold=cold)
         self.measured.append(list(self.launches))
         return replace(sample, us=self.paced_us or sample.us)
+
+    def baselines(
+        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, passes: int, cold: bool
+    ) -> tuple[Passes | str, ...]:
+        """Note how they are to be run."""
+        self.beside = (passes, cold)
+        return tuple("no library here" for _ in baselines)
 
 
 def opened(cxx: str, *, short_us: float) -> tuple[Watched, Session]:
@@ -236,6 +245,19 @@ def test_a_finalist_that_goes_wrong_is_named(cxx: str, tmp_path: Path) -> None:
         session.answer(FinalsRequest(kernels, (), "cold", 0.05, 0))
     assert list(error.value.messages) == [1]
     assert pickle.loads(pickle.dumps(error.value)).messages == error.value.messages
+    device.close()
+
+
+@pytest.mark.parametrize("cache", ["cold", "hot"])
+def test_baselines_find_the_caches_as_the_kernels_do(cxx: str, cache: str) -> None:
+    device, session = opened(cxx, short_us=1e9)
+    device.paced_us = 10.0
+    answer = session.answer(
+        FinalsRequest((kernel(cxx, device, "direct"),), (Baseline("cudnn", "nchw"),), cache, 0.05, 0)
+    )
+    assert isinstance(answer, FinalsTimings)
+    assert answer.baselines == ("no library here",)
+    assert device.beside == (answer.kernels[0].passes, cache == "cold")
     device.close()
 
 
