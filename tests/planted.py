@@ -133,7 +133,10 @@ FAULTS: Mapping[str, Fault] = {
             "no_barrier_after_first_thread",  # which runs first where threads run in order
             (
                 ("    const int thread =", "    __shared__ float one;\n    const int thread ="),
-                ("    for (int i = 0; i < IMAGES", "    if (thread == 0) one = 1.0f;\n    for (int i = 0; i < IMAGES"),
+                (
+                    "    for (int i = 0; i < IMAGES",
+                    "    if (thread == 0) one = n > 0 ? 1.0f : 2.0f;\n    for (int i = 0; i < IMAGES",
+                ),
                 ("float sum = 0.0f;", "float sum = 0.0f * one;"),
             ),
             (),
