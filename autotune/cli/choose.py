@@ -12,7 +12,7 @@ from autotune.cli.answers import DATABASE
 from autotune.cli.best import layers_of_file, named_device, named_layers
 from autotune.cli.tables import Column, format_options, show
 from autotune.devices.device import DeviceInfo
-from autotune.dispatcher.dispatcher import Choice
+from autotune.dispatch.dispatcher import Choice, Dispatcher
 from autotune.errors import StoreError
 from autotune.problem import Layer
 
@@ -60,12 +60,13 @@ def choose(what: str, db: str, device: str | None, style: str | None) -> None:
     of_file = layers_of_file(what)
     with Store(db, create=False) as store:
         info = None if device is None else named_device(store, device)
-        layers, dispatchers = of_file or named_layers(store, what), latest_dispatchers(store, info)
+        layers = of_file or named_layers(store, what)
+        dispatchers = [(made, Dispatcher.from_json(made.document)) for made in latest_dispatchers(store, info)]
     show(
         [
-            _Served(name, layer, made, made.dispatcher.choose(layer.problem))
+            _Served(name, layer, made, dispatcher.choose(layer.problem))
             for name, layer in layers
-            for made in dispatchers
+            for made, dispatcher in dispatchers
         ],
         _COLUMNS,
         style,
@@ -92,4 +93,5 @@ def latest_dispatchers(store: Store, info: DeviceInfo | None = None) -> Sequence
 def unserved(store: Store, layers: Sequence[Layer], info: DeviceInfo) -> tuple[Layer, ...]:
     """The layers that no kernel of a device's latest dispatcher fits. Raises StoreError where it has none."""
     (made,) = latest_dispatchers(store, info)
-    return tuple(layer for layer in layers if made.dispatcher.choose(layer.problem).kernel is None)
+    dispatcher = Dispatcher.from_json(made.document)
+    return tuple(layer for layer in layers if dispatcher.choose(layer.problem).kernel is None)

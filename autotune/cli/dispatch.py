@@ -15,14 +15,14 @@ from autotune.cli.families import DIRECTORIES
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import under_way
-from autotune.dispatcher.dispatcher import PortfolioKernel
-from autotune.dispatcher.source import Flat
+from autotune.dispatch.dispatcher import PortfolioKernel
+from autotune.dispatch.header import Flat
 from autotune.errors import StoreError
 from autotune.family.template import load_templates
 from autotune.study import LARGEST, find_study, load_study
 
 if TYPE_CHECKING:
-    from autotune.dispatch.dispatch import Built, Comparison
+    from autotune.dispatch.builder import Built, Comparison
     from autotune.dispatch.rule_line import Tried
     from autotune.store import DispatchedLayer
 
@@ -146,9 +146,9 @@ def dispatch(
     that the study has; what is known is not measured again.
     Regret is the time lost over a layer's own best kernel, as a fraction of it; a layer's weight is its count.
     """
-    from autotune.dispatch.dispatch import build
+    from autotune.dispatch.builder import build
+    from autotune.dispatch.header import load_dispatch_template
     from autotune.dispatch.matrix import Run
-    from autotune.dispatcher.source import load_dispatch_template
 
     if out is not None and not out.parent.is_dir():
         raise StoreError(f"{out}: there is no folder {out.parent}; create it first or give another --out")
@@ -229,7 +229,7 @@ def _show_all(built: Built, out: Path | None) -> None:
 
 
 def _ways(built: Built) -> list[_Way]:
-    from autotune.dispatch.dispatch import compare
+    from autotune.dispatch.builder import compare
 
     found = []
     for role in ("tuned", "held out"):

@@ -13,6 +13,7 @@ from autotune.cli.answers import ACCURACY, DATABASE, asked, undominated, with_fl
 from autotune.cli.devices import first_gpu, jobs_default
 from autotune.cli.sanitizers import sanitizer_here
 from autotune.devices.device import devices_named
+from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import DeviceError, StoreError, ToolchainError
 from autotune.family.template import load_templates
 from autotune.study import ADMITTED
@@ -81,18 +82,19 @@ def export(
     name = asked(what)
     with Store(db, create=False) as store:
         made = _dispatcher(store, name, db, kind=kind, gpu=gpu) if dispatcher else None
-        if made is None:
+        chooses = Dispatcher.from_json(made.document) if made else None
+        if made is None or chooses is None:
             rows = _best(store, name, kind=kind, gpu=gpu, accuracy=accuracy)
             rows = _fastest(rows, ADMITTED[admit]) if admit else rows
         else:
-            rows = list(_dispatched(store, made))
+            rows = list(_dispatched(store, made, chooses))
         if not rows:
             options = {"device": kind, "accuracy": accuracy, "admit": admit}
             asked_for = [f"--{key} {word}" for key, word in options.items() if word]
             why = f" with {' '.join(asked_for)}; leave that out or" if asked_for else ";"
             raise StoreError(f"{db}: no correct trial of {what} to export{why} run `autotune tune STUDY` first")
         kernels = [chosen_of(store, row, db) for row in rows]
-        exported = export_library(kernels, out, archs or (), dispatcher=made.dispatcher if made else None)
+        exported = export_library(kernels, out, archs or (), dispatcher=chooses)
         missing = {row.name for row in store.layers(name)} - {row.name for row in rows}
         if made is None and missing:
             click.echo(f"left out, without such a kernel in {db}: {', '.join(sorted(missing))}", err=True)
@@ -153,11 +155,11 @@ def _dispatcher(store: Store, what: str | None, db: str, *, kind: str | None, gp
     return rows[0]
 
 
-def _dispatched(store: Store, made: DispatcherRow) -> Iterator[BestRow]:
+def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher) -> Iterator[BestRow]:
     """The trials that a dispatcher's choices were measured in; layers that nothing serves are told."""
     from autotune.store import BestRow
 
-    configs = {kernel.name: kernel.config for kernel in made.dispatcher.all_kernels}
+    configs = {kernel.name: kernel.config for kernel in dispatcher.all_kernels}
     for one in made.layers:
         trials = [
             row

@@ -1,1 +1,1 @@
-"""How a dispatcher is made: layers by configs, the few worth keeping, the rule that loses least."""
+"""A dispatcher: its record and its C++, and how it is made of a tuned study's layers and kernels."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from autotune.dispatch.dispatcher import Property
+from autotune.dispatch.likeness import SAME, likeness
 from autotune.dispatch.portfolio import Floats, Matrix
-from autotune.dispatcher.dispatcher import Property
-from autotune.dispatcher.likeness import SAME, likeness
 from autotune.errors import Rejected, StoreError, StudyError
 from autotune.evaluation.evaluate import Evaluator
 from autotune.family.space import Admission, BoundTemplate

@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune.dispatch.explored import explored
+from autotune.dispatch.dispatcher import DEFAULT, FASTEST, UNSURE, Leaf, Property, Rule, Split
+from autotune.dispatch.header import Flat, PropertyTemplate
+from autotune.dispatch.interpolated import explored
+from autotune.dispatch.likeness import likeness, paces_on
 from autotune.dispatch.portfolio import (
     NOTHING_FITS,
     Bools,
@@ -28,9 +31,6 @@ from autotune.dispatch.portfolio import (
     served,
 )
 from autotune.dispatch.thresholds import Costs, taken
-from autotune.dispatcher.dispatcher import DEFAULT, FASTEST, UNSURE, Leaf, Property, Rule, Split
-from autotune.dispatcher.likeness import likeness, paces_on
-from autotune.dispatcher.source import Flat, PropertyTemplate
 from autotune.tuning.nearness import layer_distance
 
 EVIDENCE = 3

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.compilation.compile import Binary
+from autotune.dispatch.dispatcher import UNSURE, Dispatcher, PortfolioKernel, Rule
+from autotune.dispatch.header import DispatchTemplate, dispatch_program, table_row
 from autotune.dispatch.matrix import Run
 from autotune.dispatch.plan import Plan, chosen, costs_of
 from autotune.dispatch.portfolio import Matrix, lost_us
+from autotune.dispatch.predicate import predicate
 from autotune.dispatch.rule_space import RuleSpace
 from autotune.dispatch.thresholds import best_tree, simplest
-from autotune.dispatcher.dispatcher import UNSURE, Dispatcher, PortfolioKernel, Rule
-from autotune.dispatcher.predicate import predicate
-from autotune.dispatcher.source import DispatchTemplate, dispatch_program, table_row
 from autotune.errors import Rejected, StudyError
 from autotune.evaluation.evaluate import Chooser
 from autotune.family.space import Admission, BoundTemplate

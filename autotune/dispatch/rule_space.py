@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from autotune.dispatch.dispatcher import FAMILY, Leaf, Rule, Split
 from autotune.dispatch.thresholds import Costs
-from autotune.dispatcher.dispatcher import FAMILY, Leaf, Rule, Split
 from autotune.family.space import ListedSpace
 from autotune.family.template import Param
 from autotune.trial import Config, Value

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from autotune.dispatch.dispatcher import FASTEST, Leaf, Rule, Split, ends, leaves
 from autotune.dispatch.portfolio import Bools, Floats, Ints
-from autotune.dispatcher.dispatcher import FASTEST, Leaf, Rule, Split, ends, leaves
 
 _LAST = np.iinfo(np.int64).max
 

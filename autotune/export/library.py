@@ -19,8 +19,8 @@ from autotune import __version__, autotune_conv2d
 from autotune.compilation.compile import NVCC_FLAGS as TUNED_FLAGS
 from autotune.compilation.compile import architecture, is_exact
 from autotune.devices.device import DeviceInfo
-from autotune.dispatcher.dispatcher import Dispatcher
-from autotune.dispatcher.source import load_dispatch_template, render_dispatch
+from autotune.dispatch.dispatcher import Dispatcher
+from autotune.dispatch.header import load_dispatch_template, render_dispatch
 from autotune.errors import StoreError
 from autotune.export.folder import write_folder
 from autotune.export.golden import Golden, golden

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, RowMapping, and_, select, text, update
 
-from autotune.dispatcher.dispatcher import Dispatcher
 from autotune.problem import Layer
 from autotune.store import recording
 from autotune.store.answers import Place
@@ -56,7 +55,7 @@ def add_dispatcher(
     connection: Connection,
     scope: SubjectScope,
     number: int,
-    record: Dispatcher,
+    document: str,
     rows: Sequence[DispatchedLayer],
     now: str,
 ) -> None:
@@ -65,11 +64,11 @@ def add_dispatcher(
     trial_id = connection.execute(select(trials.c.id).where(numbered)).scalar_one()
     latest = select(dispatchers).where(dispatchers.c.trial_id == trial_id).order_by(dispatchers.c.id.desc()).limit(1)
     row = connection.execute(latest).mappings().one_or_none()
-    if row is not None and row[dispatchers.c.record] == record.to_json():
+    if row is not None and row[dispatchers.c.record] == document:
         dispatcher_id = row[dispatchers.c.id]
         if _layers_of(connection, [dispatcher_id])[dispatcher_id] == tuple(rows):
             return
-    values: Values = {"trial_id": trial_id, "record": record.to_json(), "built_at": now}
+    values: Values = {"trial_id": trial_id, "record": document, "built_at": now}
     dispatcher_id = recording.insert(connection, dispatchers, values)
     for one in rows:
         layer_id, _ = recording.subject(connection, one.layer)
@@ -102,7 +101,7 @@ def list_dispatchers(connection: Connection, places: Sequence[Place]) -> tuple[D
             policy=row[trials.c.policy],
             number=row[trials.c.number],
             total_us=row[trials.c.median_us],
-            dispatcher=Dispatcher.from_json(row[dispatchers.c.record]),
+            document=row[dispatchers.c.record],
             layers=members[row[dispatchers.c.id]],
             built_at=date_of(row[dispatchers.c.built_at]),
         )

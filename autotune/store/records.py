@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Literal
 
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.dispatcher.dispatcher import Dispatcher
 from autotune.family.source import Stage
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Config, SpanParts, Timing, Trial
@@ -491,7 +490,8 @@ class DispatcherRow:
     """of its trial among those of its set of layers"""
     total_us: float
     """of all its layers, each as often as the network runs it"""
-    dispatcher: Dispatcher
+    document: str
+    """what it is, as `dispatch.dispatcher` writes and reads it"""
     layers: tuple[DispatchedLayer, ...]
     built_at: datetime
 

@@ -10,7 +10,6 @@ from types import TracebackType
 from sqlalchemy import Connection, and_, bindparam, delete, func, select, update
 
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.dispatcher.dispatcher import Dispatcher
 from autotune.errors import StoreError
 from autotune.family.source import KernelSource
 from autotune.measurement.rates import Rate, best_rates
@@ -182,11 +181,11 @@ class Store(Questions):
             dispatching.add_trial(connection, scope, trial, total_us, self._now(), proposed_by=proposed_by)
 
     def add_dispatcher(
-        self, scope: SubjectScope, number: int, dispatcher: Dispatcher, layers: Sequence[DispatchedLayer]
+        self, scope: SubjectScope, number: int, document: str, layers: Sequence[DispatchedLayer]
     ) -> None:
-        """Store the dispatcher of a trial with what it costs each layer; once, where nothing has changed."""
+        """Store the document of a trial's dispatcher with what it costs each layer; once, where nothing has changed."""
         with self._database.write() as connection:
-            dispatching.add_dispatcher(connection, scope, number, dispatcher, layers, self._now())
+            dispatching.add_dispatcher(connection, scope, number, document, layers, self._now())
 
     def history(self, scope: Scope) -> tuple[Trial, ...]:
         """The scope's finished trials, ordered by number; imported ones are left out."""

@@ -11,9 +11,9 @@ from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import compile_host
-from autotune.dispatcher.dispatcher import FASTEST, Dispatcher, Leaf, PortfolioKernel, Split
-from autotune.dispatcher.predicate import predicate
-from autotune.dispatcher.source import DispatchTemplate, dispatch_program, load_dispatch_template, table_row
+from autotune.dispatch.dispatcher import FASTEST, Dispatcher, Leaf, PortfolioKernel, Split
+from autotune.dispatch.header import DispatchTemplate, dispatch_program, load_dispatch_template, table_row
+from autotune.dispatch.predicate import predicate
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_templates
 from autotune.measurement.choices import ChoicesRequest, choices

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from autotune import __version__
-from autotune.dispatcher.dispatcher import Dispatcher, Leaf, PortfolioKernel
-from autotune.dispatcher.predicate import Predicate
+from autotune.dispatch.dispatcher import Dispatcher, Leaf, PortfolioKernel
+from autotune.dispatch.predicate import Predicate
 from autotune.family.template import template_files
 from autotune.store import Store, StudyRecord, TemplateRecord
 from autotune.trial import Outcome, Trial
@@ -389,7 +389,7 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
         )
         store.add_dispatch_trial(scope, Trial(0, made.config(), Outcome.CORRECT), 1.0)
         rows = (dispatched(layers[0], "few"), dispatched(layers[1], None))
-        store.add_dispatcher(scope, 0, made, rows)
+        store.add_dispatcher(scope, 0, made.to_json(), rows)
     finished = autotune(*words)
     assert (finished.code, finished.out) == (0, "out/small.one.null.cu\n")
     assert finished.err == "small.other is left out: nothing of the dispatcher fits it\n"

@@ -13,11 +13,11 @@ import pytest
 
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.device import Baseline
-from autotune.dispatch.dispatch import Built, build, held_out
-from autotune.dispatch.explored import explored
+from autotune.dispatch.builder import Built, build, held_out
+from autotune.dispatch.dispatcher import DEFAULT, UNSURE
+from autotune.dispatch.header import load_dispatch_template
+from autotune.dispatch.interpolated import explored
 from autotune.dispatch.matrix import Run
-from autotune.dispatcher.dispatcher import DEFAULT, UNSURE
-from autotune.dispatcher.source import load_dispatch_template
 from autotune.errors import StudyError
 from autotune.evaluation.null import NullEvaluator
 from autotune.evaluation.worker import FinalsTimings
@@ -156,7 +156,7 @@ def test_a_second_run_measures_and_tries_nothing(
     assert (second.dispatcher, second.layers, second.text) == (made.dispatcher, made.layers, made.text)
     with Store(path, create=False) as store:
         (row,) = store.dispatchers("several")
-    assert (row.dispatcher, row.layers) == (made.dispatcher, made.layers)
+    assert (row.document, row.layers) == (made.dispatcher.to_json(), made.layers)
 
 
 def test_every_layer_gets_what_the_rule_says(path: Path, first: tuple[Built, Device, bytes]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from autotune.dispatcher.dispatcher import (
+from autotune.dispatch.dispatcher import (
     DEFAULT,
     FASTEST,
     Dispatcher,
@@ -19,7 +19,7 @@ from autotune.dispatcher.dispatcher import (
     Split,
     rule_of,
 )
-from autotune.dispatcher.predicate import Predicate, Step
+from autotune.dispatch.predicate import Predicate, Step
 from autotune.errors import StudyError
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.devices.device import DeviceInfo
-from autotune.dispatcher.predicate import Predicate, predicate
+from autotune.dispatch.predicate import Predicate, predicate
 from autotune.errors import Rejected
 from autotune.family.expression import Expression
 from autotune.family.folding import fold

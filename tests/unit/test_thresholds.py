@@ -8,6 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autotune.dispatch.dispatcher import FASTEST, UNSURE, Leaf, Rule, Split, ends
+from autotune.dispatch.header import load_dispatch_template
+from autotune.dispatch.likeness import SAME, likeness
 from autotune.dispatch.plan import (
     Making,
     chosen,
@@ -22,9 +25,6 @@ from autotune.dispatch.plan import (
 from autotune.dispatch.portfolio import Matrix, candidates, portfolio, served
 from autotune.dispatch.rule_space import RuleSpace
 from autotune.dispatch.thresholds import Costs, best_tree, between, simplest
-from autotune.dispatcher.dispatcher import FASTEST, UNSURE, Leaf, Rule, Split, ends
-from autotune.dispatcher.likeness import SAME, likeness
-from autotune.dispatcher.source import load_dispatch_template
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Config
 

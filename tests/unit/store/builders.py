@@ -10,8 +10,8 @@ from pathlib import Path
 from autotune.compilation.compile import Program
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.devices.tensor_map import TensorMap
-from autotune.dispatcher.dispatcher import DEFAULT, FAMILY, Dispatcher, Leaf, PortfolioKernel, Property, Split
-from autotune.dispatcher.predicate import Predicate, Step
+from autotune.dispatch.dispatcher import DEFAULT, FAMILY, Dispatcher, Leaf, PortfolioKernel, Property, Split
+from autotune.dispatch.predicate import Predicate, Step
 from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.family.tensor_map import NamedTensorMap
 from autotune.problem import Conv2dProblem, Layer
@@ -142,7 +142,7 @@ def add_dispatcher(store: Store, rows: Sequence[DispatchedLayer], number: int = 
     scope = store.set_scope(key, [row.layer for row in rows], H200, DRIVER_580, "cold", DISPATCH_FAMILY)
     if made.config() not in store.dispatch_trials(scope):
         store.add_dispatch_trial(scope, Trial(number, made.config(), Outcome.CORRECT), 36.0)
-    store.add_dispatcher(scope, number, made, rows)
+    store.add_dispatcher(scope, number, made.to_json(), rows)
     return made
 
 

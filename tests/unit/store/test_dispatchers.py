@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+from autotune.dispatch.dispatcher import Dispatcher
 from autotune.store import Store
 
 from .builders import CONV1, CONV2, H200, add_dispatcher, correct, dispatched, open_scope, run_trial, ticking
@@ -14,9 +15,9 @@ def test_a_dispatcher_comes_back_whole(store: Store) -> None:
     rows = (dispatched(CONV1), dispatched(CONV2, None, role="held out", nearest_us=11.0))  # type: ignore[arg-type]
     made = add_dispatcher(store, rows)
     (row,) = store.dispatchers("lenet")
-    assert (row.dispatcher, row.layers, row.total_us, row.device) == (made, rows, 36.0, H200)
+    assert (row.document, row.layers, row.total_us, row.device) == (made.to_json(), rows, 36.0, H200)
     assert row.held_out
-    assert row.dispatcher.choose(CONV1.problem) == made.choose(CONV1.problem)
+    assert Dispatcher.from_json(row.document) == made
     assert store.dispatchers() == (row,)
 
 

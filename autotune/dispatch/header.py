@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from autotune.compilation.compile import Program
-from autotune.dispatcher.dispatcher import (
+from autotune.dispatch.dispatcher import (
     FAMILY,
     UNSURE,
     Dispatcher,
@@ -23,8 +23,8 @@ from autotune.dispatcher.dispatcher import (
     Split,
     ends,
 )
-from autotune.dispatcher.likeness import SAME
-from autotune.dispatcher.predicate import Step, cpp_steps
+from autotune.dispatch.likeness import SAME
+from autotune.dispatch.predicate import Step, cpp_steps
 from autotune.errors import TemplateError
 from autotune.family.expression import Expression
 from autotune.family.folding import fold

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune.dispatch.explored import explored
+from autotune.dispatch.dispatcher import FAMILY, Dispatcher, Leaf, Rule, Split, leaves
+from autotune.dispatch.header import DispatchTemplate, Flat, render_dispatch
+from autotune.dispatch.interpolated import explored
 from autotune.dispatch.matrix import Run, build_matrix
 from autotune.dispatch.plan import (
     Making,
@@ -32,8 +34,6 @@ from autotune.dispatch.plan import (
 )
 from autotune.dispatch.portfolio import Matrix, served
 from autotune.dispatch.rule_line import RuleLine, Tried
-from autotune.dispatcher.dispatcher import FAMILY, Dispatcher, Leaf, Rule, Split, leaves
-from autotune.dispatcher.source import DispatchTemplate, Flat, render_dispatch
 from autotune.errors import StudyError
 from autotune.problem import Layer
 from autotune.search import single_threaded
@@ -132,7 +132,7 @@ def build(
         *_dispatched(matrix, decided, rows, rows, without),
         *_dispatched(matrix, decided, rows, sorted(held), None),
     )
-    run.store.add_dispatcher(scope, final.number, dispatcher, dispatched)
+    run.store.add_dispatcher(scope, final.number, dispatcher.to_json(), dispatched)
     found = flat(matrix, rows, decided)
     return Built(
         dispatcher=dispatcher,

@@ -17,8 +17,8 @@ from typing import cast
 
 import numpy as np
 
-from autotune.dispatcher.likeness import Ints, likeness, paces_on
-from autotune.dispatcher.predicate import ALL_BUSY, Predicate, Step
+from autotune.dispatch.likeness import Ints, likeness, paces_on
+from autotune.dispatch.predicate import ALL_BUSY, Predicate, Step
 from autotune.errors import StudyError
 from autotune.family.expression import Bound, Expression
 from autotune.problem import Conv2dProblem
