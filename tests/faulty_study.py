@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 from autotune.compilation.toolchain import find_cxx, find_nvcc
-from autotune.evaluation.evaluate import DeviceEvaluator
-from autotune.evaluation.seat import Deadlines
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import load_template
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store
@@ -28,6 +27,7 @@ from autotune.study import Measure, Study
 from autotune.trial import Outcome
 from autotune.tuning.layer_record import LayerResult
 from autotune.tuning.tune import tune
+from autotune.workers.device_worker import Deadlines
 
 from .outside import MARK, kill_device_worker, marked, none_left
 from .planted import FAULTS, GOOD, PLANTED_COMPILER, Fault
@@ -128,7 +128,7 @@ def kill_the_planted_worker(database: Path, mark: str, within_s: float) -> None:
 HANG = """
 import sys
 from pathlib import Path
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autotune.errors import Rejected, StoreError, StudyError
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
 from autotune.measurement.network import Agreement, NetworkRequest, NetworkSpec
 from autotune.measurement.reference import reference_program

@@ -1,6 +1,6 @@
 """trials -> Nsight Compute -> what their kernels' launches really do: occupancy, efficiency, traffic, stalls.
 
-`ncu` runs `autotune.evaluation.profiled` and prints a CSV table: a line of column names, a line of units, a line for
+`ncu` runs `autotune.workers.profiled` and prints a CSV table: a line of column names, a line of units, a line for
 each launch. One process launches all kernels of a problem: starting it and filling the arrays takes longer than most
 kernels' counters.
 """
@@ -24,11 +24,11 @@ from autotune.analysis.rerender import rerender
 from autotune.compilation.compile import MAX_MESSAGE, Binary
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import ToolchainError
-from autotune.evaluation.evaluate import Evaluator
-from autotune.evaluation.profiled import Job, Kernel
+from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.store import KernelProfile, ProfileRow, Store, TrialRow
+from autotune.workers.profiled import Job, Kernel
 
 _DEADLINE_S = 600.0  # every launch is replayed once for each set of counters that fit the device together
 _MOST_RETRIES = 8  # each leaves out the counters that this ncu or this device does not know
@@ -252,7 +252,7 @@ def _run(ncu: Path, counters: Sequence[str], entries: set[str], job: Path, log: 
         *(str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)),
         *("--clock-control", "none", "--metrics", ",".join(counters)),
         *("--kernel-name", f"regex:^({'|'.join(sorted(map(re.escape, entries)))})$"),
-        *(sys.executable, "-m", "autotune.evaluation.profiled", str(job)),
+        *(sys.executable, "-m", "autotune.workers.profiled", str(job)),
     ]
     log.unlink(missing_ok=True)
     try:

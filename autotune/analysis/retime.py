@@ -15,8 +15,7 @@ from autotune.analysis.rerender import kernel_of
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Disproved, Rejected
-from autotune.evaluation.evaluate import Evaluator
-from autotune.evaluation.worker import FinalsTimings
+from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import median_half_width
@@ -25,6 +24,7 @@ from autotune.store import BestRow, RetimeRow, Store, TrialRow
 from autotune.trial import END_TO_END, Outcome, comparable
 from autotune.tuning.finals import noise_floor
 from autotune.tuning.layer_finals import FINALS_S, unsuspicious
+from autotune.workers.worker import FinalsTimings
 
 
 @dataclass(frozen=True, slots=True)

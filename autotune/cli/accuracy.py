@@ -10,7 +10,7 @@ from autotune.cli.answers import DATABASE, config_words
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, DeviceError
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.study import find_study, load_study
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from autotune.cli.answers import (
 )
 from autotune.cli.devices import open_evaluator
 from autotune.cli.tables import Cell, Column, format_options, show
+from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo, devices_named
-from autotune.devices.opening import parse_device
 from autotune.errors import DeviceError, StudyError
 from autotune.problem import Conv2dProblem, Layer
 from autotune.study import find_study, load_study, study_names

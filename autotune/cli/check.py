@@ -10,20 +10,20 @@ from pathlib import Path
 
 import click
 
+from autotune.checking.architectures import Architectures, device_of
+from autotune.checking.cases import CasePlan
+from autotune.checking.check import CheckRow, FamilyCheck
+from autotune.checking.coverage import Coverage, coverage, in_common
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES, find_family
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import AutotuneError, ToolchainError
-from autotune.evaluation.architectures import Architectures, device_of
-from autotune.evaluation.cases import CasePlan
-from autotune.evaluation.check import CheckRow, FamilyCheck
-from autotune.evaluation.coverage import Coverage, coverage, in_common
-from autotune.evaluation.seat import Deadlines
 from autotune.family.space import BoundTemplate
 from autotune.problem import Conv2dProblem
 from autotune.study import find_study, load_study
 from autotune.trial import Config, Outcome
+from autotune.workers.device_worker import Deadlines
 
 _COMPILE_S = 300.0  # that one compilation of a check may take: a busy machine is no fault of the family's
 _SHARE = 0.85  # of the time, after which no further case begins

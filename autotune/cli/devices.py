@@ -15,13 +15,13 @@ import platformdirs
 from autotune.cli.answers import DATABASE
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.cache import BinaryCache
+from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo
-from autotune.devices.opening import parse_device
 from autotune.errors import AutotuneError, DeviceError
-from autotune.evaluation.evaluate import DeviceEvaluator, Evaluator
+from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.evaluation.null import NullEvaluator
-from autotune.evaluation.seat import DEADLINES, Deadlines
 from autotune.measurement.rates import Rate
+from autotune.workers.device_worker import DEADLINES, Deadlines
 
 
 def jobs_default() -> int:
@@ -42,7 +42,7 @@ def open_evaluator(name: str | None, jobs: int, deadlines: Deadlines = DEADLINES
         if kind == "null":
             asked = NullEvaluator(rest)
         elif kind == "replay":
-            from autotune.replay.device import ReplayEvaluator
+            from autotune.replay.replay_device import ReplayEvaluator
 
             asked = ReplayEvaluator(rest)
         else:

@@ -19,7 +19,7 @@ from autotune.family.template import load_templates
 from autotune.study import ADMITTED
 
 if TYPE_CHECKING:
-    from autotune.evaluation.evaluate import DeviceEvaluator
+    from autotune.evaluation.evaluator import DeviceEvaluator
     from autotune.export import Chosen, Exported
     from autotune.store import BestRow, DispatcherRow, Store
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
+from autotune.checking.architectures import device_of
+from autotune.checking.covering import Covering
+from autotune.checking.problems import FEATURES, derive
 from autotune.cli.tables import Column, console, format_options, show
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, TemplateError
-from autotune.evaluation.architectures import device_of
-from autotune.evaluation.covering import Covering
-from autotune.evaluation.problems import FEATURES, derive
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import SUFFIX, KernelTemplate, Param, load_template, load_templates

@@ -26,7 +26,7 @@ from autotune.study import Study, find_study, load_study
 if TYPE_CHECKING:
     from autotune.analysis.profile import Compiled
     from autotune.devices.device import DeviceInfo, Environment
-    from autotune.evaluation.evaluate import Evaluator
+    from autotune.evaluation.evaluator import Evaluator
     from autotune.store import KernelProfile, Store, TrialRow
     from autotune.tuning.ladder import Rung
 

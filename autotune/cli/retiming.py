@@ -13,7 +13,7 @@ from autotune.cli.answers import undominated
 from autotune.cli.junit import Case
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StoreError
-from autotune.evaluation.evaluate import Evaluator
+from autotune.evaluation.evaluator import Evaluator
 from autotune.family.template import KernelTemplate
 from autotune.store import Store, TrialRow
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.checking.sanitize import FAULT, SMALL_N, TOOLS, Verdict, Winner
 from autotune.cli.answers import ACCURACY, DATABASE, asked
 from autotune.cli.devices import jobs_default
 from autotune.cli.export import chosen_of
@@ -16,7 +17,6 @@ from autotune.cli.families import DIRECTORIES
 from autotune.cli.sanitizers import open_sanitizer
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, StoreError
-from autotune.evaluation.sanitize import FAULT, SMALL_N, TOOLS, Verdict, Winner
 from autotune.family.template import load_templates
 
 if TYPE_CHECKING:

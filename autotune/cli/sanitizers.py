@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
+from autotune.checking.sanitize import HOST_CHECK, SMALL_N, TOOLS, ComputeSanitizer, HostCheck, Sanitizer
 from autotune.cli.devices import binary_cache, first_gpu
 from autotune.compilation.toolchain import find_cxx, find_sanitizer
-from autotune.devices.opening import parse_device
+from autotune.devices.backends import parse_device
 from autotune.errors import DeviceError, ToolchainError
-from autotune.evaluation.evaluate import DeviceEvaluator
-from autotune.evaluation.sanitize import HOST_CHECK, SMALL_N, TOOLS, ComputeSanitizer, HostCheck, Sanitizer
-from autotune.evaluation.seat import Deadlines
+from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.workers.device_worker import Deadlines
 
 _DEADLINES = Deadlines(evaluate_s=300.0, compile_s=300.0)  # sanitized kernels take their time
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.tables import Column, show
-from autotune.evaluation.evaluate import DeviceEvaluator, Evaluator
+from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.study import Study

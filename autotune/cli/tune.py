@@ -32,7 +32,7 @@ from autotune.trial import Trial
 from autotune.tuning.turns import turn
 
 if TYPE_CHECKING:
-    from autotune.evaluation.evaluate import Evaluator
+    from autotune.evaluation.evaluator import Evaluator
     from autotune.store import BestRow, Store
     from autotune.tuning.layer_finals import Compared, FinalsResult
     from autotune.tuning.layer_record import LayerResult, StartResult

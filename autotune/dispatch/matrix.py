@@ -15,7 +15,7 @@ from autotune.dispatch.dispatcher import Property
 from autotune.dispatch.likeness import SAME, likeness
 from autotune.dispatch.portfolio import Floats, Matrix
 from autotune.errors import Rejected, StoreError, StudyError
-from autotune.evaluation.evaluate import Evaluator
+from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer

@@ -23,7 +23,7 @@ from autotune.dispatch.predicate import predicate
 from autotune.dispatch.rule_space import RuleSpace
 from autotune.dispatch.thresholds import best_tree, simplest
 from autotune.errors import Rejected, StudyError
-from autotune.evaluation.evaluate import Chooser
+from autotune.evaluation.evaluator import Chooser
 from autotune.family.space import Admission, BoundTemplate
 from autotune.measurement.choices import ChoicesRequest
 from autotune.search import Search

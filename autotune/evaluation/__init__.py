@@ -1,1 +1,1 @@
-"""Kernels evaluated in worker processes, which no kernel can take the run down with."""
+"""What kernels are evaluated with: devices in worker processes, or nothing at all."""

@@ -15,11 +15,11 @@ from concurrent.futures import Future
 from autotune.compilation.compile import Binary, Target
 from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
-from autotune.evaluation.worker import FinalsTimings
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import RACE_FACTOR, summarise
 from autotune.problem import Conv2dProblem
 from autotune.trial import ErrorStats, Measured, Outcome, Resources
+from autotune.workers.worker import FinalsTimings
 
 _FAILURES = {
     "compile": (Outcome.COMPILE, "compile_error", "the null device was asked to fail this compilation"),

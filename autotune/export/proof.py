@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from autotune.checking.sanitize import FAULT, Sanitizer, Winner
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError, DeviceLost, Rejected, ToolchainError
-from autotune.evaluation.evaluate import DeviceEvaluator
-from autotune.evaluation.sanitize import FAULT, Sanitizer, Winner
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.export.build import SELF_TEST_S, BuildError, Built, build_for_cuda, build_for_host, self_test
 from autotune.export.folder import PROOF, write_proof
 from autotune.export.library import Chosen, Exported

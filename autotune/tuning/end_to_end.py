@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from autotune.compilation.compile import Binary, Program
 from autotune.errors import Rejected, StudyError
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import Admission, BoundTemplate

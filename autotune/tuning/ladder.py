@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.errors import NoTemplate, StudyError
-from autotune.evaluation.evaluate import Evaluator
+from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import narrow
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer

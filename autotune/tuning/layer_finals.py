@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from autotune.devices.torch_baseline import baselines_of
 from autotune.errors import Disproved
-from autotune.evaluation.evaluate import Evaluator
-from autotune.evaluation.worker import FinalsTimings
+from autotune.evaluation.evaluator import Evaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
 from autotune.problem import Conv2dProblem
 from autotune.store import Finals, Scope, Store, Verdict
 from autotune.trial import Config, Timing, Trial, comparable
 from autotune.tuning.finals import SUSPICIOUS, Comparison, Contender, compare, decide, entrants, noise_floor
+from autotune.workers.worker import FinalsTimings
 
 FINALS_S = 4.0  # of one layer's finals, wall clock
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.errors import Rejected
-from autotune.evaluation.evaluate import Evaluator
+from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Layer
 from autotune.search import Search

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
-from autotune.evaluation.evaluate import Evaluator
+from autotune.evaluation.evaluator import Evaluator
 from autotune.family.origins import pointed
 from autotune.family.render import render
 from autotune.family.source import KernelSource

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from autotune.devices.device import DeviceInfo
 from autotune.errors import DeviceError, NoTemplate, StudyError
-from autotune.evaluation.evaluate import Evaluator
+from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, narrow
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.cli.devices import jobs_default, open_evaluator
-from autotune.evaluation.evaluate import Evaluator
+from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate, load_templates
 from autotune.problem import Conv2dProblem, Layer

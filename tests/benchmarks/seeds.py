@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.cli.devices import jobs_default
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import load_templates
 from autotune.measurement.benchmark import paired_ratio

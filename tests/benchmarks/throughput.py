@@ -22,7 +22,7 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import load_templates
 from autotune.problem import Layer
@@ -74,8 +74,8 @@ def ours(study_name: str, layer: Layer, configs: int, devices: Sequence[str], fo
     templates = load_templates()
     reached: list[tuple[float, float]] = []
     storing, asking = Watch(), [Watch() for _ in devices]
-    for seat, watch in zip(evaluator._seats, asking, strict=True):
-        seat.evaluate = watch.over(seat.evaluate)  # type: ignore[method-assign]
+    for worker, watch in zip(evaluator._workers, asking, strict=True):
+        worker.evaluate = watch.over(worker.evaluate)  # type: ignore[method-assign]
 
     def observe(progress: Progress) -> None:
         if progress.best and progress.best.median_us and not progress.ended:  # what follows are the finals

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.errors import StoreWarning
-from autotune.evaluation.evaluate import Evaluator
+from autotune.evaluation.evaluator import Evaluator
 from autotune.family.template import load_templates
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.evaluation.evaluate import DeviceEvaluator
-from autotune.evaluation.seat import Deadlines
+from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.workers.device_worker import Deadlines
 
 DEADLINE_S = 20.0  # of one evaluation; a good one takes well under a second
 

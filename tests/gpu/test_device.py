@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files

@@ -8,7 +8,7 @@ from autotune.analysis.profile import Profiler
 from autotune.compilation.compile import Binary
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import ToolchainError
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.devices.device import DeviceInfo
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.export import Chosen, Exported, export_library
 from autotune.export.build import Built, build_for_cuda, self_test
 from autotune.export.proof import NotProven, prove

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from autotune.checking.cases import CasePlan
+from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_nvcc
-from autotune.devices.opening import compile_program
-from autotune.evaluation.cases import CasePlan
-from autotune.evaluation.check import CheckRow, FamilyCheck
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.devices.backends import compile_program
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files

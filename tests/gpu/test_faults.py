@@ -15,14 +15,14 @@ import pytest
 from autotune.compilation.compile import Binary
 from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import Rejected
-from autotune.evaluation.evaluate import DeviceEvaluator
-from autotune.evaluation.seat import Deadlines
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template
 from autotune.problem import Conv2dProblem
 from autotune.trial import Measured
+from autotune.workers.device_worker import Deadlines
 from tests.outside import MARK, kill_device_worker, none_left
 from tests.planted import FAULTS, GOOD, PLANTED_COMPILER
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.evaluation.seat import Deadlines
+from autotune.workers.device_worker import Deadlines
 from tests.faulty_study import (
     FAMILY,
     nothing_is_left_of_a_run_killed_in_an_endless_kernel,

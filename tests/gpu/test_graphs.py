@@ -10,12 +10,10 @@ from functools import partial
 import pytest
 
 from autotune.compilation.compile import Binary, Target
+from autotune.devices.backends import compile_program, open_device
 from autotune.devices.device import Baseline, Device, Launch, Passes
-from autotune.devices.opening import compile_program, open_device
 from autotune.devices.torch_baseline import baselines_of
 from autotune.errors import Rejected
-from autotune.evaluation.session import Session
-from autotune.evaluation.worker import EvaluateRequest, FinalsRequest, FinalsTimings, LayerRequest, OpenRequest
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
@@ -24,6 +22,8 @@ from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import LONG_US, Measured
+from autotune.workers.server import WorkerServer
+from autotune.workers.worker import EvaluateRequest, FinalsRequest, FinalsTimings, LayerRequest, OpenRequest
 
 pytestmark = pytest.mark.gpu
 
@@ -92,20 +92,20 @@ def test_a_launch_that_is_refused_while_recording_is_a_rejection(device: Device)
 
 
 @pytest.fixture(scope="module")
-def session(device: Device) -> Session:
-    opened = Session(time.perf_counter, lambda name, runtime: device)
+def server(device: Device) -> WorkerServer:
+    opened = WorkerServer(time.perf_counter, lambda name, runtime: device)
     opened.answer(OpenRequest("cuda:0"))
     return opened
 
 
-def held(session: Session, device: Device, baselines: tuple[Baseline, ...]) -> FinalsTimings:
+def held(server: WorkerServer, device: Device, baselines: tuple[Baseline, ...]) -> FinalsTimings:
     check = compile_program(check_program(RESNET), Target("cuda", 90))
-    session.answer(LayerRequest(RESNET, check))
+    server.answer(LayerRequest(RESNET, check))
     kernel = compiled(RESNET, "mma_gemm", device)
-    searched = session.answer(EvaluateRequest(*kernel, "cold", None))
+    searched = server.answer(EvaluateRequest(*kernel, "cold", None))
     assert isinstance(searched, Measured)
     assert searched.timing.launch == "graph"
-    found = session.answer(FinalsRequest((kernel, kernel), baselines, "cold", 1.0, 0))
+    found = server.answer(FinalsRequest((kernel, kernel), baselines, "cold", 1.0, 0))
     assert isinstance(found, FinalsTimings)
     first, second = found.kernels
     assert first.launch == second.launch == "graph"
@@ -114,9 +114,9 @@ def held(session: Session, device: Device, baselines: tuple[Baseline, ...]) -> F
     return found
 
 
-def test_cudnn_is_timed_without_gaps_and_fused(session: Session, device: Device) -> None:
+def test_cudnn_is_timed_without_gaps_and_fused(server: WorkerServer, device: Device) -> None:
     baselines = baselines_of("cudnn", RESNET)
-    found = held(session, device, baselines)
+    found = held(server, device, baselines)
     times = {
         baseline.name: timing if isinstance(timing, str) else timing.median_us
         for baseline, timing in zip(baselines, found.baselines, strict=True)
@@ -130,8 +130,8 @@ def test_cudnn_is_timed_without_gaps_and_fused(session: Session, device: Device)
 
 
 @pytest.mark.filterwarnings("default")  # PyTorch's own, of its own code
-def test_inductor_is_a_contender(session: Session, device: Device) -> None:
-    found = held(session, device, baselines_of("inductor", RESNET))
+def test_inductor_is_a_contender(server: WorkerServer, device: Device) -> None:
+    found = held(server, device, baselines_of("inductor", RESNET))
     (timing,) = found.baselines
     print(timing if isinstance(timing, str) else timing.median_us)
     assert not isinstance(timing, str), timing

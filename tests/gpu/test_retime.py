@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.analysis.retime import Retimed, leaders, retime
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import load_templates
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store

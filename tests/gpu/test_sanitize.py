@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune.checking.sanitize import Winner
 from autotune.cli.sanitizers import open_sanitizer
 from autotune.compilation.toolchain import find_sanitizer
 from autotune.errors import ToolchainError
-from autotune.evaluation.evaluate import DeviceEvaluator
-from autotune.evaluation.sanitize import Winner
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template

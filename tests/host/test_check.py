@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune.checking.cases import CasePlan
+from autotune.checking.check import CheckRow, FamilyCheck
+from autotune.checking.coverage import coverage, in_common
 from autotune.cli.devices import binary_cache
-from autotune.evaluation.cases import CasePlan
-from autotune.evaluation.check import CheckRow, FamilyCheck
-from autotune.evaluation.coverage import coverage, in_common
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import KernelTemplate, load_template
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Outcome

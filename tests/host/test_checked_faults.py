@@ -9,7 +9,7 @@ import pytest
 
 from autotune.cli.devices import binary_cache
 from autotune.errors import Rejected
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.origins import pointed
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace

@@ -12,13 +12,13 @@ import pytest
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
-from autotune.evaluation.evaluate import DeviceEvaluator
-from autotune.evaluation.seat import Deadlines
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template
 from autotune.trial import Config, Outcome
+from autotune.workers.device_worker import Deadlines
 from tests.faulty_study import (
     FAMILY,
     Found,

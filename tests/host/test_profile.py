@@ -154,7 +154,7 @@ def test_kernels_of_a_problem_run_under_one_ncu(ncu: Path, kernel: tuple[KernelS
     assert "--csv --page raw" in run
     assert "--clock-control none" in run
     assert "--kernel-name regex:^(conv2d_shared_tile)$" in run
-    assert "-m autotune.evaluation.profiled" in run
+    assert "-m autotune.workers.profiled" in run
 
 
 @pytest.mark.cxx

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.checking.sanitize import ComputeSanitizer, HostCheck, Verdict, Winner
 from autotune.cli.devices import binary_cache
-from autotune.evaluation.evaluate import DeviceEvaluator
-from autotune.evaluation.sanitize import ComputeSanitizer, HostCheck, Verdict, Winner
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.export import Chosen, export_library
 from autotune.export.proof import NotProven, prove
 from autotune.family.template import KernelTemplate, load_template

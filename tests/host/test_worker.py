@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import DeviceError
-from autotune.evaluation.evaluate import DeviceEvaluator
-from autotune.evaluation.worker import Opened, OpenRequest, Worker
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
+from autotune.workers.worker import Opened, OpenRequest, Worker
 
 pytestmark = pytest.mark.cxx
 

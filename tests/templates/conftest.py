@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from autotune.cli.devices import binary_cache
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,7 +18,7 @@ from autotune.compilation.toolchain import find_cxx
 from autotune.devices.device import DeviceInfo
 from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import check_environment, compile_host
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate, load_template, template_files

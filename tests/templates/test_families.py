@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from autotune.checking.cases import CasePlan
+from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.cli import cli
 from autotune.cli.devices import binary_cache
-from autotune.evaluation.cases import CasePlan
-from autotune.evaluation.check import CheckRow, FamilyCheck
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate

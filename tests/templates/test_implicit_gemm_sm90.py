@@ -10,7 +10,7 @@ import pytest
 from autotune.compilation.compile import Program, compile_cubin
 from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import Rejected
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
 
 from .shipped_families import images_with_infinities, verify

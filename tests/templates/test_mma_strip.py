@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
 
 from .shipped_families import verify

@@ -14,11 +14,11 @@ import pytest
 
 from autotune.compilation.compile import NVCC_FLAGS, PRELUDE, Binary, Program, Target, compile_cubin, ptxas_resources
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
-from autotune.devices.opening import compile_program
+from autotune.devices.backends import compile_program
 from autotune.errors import Rejected, ToolchainError
-from autotune.evaluation import compilers
-from autotune.evaluation.evaluate import DeviceEvaluator
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
+from autotune.workers import compilers
 
 KNOWN = """
 __constant__ float table[100];
@@ -281,7 +281,7 @@ ASK = """
 import sys
 from autotune.compilation.compile import Program, Target
 from autotune.errors import Rejected
-from autotune.evaluation.compilers import CompilePool
+from autotune.workers.compilers import CompilePool
 pool = CompilePool(1, None, deadline_s=float(sys.argv[1]))
 try:
     pool.submit(Program("", (), ()), Target("cuda", 90)).result()
@@ -321,7 +321,7 @@ def test_compiler_leaves_no_temporary_file_where_the_program_is_killed(tmp_path:
 def test_idle_compilers_of_a_program_that_just_ends_leave_no_temporary_file(tmp_path: Path) -> None:
     words = (
         "import os\n"
-        "from autotune.evaluation.worker import CompilerRequest, Worker\n"
+        "from autotune.workers.worker import CompilerRequest, Worker\n"
         "for worker in [Worker() for _ in range(4)]: worker.ask(CompilerRequest('host'), 60.0)\n"
         "os._exit(0)\n"
     )

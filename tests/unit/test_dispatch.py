@@ -20,7 +20,6 @@ from autotune.dispatch.interpolated import explored
 from autotune.dispatch.matrix import Run
 from autotune.errors import StudyError
 from autotune.evaluation.null import NullEvaluator
-from autotune.evaluation.worker import FinalsTimings
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate, load_templates
 from autotune.measurement.benchmark import summarise
@@ -30,6 +29,7 @@ from autotune.store import Store
 from autotune.study import Study, load_study
 from autotune.trial import ErrorStats, Measured, Resources, Timing
 from autotune.tuning.tune import tune
+from autotune.workers.worker import FinalsTimings
 
 from .tiny import Command, changed, write_family
 

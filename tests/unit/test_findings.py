@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.evaluation.findings import FalseAlarm, false_alarm, findings, finished
+from autotune.checking.findings import FalseAlarm, false_alarm, findings, finished
 from autotune.shipped import shipped
 from autotune.store import Store
 

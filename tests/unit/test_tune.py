@@ -17,7 +17,6 @@ from autotune.compilation.compile import Binary
 from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import Disproved, StudyError
 from autotune.evaluation.null import NullEvaluator, predicted_us
-from autotune.evaluation.worker import FinalsTimings
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate, load_template
 from autotune.problem import Conv2dProblem, Layer
@@ -26,6 +25,7 @@ from autotune.study import Study
 from autotune.trial import Config, Measured, Resources
 from autotune.tuning.layer_record import Progress
 from autotune.tuning.tune import tune
+from autotune.workers.worker import FinalsTimings
 
 from .tiny import SMALL, tiny, write_family
 

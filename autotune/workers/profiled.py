@@ -1,4 +1,4 @@
-"""What a profiler or a sanitizer watches, `python -m autotune.evaluation.profiled JOB`: kernels, each once.
+"""What a profiler or a sanitizer watches, `python -m autotune.workers.profiled JOB`: kernels, each once.
 
 A process of its own with nothing else on the device, since both stop at every launch. Every array has the bytes that
 the kernel was promised, and nothing around them that it might touch unseen.
@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from autotune.compilation.compile import Binary
+from autotune.devices.backends import open_device
 from autotune.devices.device import Device
-from autotune.devices.opening import open_device
 from autotune.family.source import KernelSource
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.network import encoded

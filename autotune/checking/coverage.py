@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autotune.checking.cases import CasePlan, Factor
+from autotune.checking.check import CheckRow, FamilyCheck
+from autotune.checking.covering import Share
+from autotune.checking.large import BEYOND
 from autotune.errors import Rejected
-from autotune.evaluation.cases import CasePlan, Factor
-from autotune.evaluation.check import CheckRow, FamilyCheck
-from autotune.evaluation.covering import Share
-from autotune.evaluation.large import BEYOND
 from autotune.family.space import BoundTemplate
 from autotune.trial import Config, Outcome
 

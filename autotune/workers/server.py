@@ -1,4 +1,4 @@
-"""compile, load -> verify -> measure: what runs inside a worker process, `python -m autotune.evaluation.session FD`."""
+"""compile, load -> verify -> measure: what runs inside a worker process, `python -m autotune.workers.server FD`."""
 
 from __future__ import annotations
 
@@ -19,26 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from autotune.compilation.compile import Binary
+from autotune.devices.backends import compile_program, load_compiler, open_device
 from autotune.devices.device import Device, Passes, Sample
-from autotune.devices.opening import compile_program, load_compiler, open_device
 from autotune.errors import AutotuneError, DeviceError, Disproved, Rejected
-from autotune.evaluation.worker import (
-    Bug,
-    CalibrateRequest,
-    CompileRequest,
-    CompilerRequest,
-    EvaluateRequest,
-    FinalsRequest,
-    FinalsTimings,
-    LayerRequest,
-    Opened,
-    OpenRequest,
-    Reply,
-    Request,
-    Skipped,
-    VerifyRequest,
-    remove,
-)
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import (
     Clocks,
@@ -60,6 +43,23 @@ from autotune.measurement.network import Network, NetworkRequest
 from autotune.measurement.span import SpanRequest, run_span
 from autotune.measurement.verify import Verifier
 from autotune.trial import Measured, Outcome
+from autotune.workers.worker import (
+    Bug,
+    CalibrateRequest,
+    CompileRequest,
+    CompilerRequest,
+    EvaluateRequest,
+    FinalsRequest,
+    FinalsTimings,
+    LayerRequest,
+    Opened,
+    OpenRequest,
+    Reply,
+    Request,
+    Skipped,
+    VerifyRequest,
+    remove,
+)
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # of the finals
 _COMPILER_NICE = 10
@@ -79,14 +79,14 @@ class _Loaded:
     """what is given back with it"""
 
 
-class Session:
+class WorkerServer:
     """What a worker holds between requests."""
 
     def __init__(
-        self, clock: Callable[[], float], opening: Callable[[str, Binary | None], Device] = open_device
+        self, clock: Callable[[], float], open_named: Callable[[str, Binary | None], Device] = open_device
     ) -> None:
         self._clock = clock
-        self._opening = opening
+        self._open = open_named
         self._device: Device | None = None
         self._verifier: Verifier | None = None
         self._network: Network | None = None
@@ -108,7 +108,7 @@ class Session:
                 self._give_way()
                 return compile_program(program, target)
             case OpenRequest(name, runtime):
-                self._device = self._opening(name, runtime)
+                self._device = self._open(name, runtime)
                 return Opened(self._device.info, self._device.environment)
             case LayerRequest(problem, check):
                 if self._verifier is not None:
@@ -350,7 +350,7 @@ class Session:
 
 def serve(connection: Connection) -> None:
     """Answer requests until the parent hangs up."""
-    session = Session(time.perf_counter)
+    server = WorkerServer(time.perf_counter)
     while True:
         try:
             request = connection.recv()
@@ -358,7 +358,7 @@ def serve(connection: Connection) -> None:
             return
         reply: Reply | AutotuneError | Bug
         try:
-            reply = session.answer(request)
+            reply = server.answer(request)
         except AutotuneError as error:
             reply = error
         except Exception:  # noqa: BLE001 - reported to the parent, which raises it

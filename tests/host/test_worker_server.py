@@ -17,15 +17,6 @@ from autotune.devices.device import Baseline, Launch, Passes, Sample
 from autotune.devices.host import HostDevice, HostModule, HostOptions
 from autotune.devices.host_compile import compile_host
 from autotune.errors import Disproved, Rejected
-from autotune.evaluation.session import Session
-from autotune.evaluation.worker import (
-    EvaluateRequest,
-    FinalsRequest,
-    FinalsTimings,
-    LayerRequest,
-    OpenRequest,
-    Skipped,
-)
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
@@ -34,6 +25,15 @@ from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import Measured
+from autotune.workers.server import WorkerServer
+from autotune.workers.worker import (
+    EvaluateRequest,
+    FinalsRequest,
+    FinalsTimings,
+    LayerRequest,
+    OpenRequest,
+    Skipped,
+)
 from tests.planted import FAULTS, GOOD
 
 pytestmark = pytest.mark.cxx
@@ -81,12 +81,12 @@ class Watched(HostDevice):
         return tuple("no library here" for _ in baselines)
 
 
-def opened(cxx: str, *, short_us: float) -> tuple[Watched, Session]:
+def opened(cxx: str, *, short_us: float) -> tuple[Watched, WorkerServer]:
     device = Watched(cxx, short_us=short_us)
-    session = Session(time.perf_counter, lambda _name, _runtime: device)
-    session.answer(OpenRequest("host"))
-    session.answer(LayerRequest(PROBLEM, compile_host(check_program(PROBLEM), TARGET, cxx=cxx)))
-    return device, session
+    server = WorkerServer(time.perf_counter, lambda _name, _runtime: device)
+    server.answer(OpenRequest("host"))
+    server.answer(LayerRequest(PROBLEM, compile_host(check_program(PROBLEM), TARGET, cxx=cxx)))
+    return device, server
 
 
 def kernel(cxx: str, device: HostDevice, family: str | KernelTemplate, **pinned: str) -> tuple[KernelSource, Binary]:
@@ -105,10 +105,10 @@ def addresses(launches: Sequence[Launch]) -> set[int]:
 
 @pytest.mark.parametrize("cache", ["cold", "hot"])
 def test_a_short_kernel_is_timed_over_many_passes(cxx: str, cache: str) -> None:
-    device, session = opened(cxx, short_us=1e9)
+    device, server = opened(cxx, short_us=1e9)
     device.paced_us = 10.0
     source, binary = kernel(cxx, device, "split_c", reduction="workspace")
-    answer = session.answer(EvaluateRequest(source, binary, cache, None))
+    answer = server.answer(EvaluateRequest(source, binary, cache, None))
     assert isinstance(answer, Measured)
     assert answer.timing.passes == 32
     sampled = device.measured[-1]
@@ -126,18 +126,18 @@ def test_a_short_kernel_is_timed_over_many_passes(cxx: str, cache: str) -> None:
 
 @pytest.mark.parametrize("short_us", [0.0, 1e9])
 def test_what_is_timed_has_the_filters_of_the_data(cxx: str, short_us: float) -> None:
-    device, session = opened(cxx, short_us=short_us)
+    device, server = opened(cxx, short_us=short_us)
     device.paced_us = 10.0
     source, binary = kernel(cxx, device, "direct", filters="constant")
-    answer = session.answer(EvaluateRequest(source, binary, "cold", None))
+    answer = server.answer(EvaluateRequest(source, binary, "cold", None))
     assert isinstance(answer, Measured), "the verification leaves the filters of its integers in constant memory"
     device.close()
 
 
 def test_a_long_kernel_is_timed_alone_and_its_verification_counts(cxx: str) -> None:
-    device, session = opened(cxx, short_us=0.0)
+    device, server = opened(cxx, short_us=0.0)
     source, binary = kernel(cxx, device, "direct")
-    answer = session.answer(EvaluateRequest(source, binary, "cold", None))
+    answer = server.answer(EvaluateRequest(source, binary, "cold", None))
     assert isinstance(answer, Measured)
     assert answer.timing.passes == 1
     assert all(len(launches) == 1 for launches in device.measured)
@@ -148,13 +148,13 @@ def test_a_long_kernel_is_timed_alone_and_its_verification_counts(cxx: str) -> N
 
 
 def test_a_kernel_surely_behind_is_run_no_more_often_than_its_samples_need(cxx: str) -> None:
-    device, session = opened(cxx, short_us=0.0)
+    device, server = opened(cxx, short_us=0.0)
     source, binary = kernel(cxx, device, "direct")
 
     def runs_and_samples(us: float, cache: str = "cold") -> tuple[int, int]:
         device.paced_us = us
         device.measured.clear()
-        answer = session.answer(EvaluateRequest(source, binary, cache, 100.0))
+        answer = server.answer(EvaluateRequest(source, binary, cache, 100.0))
         assert isinstance(answer, Measured)
         return len(device.measured), len(answer.timing.samples_us)
 
@@ -165,12 +165,12 @@ def test_a_kernel_surely_behind_is_run_no_more_often_than_its_samples_need(cxx: 
 
 
 def test_a_kernel_races_against_the_fastest_that_the_worker_measured(cxx: str) -> None:
-    device, session = opened(cxx, short_us=0.0)
+    device, server = opened(cxx, short_us=0.0)
     source, binary = kernel(cxx, device, "direct")
 
     def too_slow(us: float, best_us: float | None, cache: str = "cold") -> bool:
         device.paced_us = us
-        answer = session.answer(EvaluateRequest(source, binary, cache, best_us))
+        answer = server.answer(EvaluateRequest(source, binary, cache, best_us))
         assert isinstance(answer, Measured)
         return answer.too_slow
 
@@ -178,32 +178,32 @@ def test_a_kernel_races_against_the_fastest_that_the_worker_measured(cxx: str) -
     assert too_slow(1000.0, math.inf), "not sent with the first one's time, which was not known by then"
     assert not too_slow(1000.0, None), "out of the race"
     assert not too_slow(1000.0, math.inf, "hot"), "another race"
-    session.answer(LayerRequest(PROBLEM, compile_host(check_program(PROBLEM), TARGET, cxx=cxx)))
+    server.answer(LayerRequest(PROBLEM, compile_host(check_program(PROBLEM), TARGET, cxx=cxx)))
     assert not too_slow(1000.0, math.inf), "another layer"
     device.close()
 
 
 def test_a_kernel_behind_one_that_failed_is_not_run(cxx: str, tmp_path: Path) -> None:
-    device, session = opened(cxx, short_us=0.0)
+    device, server = opened(cxx, short_us=0.0)
     wrong = tmp_path / "mirrored_taps.cu.j2"
     wrong.write_text(FAULTS["mirrored_taps"].text)
     bad, good = (EvaluateRequest(*kernel(cxx, device, it), "hot", None) for it in (load_template(wrong), "direct"))
-    assert isinstance(session.answer(replace(good, behind=True)), Measured)
+    assert isinstance(server.answer(replace(good, behind=True)), Measured)
     with pytest.raises(Rejected):
-        session.answer(replace(bad, behind=True))
+        server.answer(replace(bad, behind=True))
     device.measured.clear()
-    assert [session.answer(replace(good, behind=True)) for _ in range(2)] == [Skipped(), Skipped()]
+    assert [server.answer(replace(good, behind=True)) for _ in range(2)] == [Skipped(), Skipped()]
     assert not device.measured
-    assert isinstance(session.answer(good), Measured), "once it was sent alone"
-    assert isinstance(session.answer(replace(good, behind=True)), Measured)
+    assert isinstance(server.answer(good), Measured), "once it was sent alone"
+    assert isinstance(server.answer(replace(good, behind=True)), Measured)
     device.close()
 
 
 def test_contenders_are_timed_alike_when_one_of_them_is_short(cxx: str) -> None:
-    device, session = opened(cxx, short_us=1e9)
+    device, server = opened(cxx, short_us=1e9)
     device.paced_us = 10.0
     kernels = (kernel(cxx, device, "direct"), kernel(cxx, device, "split_c", reduction="workspace"))
-    answer = session.answer(FinalsRequest(kernels, (), "cold", 0.05, 0))
+    answer = server.answer(FinalsRequest(kernels, (), "cold", 0.05, 0))
     assert isinstance(answer, FinalsTimings)
     assert [timing.passes for timing in answer.kernels] == [32, 32]
     device.close()
@@ -230,19 +230,19 @@ def tiring(cxx: str, device: HostDevice, folder: Path, launches: int) -> tuple[K
 def test_a_kernel_that_goes_wrong_while_it_is_timed_is_caught(
     cxx: str, tmp_path: Path, cache: str, short_us: float
 ) -> None:
-    device, session = opened(cxx, short_us=short_us)
+    device, server = opened(cxx, short_us=short_us)
     source, binary = tiring(cxx, device, tmp_path, 7)
     with pytest.raises(Rejected, match="right when verified, and wrong after it was timed") as error:
-        session.answer(EvaluateRequest(source, binary, cache, None))
+        server.answer(EvaluateRequest(source, binary, cache, None))
     assert error.value.reason == "wrong_after_timing"
     device.close()
 
 
 def test_a_finalist_that_goes_wrong_is_named(cxx: str, tmp_path: Path) -> None:
-    device, session = opened(cxx, short_us=0.0)
+    device, server = opened(cxx, short_us=0.0)
     kernels = (kernel(cxx, device, "direct"), tiring(cxx, device, tmp_path, 7), kernel(cxx, device, "direct"))
     with pytest.raises(Disproved, match="wrong after it was timed") as error:
-        session.answer(FinalsRequest(kernels, (), "cold", 0.05, 0))
+        server.answer(FinalsRequest(kernels, (), "cold", 0.05, 0))
     assert list(error.value.messages) == [1]
     assert pickle.loads(pickle.dumps(error.value)).messages == error.value.messages
     device.close()
@@ -250,9 +250,9 @@ def test_a_finalist_that_goes_wrong_is_named(cxx: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cache", ["cold", "hot"])
 def test_baselines_find_the_caches_as_the_kernels_do(cxx: str, cache: str) -> None:
-    device, session = opened(cxx, short_us=1e9)
+    device, server = opened(cxx, short_us=1e9)
     device.paced_us = 10.0
-    answer = session.answer(
+    answer = server.answer(
         FinalsRequest((kernel(cxx, device, "direct"),), (Baseline("cudnn", "nchw"),), cache, 0.05, 0)
     )
     assert isinstance(answer, FinalsTimings)
@@ -270,8 +270,8 @@ extern "C" __global__ void picks(const long long* table, int* choices, int count
 
 
 def test_a_dispatcher_is_asked_for_every_row_of_a_table(cxx: str) -> None:
-    device, session = opened(cxx, short_us=0.0)
+    device, server = opened(cxx, short_us=0.0)
     binary = compile_host(Program(PICKS, ("picks",)), TARGET, cxx=cxx)
     table = tuple((3 * row, 2 * row + 1) for row in range(100))
-    assert session.answer(ChoicesRequest(binary, table)) == Choices(tuple(row - 1 for row in range(100)))
+    assert server.answer(ChoicesRequest(binary, table)) == Choices(tuple(row - 1 for row in range(100)))
     device.close()

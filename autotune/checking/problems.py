@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from autotune.checking.covering import Covering, Rows
 from autotune.devices.device import DeviceInfo
-from autotune.evaluation.covering import Covering, Rows
 from autotune.family.columns import Columns
 from autotune.family.space import BoundTemplate, SearchSpace, refusal
 from autotune.family.template import KernelTemplate

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from autotune.compilation.compile import Binary
-from autotune.devices.opening import worker_environ
+from autotune.devices.backends import worker_environ
 from autotune.errors import DeviceError, DeviceLost, Rejected
-from autotune.evaluation.reports import explained
-from autotune.evaluation.worker import (
+from autotune.family.source import KernelSource
+from autotune.measurement.calibrate import Calibration
+from autotune.trial import ErrorStats, Measured, Outcome
+from autotune.workers.reports import explained
+from autotune.workers.worker import (
     CalibrateRequest,
     EvaluateRequest,
     FinalsRequest,
@@ -25,9 +28,6 @@ from autotune.evaluation.worker import (
     Worker,
     WorkerLost,
 )
-from autotune.family.source import KernelSource
-from autotune.measurement.calibrate import Calibration
-from autotune.trial import ErrorStats, Measured, Outcome
 
 _RESPAWNS = 3  # fresh workers tried in a row before the device counts as lost
 _RECYCLE_AFTER = 500  # evaluations of one worker, before a fresh one takes over
@@ -51,7 +51,7 @@ class Deadlines:
 DEADLINES = Deadlines()
 
 
-class Seat:
+class DeviceWorker:
     """One device and the worker that holds it, replaced whenever a kernel ruins it.
 
     `AT_HAND` threads may call `evaluate` at once; whatever else is asked for comes alone.
@@ -61,7 +61,7 @@ class Seat:
         self.name = name
         self.layer: LayerRequest | None = None
         self._deadlines = deadlines
-        self._opening = OpenRequest(name, runtime)
+        self._open_request = OpenRequest(name, runtime)
         self._environ = worker_environ(name)
         self._worker: Worker | None = None
         self._answered = 0
@@ -75,7 +75,7 @@ class Seat:
         self._doubtful = False
         """the last kernel failed: the known-good one must pass before the next"""
         try:
-            opened = self._ask(self._opening, deadlines.open_s)
+            opened = self._ask(self._open_request, deadlines.open_s)
         except WorkerLost as error:
             raise DeviceError(f"{name}: its worker ends while opening it: {error.message}") from None
         except BaseException:
@@ -226,7 +226,7 @@ class Seat:
         words = ""
         for _ in range(_RESPAWNS):
             try:
-                self._ask(self._opening, self._deadlines.open_s)
+                self._ask(self._open_request, self._deadlines.open_s)
                 if self.layer is not None:
                     self._ask(self.layer, self._deadlines.layer_s)
             except (WorkerLost, Rejected) as error:

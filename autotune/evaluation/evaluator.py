@@ -10,18 +10,9 @@ from typing import Protocol, runtime_checkable
 
 from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Program, Target
+from autotune.devices.backends import parse_device, runtime_program
 from autotune.devices.device import Baseline, DeviceInfo, Environment
-from autotune.devices.opening import parse_device, runtime_program
 from autotune.errors import DeviceError
-from autotune.evaluation.compilers import CompilePool
-from autotune.evaluation.seat import AT_HAND, DEADLINES, Deadlines, Seat
-from autotune.evaluation.worker import (
-    EvaluateRequest,
-    FinalsRequest,
-    FinalsTimings,
-    LayerRequest,
-    VerifyRequest,
-)
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration, calibration_program
 from autotune.measurement.choices import Choices, ChoicesRequest
@@ -30,6 +21,15 @@ from autotune.measurement.reference import check_program
 from autotune.measurement.span import Spanned, SpanRequest
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, ErrorStats, Measured, Timing
+from autotune.workers.compilers import CompilePool
+from autotune.workers.device_worker import AT_HAND, DEADLINES, Deadlines, DeviceWorker
+from autotune.workers.worker import (
+    EvaluateRequest,
+    FinalsRequest,
+    FinalsTimings,
+    LayerRequest,
+    VerifyRequest,
+)
 
 
 class Evaluator(Protocol):
@@ -121,7 +121,7 @@ class DeviceEvaluator:
         self._deadlines = deadlines
         self._jobs = jobs
         self._pool = CompilePool(jobs, cache, deadline_s=deadlines.compile_s)
-        self._seats: list[Seat] = []
+        self._workers: list[DeviceWorker] = []
         self._checks: dict[Conv2dProblem, Future[Binary]] = {}
         """verification programs that were started on, and not taken yet"""
         try:
@@ -129,19 +129,19 @@ class DeviceEvaluator:
             self._pool.start(kind)  # while the devices are opened
             runtime = self._runtime(kind)
             for name in devices:
-                self._seats.append(Seat(name, deadlines, runtime))
-            for seat in self._seats[1:]:
-                if seat.opened.info.identity != self.info.identity:
+                self._workers.append(DeviceWorker(name, deadlines, runtime))
+            for worker in self._workers[1:]:
+                if worker.opened.info.identity != self.info.identity:
                     raise DeviceError(
-                        f"{self._seats[0].name} is a {self.info.name}, {seat.name} a {seat.opened.info.name}: "
+                        f"{self._workers[0].name} is a {self.info.name}, {worker.name} a {worker.opened.info.name}: "
                         f"different GPUs never share a ranking; tune them one by one"
                     )
         except BaseException:
             self.close()
             raise
-        self._idle: queue.SimpleQueue[Seat] = queue.SimpleQueue()
-        for seat in AT_HAND * self._seats:
-            self._idle.put(seat)
+        self._idle: queue.SimpleQueue[DeviceWorker] = queue.SimpleQueue()
+        for worker in AT_HAND * self._workers:
+            self._idle.put(worker)
 
     def _runtime(self, kind: str) -> Binary | None:
         """What every worker on this kind of device loads first."""
@@ -151,28 +151,28 @@ class DeviceEvaluator:
     @property
     def info(self) -> DeviceInfo:
         """The device, or each of the devices."""
-        return self._seats[0].opened.info
+        return self._workers[0].opened.info
 
     @property
     def environment(self) -> Environment:
         """Driver, compiler and flags."""
-        return self._seats[0].opened.environment
+        return self._workers[0].opened.environment
 
     @property
     def ahead(self) -> int:
         """One config for each compile slot; for each device one that runs, two at hand and a compiled one, so that
         neither devices nor compilers wait when the other is slow for once."""
-        return self._jobs + 4 * len(self._seats)
+        return self._jobs + 4 * len(self._workers)
 
     @property
     def slots(self) -> int:
         """For each device one kernel that runs, and one behind it."""
-        return AT_HAND * len(self._seats)
+        return AT_HAND * len(self._workers)
 
     @property
     def target(self) -> Target:
         """What kernels are compiled for."""
-        return Target(self.info.kind, self.info.arch, check=self._seats[0].name == "host:check")
+        return Target(self.info.kind, self.info.arch, check=self._workers[0].name == "host:check")
 
     def listed(self, problem: Conv2dProblem, *, cache: str) -> None:
         """Any config can be evaluated."""
@@ -188,8 +188,8 @@ class DeviceEvaluator:
         """Make the layer's data on every device, once its verification program is compiled."""
         self.expect(problem)
         layer = LayerRequest(problem, self._checks.pop(problem).result())
-        with ThreadPoolExecutor(len(self._seats)) as threads:
-            for done in [threads.submit(seat.begin_layer, layer) for seat in self._seats]:
+        with ThreadPoolExecutor(len(self._workers)) as threads:
+            for done in [threads.submit(worker.begin_layer, layer) for worker in self._workers]:
                 done.result()
 
     def compile(self, source: KernelSource) -> Future[Binary]:
@@ -198,19 +198,19 @@ class DeviceEvaluator:
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
         """Verify and time a kernel on whichever device is idle, or behind the kernel that runs there."""
-        seat = self._idle.get()
+        worker = self._idle.get()
         try:
-            return seat.evaluate(EvaluateRequest(source, binary, cache, best_us))
+            return worker.evaluate(EvaluateRequest(source, binary, cache, best_us))
         finally:
-            self._idle.put(seat)
+            self._idle.put(worker)
 
     def verify(self, source: KernelSource, binary: Binary, *, once: bool = False) -> ErrorStats:
         """Verify a kernel on whichever device is idle, with `once` by one run."""
-        seat = self._idle.get()
+        worker = self._idle.get()
         try:
-            return seat.verify(VerifyRequest(source, binary, once))
+            return worker.verify(VerifyRequest(source, binary, once))
         finally:
-            self._idle.put(seat)
+            self._idle.put(worker)
 
     def finals(
         self,
@@ -222,7 +222,7 @@ class DeviceEvaluator:
         seed: int,
     ) -> FinalsTimings:
         """Time contenders in turns on the first device."""
-        return self._seats[0].finals(FinalsRequest(tuple(kernels), tuple(baselines), cache, budget_s, seed))
+        return self._workers[0].finals(FinalsRequest(tuple(kernels), tuple(baselines), cache, budget_s, seed))
 
     def beside(
         self, library: Path, source: KernelSource, binary: Binary, *, cache: str, budget_s: float
@@ -233,7 +233,7 @@ class DeviceEvaluator:
         """
         kernels = ((source, binary), (source, binary))
         request = FinalsRequest(kernels, (), cache, budget_s, 0, libraries=((str(library), source),))
-        timings = self._seats[0].finals(request)
+        timings = self._workers[0].finals(request)
         first, second = timings.kernels
         return first, second, timings.libraries[0]
 
@@ -243,34 +243,34 @@ class DeviceEvaluator:
 
     def span(self, request: SpanRequest) -> Spanned:
         """Verify and time the current layer from host to host on the first device."""
-        reply = self._seats[0].perform(request, self._deadlines.layer_s)
+        reply = self._workers[0].perform(request, self._deadlines.layer_s)
         assert isinstance(reply, Spanned)  # noqa: S101 - the type of this request's answer
         return reply
 
     def agreement(self, request: NetworkRequest) -> Agreement:
         """Run a network on kernels on the first device."""
-        reply = self._seats[0].perform(request, 2 * self._deadlines.layer_s)
+        reply = self._workers[0].perform(request, 2 * self._deadlines.layer_s)
         assert isinstance(reply, Agreement)  # noqa: S101 - the type of this request's answer
         return reply
 
     def choices(self, request: ChoicesRequest) -> tuple[int, ...]:
         """Ask a compiled dispatcher on the first device which kernel serves each layer."""
-        reply = self._seats[0].perform(request, self._deadlines.evaluate_s)
+        reply = self._workers[0].perform(request, self._deadlines.evaluate_s)
         assert isinstance(reply, Choices)  # noqa: S101 - the type of this request's answer
         return reply.positions
 
     def refresh(self) -> None:
         """End the workers; fresh ones come with the next request."""
-        for seat in self._seats:
-            seat.drop()
+        for worker in self._workers:
+            worker.drop()
 
     def calibrate(self) -> Calibration:
         """The first device's rates."""
         program = self._pool.submit_own(calibration_program(), self.target, "the program that measures rates")
-        return self._seats[0].calibrate(program.result())
+        return self._workers[0].calibrate(program.result())
 
     def close(self) -> None:
         """End the workers and the compile pool."""
-        for seat in self._seats:
-            seat.drop()
+        for worker in self._workers:
+            worker.drop()
         self._pool.close()

@@ -14,13 +14,13 @@ from pathlib import Path
 from autotune.compilation.compile import Binary, Target
 from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
-from autotune.evaluation.worker import FinalsTimings
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import summarise
 from autotune.problem import Conv2dProblem
 from autotune.replay.recorded_trials import REPLAYED, is_database, measured_rows
 from autotune.store import Store, TrialRow
 from autotune.trial import Config, ErrorStats, Measured, Outcome, Trial, Value
+from autotune.workers.worker import FinalsTimings
 
 _SAMPLES = 5  # of a recorded median in the finals
 

@@ -17,17 +17,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from autotune.checking.findings import false_alarm, findings, finished
 from autotune.compilation.compile import Binary
 from autotune.errors import AutotuneError, Rejected
-from autotune.evaluation.evaluate import DeviceEvaluator
-from autotune.evaluation.findings import false_alarm, findings, finished
-from autotune.evaluation.profiled import Job
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.origins import pointed
 from autotune.family.render import relaunched
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.trial import Outcome
+from autotune.workers.profiled import Job
 
 SMALL_N = (1, 9)
 """Images: one, and more than most kernels take at once; odd, so that what is taken in pairs has a rest."""
@@ -217,7 +217,7 @@ class ComputeSanitizer:
                 *(str(self._program), "--tool", tool, "--log-file", str(log), "--error-exitcode", str(_FAULTY)),
                 *("--target-processes", "application-only", "--port", str(_FIRST_PORT + _PORTS * slot)),
                 *("--launch-timeout", "100", "--show-backtrace", "no", *_OPTIONS[tool]),
-                *(sys.executable, "-m", "autotune.evaluation.profiled", str(job)),
+                *(sys.executable, "-m", "autotune.workers.profiled", str(job)),
             ]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_DEADLINE_S)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from autotune.checking.architectures import Architectures, ArchResult
+from autotune.checking.cases import Case, CasePlan
+from autotune.checking.large import large_problems
 from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
-from autotune.evaluation.architectures import Architectures, ArchResult
-from autotune.evaluation.cases import Case, CasePlan
-from autotune.evaluation.evaluate import Checker, Evaluator
-from autotune.evaluation.large import large_problems
+from autotune.evaluation.evaluator import Checker, Evaluator
 from autotune.family.origins import pointed
 from autotune.family.render import relaunched, render
 from autotune.family.source import KernelSource

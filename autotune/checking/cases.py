@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from autotune.checking.covering import Covering, Rows
+from autotune.checking.problems import FEATURES, Derivation, derive
 from autotune.devices.device import DeviceInfo
 from autotune.errors import TemplateError
-from autotune.evaluation.covering import Covering, Rows
-from autotune.evaluation.problems import FEATURES, Derivation, derive
 from autotune.family.feasible import Tree
 from autotune.family.space import MAX_ROWS, MAX_VISITS, BoundTemplate, SearchSpace, narrow, refusal
 from autotune.family.template import KernelTemplate, Param
