@@ -29,8 +29,8 @@ from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo, devices_named
 from autotune.errors import DeviceError, StudyError
 from autotune.problem import Conv2dProblem, Layer
+from autotune.similarity import device_distance, differences, layer_distance
 from autotune.study import find_study, load_study, study_names
-from autotune.tuning.nearness import device_distance, differences, layer_distance
 
 if TYPE_CHECKING:
     from autotune.store import BestRow, Store

@@ -36,7 +36,7 @@ _COLUMNS = (
     Column[_Served]("problem", lambda row: str(row.layer.problem), terminal=False),
     Column[_Served]("device", lambda row: row.made.device.name),
     Column[_Served]("dispatcher", lambda row: row.made.study),
-    Column[_Served]("unsure", lambda row: row.choice.unsure),
+    Column[_Served]("default_first", lambda row: row.choice.default_first),
     Column[_Served]("kernel", lambda row: row.choice.kernel.name if row.choice.kernel else "to be tuned"),
     Column[_Served]("config", lambda row: str(row.choice.kernel.config) if row.choice.kernel else None),
     Column[_Served]("passed_over", lambda row: " ".join(row.choice.passed_over) or None, terminal=False),
@@ -51,8 +51,8 @@ _COLUMNS = (
 def choose(what: str, db: str, device: str | None, style: str | None) -> None:
     """Which kernel the latest dispatcher of each device takes for a layer, tuned or not; nothing is run.
 
-    The layer may be one of a study file that was never tuned. `unsure`: it is unlike the layers that the dispatcher was
-    made from, so that the safe default comes first. Layers whose kernel is "to be tuned" are those that `autotune tune
+    The layer may be one of a study file that was never tuned. `default_first`: the rule says nothing of such a
+    layer, so that the safe default comes first. Layers whose kernel is "to be tuned" are those that `autotune tune
     STUDY --unserved` tunes.
     """
     from autotune.store import Store

@@ -39,7 +39,7 @@ _LAYERS = (
     Column["DispatchedLayer"]("role", lambda row: row.role),
     Column["DispatchedLayer"]("count", lambda row: row.layer.count),
     Column["DispatchedLayer"]("kernel", lambda row: row.kernel or "to be tuned"),
-    Column["DispatchedLayer"]("unsure", lambda row: row.unsure),
+    Column["DispatchedLayer"]("default_first", lambda row: row.unsure),
     Column["DispatchedLayer"]("time_us", lambda row: row.time_us),
     Column["DispatchedLayer"]("best_us", lambda row: row.best_us),
     Column["DispatchedLayer"]("regret_fraction", lambda row: _regret(row.time_us, row), digits=3),
@@ -213,14 +213,14 @@ def _show_all(built: Built, out: Path | None) -> None:
     named = {name for name in (rank.tried.proposed_by for rank in ranks) if name not in ("search", "default", "exact")}
     shown = [rank for at, rank in enumerate(ranks) if at < _BEST_RULES or rank.tried.proposed_by in named]
     show(shown, _RULES, None, title=f"Rules, {len(ranks)} tried")
-    unsure = [layer.layer.name for layer in built.layers if layer.unsure and layer.kernel]
-    click.echo(f"unsure, so that the default comes first: {', '.join(unsure) or 'none'}")
+    defaulted = [layer.layer.name for layer in built.layers if layer.unsure and layer.kernel]
+    click.echo(f"the default comes first for: {', '.join(defaulted) or 'none'}")
     waiting = [layer.layer.name for layer in built.layers if layer.kernel is None]
     if waiting:
         click.echo(f"nothing fits, to be tuned (`autotune tune STUDY --unserved`): {', '.join(waiting)}")
     how = "its C++ agrees on the device" if built.compiled else "its C++ was not compiled: nothing runs on this device"
     click.echo(
-        f"{built.configs} configs, {len(built.explored)} layers explored, {built.measured} cells measured now, "
+        f"{built.configs} configs, {len(built.interpolated)} layers interpolated, {built.measured} cells measured now, "
         f"{built.evaluated} rules tried now; {how}; "
         f"rules within {built.within_us:.3g} us of all layers' time count as equals"
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from autotune.dispatch.dispatcher import FAMILY, Dispatcher, Leaf, Rule, Split, leaves
 from autotune.dispatch.header import DispatchTemplate, Flat, render_dispatch
-from autotune.dispatch.interpolated import explored
+from autotune.dispatch.interpolated import interpolated_layers
 from autotune.dispatch.matrix import Run, build_matrix
 from autotune.dispatch.plan import (
     Making,
@@ -30,7 +30,7 @@ from autotune.dispatch.plan import (
     regrets,
     single_best,
     times_of,
-    without_unsure,
+    with_default_first,
 )
 from autotune.dispatch.portfolio import Matrix, served
 from autotune.dispatch.rule_line import RuleLine, Tried
@@ -75,8 +75,8 @@ class Built:
     within_us: float
     """what two rules may differ by and count as equals, weighted"""
     configs: int
-    explored: tuple[Layer, ...]
-    """layers on which kernels were measured besides"""
+    interpolated: tuple[Layer, ...]
+    """layers between those of the study, on which kernels were measured too"""
     measured: int
     """cells of the matrix that were measured by this run"""
     evaluated: int
@@ -109,15 +109,15 @@ def build(
         )
     key = run.store.begin_study(StudyRecord(study.name, study.seed, study.text, layers))
     rows = [row for row in range(len(layers)) if row not in held]
-    beside = explored([layers[row] for row in rows], but=layers) if explore else ()
+    beside = interpolated_layers([layers[row] for row in rows], but=layers) if explore else ()
     properties = [item.plain for item in template.properties]
-    matrix, measured = build_matrix(run, key, layers, properties, held=held, explored=beside)
+    matrix, measured = build_matrix(run, key, layers, properties, held=held, interpolated=beside)
     floor = run.store.noise_floor(run.evaluator.info, policy(study))
     noise = max(LEAST_NOISE, floor.noise_fraction if floor else 0.0)
     making = Making(template.properties, kernels)
     without = left_out(matrix, rows, making)
     whole = make(matrix, rows, replace(making, wanted=tuple(matrix.techniques.values())))
-    plan = without_unsure(matrix, rows, whole, without)
+    plan = with_default_first(matrix, rows, whole, without)
     record = TemplateRecord(FAMILY, template.hash, template.header)
     scope = run.store.set_scope(
         key, [layers[row] for row in rows], run.evaluator.info, run.evaluator.environment, policy(study), record
@@ -143,7 +143,7 @@ def build(
         compiled=line.compiles,
         within_us=within_us,
         configs=len(matrix.configs),
-        explored=matrix.layers[len(layers) :],
+        interpolated=matrix.layers[len(layers) :],
         measured=measured,
         evaluated=line.evaluated,
     )
@@ -197,7 +197,7 @@ def _dispatched(
             layer=matrix.layers[row],
             role="held out" if without is None else "tuned",
             kernel=names.get(serving[at]),
-            unsure=ends[at].unsure,
+            unsure=ends[at].default_first,
             time_us=times[0][at],
             best_us=float(matrix.best_us[row]),
             left_out_us=times[1][at],

@@ -1,9 +1,10 @@
 """store -> dispatch: the record of a dispatcher, which says what kernel serves a problem. Pure, and stored as JSON.
 
-A dispatcher has a few kernels, each with the predicate that says when it may serve, and with its pace on the layers
-that the dispatcher knows; a rule, which may say by thresholds on properties of a problem which kernel comes first; and
-a safe default. Of the kernels that may serve a problem the first that the rule names is taken, else the one of which
-the least time is expected: pace times room, its pace being the mean of that on known layers, the more alike the more.
+A dispatcher has a few kernels, each with the predicate that says when it may serve, and with its relative times on the
+layers that the dispatcher knows; a rule, which may say by thresholds on properties of a problem which kernel comes
+first; and a safe default. Of the kernels that may serve a problem the first that the rule names is taken, else the one
+of which the least time is expected: its relative time, the mean of those on known layers, the more similar the more,
+times its padded outputs.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import cast
 
 import numpy as np
 
-from autotune.dispatch.likeness import Ints, likeness, paces_on
 from autotune.dispatch.predicate import ALL_BUSY, Predicate, Step
 from autotune.errors import StudyError
 from autotune.family.expression import Bound, Expression
 from autotune.problem import Conv2dProblem
+from autotune.similarity import Ints, property_similarity
 from autotune.trial import Config, Value
 
 FAMILY = "dispatch"
@@ -33,7 +34,7 @@ _BELOW, _ABOVE = "below_", "above_"  # before the parameters of the nodes beneat
 
 @dataclass(frozen=True)
 class Property:
-    """A whole number of a problem: how alike two are follows from it, and thresholds may ask for it.
+    """A whole number of a problem: how similar two are follows from it, and thresholds may ask for it.
 
     The rule is trusted in a range of it.
     """
@@ -44,7 +45,7 @@ class Property:
     least: int = 0
     most: int = 2**63 - 1
     power: int = 0
-    """how fast likeness fades with it"""
+    """how fast similarity fades with it"""
 
     def of(self, problem: Conv2dProblem) -> int:
         """The number for a problem."""
@@ -66,7 +67,7 @@ class PortfolioKernel:
     name: str
     config: Config
     predicate: Predicate
-    paces: tuple[int, ...] = ()
+    relative_times: tuple[int, ...] = ()
     """on each known layer, squared: the time to expect where nothing idles, 1000 for the layer's best"""
 
 
@@ -77,14 +78,14 @@ class Leaf:
     kernels: tuple[str, ...] = ()
 
     @property
-    def unsure(self) -> bool:
+    def default_first(self) -> bool:
         """Whether the default comes first."""
         return self.kernels[:1] == (DEFAULT,)
 
 
 FASTEST = Leaf()
 """No kernel comes before the one of which the least time is expected."""
-UNSURE = Leaf((DEFAULT,))
+DEFAULT_FIRST = Leaf((DEFAULT,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,8 @@ class Choice:
 
     kernel: PortfolioKernel | None
     """None: nothing fits, the problem is to be tuned"""
-    unsure: bool
-    """the rule says nothing of such a problem, so that the safe default comes first"""
+    default_first: bool
+    """whether the safe default comes before all others: the rule says so, or says nothing of such a problem"""
     passed_over: tuple[str, ...]
     """kernels that came first and may not serve it"""
 
@@ -128,8 +129,8 @@ class Dispatcher:
         if len({*names, DEFAULT}) <= len(names) or self.default.name != DEFAULT:
             raise StudyError(f"dispatcher: kernels {', '.join(names)}: each needs a name of its own, and {DEFAULT!r}")
         for kernel in self.all_kernels:
-            if len(kernel.paces) != len(self.known):
-                counts = f"{len(kernel.paces)} paces for {len(self.known)} known layers"
+            if len(kernel.relative_times) != len(self.known):
+                counts = f"{len(kernel.relative_times)} relative times for {len(self.known)} known layers"
                 raise StudyError(f"dispatcher: {kernel.name} has {counts}; give one for each")
         self._check(self.rule, {item.name: (None, None) for item in self.properties})
 
@@ -159,38 +160,42 @@ class Dispatcher:
 
     def choose(self, problem: Conv2dProblem) -> Choice:
         """The kernel that serves a problem."""
-        leaf = UNSURE if self.is_unsure(problem) else self.leaf(problem)
-        paces = self.paces(problem)
+        leaf = DEFAULT_FIRST if self.is_out_of_range(problem) else self.leaf(problem)
+        times = self.relative_times(problem)
         fitting = [kernel for kernel in self.all_kernels if kernel.predicate.holds(problem)]
         first = [kernel for name in leaf.kernels for kernel in fitting if kernel.name == name]
         kernel = min(
-            first[:1] or fitting, key=lambda one: paces[one.name] * one.predicate.room_for(problem), default=None
+            first[:1] or fitting,
+            key=lambda one: times[one.name] * one.predicate.padded_outputs_for(problem),
+            default=None,
         )
-        order = [*leaf.kernels, *sorted(paces, key=lambda name: paces[name])]
+        order = [*leaf.kernels, *sorted(times, key=lambda name: times[name])]
         before = dict.fromkeys(order if kernel is None else order[: order.index(kernel.name)])
         names = {one.name for one in fitting}
-        return Choice(kernel, leaf.unsure, tuple(name for name in before if name not in names))
+        return Choice(kernel, leaf.default_first, tuple(name for name in before if name not in names))
 
-    def paces(self, problem: Conv2dProblem) -> Mapping[str, int]:
-        """The pace to expect of each kernel on a problem; 0 of all where no layer is known."""
+    def relative_times(self, problem: Conv2dProblem) -> Mapping[str, int]:
+        """The relative time to expect of each kernel on a problem; 0 of all where no layer is known."""
         names = [kernel.name for kernel in self.all_kernels]
         if not self.known:
             return dict.fromkeys(names, 0)
         values = np.array([[item.of(problem) for item in self.properties]], dtype=np.int64)
-        alike = likeness([item.power for item in self.properties], values, np.array(self.known, dtype=np.int64))
-        return dict(zip(names, paces_on(alike, self._paces)[0].tolist(), strict=True))
+        similar = property_similarity(
+            [item.power for item in self.properties], values, np.array(self.known, dtype=np.int64)
+        )
+        return dict(zip(names, expected_relative_times(similar, self._relative_times)[0].tolist(), strict=True))
 
     @cached_property
-    def _paces(self) -> Ints:
+    def _relative_times(self) -> Ints:
         """[known, kernels]"""
-        return np.array([kernel.paces for kernel in self.all_kernels], dtype=np.int64).T
+        return np.array([kernel.relative_times for kernel in self.all_kernels], dtype=np.int64).T
 
     @property
     def all_kernels(self) -> tuple[PortfolioKernel, ...]:
         """The kernels in order, then the default."""
         return (*self.kernels, self.default)
 
-    def is_unsure(self, problem: Conv2dProblem) -> bool:
+    def is_out_of_range(self, problem: Conv2dProblem) -> bool:
         """Whether a problem lies outside the range in which the rule is trusted."""
         return not all(item.holds(problem) for item in self.properties)
 
@@ -251,6 +256,12 @@ class Dispatcher:
             raise StudyError(f"dispatcher: its record cannot be read: {error}") from None
 
 
+def expected_relative_times(similar: Ints, known: Ints) -> Ints:
+    """[layers, kernels]; the mean of relative times [known, kernels], each known layer's weighted by its similarity."""
+    found: Ints = similar @ known // similar.sum(axis=1, keepdims=True)
+    return found
+
+
 def rule_of(params: Mapping[str, Value], prefix: str = "") -> Rule:
     """The rule that parameters describe: `property`, `threshold`, `kernels`, prefixed for the nodes beneath.
 
@@ -309,22 +320,22 @@ def _kernel_json(kernel: PortfolioKernel) -> _Json:
         "family": kernel.config.template,
         "params": kernel.config.values(),
         "predicate": [[step.name, step.text, step.reason] for step in kernel.predicate.steps],
-        "room": [[step.name, step.text] for step in kernel.predicate.room],
-        "paces": kernel.paces,
+        "room": [[step.name, step.text] for step in kernel.predicate.padded_outputs],
+        "paces": kernel.relative_times,
     }
 
 
 def _kernel_of(content: _Json) -> PortfolioKernel:
     steps = cast("list[tuple[str, str, str]]", content["predicate"])
-    room = cast("list[tuple[str, str]]", content.get("room", []))  # a record of an older version has neither this
-    paces = cast("list[int]", content.get("paces", []))  # nor this
+    padded_outputs = cast("list[tuple[str, str]]", content.get("room", []))  # an older record has neither this
+    relative_times = cast("list[int]", content.get("paces", []))  # nor this
     params = cast("Mapping[str, Value]", content["params"])
     return PortfolioKernel(
         name=str(content["name"]),
         config=Config.of(str(content["family"]), params),
         predicate=Predicate(
             tuple(Step(text, name, reason) for name, text, reason in steps),
-            tuple(Step(text, name) for name, text in room) or ALL_BUSY,
+            tuple(Step(text, name) for name, text in padded_outputs) or ALL_BUSY,
         ),
-        paces=tuple(paces),
+        relative_times=tuple(relative_times),
     )

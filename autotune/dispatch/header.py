@@ -13,8 +13,8 @@ from pathlib import Path
 
 from autotune.compilation.compile import Program
 from autotune.dispatch.dispatcher import (
+    DEFAULT_FIRST,
     FAMILY,
-    UNSURE,
     Dispatcher,
     Leaf,
     PortfolioKernel,
@@ -23,7 +23,6 @@ from autotune.dispatch.dispatcher import (
     Split,
     ends,
 )
-from autotune.dispatch.likeness import SAME
 from autotune.dispatch.predicate import Step, cpp_steps
 from autotune.errors import TemplateError
 from autotune.family.expression import Expression
@@ -32,6 +31,7 @@ from autotune.family.template import PROBLEM_NAMES, SUFFIX, check_keys
 from autotune.family.text import Body, environment
 from autotune.problem import DTYPES, EPILOGUES, LAYOUTS, Conv2dProblem
 from autotune.shipped import shipped
+from autotune.similarity import SAME
 
 ENTRY = "dispatch_choices"
 """The kernel of a checked program: (table, choices, count), a thread a layer."""
@@ -49,7 +49,7 @@ class PropertyTemplate:
     reach: int
     """how many times beyond the layers that it was made from a rule is trusted"""
     power: int
-    """how fast likeness fades with it"""
+    """how fast similarity fades with it"""
     doc: str
 
     @property
@@ -144,8 +144,10 @@ def render_dispatch(
         ends=_ends(dispatcher),
         same=SAME,
         known=[
-            {"numbers": numbers, "paces": paces}
-            for numbers, *paces in zip(dispatcher.known, *(one.paces for one in dispatcher.all_kernels), strict=True)
+            {"numbers": numbers, "paces": relative_times}
+            for numbers, *relative_times in zip(
+                dispatcher.known, *(one.relative_times for one in dispatcher.all_kernels), strict=True
+            )
         ],
         checked=checked,
         columns=len(table_row(_ANY)),
@@ -173,7 +175,7 @@ def _kernel(kernel: PortfolioKernel) -> Mapping[str, object]:
         "symbol": kernel.name.upper(),
         "config": str(kernel.config),
         "steps": _steps(kernel.predicate.steps),
-        "room": _steps(kernel.predicate.room),
+        "room": _steps(kernel.predicate.padded_outputs),
     }
 
 
@@ -214,7 +216,11 @@ def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
         {"words": words, "function": f"end_{number}", "kernels": leaf.kernels}
         for number, (words, leaf) in enumerate(zip(dispatcher.words(), ends(dispatcher.rule), strict=True), 1)
     ]
-    unlike = {"words": "a layer unlike those that were measured", "function": "unsure", "kernels": UNSURE.kernels}
+    unlike = {
+        "words": "a layer unlike those that were measured",
+        "function": "unsure",
+        "kernels": DEFAULT_FIRST.kernels,
+    }
     return [*found, unlike]
 
 

@@ -1,4 +1,4 @@
-"""study -> dispatch: layers that nobody asked for, on which candidates are measured too, so that a rule knows more.
+"""study -> dispatch: layers that nobody asked for, on which kernels are measured too, so that a rule knows more.
 
 They have the shapes of a study's layers, at batches between those that the study has. Kernels take the batch at run
 time, so nothing is compiled for them. Nothing is tuned on them either, and they suggest no kernel.
@@ -13,7 +13,7 @@ from statistics import geometric_mean
 from autotune.problem import Conv2dProblem, Layer
 
 
-def explored(layers: Sequence[Layer], but: Sequence[Layer] = ()) -> tuple[Layer, ...]:
+def interpolated_layers(layers: Sequence[Layer], but: Sequence[Layer] = ()) -> tuple[Layer, ...]:
     """Each shape of some layers at the geometric middle of every two neighbouring batches that these layers have.
 
     Those layers themselves are left out, and others that are named. One counts as often as those of its shape in the

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from autotune.dispatch.dispatcher import Property
-from autotune.dispatch.likeness import SAME, likeness
-from autotune.dispatch.portfolio import Floats, Matrix
+from autotune.dispatch.portfolio import Matrix
 from autotune.errors import Rejected, StoreError, StudyError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
+from autotune.similarity import SAME, config_similarity, property_similarity
 from autotune.store import Scope, Store, StudyKey, TemplateRecord, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
@@ -36,10 +36,6 @@ WIDE = 4
 """Of each layer, the configs tried that may serve the most layers, of those not far behind its best."""
 NEAR = 1.15
 """How many times its layer's best time such a config may take."""
-
-
-ORDER = 0.7
-"""Share of a parameter's distance between two configs that grows with how far apart its values stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,7 @@ class _Row:
 
     @property
     def best_us(self) -> float | None:
-        """The time of the layer's own best kernel; of a layer that was explored, the best so far."""
+        """The time of the layer's own best kernel; of an interpolated layer, the best so far."""
         return min(self.own.values() or filter(None, self.times_us.values()), default=None)
 
     def evaluable(self, config: Config) -> bool:
@@ -83,8 +79,8 @@ class _Row:
         listed = self.bounds[config.template].listed
         return listed is None or config in listed
 
-    def room(self, config: Config) -> int:
-        """The outputs that there is room for in the time that a config takes; 0 where it breaks a rule."""
+    def padded_outputs(self, config: Config) -> int:
+        """The padded outputs of a config, those that the device could compute in its time; 0 where it breaks a rule."""
         bound = self.bounds[config.template]
         try:
             names = bound.check(config)
@@ -105,12 +101,12 @@ def build_matrix(
     properties: Sequence[Property],
     *,
     held: Set[int] = frozenset(),
-    explored: Sequence[Layer] = (),
+    interpolated: Sequence[Layer] = (),
 ) -> tuple[Matrix, int]:
-    """The matrix of a study's layers and those explored beside them, and how many of its cells were measured now.
+    """The matrix of a study's layers and those interpolated between them, and how many of its cells were measured now.
 
-    Layers that are held out suggest no config. Explored layers that nothing serves are left out. When stopped, it has
-    what there is. Raises StoreError for a layer of the study without a correct kernel on this device.
+    Layers that are held out suggest no config. Interpolated layers that nothing serves are left out. When stopped, it
+    has what there is. Raises StoreError for a layer of the study without a correct kernel on this device.
     """
     records = [TemplateRecord(one.name, one.hash, one.header) for one in run.templates.values()]
     tuned = [_row(run, key, layer, records) for layer in layers]
@@ -120,18 +116,20 @@ def build_matrix(
                 f"{run.store.path}: {row.scope.name} has no correct kernel on {run.evaluator.info.name}; "
                 f"run `autotune tune {run.study.path or run.study.name}` first"
             )
-    rows = [*tuned, *(replace(_row(run, key, layer, records), own={}) for layer in explored)]
+    rows = [*tuned, *(replace(_row(run, key, layer, records), own={}) for layer in interpolated)]
     default = default_config(run.templates[SAFE])
-    rooms: dict[Config, tuple[int, ...]] = {}
+    outputs_of: dict[Config, tuple[int, ...]] = {}
 
-    def room(config: Config) -> tuple[int, ...]:
-        if config not in rooms:
-            rooms[config] = tuple(row.room(config) for row in rows)
-        return rooms[config]
+    def padded_outputs(config: Config) -> tuple[int, ...]:
+        if config not in outputs_of:
+            outputs_of[config] = tuple(row.padded_outputs(config) for row in rows)
+        return outputs_of[config]
 
     seen = [number for number in range(len(tuned)) if number not in held]
     leaders = [
-        _leaders(row, lambda config: sum(room(config)[number] > 0 for number in seen)) if number in seen else ()
+        _leaders(row, lambda config: sum(padded_outputs(config)[number] > 0 for number in seen))
+        if number in seen
+        else ()
         for number, row in enumerate(tuned)
     ]
     techniques = _techniques(run.study, [tuned[number] for number in seen])
@@ -140,12 +138,12 @@ def build_matrix(
     for number, row in enumerate(rows):
         if run.stopping():
             break
-        lacking = [config for config in configs if config not in row.times_us and room(config)[number]]
+        lacking = [config for config in configs if config not in row.times_us and padded_outputs(config)[number]]
         wanted = [config for config in lacking if row.evaluable(config)]
         measured += _measure(run, row, wanted)
     kept = [number for number, row in enumerate(rows) if number < len(tuned) or row.best_us is not None]
     rows = [rows[number] for number in kept]
-    fits = np.array([room(config) for config in configs], dtype=np.int64).T[kept]
+    fits = np.array([padded_outputs(config) for config in configs], dtype=np.int64).T[kept]
     times = np.array([[row.times_us.get(config) or np.inf for config in configs] for row in rows])
     # What was not evaluated, where a run was stopped or the device could not, counts as failed on a layer of the study.
     due = [[number < len(tuned) or config in row.times_us for config in configs] for number, row in enumerate(rows)]
@@ -156,31 +154,16 @@ def build_matrix(
         configs=configs,
         times_us=np.where(fits > 0, times, np.inf),
         failed=(fits > 0) & ~np.isfinite(times) & np.array(due),
-        room=fits,
+        padded_outputs=fits,
         best_us=np.array([row.best_us for row in rows]),
         leaders=tuple(tuple(positions[config] for config in few) for few in leaders),
         default=0,
-        likeness=_likeness(run.templates, configs),
-        nearness=likeness([item.power for item in properties], values, values) / SAME,
+        config_similarity=config_similarity({name: one.params for name, one in run.templates.items()}, configs),
+        layer_similarity=property_similarity([item.power for item in properties], values, values) / SAME,
         values=values,
         techniques={name: positions[config] for name, config in techniques.items()},
     )
     return matrix, measured
-
-
-def _likeness(templates: Mapping[str, KernelTemplate], configs: Sequence[Config]) -> Floats:
-    """[configs, configs]; exp(-distance), a parameter adding up to 1: ORDER of it by how far its values stand apart."""
-    alike = np.zeros((len(configs), len(configs)))
-    for name in {config.template for config in configs}:
-        own = np.array([number for number, config in enumerate(configs) if config.template == name])
-        places = []
-        for param in templates[name].params:
-            ordered = sorted(param.values, key=lambda value: (isinstance(value, str), value))
-            scale = max(1, len(ordered) - 1)
-            places.append([ordered.index(configs[number].values()[param.name]) / scale for number in own])
-        apart = np.abs(np.array(places)[:, :, None] - np.array(places)[:, None, :])
-        alike[np.ix_(own, own)] = np.exp(-(ORDER * apart + (1 - ORDER) * (apart > 0)).sum(axis=0))
-    return alike
 
 
 def _row(run: Run, key: StudyKey, layer: Layer, records: Sequence[TemplateRecord]) -> _Row:

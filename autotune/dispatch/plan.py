@@ -12,10 +12,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune.dispatch.dispatcher import DEFAULT, FASTEST, UNSURE, Leaf, Property, Rule, Split
+from autotune.dispatch.dispatcher import (
+    DEFAULT,
+    DEFAULT_FIRST,
+    FASTEST,
+    Leaf,
+    Property,
+    Rule,
+    Split,
+    expected_relative_times,
+)
 from autotune.dispatch.header import Flat, PropertyTemplate
-from autotune.dispatch.interpolated import explored
-from autotune.dispatch.likeness import likeness, paces_on
+from autotune.dispatch.interpolated import interpolated_layers
 from autotune.dispatch.portfolio import (
     NOTHING_FITS,
     Bools,
@@ -31,12 +39,12 @@ from autotune.dispatch.portfolio import (
     served,
 )
 from autotune.dispatch.thresholds import Costs, taken
-from autotune.tuning.nearness import layer_distance
+from autotune.similarity import layer_distance, property_similarity
 
 EVIDENCE = 3
-"""Layers from which on what is left out of a rule can say that it is unsure."""
+"""Layers from which on what is left out of a rule can say that the default comes first."""
 UNIT = 1000
-"""Pace, before it is squared, of a kernel that takes as long as a layer's best."""
+"""Relative time, before it is squared, of a kernel that takes as long as a layer's best."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +58,8 @@ class Plan:
     properties: tuple[Property, ...]
     rule: Rule
     known: tuple[int, ...]
-    """layers that it was made from and that were explored because of them"""
-    paces: tuple[tuple[int, ...], ...]
+    """layers that it was made from and that were interpolated between them"""
+    relative_times: tuple[tuple[int, ...], ...]
     """of each kernel, then the default, on each of these layers"""
 
 
@@ -67,16 +75,16 @@ class Making:
 
 
 def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
-    """A plan made of some layers, of those explored because of them, and of nothing that only the others suggest."""
-    known = with_explored(matrix, rows)
+    """A plan made of some layers, of those interpolated between them, and of nothing that only the others suggest."""
+    known = with_interpolated(matrix, rows)
     kept = dict.fromkeys([*portfolio(matrix, known, making.kernels), *making.wanted])
     kernels = tuple(kernel for kernel in kept if kernel != matrix.default)
     names = (*kernel_names(matrix, kernels), DEFAULT)
     columns = matrix.values[list(rows)].T.tolist()
     properties = tuple(item.around(column) for item, column in zip(making.properties, columns, strict=True))
     squares = (UNIT * np.exp(expected_here(matrix, known, (*kernels, matrix.default)))) ** 2
-    paces = tuple(map(tuple, np.rint(squares).astype(np.int64).T.tolist()))
-    return Plan(kernels, names, properties, FASTEST, tuple(known), paces)
+    relative_times = tuple(map(tuple, np.rint(squares).astype(np.int64).T.tolist()))
+    return Plan(kernels, names, properties, FASTEST, tuple(known), relative_times)
 
 
 def expected_here(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floats:
@@ -86,9 +94,9 @@ def expected_here(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -
     return expected(matrix, own, near(matrix, rows), by, configs)
 
 
-def with_explored(matrix: Matrix, rows: Sequence[int]) -> list[int]:
-    """Some of a study's layers, and of the explored ones those that these alone would have had explored."""
-    known = {layer.problem for layer in explored([matrix.layers[row] for row in rows])}
+def with_interpolated(matrix: Matrix, rows: Sequence[int]) -> list[int]:
+    """Some of a study's layers, and of the interpolated ones those between these alone."""
+    known = {layer.problem for layer in interpolated_layers([matrix.layers[row] for row in rows])}
     beyond = range(len(matrix.leaders), len(matrix.layers))
     return [*rows, *(row for row in beyond if matrix.layers[row].problem in known)]
 
@@ -124,15 +132,15 @@ def costs_of(matrix: Matrix, plan: Plan) -> Costs:
 
 
 def expected_times(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Ints:
-    """[rows, kernels]; pace times room of the plan's kernels, then of the default: what tells them apart."""
+    """[rows, kernels]; relative time times padded outputs of the plan's kernels, then of the default."""
     powers = [item.power for item in plan.properties]
-    alike = likeness(powers, matrix.values[list(rows)], matrix.values[list(plan.known)])
-    room = matrix.room[np.ix_(list(rows), [*plan.kernels, matrix.default])]
-    found: Ints = paces_on(alike, np.array(plan.paces).T) * room
+    similar = property_similarity(powers, matrix.values[list(rows)], matrix.values[list(plan.known)])
+    outputs = matrix.padded_outputs[np.ix_(list(rows), [*plan.kernels, matrix.default])]
+    found: Ints = expected_relative_times(similar, np.array(plan.relative_times).T) * outputs
     return found
 
 
-def unsure_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, ...]:
+def out_of_range_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, ...]:
     """Which of some layers lie outside the range in which the plan's rule is trusted."""
     least, most = (np.array([getattr(item, end) for item in plan.properties]) for end in ("least", "most"))
     values = matrix.values[list(rows)]
@@ -141,11 +149,11 @@ def unsure_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, 
 
 
 def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Leaf, ...]:
-    """Where the plan's rule ends for each of some layers; UNSURE outside the range in which it is trusted."""
+    """Where the plan's rule ends for each of some layers; DEFAULT_FIRST outside the range in which it is trusted."""
     names = [item.name for item in plan.properties]
     found = []
-    for row, outside in zip(rows, unsure_rows(matrix, rows, plan), strict=True):
-        rule: Rule = UNSURE if outside else plan.rule
+    for row, outside in zip(rows, out_of_range_rows(matrix, rows, plan), strict=True):
+        rule: Rule = DEFAULT_FIRST if outside else plan.rule
         while isinstance(rule, Split):
             rule = rule.below if matrix.values[row, names.index(rule.property)] < rule.threshold else rule.above
         found.append(rule)
@@ -190,13 +198,13 @@ def nearest(matrix: Matrix, rows: Sequence[int], row: int) -> int:
     return matrix.default if np.isfinite(matrix.times_us[row, matrix.default]) else -1
 
 
-def without_unsure(matrix: Matrix, rows: Sequence[int], plan: Plan, left_out_configs: Sequence[int]) -> Plan:
+def with_default_first(matrix: Matrix, rows: Sequence[int], plan: Plan, left_out_configs: Sequence[int]) -> Plan:
     """The plan with the default first where layers left out lost more than the default would have lost."""
     serving = np.full(len(matrix.layers), -1, dtype=np.int64)
     serving[list(rows)] = left_out_configs
     lost = lost_us(matrix, serving)[list(rows)].sum()
     of_default = lost_us(matrix, np.full(len(matrix.layers), matrix.default))[list(rows)].sum()
-    return replace(plan, rule=UNSURE) if len(rows) >= EVIDENCE and lost > of_default else plan
+    return replace(plan, rule=DEFAULT_FIRST) if len(rows) >= EVIDENCE and lost > of_default else plan
 
 
 def flat(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Flat, ...]:

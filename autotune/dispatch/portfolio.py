@@ -1,10 +1,10 @@
 """store -> dispatch: what each layer's time would be with each kernel, and the few kernels worth keeping.
 
 A matrix has a row for each layer and a column for each config that is among the best few of some layer. Behind the
-study's layers come those that were explored: no network runs them, and they suggest no config. A portfolio is chosen
-from its columns greedily, by how much regret the next one takes away. Regret is the time lost over the layer's own
-best, as a fraction of it; a layer's weight is how often the network runs it. A kernel that another layer suggests may
-be faster than a layer's own best, and have a regret below zero.
+study's layers come those that were interpolated: no network runs them, and they suggest no config. A portfolio is
+chosen from its columns greedily, by how much regret the next one takes away. Regret is the time lost over the layer's
+own best, as a fraction of it; a layer's weight is how often the network runs it. A kernel that another layer suggests
+may be faster than a layer's own best, and have a regret below zero.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PRIOR_WEIGHT = 0.05
 LIKE_WEIGHT = 0.3
 """The same of what is expected of a config by those like it: where it was measured, that says more."""
 IDLING = 0.5
-"""Power of the room that a kernel takes which its time grows as: where half of the device idles, what is busy runs
+"""Power of a kernel's padded outputs that its time grows as: where half of the device idles, what is busy runs
 faster. Of the strips of `dispatch-40` on an H200 it is 0.6."""
 NOTHING_FITS = 10.0
 """Regret that a layer counts with when no kernel may serve it: it is left to be tuned."""
@@ -47,20 +47,20 @@ class Matrix:
     """[layers, configs]; infinite where a config may not serve a layer, or fails on it"""
     failed: Bools
     """[layers, configs]; where a config may serve a layer by its predicate, and is not correct"""
-    room: Ints
-    """[layers, configs]; outputs that there is room for in the time that a config takes; 0 where it may not serve"""
+    padded_outputs: Ints
+    """[layers, configs]; outputs that the device could compute in a launch's time; 0 where a config may not serve"""
     best_us: Floats
     """[layers]; of the layer's own best kernel"""
     leaders: tuple[tuple[int, ...], ...]
-    """of each layer of the study, its best few configs, the best first; layers without were explored"""
+    """of each layer of the study, its best few configs, the best first; layers without are interpolated"""
     default: int
     """the safe default among the configs"""
     values: Ints
-    """[layers, properties]; what likeness follows from, and thresholds may ask for"""
-    likeness: Floats
+    """[layers, properties]; what similarity follows from, and thresholds may ask for"""
+    config_similarity: Floats
     """[configs, configs]; 1 for the same, less the more two configs of a family differ, 0 for other families"""
-    nearness: Floats
-    """[layers, layers]; 1 for the same layer, less the less alike two are to a dispatcher"""
+    layer_similarity: Floats
+    """[layers, layers]; 1 for the same layer, less the less similar two are to a dispatcher"""
     techniques: Mapping[str, int] = field(default_factory=dict)
     """the config of each technique that the study's rules name"""
 
@@ -79,7 +79,7 @@ class Matrix:
     def idling(self) -> Floats:
         """[layers, configs]; log of what the part of the device that idles adds to a config's time."""
         outputs = np.array([[layer.problem.y_elements] for layer in self.layers])
-        logs: Floats = IDLING * np.log(np.maximum(self.room, outputs) / outputs)
+        logs: Floats = IDLING * np.log(np.maximum(self.padded_outputs, outputs) / outputs)
         return logs
 
 
@@ -108,8 +108,8 @@ def expected(matrix: Matrix, own: Floats, near: Floats, by: Sequence[int], of: S
     """
     serves = np.isfinite(matrix.regrets).astype(np.float64)
     said = serves * (measured(matrix) - matrix.idling)
-    alike = matrix.likeness[np.ix_(list(by), list(of))]
-    heard, weight = near @ said[:, list(by)] @ alike, near @ serves[:, list(by)] @ alike
+    similar = matrix.config_similarity[np.ix_(list(by), list(of))]
+    heard, weight = near @ said[:, list(by)] @ similar, near @ serves[:, list(by)] @ similar
     of_like = (heard + PRIOR_WEIGHT * PRIOR) / (weight + PRIOR_WEIGHT)
     logs: Floats = (own @ said[:, list(of)] + LIKE_WEIGHT * of_like) / (own @ serves[:, list(of)] + LIKE_WEIGHT)
     return logs
@@ -118,7 +118,7 @@ def expected(matrix: Matrix, own: Floats, near: Floats, by: Sequence[int], of: S
 def near(matrix: Matrix, rows: Sequence[int]) -> Floats:
     """[rows, layers]; how much each of these layers says of each: the nearer the more, and the others nothing."""
     weights = np.zeros((len(rows), len(matrix.layers)))
-    weights[:, list(rows)] = matrix.nearness[np.ix_(list(rows), list(rows))]
+    weights[:, list(rows)] = matrix.layer_similarity[np.ix_(list(rows), list(rows))]
     return weights
 
 

@@ -30,7 +30,7 @@ class Step:
 
 
 ALL_BUSY = (Step(OUTPUTS),)
-"""The room of a kernel of which nothing is said: nothing idles."""
+"""The padded outputs of a kernel of which nothing is said: nothing idles."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Predicate:
     """Whether a config may serve a problem: every condition holds; and how much of the device idles if it does."""
 
     steps: tuple[Step, ...]
-    room: tuple[Step, ...] = ALL_BUSY
-    """derived values, and last the outputs that there is room for in the time that a launch takes"""
+    padded_outputs: tuple[Step, ...] = ALL_BUSY
+    """derived values, and last the padded outputs: those that the device could compute in the time of a launch"""
 
     def holds(self, problem: Conv2dProblem) -> bool:
         """Whether the problem meets every condition."""
@@ -56,10 +56,10 @@ class Predicate:
                 return step.reason
         return None
 
-    def room_for(self, problem: Conv2dProblem) -> int:
-        """The outputs that there is room for, of a problem that meets every condition."""
+    def padded_outputs_for(self, problem: Conv2dProblem) -> int:
+        """The padded outputs of a problem that meets every condition."""
         names: dict[str, Value] = {**problem.names()}
-        *derived, (_, last) = self._bound_room
+        *derived, (_, last) = self._bound_padded_outputs
         for step, bound in derived:
             names[step.name] = bound.value(names)
         return last.integer(names)
@@ -69,8 +69,8 @@ class Predicate:
         return _bind(self.steps)
 
     @cached_property
-    def _bound_room(self) -> tuple[tuple[Step, Bound], ...]:
-        return _bind(self.room)
+    def _bound_padded_outputs(self) -> tuple[tuple[Step, Bound], ...]:
+        return _bind(self.padded_outputs)
 
 
 def _bind(steps: tuple[Step, ...]) -> tuple[tuple[Step, Bound], ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.compilation.compile import Binary
-from autotune.dispatch.dispatcher import UNSURE, Dispatcher, PortfolioKernel, Rule
+from autotune.dispatch.dispatcher import DEFAULT_FIRST, Dispatcher, PortfolioKernel, Rule
 from autotune.dispatch.header import DispatchTemplate, dispatch_program, table_row
 from autotune.dispatch.matrix import Run
 from autotune.dispatch.plan import Plan, chosen, costs_of
@@ -125,8 +125,8 @@ class RuleLine:
     def decide(self, tried: Sequence[Tried], within_us: float) -> Tried:
         """The simplest of the correct rules that lose no more than `within_us` over the best of them.
 
-        Where the plan is unsure its rule stays: the others are the better only on the layers that they were made from.
-        Raises StudyError when none is correct.
+        Where in the plan the default comes first its rule stays: the others are the better only on the layers that they
+        were made from. Raises StudyError when none is correct.
         """
         correct = {one.rule: one for one in tried if one.outcome == Outcome.CORRECT}
         if not correct:
@@ -135,7 +135,7 @@ class RuleLine:
                 f"{self.run_of.study.path or self.run_of.study.name}: no dispatcher is correct: "
                 f"{trial.outcome} {trial.reason}: {trial.message}"
             )
-        offered = [UNSURE] if self.plan.rule == UNSURE and UNSURE in correct else list(correct)
+        offered = [DEFAULT_FIRST] if self.plan.rule == DEFAULT_FIRST and DEFAULT_FIRST in correct else list(correct)
         return correct[simplest(self.costs, offered, within_us)]
 
     def _kernels(self) -> tuple[PortfolioKernel, ...]:
@@ -147,10 +147,10 @@ class RuleLine:
         admission = Admission(admitted, by_dtype=classes, workspace_limit_bytes=study.workspace_limit_bytes)
         found = []
         columns = (*self.plan.kernels, self.matrix.default)
-        for name, position, paces in zip(self.plan.names, columns, self.plan.paces, strict=True):
+        for name, position, relative_times in zip(self.plan.names, columns, self.plan.relative_times, strict=True):
             config = self.matrix.configs[position]
             bound = BoundTemplate(self.run_of.templates[config.template], problem, info, admission)
-            found.append(PortfolioKernel(name, config, predicate(bound, config), paces))
+            found.append(PortfolioKernel(name, config, predicate(bound, config), relative_times))
         return tuple(found)
 
     def _begin(self, rule: Rule, proposed_by: str, point: tuple[int, Config] | None = None) -> _Asked:

@@ -33,7 +33,7 @@ class Costs:
     nothing_us: Floats
     """[layers]; the same when nothing does"""
     times: Ints
-    """[layers, kernels]; what tells kernels apart: pace times room"""
+    """[layers, kernels]; what tells kernels apart: relative time times padded outputs"""
 
     def of(self, rule: Rule) -> float:
         """Weighted microseconds that a rule loses."""

@@ -23,10 +23,10 @@ from autotune.family.columns import Columns, column_of
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.problem import Conv2dProblem
+from autotune.similarity import device_distance, layer_distance
 from autotune.store import Leader
 from autotune.trial import Config
 from autotune.tuning.layer_record import WARM_START
-from autotune.tuning.nearness import device_distance, layer_distance
 
 Singles = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]

@@ -88,14 +88,14 @@ def test_a_threshold_that_is_off_by_one_is_seen(dispatcher: Dispatcher, cxx: str
     assert compiled_choices(plain, ASKED, cxx, wrong) != expected
 
 
-def paced(made: Dispatcher) -> Dispatcher:
+def timed(made: Dispatcher) -> Dispatcher:
     """The least expected time decides; `implicit_gemm` is the faster on three known layers, `direct` on a fourth."""
     sizes = ((1, 1, 1), (24, 3, 1), (9, 7, 2))
     known = [dataclasses.replace(USUAL, k=k, c=c, stride_h=stride, stride_w=stride) for k, c, stride in sizes]
     values = [[item.plain.of(problem) for item in TEMPLATE.properties] for problem in (*known, USUAL)]
     product, direct, others = (10_000, 11_000, 9_001, 30_000), (30_000, 26_000, 20_003, 10_000), (400_000,) * 4
-    paces = {"implicit_gemm": product, "direct": direct}
-    kernels = [dataclasses.replace(one, paces=paces.get(one.name, others)) for one in made.all_kernels]
+    times = {"implicit_gemm": product, "direct": direct}
+    kernels = [dataclasses.replace(one, relative_times=times.get(one.name, others)) for one in made.all_kernels]
     return dataclasses.replace(
         made,
         properties=tuple(item.plain for item in TEMPLATE.properties),
@@ -108,9 +108,9 @@ def paced(made: Dispatcher) -> Dispatcher:
 
 def test_the_compiled_dispatcher_compares_pace_times_room(dispatcher: Dispatcher, cxx: str) -> None:
     """`direct` and `implicit_gemm` serve most problems, and differ in what idles and in where they are fast."""
-    made = paced(dispatcher)
+    made = timed(dispatcher)
     expected = recorded_choices(made, ASKED)
-    assert min(expected.count("direct"), expected.count("implicit_gemm")) > 20, "pace alone decides"
+    assert min(expected.count("direct"), expected.count("implicit_gemm")) > 20, "the relative time alone decides"
     assert compiled_choices(made, ASKED, cxx, TEMPLATE) == expected
     once = dataclasses.replace(TEMPLATE, text=TEMPLATE.text.replace("times < powers[item]", "times < 1"))
     assert once.text != TEMPLATE.text
@@ -119,7 +119,7 @@ def test_the_compiled_dispatcher_compares_pace_times_room(dispatcher: Dispatcher
 
 @pytest.mark.nvcc
 def test_nvcc_compiles_it_without_a_warning(dispatcher: Dispatcher) -> None:
-    made = paced(dispatcher)
+    made = timed(dispatcher)
     few = made.kernels[:3]
     made = dataclasses.replace(made, kernels=few, rule=Split("k", 12, Leaf((few[1].name, "default")), FASTEST))
     binary = compile_cubin(dispatch_program(TEMPLATE, made), 90, find_nvcc())

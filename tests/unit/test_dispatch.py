@@ -14,9 +14,9 @@ import pytest
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.devices.device import Baseline
 from autotune.dispatch.builder import Built, build, held_out
-from autotune.dispatch.dispatcher import DEFAULT, UNSURE
+from autotune.dispatch.dispatcher import DEFAULT, DEFAULT_FIRST
 from autotune.dispatch.header import load_dispatch_template
-from autotune.dispatch.interpolated import explored
+from autotune.dispatch.interpolated import interpolated_layers
 from autotune.dispatch.matrix import Run
 from autotune.errors import StudyError
 from autotune.evaluation.null import NullEvaluator
@@ -180,7 +180,7 @@ BATCHES = HEADER.replace("several", "batches") + "".join(
 )
 
 
-def test_held_out_layers_are_judged_and_never_seen_and_shapes_are_explored_between_batches(
+def test_held_out_layers_are_judged_and_never_seen_and_shapes_are_interpolated_between_batches(
     tmp_path: Path, families: dict[str, KernelTemplate]
 ) -> None:
     (tmp_path / "batches.toml").write_text(BATCHES)
@@ -193,22 +193,22 @@ def test_held_out_layers_are_judged_and_never_seen_and_shapes_are_explored_betwe
     alone, beside = Device(), Device()
     made = built(path, replace(study, layers=tuple(known)), families, alone)
     between = {layer.problem.with_n(16) for layer in known}
-    assert {source.problem for source in alone.ran} >= between == {layer.problem for layer in made.explored}
+    assert {source.problem for source in alone.ran} >= between == {layer.problem for layer in made.interpolated}
     held = built(path, study, families, beside, holdout=5)
     assert held.dispatcher == made.dispatcher
     assert {source.problem for source in beside.ran} == {unknown.problem}
     assert [row.layer for row in held.layers if row.role == "held out"] == [unknown]
 
 
-def test_what_is_explored_follows_from_the_layers_given() -> None:
+def test_what_is_interpolated_follows_from_the_layers_given() -> None:
     def layer(n: int, k: int, count: int) -> Layer:
         return Layer(f"n{n}k{k}", Conv2dProblem(n=n, c=4, h=20, w=20, k=k, r=3, s=3), count)
 
     few = layer(100, 4, 8), layer(1000, 4, 2), layer(1000, 8, 1)
-    assert [(one.problem.n, one.problem.k, one.count) for one in explored(few)] == [(316, 4, 4), (316, 8, 1)]
-    assert explored(few[1:]) == ()
-    assert [one.problem.k for one in explored(few, but=[layer(316, 4, 1)])] == [8]
-    assert [one.problem.n for one in explored([*few, layer(316, 4, 1)])] == [178, 562, 178, 562]
+    assert [(one.problem.n, one.problem.k, one.count) for one in interpolated_layers(few)] == [(316, 4, 4), (316, 8, 1)]
+    assert interpolated_layers(few[1:]) == ()
+    assert [one.problem.k for one in interpolated_layers(few, but=[layer(316, 4, 1)])] == [8]
+    assert [one.problem.n for one in interpolated_layers([*few, layer(316, 4, 1)])] == [178, 562, 178, 562]
 
 
 class Choosing(Device):
@@ -284,7 +284,7 @@ def test_a_rule_that_is_worse_than_the_default_on_layers_left_out_gives_way_to_i
     with Store(path) as store:
         tune(study, families, Fickle(), store)
     made = built(path, study, families, Fickle())
-    assert made.dispatcher.rule == UNSURE
+    assert made.dispatcher.rule == DEFAULT_FIRST
     assert all(row.unsure and row.kernel == DEFAULT for row in made.layers)
 
 
@@ -314,7 +314,7 @@ def test_the_command_says_the_rule_in_words_and_writes_it_as_cpp(dispatch: Comma
     assert done.code == 0, done.err
     for words in ("The rule:", "always the default", "single best kernel", "nearest layer", "made without the layer"):
         assert words in done.out, words
-    assert "unsure, so that the default comes first: none" in done.out
+    assert "the default comes first for: none" in done.out
     text = Path("dispatch.hpp").read_text()
     assert text.startswith("// Which kernel serves a layer.")
     assert "DISPATCH_FUNCTION int choose(const Layer& layer)" in text
@@ -336,7 +336,7 @@ def test_a_database_of_before_a_parameter_came_serves_the_matrix(autotune: Comma
 @pytest.mark.parametrize(
     ("table", "keys"),
     [
-        ("layers", {"layer", "role", "kernel", "unsure", "regret_fraction", "left_out_regret_fraction"}),
+        ("layers", {"layer", "role", "kernel", "default_first", "regret_fraction", "left_out_regret_fraction"}),
         ("ways", {"way", "median_fraction", "worst_fraction", "worst_layer", "weighted_mean_fraction"}),
         ("rules", {"place", "rule", "total_us", "outcome"}),
         ("kernels", {"kernel", "config"}),

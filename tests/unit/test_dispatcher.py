@@ -46,9 +46,9 @@ def dispatcher(rule: Rule) -> Dispatcher:
 RULE = Split("k", 13, Leaf(("few",)), Split("pixels", 1000, Leaf(("fours",)), Leaf(("few",))))
 
 
-def paced(made: Dispatcher, paces: Mapping[str, Sequence[int]], known: Sequence[tuple[int, ...]]) -> Dispatcher:
-    """The kernels with their paces on known layers of so many maps and pixels."""
-    fours, few, default = (dataclasses.replace(one, paces=tuple(paces[one.name])) for one in made.all_kernels)
+def timed(made: Dispatcher, times: Mapping[str, Sequence[int]], known: Sequence[tuple[int, ...]]) -> Dispatcher:
+    """The kernels with their relative times on known layers of so many maps and pixels."""
+    fours, few, default = (dataclasses.replace(one, relative_times=tuple(times[one.name])) for one in made.all_kernels)
     return dataclasses.replace(made, kernels=(fours, few), default=default, known=tuple(known))
 
 
@@ -56,7 +56,7 @@ def chosen(
     made: Dispatcher, k: int = PROBLEM.k, h: int = PROBLEM.h, w: int = PROBLEM.w
 ) -> tuple[str | None, bool, tuple[str, ...]]:
     choice = made.choose(dataclasses.replace(PROBLEM, k=k, h=h, w=w))
-    return (choice.kernel.name if choice.kernel else None, choice.unsure, choice.passed_over)
+    return (choice.kernel.name if choice.kernel else None, choice.default_first, choice.passed_over)
 
 
 def test_the_rule_names_the_kernel_and_what_does_not_fit_is_passed_over() -> None:
@@ -76,28 +76,30 @@ def test_each_end_has_an_order_of_its_own() -> None:
 
 
 def test_an_end_with_paces_takes_what_is_fast_and_leaves_little_idle() -> None:
-    """`fours` computes 64 maps at a time: of 16 maps its room is four times the outputs."""
-    made = paced(dispatcher(FASTEST), {"fours": [300], "few": [1000], DEFAULT: [9000]}, known=[(12, 400)])
+    """`fours` computes 64 maps at a time: of 16 maps its padded outputs are four times the outputs."""
+    made = timed(dispatcher(FASTEST), {"fours": [300], "few": [1000], DEFAULT: [9000]}, known=[(12, 400)])
     fours, few = made.kernels
-    idle = dataclasses.replace(fours.predicate, room=(Step("ceil_div(k, 64)", "tiles"), Step("64 * tiles * n * p * q")))
+    idle = dataclasses.replace(
+        fours.predicate, padded_outputs=(Step("ceil_div(k, 64)", "tiles"), Step("64 * tiles * n * p * q"))
+    )
     made = dataclasses.replace(made, kernels=(dataclasses.replace(fours, predicate=idle), few))
     assert chosen(made, k=16) == ("few", False, ())
     assert chosen(made, k=14) == ("few", False, ("fours",))
     assert chosen(made, k=20) == ("fours", False, ())
     assert chosen(made, k=22) == (DEFAULT, False, ("fours", "few"))
-    enough = paced(made, {"fours": [249], "few": [1000], DEFAULT: [9000]}, known=made.known)
+    enough = timed(made, {"fours": [249], "few": [1000], DEFAULT: [9000]}, known=made.known)
     assert chosen(enough, k=16) == ("fours", False, ())
     assert chosen(dataclasses.replace(made, rule=Leaf(("fours",))), k=16) == ("fours", False, ())
     assert Dispatcher.from_json(made.to_json()) == made
     assert rule_of(made.config().values()) == made.rule
 
 
-def test_a_pace_is_the_mean_of_those_on_known_layers_the_more_alike_the_more() -> None:
+def test_a_relative_time_is_the_mean_of_those_on_known_layers_the_more_similar_the_more() -> None:
     """On the layer of 4 maps `few` is twice as fast as `fours`, on that of 64 half as fast."""
-    paces = {"fours": [2000, 1000], "few": [1000, 2000], DEFAULT: [9000, 9000]}
-    made = paced(dispatcher(FASTEST), paces, known=[(4, 400), (64, 400)])
-    halved = dataclasses.replace(PROBLEM, k=8)  # as alike as a 2nd, squared, and an 8th, squared: 16 to 1
-    assert made.paces(halved) == {"fours": 33000 // 17, "few": 18000 // 17, DEFAULT: 9000}
+    times = {"fours": [2000, 1000], "few": [1000, 2000], DEFAULT: [9000, 9000]}
+    made = timed(dispatcher(FASTEST), times, known=[(4, 400), (64, 400)])
+    halved = dataclasses.replace(PROBLEM, k=8)  # as similar as a 2nd, squared, and an 8th, squared: 16 to 1
+    assert made.relative_times(halved) == {"fours": 33000 // 17, "few": 18000 // 17, DEFAULT: 9000}
     made = dataclasses.replace(made, kernels=tuple(dataclasses.replace(one, predicate=ALL) for one in made.kernels))
     assert [chosen(made, k=k)[0] for k in (4, 12, 20, 64)] == ["few", "few", "fours", "fours"]
 
@@ -118,18 +120,18 @@ def test_what_is_unlike_the_measured_layers_gets_the_default() -> None:
     assert chosen(made, k=1) == ("few", True, (DEFAULT, "fours"))
 
 
-def test_an_unsure_end_gets_the_default() -> None:
+def test_an_end_of_the_default_gets_the_default() -> None:
     assert chosen(dispatcher(Split("k", 13, Leaf((DEFAULT,)), Leaf(("few",)))), k=12) == (DEFAULT, True, ())
 
 
-def test_an_end_is_not_unsure_because_the_default_is_fast_there() -> None:
-    made = paced(dispatcher(FASTEST), {"fours": [1000], "few": [1000], DEFAULT: [900]}, known=[(12, 400)])
+def test_the_default_does_not_come_first_because_the_default_is_fast_there() -> None:
+    made = timed(dispatcher(FASTEST), {"fours": [1000], "few": [1000], DEFAULT: [900]}, known=[(12, 400)])
     assert chosen(made, k=12) == (DEFAULT, False, ())
     assert made.words() == ("always: the least expected time",)
 
 
 def test_a_kernel_without_a_pace_for_each_known_layer_is_refused() -> None:
-    with pytest.raises(StudyError, match="fours has 0 paces for 1 known layers; give one for each"):
+    with pytest.raises(StudyError, match="fours has 0 relative times for 1 known layers; give one for each"):
         dataclasses.replace(dispatcher(FASTEST), known=((12, 400),))
 
 

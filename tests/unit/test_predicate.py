@@ -46,9 +46,9 @@ def test_a_predicate_agrees_with_the_search_space(name: str) -> None:
                 admitted += expected
                 assert made.holds(other.problem) == expected, f"{config} on {other.problem}"
                 if expected:
-                    room = other.bind(template.room).integer(other.check(config))
-                    assert made.room_for(other.problem) == room, f"{config} on {other.problem}"
-                    assert room >= other.problem.y_elements, f"{config} on {other.problem}: no room for every output"
+                    outputs = other.bind(template.room).integer(other.check(config))
+                    assert made.padded_outputs_for(other.problem) == outputs, f"{config} on {other.problem}"
+                    assert outputs >= other.problem.y_elements, f"{config} on {other.problem}: fewer than the outputs"
     assert admitted, "no config serves any problem"
 
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autotune.dispatch.dispatcher import FASTEST, UNSURE, Leaf, Rule, Split, ends
+from autotune.dispatch.dispatcher import DEFAULT_FIRST, FASTEST, Leaf, Rule, Split, ends
 from autotune.dispatch.header import load_dispatch_template
-from autotune.dispatch.likeness import SAME, likeness
 from autotune.dispatch.plan import (
     Making,
     chosen,
@@ -19,13 +18,14 @@ from autotune.dispatch.plan import (
     make,
     nearest,
     single_best,
-    with_explored,
-    without_unsure,
+    with_default_first,
+    with_interpolated,
 )
 from autotune.dispatch.portfolio import Matrix, candidates, portfolio, served
 from autotune.dispatch.rule_space import RuleSpace
 from autotune.dispatch.thresholds import Costs, best_tree, between, simplest
 from autotune.problem import Conv2dProblem, Layer
+from autotune.similarity import SAME, property_similarity
 from autotune.trial import Config
 
 PROPERTIES = load_dispatch_template().properties
@@ -50,12 +50,13 @@ def matrix(layers: Sequence[Layer], times: Sequence[Sequence[float]], leaders: S
         configs=tuple(config(str(number)) for number in range(times_us.shape[1])),
         times_us=times_us,
         failed=np.zeros(times_us.shape, dtype=np.bool_),
-        room=np.array([[one.problem.y_elements] * times_us.shape[1] for one in layers]) * np.isfinite(times_us),
+        padded_outputs=np.array([[one.problem.y_elements] * times_us.shape[1] for one in layers])
+        * np.isfinite(times_us),
         best_us=times_us.min(axis=1),
         leaders=tuple(map(tuple, leaders)),
         default=0,
-        likeness=np.eye(times_us.shape[1]),
-        nearness=likeness([item.power for item in PROPERTIES], values, values) / SAME,
+        config_similarity=np.eye(times_us.shape[1]),
+        layer_similarity=property_similarity([item.power for item in PROPERTIES], values, values) / SAME,
         values=values,
     )
 
@@ -136,7 +137,7 @@ def test_an_end_takes_the_kernel_that_it_names_else_the_least_expected_time() ->
     assert made.of(Split("k", 6, FASTEST, Leaf(("c",)))) == 2 + 50 + 50
 
 
-def test_a_kernel_is_expected_to_do_as_on_the_layers_that_are_most_alike() -> None:
+def test_a_kernel_is_expected_to_do_as_on_the_layers_that_are_most_similar() -> None:
     """1 is the faster of few maps, 2 of many; nobody has measured the layers between."""
     layers = [layer(k) for k in (4, 8, 32, 64, 10, 24)]
     few, many = (20, 10, 12), (20, 12, 10)
@@ -150,20 +151,20 @@ def test_what_idles_is_not_held_against_a_kernel_where_nothing_does() -> None:
     made = matrix(layers, [(40, 12, 10), (40, 12, 10), (40, 10, 11)], [[2], [2], [1]])
     making = replace(MAKING, wanted=(1, 2))
     assert chosen(made, [2], make(made, [0, 1], making)) == (2,)
-    made.room[:2, 1] *= 2
+    made.padded_outputs[:2, 1] *= 2
     assert chosen(made, [0, 2], make(made, [0, 1], making)) == (2, 1)
 
 
-def test_a_layer_explored_between_two_batches_speaks_where_both_are_known() -> None:
-    """1 and 2 are as fast on the study's layers, and only what was explored between tells them apart."""
+def test_a_layer_interpolated_between_two_batches_speaks_where_both_are_known() -> None:
+    """1 and 2 are as fast on the study's layers, and only what was interpolated between tells them apart."""
     shape = layer(4)
     layers = [replace(shape, problem=shape.problem.with_n(n)) for n in (100, 1000, 316)]
     for slow, fast in ((1, 2), (2, 1)):
         times = [[20.0, 10.0, 10.0] for _ in layers]
         times[2][slow] = 15.0
         made = matrix(layers, times, [[1, 2], [1, 2]])
-        assert with_explored(made, [0, 1]) == [0, 1, 2]
-        assert with_explored(made, [1]) == [1]
+        assert with_interpolated(made, [0, 1]) == [0, 1, 2]
+        assert with_interpolated(made, [1]) == [1]
         assert chosen(made, [0, 1], make(made, [0, 1], MAKING)) == (fast, fast)
 
 
@@ -247,14 +248,14 @@ def test_a_thresholds_flat_interval_is_that_between_its_layers() -> None:
     assert choices[16] != choices[17]
 
 
-def test_a_rule_that_says_nothing_of_layers_left_out_is_unsure() -> None:
+def test_a_rule_that_says_nothing_of_layers_left_out_puts_the_default_first() -> None:
     """Each layer has a kernel of its own, which is far slower than the default on all others."""
     layers = [layer(k) for k in (4, 6, 8, 12)]
     times = [[20.0, *(10.0 if kernel == row else 90.0 for kernel in range(4))] for row in range(4)]
     made = matrix(layers, times, [[1], [2], [3], [4]])
     plan = make(made, range(4), MAKING)
-    assert without_unsure(made, range(4), plan, [2, 1, 1, 1]).rule == UNSURE
-    assert without_unsure(made, range(4), plan, [1, 2, 3, 4]).rule == plan.rule
+    assert with_default_first(made, range(4), plan, [2, 1, 1, 1]).rule == DEFAULT_FIRST
+    assert with_default_first(made, range(4), plan, [1, 2, 3, 4]).rule == plan.rule
 
 
 def test_a_layer_unlike_the_others_gets_the_default() -> None:

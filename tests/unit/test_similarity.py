@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autotune.devices.device import DeviceInfo
 from autotune.problem import Conv2dProblem
-from autotune.tuning.nearness import device_distance, differences, layer_distance
+from autotune.similarity import device_distance, differences, layer_distance
 
 CONV = Conv2dProblem(64, 32, 28, 28, 64, 3, 3, pad_h=1, pad_w=1)
 H200 = DeviceInfo("cuda", "NVIDIA H200", 90, 132, 1 << 37)
