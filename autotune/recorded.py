@@ -15,14 +15,15 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from autotune.errors import StudyError
+from autotune.table import Table, decoded, read_bytes
 from autotune.trial import Config, Outcome, Timing, Trial, Value
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -183,7 +184,8 @@ def read_recording(path: Path) -> Recording:
 
     Raises StudyError with the path when the file cannot be read, is neither format, or records no correct config.
     """
-    document = _object(_parse(path, _text(path)), f"{path}: the file")
+    document = Table({}, StudyError, str(path)).entry("the file", _parse(path, _text(path)))
+    document = replace(document, key="")
     if "cache" in document:
         return _kernel_tuner(path, document)
     if "results" in document:
@@ -229,15 +231,13 @@ def recording_of(
 
 
 def _text(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
+    content = read_bytes(path, StudyError)
+    if content[:2] == b"\x1f\x8b":
+        try:
             content = gzip.decompress(content)
-        return content.decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error) as error:
-        raise StudyError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except UnicodeDecodeError as error:
-        raise StudyError(f"{path}: is not UTF-8 text: {error.reason}") from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise StudyError(f"{path}: cannot be read: {error}") from error
+    return decoded(content, StudyError, str(path))
 
 
 def _parse(path: Path, text: str) -> Json:
@@ -271,23 +271,22 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _kernel_tuner(path: Path, document: Mapping[str, Json]) -> Recording:
-    where = f"{path}: "
-    names = [str(name) for name in _array(document.get("tune_params_keys"), f"{where}tune_params_keys")]
+def _kernel_tuner(path: Path, document: Table) -> Recording:
+    names = [str(name) for name in document.array("tune_params_keys")]
     if len(set(names)) < len(names):
-        raise StudyError(f"{where}tune_params_keys: names a parameter twice: {', '.join(names)}")
-    declared = _object(document.get("tune_params"), f"{where}tune_params")
-    params = [(name, _array(declared.get(name), f"{where}tune_params.{name}")) for name in names]
+        raise document.error("tune_params_keys", f"names a parameter twice: {', '.join(names)}")
+    declared = document.entry("tune_params", document.get("tune_params"))
+    params = [(name, cast("Sequence[Json]", declared.array(name))) for name in names]
     objective = str(document.get("objective") or "time")
     if objective != "time":
         raise StudyError(f"{path}: objective = {objective!r}: only recordings of `time` can be replayed")
     records = []
-    for key, entry in _object(document["cache"], f"{where}cache").items():
-        record = _object(entry, f"{where}cache[{key!r}]")
-        values = {name: _value(record[name]) for name in names if name in record}
+    for key, entry in document.entry("cache", document.get("cache")).content.items():
+        record = document.entry(f"cache[{key!r}]", entry)
+        values = {name: _value(cast("Json", record.get(name))) for name in names if name in record}
         time = record.get("time")
         if isinstance(time, bool) or not isinstance(time, int | float | str):
-            raise StudyError(f"{where}cache[{key!r}]: `time` is {time!r}: expected milliseconds or a failure's name")
+            raise document.error(record.key, f"`time` is {time!r}: expected milliseconds or a failure's name")
         if isinstance(time, str):
             records.append(Record(values, None, FAILURES.get(time, OTHER_FAILURE)))
         else:
@@ -296,26 +295,25 @@ def _kernel_tuner(path: Path, document: Mapping[str, Json]) -> Recording:
     return recording_of(str(path), template, str(document.get("device_name") or "unknown"), params, records)
 
 
-def _t4(path: Path, document: Mapping[str, Json]) -> Recording:
-    where = f"{path}: "
+def _t4(path: Path, document: Table) -> Recording:
     version = document.get("schema_version", T4_VERSION)
     if version != T4_VERSION:
-        raise StudyError(f"{where}schema_version = {version!r}: this autotune reads T4 {T4_VERSION}")
-    metadata = _object(document.get("metadata") or {}, f"{where}metadata")
+        raise StudyError(f"{path}: schema_version = {version!r}: this autotune reads T4 {T4_VERSION}")
+    metadata = document.entry("metadata", document.get("metadata") or {})
     unit = str(metadata.get("timeunit") or "milliseconds")
     if unit not in US_PER_UNIT:
-        raise StudyError(f"{where}metadata.timeunit = {unit!r}: expected one of {', '.join(US_PER_UNIT)}")
+        raise StudyError(f"{path}: metadata.timeunit = {unit!r}: expected one of {', '.join(US_PER_UNIT)}")
     records = []
     written: dict[str, list[Json]] = {}
-    for i, entry in enumerate(_array(document["results"], f"{where}results")):
-        result = _object(entry, f"{where}results[{i}]")
-        config = _object(result.get("configuration"), f"{where}results[{i}].configuration")
+    for i, entry in enumerate(document.array("results")):
+        result = document.entry(f"results[{i}]", entry)
+        config = cast("Mapping[str, Json]", result.entry("configuration", result.get("configuration")).content)
         values = {name: _value(value) for name, value in config.items()}
         for name, value in config.items():
             written.setdefault(name, []).append(value)
         invalidity = str(result.get("invalidity", "correct"))
         failed = invalidity != "correct"
-        time = None if failed else _measured_time(result, f"{where}results[{i}]")
+        time = None if failed else _measured_time(result)
         if time is None:
             records.append(Record(values, None, FAILURES.get(invalidity, OTHER_FAILURE)))
         else:
@@ -325,14 +323,14 @@ def _t4(path: Path, document: Mapping[str, Json]) -> Recording:
     return recording_of(str(path), template, str(metadata.get("device_name") or "unknown"), params, records)
 
 
-def _measured_time(result: Mapping[str, Json], where: str) -> float | None:
+def _measured_time(result: Table) -> float | None:
     """The `time` among a T4 result's measurements, None when it names a failure instead."""
-    for entry in _array(result.get("measurements"), f"{where}.measurements"):
-        measurement = _object(entry, f"{where}.measurements")
+    for entry in result.array("measurements"):
+        measurement = result.entry("measurements", entry)
         if measurement.get("name") == "time":
             value = measurement.get("value")
             return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-    raise StudyError(f"{where}.measurements: no measurement named `time`")
+    raise result.error("measurements", "no measurement named `time`")
 
 
 def _timed(values: Mapping[str, Value], time: float, us_per_unit: float) -> Record:
@@ -345,22 +343,6 @@ def _listed(values: Sequence[Value]) -> str:
     """The first few values, shortened."""
     words = ", ".join(str(value)[:20] for value in values[:12])
     return f"{words}, ..." if len(values) > 12 else words
-
-
-def _object(value: Json, where: str) -> Mapping[str, Json]:
-    if not isinstance(value, Mapping):
-        raise StudyError(f"{where}: expected an object, found {_kind(value)}")
-    return value
-
-
-def _array(value: Json, where: str) -> Sequence[Json]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise StudyError(f"{where}: expected an array, found {_kind(value)}")
-    return value
-
-
-def _kind(value: Json) -> str:
-    return "nothing" if value is None else f"{json.dumps(value)[:40]}"
 
 
 def _value(value: Json) -> Value:

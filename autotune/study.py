@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TypeGuard
 
 from autotune.errors import StudyError
-from autotune.family.template import check_keys
 from autotune.problem import Conv2dProblem, Layer
 from autotune.shipped import shipped
+from autotune.table import Table, decoded, is_time, read_bytes, read_toml
 from autotune.trial import END_TO_END, Config, Value
 
 ADMITTED: Mapping[str, tuple[str, ...]] = {
@@ -37,7 +34,6 @@ _STUDY_KEYS = {
     *("measure", "space", "layer", "technique", "rule", "span", "warm_start", "prior", "stop_below"),
 }
 SPILL_LIMIT_BYTES = 1024  # on an H200 no kernel with more came within 40 % of its layer's best
-LARGEST = 2**63 - 1  # a whole number in SQLite
 _RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}
 _TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms", "reported"}
 
@@ -161,256 +157,185 @@ def find_study(name: str) -> Path:
 
 def load_study(path: Path) -> Study:
     """Read a study file. Raises StudyError: path, line or dotted key, what was expected."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # Windows' editors put a mark in front
-        content: dict[str, object] = tomllib.loads(text)
-    except OSError as error:
-        raise StudyError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise StudyError(f"{path}: is not UTF-8 text: {error.reason}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise StudyError(f"{path}: is not TOML: {error}") from None
-    except RecursionError:
-        raise StudyError(f"{path}: is nested too deeply; a study has tables in tables at most") from None
-    return _Reader(path).study(content, text)
+    text = decoded(read_bytes(path, StudyError), StudyError, str(path))
+    return _study(path, read_toml(text, StudyError, str(path)), text)
 
 
-def _is_time(value: object) -> TypeGuard[int | float]:
-    """Whether a value is a number above 0 that a float can be."""
-    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= sys.float_info.max
+def _study(path: Path, table: Table, text: str) -> Study:
+    table.allow(_STUDY_KEYS)
+    name = _name(table, path.stem, " (a layer is named study.layer)")
+    accuracy = table.word("accuracy", "") or None
+    if accuracy is not None and accuracy not in ADMITTED:
+        raise table.error("accuracy", f"{accuracy!r}: expected one of {', '.join(ADMITTED)}")
+    layers = _layers(table)
+    space = _space(table)
+    techniques = _techniques(table, {layer.name for layer in layers})
+    return Study(
+        name=name,
+        layers=layers,
+        path=path,
+        text=text,
+        accuracy=accuracy,
+        trials=table.whole("trials", 200, least=1),
+        time_budget_s=table.seconds("time_budget_s"),
+        stop_below=table.fraction("stop_below"),
+        seed=table.whole("seed", 0, least=0),
+        sampler=table.word("sampler", "default"),
+        warm_start=table.flag("warm_start", default=True),
+        prior=table.flag("prior", default=False),
+        templates=_families(table),
+        workspace_limit_bytes=table.whole("workspace_limit_bytes", 1 << 30, least=0),
+        spill_limit_bytes=table.whole("spill_limit_bytes", SPILL_LIMIT_BYTES, least=0),
+        measure=_measure(table.table("measure", "expected a table [measure]")),
+        space={family: kept for family, kept in space.items() if family != END_TO_END},
+        end_to_end=_end_to_end(table, space.get(END_TO_END)),
+        techniques=techniques,
+        rules=_rules(table, {technique.name for technique in techniques}),
+    )
 
 
-class _Reader:
-    """Reads a study's tables with errors that name path and dotted key."""
+def _name(table: Table, default: str, note: str = "") -> str:
+    """What a study or a layer is called."""
+    name = table.word("name", default)
+    if not name or any(not (letter.isalnum() or letter in "-_") for letter in name):
+        raise table.error("name", f"{name!r}: expected letters, digits, - and _{note}")
+    return name
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
-    def error(self, key: str, what: str) -> StudyError:
-        return StudyError(f"{self.path}: {key}: {what}")
+def _families(table: Table) -> tuple[str, ...] | None:
+    value = table.get("templates")
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value or any(not isinstance(item, str) for item in value):
+        raise table.error("templates", f"expected a list of family names, got {value!r}")
+    return tuple(dict.fromkeys(value))
 
-    def study(self, content: Mapping[str, object], text: str) -> Study:
-        check_keys(content, _STUDY_KEYS, self.error)
-        name = self.word(content, "name", self.path.stem)
-        if not name or any(not (letter.isalnum() or letter in "-_") for letter in name):
-            raise self.error("name", f"{name!r}: expected letters, digits, - and _ (a layer is named study.layer)")
-        accuracy = self.word(content, "accuracy", "") or None
-        if accuracy is not None and accuracy not in ADMITTED:
-            raise self.error("accuracy", f"{accuracy!r}: expected one of {', '.join(ADMITTED)}")
-        layers = self.layers(content.get("layer"))
-        space = self.space(content.get("space", {}))
-        techniques = self.techniques(content.get("technique", []), {layer.name for layer in layers})
-        return Study(
-            name=name,
-            layers=layers,
-            path=self.path,
-            text=text,
-            accuracy=accuracy,
-            trials=self.whole(content, "trials", 200, least=1),
-            time_budget_s=self.seconds(content),
-            stop_below=self.fraction(content, "stop_below"),
-            seed=self.whole(content, "seed", 0, least=0),
-            sampler=self.word(content, "sampler", "default"),
-            warm_start=self.flag(content, "warm_start", default=True),
-            prior=self.flag(content, "prior", default=False),
-            templates=self.templates(content.get("templates")),
-            workspace_limit_bytes=self.whole(content, "workspace_limit_bytes", 1 << 30, least=0),
-            spill_limit_bytes=self.whole(content, "spill_limit_bytes", SPILL_LIMIT_BYTES, least=0),
-            measure=self.measure(content.get("measure", {})),
-            space={family: kept for family, kept in space.items() if family != END_TO_END},
-            end_to_end=self.end_to_end(content, space.get(END_TO_END)),
-            techniques=techniques,
-            rules=self.rules(content.get("rule", []), {technique.name for technique in techniques}),
+
+def _measure(table: Table) -> Measure:
+    table.allow({"cache"})
+    cache = table.word("cache", "cold")
+    if cache not in ("cold", "hot"):
+        raise table.error("cache", f"{cache!r}: expected cold or hot")
+    return Measure(cache)
+
+
+def _space(table: Table) -> Mapping[str, Mapping[str, tuple[Value, ...]]]:
+    expected = "expected tables [space.FAMILY]"
+    families = table.table("space", expected)
+    for params in families.content.values():
+        if not isinstance(params, dict):
+            raise table.error("space", expected)
+    return {family: _kept(families.table(family, expected)) for family in families.content}
+
+
+def _kept(params: Table) -> Mapping[str, tuple[Value, ...]]:
+    """The values that each parameter is kept to."""
+    narrowed: dict[str, tuple[Value, ...]] = {}
+    for name, kept in params.content.items():
+        items = kept if isinstance(kept, list) else [kept]
+        values = [item for item in items if isinstance(item, (int, str))]
+        if not values or len(values) < len(items):
+            raise params.error(name, f"expected a value or a list of values, got {kept!r}")
+        narrowed[name] = tuple(dict.fromkeys(values))
+    return narrowed
+
+
+def _end_to_end(table: Table, narrowed: Mapping[str, tuple[Value, ...]] | None) -> EndToEnd | None:
+    span = table.word("span", "kernel")
+    if span not in ("kernel", END_TO_END):
+        raise table.error("span", f"{span!r}: expected kernel or {END_TO_END}")
+    where = f"space.{END_TO_END}"
+    if span == "kernel":
+        if narrowed is not None:
+            raise table.error(where, f'has no effect without span = "{END_TO_END}"')
+        return None
+    kept = table.below(where, narrowed or {}, "expected a table")
+    kept.allow({field.name for field in fields(EndToEnd)})
+    values = {field.name: getattr(EndToEnd(), field.name) for field in fields(EndToEnd)} | dict(narrowed or {})
+    for name in ("streams", "segments"):
+        if any(type(value) is not int or value < 1 for value in values[name]):
+            raise kept.error(name, f"expected whole numbers of at least 1, got {list(values[name])}")
+    if not set(values["pinned"]) <= {"no", "yes"}:
+        raise kept.error("pinned", f'expected "yes", "no" or both, got {list(values["pinned"])}')
+    return EndToEnd(**values)
+
+
+def _techniques(study: Table, layers: set[str]) -> tuple[Technique, ...]:
+    found: list[Technique] = []
+    for table in study.tables("technique", "expected [[technique]] tables"):
+        table.allow(_TECHNIQUE_KEYS)
+        table.require(("name", "template"))
+        space = table.table("space", "expected a table of parameters and values")
+        expected = "expected a table of layer names and milliseconds above 0"
+        reported = table.table("reported_ms", expected)
+        reported_ms = {name: float(ms) for name, ms in reported.content.items() if is_time(ms)}
+        if len(reported_ms) < len(reported.content):
+            raise table.error("reported_ms", expected)
+        for name in reported_ms:
+            if name not in layers:
+                raise reported.error(name, f"no such layer; there are {', '.join(layers)}")
+        technique = Technique(
+            name=table.word("name", ""),
+            template=table.word("template", ""),
+            space=_kept(space),
+            report=table.word("report", ""),
+            reported_ms=reported_ms,
+            reported=table.word("reported", ""),
         )
+        if technique.name in {other.name for other in found}:
+            raise table.error("name", f"{technique.name!r} stands twice")
+        found.append(technique)
+    return tuple(found)
 
-    def below(self, table: str) -> Callable[[str, str], StudyError]:
-        """Errors about the keys of one table."""
-        return lambda key, what: self.error(f"{table}.{key}", what)
 
-    def whole(self, table: Mapping[str, object], key: str, default: int, *, least: int, where: str = "") -> int:
-        value = table.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.error(where + key, f"expected a whole number, got {value!r}")
-        if value < least:
-            raise self.error(where + key, f"{value} is too small: expected at least {least}")
-        if value > LARGEST:
-            raise self.error(where + key, f"{value} is too large: expected at most {LARGEST}")
-        return value
+def _rules(study: Table, techniques: set[str]) -> tuple[NamedRule, ...]:
+    found = []
+    for table in study.tables("rule", "expected [[rule]] tables"):
+        table.allow(_RULE_KEYS)
+        table.require(sorted(_RULE_KEYS - {"report"}))
+        words = {key: table.word(key, "") for key in sorted(_RULE_KEYS - {"threshold"})}
+        for side in ("below", "above"):
+            if words[side] not in techniques:
+                there = ", ".join(techniques) or "none"
+                raise table.error(side, f"no technique named {words[side]!r}; there are {there}")
+        found.append(NamedRule(**words, threshold=table.whole("threshold", 0, least=0)))
+    return tuple(found)
 
-    def word(self, table: Mapping[str, object], key: str, default: str, *, where: str = "") -> str:
-        value = table.get(key, default)
-        if not isinstance(value, str):
-            raise self.error(where + key, f"expected a string, got {value!r}")
-        return value
 
-    def flag(self, table: Mapping[str, object], key: str, *, default: bool) -> bool:
-        value = table.get(key, default)
-        if not isinstance(value, bool):
-            raise self.error(key, f"expected true or false, got {value!r}")
-        return value
+def _layers(study: Table) -> tuple[Layer, ...]:
+    expected = "expected at least one [[layer]]"
+    layers: list[Layer] = []
+    for index, table in enumerate(study.tables("layer", expected, label="name")):
+        layer = _layer(table)
+        if layer.name in {other.name for other in layers}:
+            raise study.error(f"layer[{index}].name", f"{layer.name!r} stands twice; give each layer its own name")
+        layers.append(layer)
+    if not layers:
+        raise study.error("layer", expected)
+    return tuple(layers)
 
-    def fraction(self, table: Mapping[str, object], key: str) -> float | None:
-        """A key that is absent or between 0 and 1."""
-        value = table.get(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
-            raise self.error(key, f"expected a fraction between 0 and 1, got {value!r}")
-        return float(value)
 
-    def seconds(self, content: Mapping[str, object]) -> float | None:
-        value = content.get("time_budget_s")
-        if value is None:
-            return None
-        if not _is_time(value):
-            raise self.error("time_budget_s", f"expected seconds above 0, got {value!r}")
-        return float(value)
+def _layer(table: Table) -> Layer:
+    table.allow(_LAYER_KEYS)
+    table.require(("name", *_SIZES))
+    name = _name(table, "")
+    sizes = {key: table.whole(key, 0, least=1) for key in _SIZES}
+    pairs: dict[str, int] = {}
+    for key, default in (("stride", 1), ("pad", 0), ("dilation", 1)):
+        pairs[f"{key}_h"], pairs[f"{key}_w"] = _pair(table, key, default)
+    groups = table.whole("groups", 1, least=1)
+    dtype, layout, epilogue = (table.word(*key) for key in (("dtype", "f32"), ("layout", "nchw"), ("epilogue", "none")))
+    try:
+        problem = Conv2dProblem(**sizes, **pairs, groups=groups, dtype=dtype, layout=layout, epilogue=epilogue)
+    except StudyError as error:
+        raise StudyError(f"{table.file}: {table.key}: {error}") from None
+    return Layer(name, problem, table.whole("count", 1, least=1))
 
-    def templates(self, value: object) -> tuple[str, ...] | None:
-        if value is None:
-            return None
-        if not isinstance(value, list) or not value or any(not isinstance(item, str) for item in value):
-            raise self.error("templates", f"expected a list of family names, got {value!r}")
-        return tuple(dict.fromkeys(value))
 
-    def measure(self, value: object) -> Measure:
-        if not isinstance(value, dict):
-            raise self.error("measure", "expected a table [measure]")
-        check_keys(value, {"cache"}, self.below("measure"))
-        cache = self.word(value, "cache", "cold", where="measure.")
-        if cache not in ("cold", "hot"):
-            raise self.error("measure.cache", f"{cache!r}: expected cold or hot")
-        return Measure(cache)
-
-    def space(self, value: object) -> Mapping[str, Mapping[str, tuple[Value, ...]]]:
-        if not isinstance(value, dict) or any(not isinstance(family, dict) for family in value.values()):
-            raise self.error("space", "expected tables [space.FAMILY]")
-        return {family: self.kept(params, f"space.{family}") for family, params in value.items()}
-
-    def end_to_end(
-        self, content: Mapping[str, object], narrowed: Mapping[str, tuple[Value, ...]] | None
-    ) -> EndToEnd | None:
-        span = self.word(content, "span", "kernel")
-        if span not in ("kernel", END_TO_END):
-            raise self.error("span", f"{span!r}: expected kernel or {END_TO_END}")
-        where = f"space.{END_TO_END}"
-        if span == "kernel":
-            if narrowed is not None:
-                raise self.error(where, f'has no effect without span = "{END_TO_END}"')
-            return None
-        kept = narrowed or {}
-        check_keys(kept, {field.name for field in fields(EndToEnd)}, self.below(where))
-        counts: dict[str, tuple[int, ...]] = {}
-        for name in ("streams", "segments"):
-            values = kept.get(name, getattr(EndToEnd(), name))
-            counts[name] = tuple(int(value) for value in values if type(value) is int and value >= 1)
-            if len(counts[name]) < len(values):
-                raise self.error(f"{where}.{name}", f"expected whole numbers of at least 1, got {list(values)}")
-        pinned = tuple(str(value) for value in kept.get("pinned", EndToEnd().pinned))
-        if not set(pinned) <= {"no", "yes"}:
-            raise self.error(f"{where}.pinned", f'expected "yes", "no" or both, got {list(pinned)}')
-        return EndToEnd(counts["streams"], counts["segments"], pinned)
-
-    def kept(self, params: Mapping[str, object], where: str) -> Mapping[str, tuple[Value, ...]]:
-        narrowed: dict[str, tuple[Value, ...]] = {}
-        for name, kept in params.items():
-            items = kept if isinstance(kept, list) else [kept]
-            values = [item for item in items if isinstance(item, (int, str))]
-            if not values or len(values) < len(items):
-                raise self.error(f"{where}.{name}", f"expected a value or a list of values, got {kept!r}")
-            narrowed[name] = tuple(dict.fromkeys(values))
-        return narrowed
-
-    def techniques(self, value: object, layers: set[str]) -> tuple[Technique, ...]:
-        if not isinstance(value, list) or any(not isinstance(item, dict) for item in value):
-            raise self.error("technique", "expected [[technique]] tables")
-        found: list[Technique] = []
-        for index, table in enumerate(value):
-            where = f"technique[{index}]"
-            check_keys(table, _TECHNIQUE_KEYS, self.below(where))
-            for key in ("name", "template"):
-                if key not in table:
-                    raise self.error(f"{where}.{key}", "missing")
-            space, reported = table.get("space", {}), table.get("reported_ms", {})
-            if not isinstance(space, dict):
-                raise self.error(f"{where}.space", "expected a table of parameters and values")
-            if not isinstance(reported, dict) or not all(_is_time(ms) for ms in reported.values()):
-                raise self.error(f"{where}.reported_ms", "expected a table of layer names and milliseconds above 0")
-            for name in reported:
-                if name not in layers:
-                    raise self.error(f"{where}.reported_ms.{name}", f"no such layer; there are {', '.join(layers)}")
-            technique = Technique(
-                name=self.word(table, "name", "", where=f"{where}."),
-                template=self.word(table, "template", "", where=f"{where}."),
-                space=self.kept(space, f"{where}.space"),
-                report=self.word(table, "report", "", where=f"{where}."),
-                reported_ms={name: float(ms) for name, ms in reported.items()},
-                reported=self.word(table, "reported", "", where=f"{where}."),
-            )
-            if technique.name in {other.name for other in found}:
-                raise self.error(f"{where}.name", f"{technique.name!r} stands twice")
-            found.append(technique)
-        return tuple(found)
-
-    def rules(self, value: object, techniques: set[str]) -> tuple[NamedRule, ...]:
-        if not isinstance(value, list) or any(not isinstance(item, dict) for item in value):
-            raise self.error("rule", "expected [[rule]] tables")
-        found = []
-        for index, table in enumerate(value):
-            where = f"rule[{index}]"
-            check_keys(table, _RULE_KEYS, self.below(where))
-            for key in sorted(_RULE_KEYS - {"report"}):
-                if key not in table:
-                    raise self.error(f"{where}.{key}", "missing")
-            words = {key: self.word(table, key, "", where=f"{where}.") for key in sorted(_RULE_KEYS - {"threshold"})}
-            for side in ("below", "above"):
-                if words[side] not in techniques:
-                    raise self.error(
-                        f"{where}.{side}",
-                        f"no technique named {words[side]!r}; there are {', '.join(techniques) or 'none'}",
-                    )
-            found.append(NamedRule(**words, threshold=self.whole(table, "threshold", 0, least=0, where=f"{where}.")))
-        return tuple(found)
-
-    def layers(self, value: object) -> tuple[Layer, ...]:
-        if not isinstance(value, list) or not value or any(not isinstance(item, dict) for item in value):
-            raise self.error("layer", "expected at least one [[layer]]")
-        layers: list[Layer] = []
-        for index, item in enumerate(value):
-            layer = self.layer(item, index)
-            if layer.name in {other.name for other in layers}:
-                raise self.error(f"layer[{index}].name", f"{layer.name!r} stands twice; give each layer its own name")
-            layers.append(layer)
-        return tuple(layers)
-
-    def layer(self, table: Mapping[str, object], index: int) -> Layer:
-        label = table.get("name")
-        where = f"layer[{index}]" if not isinstance(label, str) else f"layer[{index}] ({label})"
-        check_keys(table, _LAYER_KEYS, self.below(where))
-        for key in ("name", *_SIZES):
-            if key not in table:
-                raise self.error(f"{where}.{key}", "missing")
-        name = self.word(table, "name", "", where=f"{where}.")
-        if not name or any(not (letter.isalnum() or letter in "-_") for letter in name):
-            raise self.error(f"{where}.name", f"{name!r}: expected letters, digits, - and _")
-        sizes = {key: self.whole(table, key, 0, least=1, where=f"{where}.") for key in _SIZES}
-        pairs: dict[str, int] = {}
-        for key, default in (("stride", 1), ("pad", 0), ("dilation", 1)):
-            height, width = self.pair(table, key, default, f"{where}.{key}")
-            pairs[f"{key}_h"], pairs[f"{key}_w"] = height, width
-        groups = self.whole(table, "groups", 1, least=1, where=f"{where}.")
-        dtype = self.word(table, "dtype", "f32", where=f"{where}.")
-        layout = self.word(table, "layout", "nchw", where=f"{where}.")
-        epilogue = self.word(table, "epilogue", "none", where=f"{where}.")
-        try:
-            problem = Conv2dProblem(**sizes, **pairs, groups=groups, dtype=dtype, layout=layout, epilogue=epilogue)
-        except StudyError as error:
-            raise self.error(where, str(error)) from None
-        return Layer(name, problem, self.whole(table, "count", 1, least=1, where=f"{where}."))
-
-    def pair(self, table: Mapping[str, object], key: str, default: int, where: str) -> tuple[int, int]:
-        value = table.get(key, default)
-        match value if isinstance(value, list) else [value, value]:
-            case [int(height), int(width)] if not (isinstance(height, bool) or isinstance(width, bool)):
-                return height, width
-        raise self.error(where, f"expected a whole number, or two as [height, width], got {value!r}")
+def _pair(table: Table, key: str, default: int) -> tuple[int, int]:
+    """Height and width."""
+    value = table.get(key, default)
+    match value if isinstance(value, list) else [value, value]:
+        case [int(height), int(width)] if not (isinstance(height, bool) or isinstance(width, bool)):
+            return height, width
+    raise table.error(key, f"expected a whole number, or two as [height, width], got {value!r}")

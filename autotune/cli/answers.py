@@ -11,7 +11,8 @@ import click
 
 from autotune.analysis.facts import Facts, facts
 from autotune.cli.tables import Cell, Column, format_options, show
-from autotune.study import LARGEST, find_study, load_study
+from autotune.study import find_study, load_study
+from autotune.table import LARGEST
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from autotune.dispatch.dispatcher import PortfolioKernel
 from autotune.dispatch.header import Flat
 from autotune.errors import StoreError
 from autotune.family.template import load_templates
-from autotune.study import LARGEST, find_study, load_study
+from autotune.study import find_study, load_study
+from autotune.table import LARGEST
 
 if TYPE_CHECKING:
     from autotune.dispatch.builder import Built, Comparison

@@ -27,7 +27,8 @@ from autotune.devices.torch_baseline import require_torch
 from autotune.errors import AutotuneError, DeviceError, StoreError, StudyError
 from autotune.family.template import load_templates
 from autotune.problem import Layer
-from autotune.study import LARGEST, SAMPLERS, Study, find_study, load_study
+from autotune.study import SAMPLERS, Study, find_study, load_study
+from autotune.table import LARGEST
 from autotune.trial import Trial
 from autotune.tuning.turns import turn
 

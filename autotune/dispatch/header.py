@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,11 +26,12 @@ from autotune.dispatch.predicate import Step, cpp_steps
 from autotune.errors import TemplateError
 from autotune.family.expression import Expression
 from autotune.family.folding import fold
-from autotune.family.template import PROBLEM_NAMES, SUFFIX, check_keys
+from autotune.family.template import PROBLEM_NAMES, SUFFIX
 from autotune.family.text import Body, environment
 from autotune.problem import DTYPES, EPILOGUES, LAYOUTS, Conv2dProblem
 from autotune.shipped import shipped
 from autotune.similarity import SAME
+from autotune.table import read_toml
 
 ENTRY = "dispatch_choices"
 """The kernel of a checked program: (table, choices, count), a thread a layer."""
@@ -90,14 +90,13 @@ def load_dispatch_template(path: Path | None = None) -> DispatchTemplate:
     match = _HEADER.match(text)
     if match is None:
         raise TemplateError(f"{path}: line 1: expected the header, a comment that starts with /*# {FAMILY}")
-    try:
-        header: dict[str, object] = tomllib.loads(match.group(1))
-    except tomllib.TOMLDecodeError as error:
-        raise TemplateError(f"{path}: header is not TOML: {error}") from None
-    check_keys(header, _KEYS, lambda key, what: TemplateError(f"{path}: {key}: {what}"))
+    header = read_toml(
+        match.group(1), TemplateError, str(path), what="header ", first=text[: match.start(1)].count("\n")
+    )
+    header.allow(_KEYS)
     declared = header.get("properties")
     if not isinstance(declared, dict) or not declared:
-        raise TemplateError(f"{path}: properties: expected a table with at least one property")
+        raise header.error("properties", "expected a table with at least one property")
     properties = tuple(_property(path, name, content) for name, content in declared.items())
     return DispatchTemplate(path, text, match.group(1).strip(), properties)
 

@@ -6,11 +6,9 @@ expressions and body use, cycles, unused parameters, and the spellings that Jinj
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
-import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,11 +17,11 @@ from jinja2 import meta, nodes
 
 from autotune.errors import TemplateError
 from autotune.family.expression import FUNCTIONS, Expression, words_of
-from autotune.family.tensor_map import KEYS as TENSOR_MAP_KEYS
 from autotune.family.tensor_map import TensorMapTemplate, read_tensor_map
 from autotune.family.text import KEPT, includes_of, parse, read_text
 from autotune.problem import SIZE_NAMES
 from autotune.shipped import shipped
+from autotune.table import Table, did_you_mean, read_toml
 from autotune.trial import ACCURACY_CLASSES, Config, Value
 
 SUFFIX = ".cu.j2"
@@ -195,46 +193,32 @@ def template_of_header(name: str, header: str) -> KernelTemplate:
     return _Header(path, _toml(path, header, 0)).build(f"/*# kernel\n{header}\n#*/\n")
 
 
-def _toml(path: Path, header: str, first: int) -> Mapping[str, object]:
+def _toml(path: Path, header: str, first: int) -> Table:
     """A header's tables; `first` is the number of lines above it in its file."""
-    try:
-        return tomllib.loads(header)
-    except tomllib.TOMLDecodeError as error:
-        message = re.sub(r"at line (\d+)", lambda found: f"at line {int(found.group(1)) + first}", str(error))
-        raise TemplateError(f"{path}: header is not TOML: {message}") from None
-    except RecursionError:
-        raise TemplateError(f"{path}: header is nested too deeply") from None
+    return read_toml(header, TemplateError, str(path), what="header ", first=first)
 
 
 class _Header:
     """Reads a header's tables with errors that name the dotted key."""
 
-    def __init__(self, path: Path, header: Mapping[str, object]) -> None:
+    def __init__(self, path: Path, header: Table) -> None:
         self.path = path
         self.header = header
         self.device_only = DEVICE_NAMES
         self.problem_and_device = PROBLEM_NAMES | DEVICE_NAMES
         self.everything: frozenset[str] = frozenset()
-
-    def error(self, key: str, what: str) -> TemplateError:
-        return TemplateError(f"{self.path}: {key}: {what}")
-
-    def below(self, table: str) -> Callable[[str, str], TemplateError]:
-        """Errors about the keys of one table."""
-        return lambda key, what: self.error(f"{table}.{key}", what)
+        self.error = header.error
 
     def build(self, text: str) -> KernelTemplate:
-        check_keys(self.header, _HEADER_KEYS, self.error)
-        for key in ("summary", "supports", "arch", "accuracy", "stage"):
-            if key not in self.header:
-                raise self.error(key, "missing from the header")
+        self.header.allow(_HEADER_KEYS)
+        self.header.require(("summary", "supports", "arch", "accuracy", "stage"), "missing from the header")
         params = self.params()
-        derived_names = frozenset(self.table("derived"))
+        derived_names = frozenset(self.table("derived").content)
         self.everything = self.problem_and_device | {param.name for param in params} | derived_names
         for name in derived_names:
             if name in self.problem_and_device or name in {param.name for param in params}:
                 raise self.error(f"derived.{name}", "already the name of a problem size or parameter")
-        constants = tuple(self.constant(name, value) for name, value in self.table("constant").items())
+        constants = tuple(self.constant(name, value) for name, value in self.table("constant").content.items())
         tensor_maps = self.tensor_maps()
         arguments = (*ARGUMENTS, *dict.fromkeys(each.name for each in tensor_maps))
         prepare = self.stages("prepare", arguments)
@@ -254,11 +238,11 @@ class _Header:
             derived=self.derived(),
             constraints=tuple(
                 Constraint(reason, self.expression(f'constraints."{reason}"', value))
-                for reason, value in self.table("constraints").items()
+                for reason, value in self.table("constraints").content.items()
             ),
             conflicts=tuple(
                 (access, self.expression(f'conflicts."{access}"', value))
-                for access, value in self.table("conflicts").items()
+                for access, value in self.table("conflicts").content.items()
             ),
             error_factor=self.expression("error_factor", self.header.get("error_factor", "1")),
             flops=self.expression("flops", self.header.get("flops", DIRECT_FLOPS)),
@@ -276,16 +260,13 @@ class _Header:
         return template
 
     def string(self, key: str) -> str:
-        value = self.header[key]
+        value = self.header.get(key)
         if not isinstance(value, str) or not value.strip():
             raise self.error(key, f"expected a string, got {value!r}")
         return value
 
-    def table(self, key: str) -> Mapping[str, object]:
-        value = self.header.get(key, {})
-        if not isinstance(value, dict):
-            raise self.error(key, f"expected a table [{key}]")
-        return value
+    def table(self, key: str) -> Table:
+        return self.header.table(key, f"expected a table [{key}]")
 
     def expression(self, key: str, value: object, allowed: frozenset[str] | None = None) -> Expression:
         if isinstance(value, bool):
@@ -297,15 +278,15 @@ class _Header:
         expression = Expression(value, f"{self.path}: {key}")
         names = self.everything if allowed is None else allowed
         for name in sorted(expression.names - names):
-            raise self.error(key, f"undeclared name {name!r} in {value!r}{_close(name, names)}")
+            raise self.error(key, f"undeclared name {name!r} in {value!r}{did_you_mean(name, names)}")
         return expression
 
     def single(self, table: str, key: str, default: str) -> Expression:
         values = self.table(table)
-        check_keys(values, {key}, self.below(table))
-        if values and key not in values:
-            raise self.error(f"{table}.{key}", "missing")
-        return self.expression(f"{table}.{key}", values.get(key, default))
+        values.allow({key})
+        if values.content:
+            values.require((key,))
+        return self.expression(values.path(key), values.get(key, default))
 
     def accuracy(self) -> Expression:
         text = self.string("accuracy")
@@ -319,28 +300,29 @@ class _Header:
 
     def params(self) -> tuple[Param, ...]:
         params = []
-        for name, value in self.table("params").items():
+        for name, value in self.table("params").content.items():
             key = f"params.{name}"
             if name in self.problem_and_device or name in FUNCTIONS or not name.isidentifier():
                 raise self.error(key, "not a free name: it is a problem size, a function or no identifier")
-            if not isinstance(value, dict):
-                raise self.error(key, "expected { values = [...], doc = ... }")
-            check_keys(value, {"values", "doc"}, self.below(key))
-            values = value.get("values")
+            table = self.header.below(key, value, "expected { values = [...], doc = ... }")
+            table.allow({"values", "doc"})
+            values = table.get("values")
             if not isinstance(values, list) or not values:
                 raise self.error(f"{key}.values", "expected a list with at least one value")
             if any(not isinstance(item, (int, str)) for item in values) or len({type(item) for item in values}) > 1:
                 raise self.error(f"{key}.values", "values are whole numbers, words or true/false, all of one kind")
             if len(set(values)) < len(values):
                 raise self.error(f"{key}.values", "a value stands twice")
-            doc = value.get("doc", "")
+            doc = table.get("doc", "")
             if not isinstance(doc, str) or not doc:
                 raise self.error(f"{key}.doc", "say what the parameter does")
             params.append(Param(name, tuple(values), doc))
         return tuple(params)
 
     def derived(self) -> tuple[tuple[str, Expression], ...]:
-        waiting = {name: self.expression(f"derived.{name}", value) for name, value in self.table("derived").items()}
+        waiting = {
+            name: self.expression(f"derived.{name}", value) for name, value in self.table("derived").content.items()
+        }
         ordered: dict[str, Expression] = {}
         while waiting:
             ready = [name for name, expression in waiting.items() if not (expression.names & waiting.keys())]
@@ -351,56 +333,44 @@ class _Header:
         return tuple(ordered.items())
 
     def constant(self, name: str, value: object) -> ConstantTemplate:
-        key = f"constant.{name}"
-        if not isinstance(value, dict):
-            raise self.error(key, 'expected { from = "w", when = "..." }')
-        check_keys(value, {"from", "when"}, self.below(key))
-        if value.get("from") not in ("w", "bias", "packed_w"):
-            raise self.error(f"{key}.from", f"expected w, bias or packed_w, got {value.get('from')!r}")
-        return ConstantTemplate(name, str(value["from"]), self.expression(f"{key}.when", value.get("when", "true")))
-
-    def tables(self, kind: str) -> Sequence[object]:
-        value = self.header.get(kind, [])
-        if not isinstance(value, list):
-            raise self.error(kind, f"expected [[{kind}]]")
-        return value
+        table = self.header.below(f"constant.{name}", value, 'expected { from = "w", when = "..." }')
+        table.allow({"from", "when"})
+        if table.get("from") not in ("w", "bias", "packed_w"):
+            raise table.error("from", f"expected w, bias or packed_w, got {table.get('from')!r}")
+        when = self.expression(table.path("when"), table.get("when", "true"))
+        return ConstantTemplate(name, table.word("from", ""), when)
 
     def tensor_maps(self) -> tuple[TensorMapTemplate, ...]:
-        return tuple(
-            self.tensor_map(f"tensor_map[{index}]", table) for index, table in enumerate(self.tables("tensor_map"))
+        made = tuple(
+            read_tensor_map(table, self.expression)
+            for table in self.header.tables("tensor_map", "expected [[tensor_map]]")
         )
-
-    def tensor_map(self, key: str, table: object) -> TensorMapTemplate:
-        if not isinstance(table, dict):
-            raise self.error(key, "expected [[tensor_map]]")
-        check_keys(table, TENSOR_MAP_KEYS, self.below(key))
-        made = read_tensor_map(table, lambda name, value: self.expression(f"{key}.{name}", value), self.below(key))
-        if made.name in ARGUMENTS:
-            raise self.error(f"{key}.name", f"{made.name} is an argument already")
+        for index, each in enumerate(made):
+            if each.name in ARGUMENTS:
+                raise self.error(f"tensor_map[{index}].name", f"{each.name} is an argument already")
         return made
 
     def stages(self, kind: str, arguments: Sequence[str]) -> tuple[StageTemplate, ...]:
-        return tuple(self.stage(f"{kind}[{index}]", stage, arguments) for index, stage in enumerate(self.tables(kind)))
+        tables = self.header.tables(kind, f"expected [[{kind}]]")
+        return tuple(self.stage(table, arguments) for table in tables)
 
-    def stage(self, key: str, stage: object, arguments: Sequence[str]) -> StageTemplate:
-        if not isinstance(stage, dict) or not stage:
-            raise self.error(key, "an empty stage: it needs entry, args, block and grid")
-        check_keys(stage, _STAGE_KEYS, self.below(key))
-        for name in ("entry", "args", "block", "grid"):
-            if name not in stage:
-                raise self.error(f"{key}.{name}", "missing")
-        entry, args = stage["entry"], stage["args"]
+    def stage(self, stage: Table, arguments: Sequence[str]) -> StageTemplate:
+        if not stage.content:
+            raise self.error(stage.key, "an empty stage: it needs entry, args, block and grid")
+        stage.allow(_STAGE_KEYS)
+        stage.require(("entry", "args", "block", "grid"))
+        entry, args = stage.get("entry"), stage.get("args")
         if not isinstance(entry, str) or not entry.isidentifier():
-            raise self.error(f"{key}.entry", f"expected the name of a kernel, got {entry!r}")
+            raise stage.error("entry", f"expected the name of a kernel, got {entry!r}")
         if not isinstance(args, list) or any(argument not in arguments for argument in args):
-            raise self.error(f"{key}.args", f"expected a list of names out of {', '.join(arguments)}, got {args!r}")
+            raise stage.error("args", f"expected a list of names out of {', '.join(arguments)}, got {args!r}")
         return StageTemplate(
             entry=entry,
             args=tuple(args),
-            block=self.triple(f"{key}.block", stage["block"]),
-            grid=self.triple(f"{key}.grid", stage["grid"]),
-            smem_bytes=self.expression(f"{key}.smem_bytes", stage.get("smem_bytes", "0")),
-            when=self.expression(f"{key}.when", stage.get("when", "true")),
+            block=self.triple(stage.path("block"), stage.get("block")),
+            grid=self.triple(stage.path("grid"), stage.get("grid")),
+            smem_bytes=self.expression(stage.path("smem_bytes"), stage.get("smem_bytes", "0")),
+            when=self.expression(stage.path("when"), stage.get("when", "true")),
         )
 
     def triple(self, key: str, value: object) -> tuple[Expression, Expression, Expression]:
@@ -484,23 +454,13 @@ def _check_body(template: KernelTemplate) -> Set[str]:
         elif name in of_n:
             what = f"{name!r} follows from n, which is not a constant: a kernel takes it at run time, as an argument"
         else:
-            what = f"undeclared name {name!r}{_close(name, allowed)}"
+            what = f"undeclared name {name!r}{did_you_mean(name, allowed)}"
         raise TemplateError(f"{template.path}: line {at}: {what}")
     return names
 
 
-def check_keys(table: Mapping[str, object], allowed: set[str], error: Callable[[str, str], Exception]) -> None:
-    """Raise `error(key, what)` for the first key that is not allowed, with the nearest one that is."""
-    for key in table:
-        if key not in allowed:
-            raise error(key, f"unknown key{_close(key, allowed)}; known keys are {', '.join(sorted(allowed))}")
-
-
 def not_a_class(word: str) -> str:
     """What to say of an accuracy class that there is none of."""
-    return f"{word!r} is no accuracy class{_close(word, ACCURACY_CLASSES)}; there are {', '.join(ACCURACY_CLASSES)}"
-
-
-def _close(name: str, allowed: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(allowed), 1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return (
+        f"{word!r} is no accuracy class{did_you_mean(word, ACCURACY_CLASSES)}; there are {', '.join(ACCURACY_CLASSES)}"
+    )

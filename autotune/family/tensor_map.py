@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.devices.tensor_map import SWIZZLES, TensorMap
 from autotune.errors import TemplateError
 from autotune.family.expression import Expression
+from autotune.table import Table
 
 ARRAYS = ("x", "w", "y", "packed_w")
 """What has a tensor map: arrays of the problem's element type."""
@@ -65,34 +66,31 @@ class TensorMapTemplate:
         return NamedTensorMap(self.name, self.array, tensor)
 
 
-def read_tensor_map(
-    table: Mapping[str, object],
-    expression: Callable[[str, object], Expression],
-    error: Callable[[str, str], TemplateError],
-) -> TensorMapTemplate:
-    """One table of the header; `expression` reads the value of a key and `error` names one."""
+def read_tensor_map(table: Table, expression: Callable[[str, object], Expression]) -> TensorMapTemplate:
+    """One table of the header; `expression` reads the value of a dotted key."""
+    table.allow(KEYS)
 
     def words(key: str) -> str:
         value = table.get(key)
         if not isinstance(value, str) or not value.isidentifier():
-            raise error(key, f"expected a name, got {value!r}")
+            raise table.error(key, f"expected a name, got {value!r}")
         return value
 
     def expressions(key: str) -> tuple[Expression, ...]:
         value = table.get(key, [])
         if not isinstance(value, list):
-            raise error(key, f"expected a list of expressions, got {value!r}")
-        return tuple(expression(f"{key}[{index}]", item) for index, item in enumerate(value))
+            raise table.error(key, f"expected a list of expressions, got {value!r}")
+        return tuple(expression(table.path(f"{key}[{index}]"), item) for index, item in enumerate(value))
 
     array, swizzle = words("array"), table.get("swizzle", 0)
     if array not in ARRAYS:
-        raise error("array", f"expected one of {', '.join(ARRAYS)}, got {array!r}")
+        raise table.error("array", f"expected one of {', '.join(ARRAYS)}, got {array!r}")
     if not isinstance(swizzle, int) or swizzle not in SWIZZLES:
-        raise error("swizzle", f"expected one of {', '.join(map(str, SWIZZLES))} bytes, got {swizzle!r}")
+        raise table.error("swizzle", f"expected one of {', '.join(map(str, SWIZZLES))} bytes, got {swizzle!r}")
     made = TensorMapTemplate(
         name=words("name"),
         array=array,
-        when=expression("when", table.get("when", "true")),
+        when=expression(table.path("when"), table.get("when", "true")),
         global_dim=expressions("global_dim"),
         box_dim=expressions("box_dim"),
         element_strides=expressions("element_strides"),
@@ -100,11 +98,11 @@ def read_tensor_map(
         upper_corner=expressions("upper_corner"),
         swizzle_bytes=swizzle,
     )
-    _check_lengths(made, error)
+    _check_lengths(made, table)
     return made
 
 
-def _check_lengths(made: TensorMapTemplate, error: Callable[[str, str], TemplateError]) -> None:
+def _check_lengths(made: TensorMapTemplate, table: Table) -> None:
     """As many numbers of each kind as there are dimensions; im2col's boxes and corners have two."""
     rank, im2col = len(made.global_dim), bool(made.lower_corner or made.upper_corner)
     for key, length, expected in (
@@ -114,4 +112,4 @@ def _check_lengths(made: TensorMapTemplate, error: Callable[[str, str], Template
         ("upper_corner", len(made.upper_corner), 2 if im2col else 0),
     ):
         if rank == 0 or length != expected:
-            raise error(key, f"expected {expected} expressions for {rank} dimensions, got {length}")
+            raise table.error(key, f"expected {expected} expressions for {rank} dimensions, got {length}")

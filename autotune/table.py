@@ -1,0 +1,185 @@
+"""A table of a TOML or JSON file, read key by key; errors say the file, the dotted key, and what to write there.
+
+Study files, headers of templates and recorded search spaces are read so, each with the error of its own kind.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeGuard
+
+from autotune.errors import AutotuneError
+
+LARGEST = 2**63 - 1  # a whole number in SQLite
+_SHOWN = 40  # characters of a JSON value that is of a wrong kind
+
+Raises = Callable[[str], AutotuneError]
+"""The error of a file's kind, of its message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Values by key. Every method raises the error of the file's kind for a value that is not what is asked for."""
+
+    content: Mapping[str, object]
+    raises: Raises
+    file: str
+    key: str = ""
+    """where in the file it stands, dotted; empty for the file itself"""
+
+    def error(self, key: str, what: str) -> AutotuneError:
+        """What is wrong with one key of this table."""
+        return self.raises(f"{self.file}: {self.path(key)}: {what}")
+
+    def path(self, key: str) -> str:
+        """A key of this table as its file's dotted key."""
+        return f"{self.key}.{key}" if self.key else key
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.content
+
+    def get(self, key: str, default: object = None) -> object:
+        """A value of any kind."""
+        return self.content.get(key, default)
+
+    def allow(self, keys: Collection[str]) -> None:
+        """Refuse the first key that is not one of these, with the nearest one that is."""
+        for key in self.content:
+            if key not in keys:
+                raise self.error(key, f"unknown key{did_you_mean(key, keys)}; known keys are {', '.join(sorted(keys))}")
+
+    def require(self, keys: Iterable[str], what: str = "missing") -> None:
+        """Refuse a table without one of these keys."""
+        for key in keys:
+            if key not in self.content:
+                raise self.error(key, what)
+
+    # One value.
+
+    def whole(self, key: str, default: int, *, least: int) -> int:
+        """A whole number of at least `least`, which SQLite can keep."""
+        value = self.content.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(key, f"expected a whole number, got {value!r}")
+        if value < least:
+            raise self.error(key, f"{value} is too small: expected at least {least}")
+        if value > LARGEST:
+            raise self.error(key, f"{value} is too large: expected at most {LARGEST}")
+        return value
+
+    def word(self, key: str, default: str) -> str:
+        """A string."""
+        value = self.content.get(key, default)
+        if not isinstance(value, str):
+            raise self.error(key, f"expected a string, got {value!r}")
+        return value
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """True or false."""
+        value = self.content.get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, f"expected true or false, got {value!r}")
+        return value
+
+    def fraction(self, key: str) -> float | None:
+        """A number between 0 and 1; None where the key is absent."""
+        value = self.content.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+            raise self.error(key, f"expected a fraction between 0 and 1, got {value!r}")
+        return float(value)
+
+    def seconds(self, key: str) -> float | None:
+        """Seconds above 0; None where the key is absent."""
+        value = self.content.get(key)
+        if value is None:
+            return None
+        if not is_time(value):
+            raise self.error(key, f"expected seconds above 0, got {value!r}")
+        return float(value)
+
+    # Tables and lists.
+
+    def table(self, key: str, expected: str) -> Table:
+        """A table, empty where the key is absent; `expected` says what should stand there."""
+        return self.below(key, self.content.get(key, {}), expected)
+
+    def tables(self, key: str, expected: str, *, label: str = "") -> tuple[Table, ...]:
+        """A list of tables, each named `key[index]`, with what it has of a `label` in parentheses."""
+        value = self.content.get(key, [])
+        if not isinstance(value, list):
+            raise self.error(key, expected)
+        found = []
+        for index, item in enumerate(value):
+            if not isinstance(item, dict):
+                raise self.error(key, expected)
+            named = item.get(label)
+            found.append(self.below(f"{key}[{index}]{f' ({named})' if isinstance(named, str) else ''}", item, expected))
+        return tuple(found)
+
+    def below(self, key: str, value: object, expected: str) -> Table:
+        """A value as a table beneath this one."""
+        if not isinstance(value, Mapping):
+            raise self.error(key, expected)
+        return Table(value, self.raises, self.file, self.path(key))
+
+    def entry(self, key: str, value: object) -> Table:
+        """A value of a JSON file as a table beneath this one."""
+        return self.below(key, value, f"expected an object, found {_json_words(value)}")
+
+    def array(self, key: str) -> Sequence[object]:
+        """A list of a JSON file."""
+        value = self.content.get(key)
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise self.error(key, f"expected an array, found {_json_words(value)}")
+        return value
+
+
+def read_toml(text: str, raises: Raises, file: str, *, what: str = "", first: int = 0) -> Table:
+    """The table of a TOML text, which may be a part of its file: `what` names that, `first` is the lines above it."""
+    try:
+        return Table(tomllib.loads(text), raises, file)
+    except tomllib.TOMLDecodeError as error:
+        message = re.sub(r"at line (\d+)", lambda found: f"at line {int(found.group(1)) + first}", str(error))
+        raise raises(f"{file}: {what}is not TOML: {message}") from None
+    except RecursionError:
+        raise raises(f"{file}: {what}is nested too deeply; there are tables in tables at most") from None
+
+
+def read_bytes(path: Path, raises: Raises) -> bytes:
+    """What a file has in it."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise raises(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def decoded(content: bytes, raises: Raises, file: str) -> str:
+    """UTF-8 text with plain line ends, without the mark that Windows' editors put in front."""
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise raises(f"{file}: is not UTF-8 text: {error.reason}") from None
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """The nearest word that is allowed, in parentheses; empty where none is near."""
+    close = difflib.get_close_matches(word, list(allowed), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def is_time(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number above 0 that a float can be."""
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= sys.float_info.max
+
+
+def _json_words(value: object) -> str:
+    return "nothing" if value is None else json.dumps(value)[:_SHOWN]
