@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.export import Chosen
+from autotune.exporting import Chosen
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate

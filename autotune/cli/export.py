@@ -20,7 +20,7 @@ from autotune.study import ADMITTED
 
 if TYPE_CHECKING:
     from autotune.evaluation.evaluator import DeviceEvaluator
-    from autotune.export import Chosen, Exported
+    from autotune.exporting import Chosen, Exported
     from autotune.store import BestRow, DispatcherRow, Store
 
 
@@ -70,8 +70,8 @@ def export(
     that is wrong or slower ends the command with status 1; proof.txt in the folder says so.
     """
     from autotune.compilation.toolchain import find_nvcc
-    from autotune.export import export_library
-    from autotune.export.build import write_images
+    from autotune.exporting import export_library
+    from autotune.exporting.build import write_images
     from autotune.store import Store
 
     if dispatcher and (accuracy or admit):
@@ -115,7 +115,7 @@ def _best(
     store: Store, what: str | None, *, kind: str | None, gpu: str | None, accuracy: str | None
 ) -> Sequence[BestRow]:
     """The best kernels of one GPU, and of what runs none for layers that no GPU has; each file's first."""
-    from autotune.export.kernel import stem
+    from autotune.exporting.kernel import stem
 
     rows = store.best(what, kind=kind, accuracy=accuracy)
     gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.kind == "cuda"))
@@ -179,7 +179,7 @@ def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher) -> It
 
 def chosen_of(store: Store, row: BestRow, db: str) -> Chosen:
     """A recorded kernel with everything that its export needs."""
-    from autotune.export import Chosen
+    from autotune.exporting import Chosen
 
     source = store.source(row.row.trial.source_hash or "")
     if source is None:
@@ -192,7 +192,7 @@ def chosen_of(store: Store, row: BestRow, db: str) -> Chosen:
 
 def _prove(exported: Exported, noise: Mapping[str, float]) -> None:
     """Prove a folder on the first CUDA device, where there is one that it is for, else on the CPU; say what is seen."""
-    from autotune.export.proof import prove, runs_on
+    from autotune.exporting.proof import prove, runs_on
 
     with ExitStack() as opened:
         device: DeviceEvaluator | str

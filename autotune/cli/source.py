@@ -150,7 +150,7 @@ def _kernel(store: Store, row: TrialRow, directories: tuple[Path, ...], db: str)
 
 def _text(store: Store, found: BestRow | TrialRow, source: KernelSource) -> str:
     """A kernel's text below where it comes from."""
-    from autotune.export.kernel import kernel_text
+    from autotune.exporting.kernel import kernel_text
     from autotune.store import BestRow
 
     if isinstance(found, BestRow):

@@ -13,7 +13,7 @@ import click
 
 from autotune.cli.answers import DATABASE, asked
 from autotune.errors import StoreError
-from autotune.recorded import read_recording
+from autotune.interchange.files import read_recording
 
 
 @click.command()
@@ -84,7 +84,7 @@ def import_(file: Path, db: str) -> None:
 @DATABASE
 def export_t4(what: str | None, out: Path, db: str) -> None:
     """Write trials as T4 result files (1.0.0), one for each family, layer, device and policy."""
-    from autotune.export import export_t4 as write_t4
+    from autotune.exporting import export_t4 as write_t4
     from autotune.store import Store
 
     name = asked(what)

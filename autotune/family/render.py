@@ -12,7 +12,7 @@ from autotune.errors import Rejected, TemplateError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.family.space import BoundTemplate
 from autotune.family.template import PROBLEM_NAMES, StageTemplate, not_a_class
-from autotune.family.tensor_map import NamedTensorMap
+from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.family.text import environment, inline
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 
 from autotune.compilation.compile import Program
-from autotune.family.tensor_map import NamedTensorMap
+from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.errors import StudyError
+from autotune.interchange.files import read_recording
+from autotune.interchange.recorded_space import JointRecording, Record, Recording, recording_of
 from autotune.problem import Conv2dProblem
-from autotune.recorded import JointRecording, Record, Recording, read_recording, recording_of
 from autotune.store import Store, TrialRow, is_sqlite
 from autotune.trial import END_TO_END, Config, Outcome, Trial, Value
 

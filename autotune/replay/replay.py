@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from autotune.recorded import Json, Recording
+from autotune.interchange.recorded_space import Json, Recording
 from autotune.search import Refused, Search, single_threaded
 from autotune.trial import Config, Trial
 

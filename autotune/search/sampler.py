@@ -14,10 +14,10 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.search.encoding import Params
+from autotune.search.given import Rows
 from autotune.search.inferred import Inferred
 from autotune.search.listed import listed
 from autotune.search.outcome import CONSTRAINTS
-from autotune.search.rows import Rows
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -14,8 +14,8 @@ from optuna.trial import FrozenTrial
 
 from autotune.errors import StudyError
 from autotune.search.encoding import Encoding, Params
+from autotune.search.given import Choose, Rows
 from autotune.search.proposer import uniform
-from autotune.search.rows import Choose, Rows
 
 DRAWS = 8
 """Draws from an Optuna sampler before its last one is moved to the nearest feasible new config."""

@@ -18,7 +18,7 @@ from autotune.devices.device import DeviceInfo, Environment
 from autotune.devices.tensor_map import TensorMap
 from autotune.errors import StoreError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage, fields_of
-from autotune.family.tensor_map import NamedTensorMap
+from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store.records import KernelProfile, TrialRow
 from autotune.store.tables import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, Connection, Select, and_, insert, or_, select
 
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.recorded import Recording
+from autotune.interchange.recorded_space import Recording
 from autotune.store import recording
 from autotune.store.database import LOCK_TIMEOUT_S, Clock, utc_now
 from autotune.store.opening import open_for_writing

@@ -28,7 +28,8 @@ from kernel_tuner.interface import Options, strategy_map
 from kernel_tuner.runners.simulation import SimulationRunner
 from kernel_tuner.searchspace import Searchspace
 
-from autotune.recorded import Recording, read_recording
+from autotune.interchange.files import read_recording
+from autotune.interchange.recorded_space import Recording
 from autotune.replay.replay import Run, Score, score
 from autotune.search import Refused
 from autotune.trial import Config, Value

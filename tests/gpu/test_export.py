@@ -12,9 +12,9 @@ import pytest
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.export import Chosen, Exported, export_library
-from autotune.export.build import Built, build_for_cuda, self_test
-from autotune.export.proof import NotProven, prove
+from autotune.exporting import Chosen, Exported, export_library
+from autotune.exporting.build import Built, build_for_cuda, self_test
+from autotune.exporting.proof import NotProven, prove
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files
 from autotune.trial import Value

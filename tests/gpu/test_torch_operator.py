@@ -12,8 +12,8 @@ import pytest
 from autotune.autotune_conv2d import Conv2d, Library, Problem
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.export import export_library
-from autotune.export.build import build_for_cuda
+from autotune.exporting import export_library
+from autotune.exporting.build import build_for_cuda
 from autotune.problem import Conv2dProblem
 from tests.exports import kernel
 

@@ -10,8 +10,8 @@ import pytest
 from autotune.compilation.toolchain import find_cxx
 from autotune.devices.host import HostDevice
 from autotune.errors import ToolchainError
-from autotune.export import Exported, export_library
-from autotune.export.build import Built, build_for_host
+from autotune.exporting import Exported, export_library
+from autotune.exporting.build import Built, build_for_host
 from tests.exports import KERNELS
 
 from .kernels import Bench

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from autotune.devices.host_compile import DRIVER_NAME
-from autotune.export.build import Built
+from autotune.exporting.build import Built
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")

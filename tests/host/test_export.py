@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StoreError, TemplateError, ToolchainError
-from autotune.export import Exported, export_library
-from autotune.export.build import Built, build_for_host, clean, self_test
-from autotune.export.proof import NotProven, beside, prove
+from autotune.exporting import Exported, export_library
+from autotune.exporting.build import Built, build_for_host, clean, self_test
+from autotune.exporting.proof import NotProven, beside, prove
 from autotune.family.template import load_template
 from autotune.problem import Conv2dProblem
 from autotune.trial import Timing

@@ -22,8 +22,8 @@ from autotune.autotune_conv2d import Conv2d, Conv2dError, Kernel, Library, Probl
 from autotune.autotune_conv2d.arrays import stream_address
 from autotune.autotune_conv2d.library import ABI_VERSION
 from autotune.errors import Rejected
-from autotune.export import Exported
-from autotune.export.build import Built
+from autotune.exporting import Exported
+from autotune.exporting.build import Built
 from autotune.measurement.exported import prepared
 from autotune.measurement.forward import Tensors
 from autotune.shipped import shipped

@@ -13,7 +13,7 @@ import pytest
 
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
-from autotune.export import Chosen, export_library
+from autotune.exporting import Chosen, export_library
 from autotune.family.render import launches, tensor_maps
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem

@@ -10,8 +10,8 @@ import pytest
 from autotune.checking.sanitize import ComputeSanitizer, HostCheck, Verdict, Winner
 from autotune.cli.devices import binary_cache
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.export import Chosen, export_library
-from autotune.export.proof import NotProven, prove
+from autotune.exporting import Chosen, export_library
+from autotune.exporting.proof import NotProven, prove
 from autotune.family.template import KernelTemplate, load_template
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config

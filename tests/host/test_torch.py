@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.export import export_library
-from autotune.export.build import build_for_host
+from autotune.exporting import export_library
+from autotune.exporting.build import build_for_host
 from autotune.problem import Conv2dProblem
 from autotune.study import load_study
 from autotune.trial import Config

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from autotune.compilation.toolchain import find_nvcc
-from autotune.export import Chosen, export_library
-from autotune.export.build import write_images
+from autotune.exporting import Chosen, export_library
+from autotune.exporting.build import write_images
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from tests.exports import H200, chosen, contents, kernel

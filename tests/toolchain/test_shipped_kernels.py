@@ -10,7 +10,7 @@ import pytest
 from autotune.compilation.compile import architecture
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
-from autotune.export import export_library
+from autotune.exporting import export_library
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import template_files
 from autotune.measurement.calibrate import calibration_program

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StoreError
-from autotune.export.folder import write_folder
+from autotune.exporting.folder import write_folder
 from autotune.store import Store
 from tests.exports import contents
 

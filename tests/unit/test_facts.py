@@ -11,7 +11,7 @@ import pytest
 
 from autotune.analysis.facts import facts
 from autotune.devices.device import DeviceInfo
-from autotune.export.kernel import provenance
+from autotune.exporting.kernel import provenance
 from autotune.family.source import Stage
 from autotune.measurement.occupancy import residency
 from autotune.measurement.rates import Rate

@@ -10,8 +10,8 @@ import pytest
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template import KernelTemplate, load_template, load_templates
+from autotune.interchange.recorded_space import Recording
 from autotune.measurement.rates import Rate
-from autotune.recorded import Recording
 from autotune.replay.recorded_trials import measured_rows, read_recordings
 from autotune.shipped import shipped
 from autotune.store import Store

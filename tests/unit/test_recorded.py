@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StudyError
-from autotune.recorded import read_recording
+from autotune.interchange.files import read_recording
 from autotune.trial import Config, Outcome
 
 DATA = Path(__file__).parents[1] / "data" / "recorded-spaces"

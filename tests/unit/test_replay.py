@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.recorded import Recording, read_recording
+from autotune.interchange.files import read_recording
+from autotune.interchange.recorded_space import Recording
 from autotune.replay.replay import Run, replay, replay_once, score, trace
 from autotune.search import Refused
 

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.errors import StudyError
 from autotune.search import Search
-from autotune.search.study import LOOK
+from autotune.search.search import LOOK
 from autotune.store import Store
 from autotune.study import load_study
 from autotune.trial import Trial

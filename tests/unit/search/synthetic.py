@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.recorded import Record, Recording, recording_of
+from autotune.interchange.recorded_space import Record, Recording, recording_of
 from autotune.trial import Outcome, Value
 
 Column = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from autotune.recorded import read_recording
+from autotune.interchange.files import read_recording
 from autotune.replay.replay import replay_once
 from autotune.search import Search
 from autotune.search.neighbours import Neighbourhood

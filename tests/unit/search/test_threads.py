@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from autotune.recorded import read_recording
+from autotune.interchange.files import read_recording
 from autotune.replay.replay import replay_once
 from autotune.search import single_threaded
 

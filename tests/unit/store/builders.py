@@ -13,7 +13,7 @@ from autotune.devices.tensor_map import TensorMap
 from autotune.dispatch.dispatcher import DEFAULT, FAMILY, Dispatcher, Leaf, PortfolioKernel, Property, Split
 from autotune.dispatch.predicate import Predicate, Step
 from autotune.family.source import ConstantSymbol, KernelSource, Stage
-from autotune.family.tensor_map import NamedTensorMap
+from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import DispatchedLayer, KernelProfile, Scope, Store, StudyRecord, TemplateRecord, TrialKey
 from autotune.trial import END_TO_END, Config, ErrorStats, Outcome, Phases, Resources, SpanParts, Timing, Trial

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StoreError, StudyError
-from autotune.export import export_t4
-from autotune.export.t4 import t4_document
-from autotune.recorded import Recording, read_recording
+from autotune.exporting import export_t4
+from autotune.exporting.t4_spaces import t4_space
+from autotune.interchange.files import read_recording
+from autotune.interchange.recorded_space import Recording
+from autotune.interchange.t4 import t4_document
 from autotune.store import Imported, Store, import_recording, merge
 from autotune.trial import Outcome
 
@@ -112,7 +114,7 @@ def test_failures_keep_their_words(store: Store, failing: Path) -> None:
 
 
 def t4_results(rows: object) -> list[dict[str, object]]:
-    document = json.loads(json.dumps(t4_document(rows)))  # type: ignore[arg-type]
+    document = json.loads(json.dumps(t4_document(t4_space(rows))))  # type: ignore[arg-type]
     results: list[dict[str, object]] = document["results"]
     return results
 

@@ -16,9 +16,9 @@ from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError, DeviceLost, Rejected, ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.export.build import SELF_TEST_S, BuildError, Built, build_for_cuda, build_for_host, self_test
-from autotune.export.folder import PROOF, write_proof
-from autotune.export.library import Chosen, Exported
+from autotune.exporting.build import SELF_TEST_S, BuildError, Built, build_for_cuda, build_for_host, self_test
+from autotune.exporting.exporter import Chosen, Exported
+from autotune.exporting.folder import PROOF, write_proof
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import paired_ratio
 from autotune.trial import Timing

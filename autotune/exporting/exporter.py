@@ -22,10 +22,10 @@ from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.dispatch.header import load_dispatch_template, render_dispatch
 from autotune.errors import StoreError
-from autotune.export.folder import write_folder
-from autotune.export.golden import Golden, golden
-from autotune.export.kernel import kernel_text, stem
-from autotune.export.plan import Need, Plan, arch_refusal, check_recorded, plan_of
+from autotune.exporting.folder import write_folder
+from autotune.exporting.golden import Golden, golden
+from autotune.exporting.kernel import kernel_text, stem
+from autotune.exporting.launch_plan import Need, Plan, arch_refusal, check_recorded, plan_of
 from autotune.family.render import render_file
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate

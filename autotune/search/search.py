@@ -10,8 +10,8 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import StudyError
+from autotune.search.given import Choose, Rows, by_model
 from autotune.search.landscape import FeasibleSpace
-from autotune.search.rows import Choose, Rows, by_model
 from autotune.search.sampler import AutotuneSampler, StudySampler
 from autotune.search.samplers import PEERS, Peer, Refused, by_chance, drawing, require
 from autotune.study import SAMPLERS

@@ -14,8 +14,8 @@ from pathlib import Path
 from autotune.compilation.compile import Target, architecture, first_errors, killed
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, compile_driver, compile_host, compile_runtime
 from autotune.errors import AutotuneError
-from autotune.export.folder import add_files
-from autotune.export.library import NVCC_FLAGS, Chosen, Exported, gencode
+from autotune.exporting.exporter import NVCC_FLAGS, Chosen, Exported, gencode
+from autotune.exporting.folder import add_files
 
 LIBRARY = "libconv2d.so"
 SELF_TEST = "selftest"

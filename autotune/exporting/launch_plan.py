@@ -15,7 +15,7 @@ from autotune.family.render import launches, tensor_maps
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, device_names
 from autotune.family.template import StageTemplate
-from autotune.family.tensor_map import TensorMapTemplate
+from autotune.family.tensor_map_template import TensorMapTemplate
 from autotune.trial import Value
 
 MOST = 16

@@ -1,6 +1,6 @@
 """store -> export: tuned kernels as a library that stands on its own."""
 
-from autotune.export.library import Chosen, Exported, export_library
-from autotune.export.t4 import export_t4
+from autotune.exporting.exporter import Chosen, Exported, export_library
+from autotune.exporting.t4_spaces import export_t4
 
 __all__ = ["Chosen", "Exported", "export_library", "export_t4"]

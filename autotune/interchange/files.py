@@ -1,0 +1,76 @@
+"""A recorded search space read from a file of either format, plain or gzip-compressed."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.errors import StudyError
+from autotune.interchange.kernel_tuner import read_cache
+from autotune.interchange.recorded_space import Json, Recording
+from autotune.interchange.t4 import read_t4
+from autotune.table import Table, decoded, read_bytes
+
+MOST_DIGITS = 300
+"""Of a whole number, which must also be a float."""
+
+
+def read_recording(path: Path) -> Recording:
+    """Read a Kernel Tuner cache file or a T4 result file, plain or gzip-compressed.
+
+    Raises StudyError with the path when the file cannot be read, is neither format, or records no correct config.
+    """
+    document = Table({}, StudyError, str(path)).entry("the file", _parse(path, _text(path)))
+    document = replace(document, key="")
+    if "cache" in document:
+        return read_cache(path, document)
+    if "results" in document:
+        return read_t4(path, document)
+    raise StudyError(
+        f"{path}: neither a Kernel Tuner cache file (no key `cache`) nor a T4 result file (no key `results`)"
+    )
+
+
+def _text(path: Path) -> str:
+    content = read_bytes(path, StudyError)
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise StudyError(f"{path}: cannot be read: {error}") from error
+    return decoded(content, StudyError, str(path))
+
+
+def _parse(path: Path, text: str) -> Json:
+    """The JSON document; a cache file that was never closed ends in a comma and lacks its last brackets."""
+    try:
+        return _json(text)
+    except RecursionError:
+        raise StudyError(f"{path}: nested too deeply to be a recording") from None
+    except _NoNumber as error:
+        raise StudyError(f"{path}: {error}") from None
+    except json.JSONDecodeError as error:
+        body = text.rstrip().removesuffix(",")
+        for closing in ("}}", "}", "]}"):
+            with contextlib.suppress(json.JSONDecodeError):
+                return _json(body + closing)
+        raise StudyError(f"{path}:{error.lineno}: not JSON: {error.msg} (column {error.colno})") from error
+
+
+class _NoNumber(Exception):
+    """A number in the file that cannot be one of a recording."""
+
+
+def _json(text: str) -> Json:
+    document: Json = json.loads(text, parse_int=_integer)
+    return document
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise _NoNumber(f"a number of {len(digits)} digits: {digits[:20]}...; expected at most {MOST_DIGITS}")
+    return int(digits)
