@@ -25,7 +25,7 @@ from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store
 from autotune.study import Measure, Study
 from autotune.trial import Outcome
-from autotune.tuning.layer_record import LayerResult
+from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.tune import tune
 from autotune.workers.device_worker import Deadlines
 

@@ -17,7 +17,7 @@ from autotune.study import Study
 if TYPE_CHECKING:
     from autotune.store import BestRow, SpanRow, Store
     from autotune.tuning.end_to_end import SpanResult
-    from autotune.tuning.layer_record import Progress
+    from autotune.tuning.trial_log import Progress
 
 
 def run_end_to_end(

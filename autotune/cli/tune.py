@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from autotune.evaluation.evaluator import Evaluator
     from autotune.store import BestRow, Store
     from autotune.tuning.layer_finals import Compared, FinalsResult
-    from autotune.tuning.layer_record import LayerResult, StartResult
-    from autotune.tuning.layer_record import Progress as TuneProgress
+    from autotune.tuning.layer_result import LayerResult, StartResult
+    from autotune.tuning.trial_log import Progress as TuneProgress
 
 BASELINE = click.option(
     "--baseline",

@@ -22,8 +22,8 @@ from autotune.similarity import SAME, config_similarity, property_similarity
 from autotune.store import Scope, Store, StudyKey, TemplateRecord, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
-from autotune.tuning.layer_record import History, Progress
-from autotune.tuning.pipeline import Pipeline, cut_off
+from autotune.tuning.pipeline import Pipeline
+from autotune.tuning.trial_log import Progress, TrialLog
 from autotune.tuning.tune import policy
 
 DISPATCH = "dispatch"
@@ -247,30 +247,16 @@ def _measure(run: Run, row: _Row, wanted: Sequence[Config]) -> int:
     """Evaluate configs on a layer as trials of it, until stopped; how many were measured and not known."""
     if not wanted:
         return 0
-    history = History()
-    started = run.clock()
-
-    def report(*, ended: bool = False) -> None:
-        run.observe(
-            Progress(
-                layer=f"{row.scope.name} as others",
-                done=len(history.trials),
-                budget=len(wanted),
-                best=history.best,
-                failures=dict(history.failures),
-                elapsed_s=run.clock() - started,
-                reused=history.reused,
-                ended=ended,
-            )
-        )
+    label = f"{row.scope.name} as others"
+    log = TrialLog(run.store, row.scope, label=label, budget=len(wanted), observe=run.observe, clock=run.clock)
 
     def ended(trial: Trial, *, known: bool) -> None:
         row.times_us[trial.config] = trial.median_us
-        history.add(trial)
-        history.reused += known
-        report()
+        log.add(trial, known=known)
+        log.report(len(log.trials))
 
-    suspects = cut_off(run.store, row.scope, run.evaluator.info, set(wanted).__contains__)
+    suspects = log.suspects(set(wanted).__contains__)
+    log.quarantine(suspects, run.evaluator.info)
     with Pipeline(
         run.study,
         run.evaluator,
@@ -283,17 +269,15 @@ def _measure(run: Run, row: _Row, wanted: Sequence[Config]) -> int:
         clock=run.clock,
     ) as pipeline:
         pipeline.prepare(row.layer.problem)
-        for number, config in suspects:
-            pipeline.start(number, config, DISPATCH)
+        for suspect in suspects:
+            pipeline.start(suspect.key.number, suspect.trial.config, DISPATCH)
             pipeline.drain()
-        number = run.store.next_number(row.scope)
         for config in wanted:
             if config in row.times_us or run.stopping():
                 continue
             while not pipeline.has_room:
                 pipeline.advance()
-            pipeline.start(number, config, DISPATCH)
-            number += 1
+            pipeline.start(log.take_number(), config, DISPATCH)
         pipeline.drain()
-    report(ended=True)
+    log.report(len(log.trials), ended=True)
     return pipeline.evaluated

@@ -29,7 +29,7 @@ from autotune.measurement.choices import ChoicesRequest
 from autotune.search import Search
 from autotune.store import SubjectScope
 from autotune.trial import Config, Outcome, Timing, Trial
-from autotune.tuning.layer_record import Listed
+from autotune.tuning.layer_result import Listed
 
 EXACT = "exact"
 """What proposed the rules that lose the fewest milliseconds by the matrix."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -25,8 +24,7 @@ from autotune.problem import Layer
 from autotune.store import BestRow, Scope, SpanRow, Store, StudyRecord, TemplateRecord
 from autotune.study import EndToEnd, Study
 from autotune.trial import END_TO_END, Config, Outcome, Phases, Trial
-from autotune.tuning.layer_record import Progress
-from autotune.tuning.pipeline import STRIKES
+from autotune.tuning.trial_log import STRIKES, Progress, TrialLog
 from autotune.tuning.tune import policy
 
 _HEADER = (
@@ -133,50 +131,35 @@ class _SpanLine:
         self.admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes)
         self.whole = self._render(layer.problem.n)
         self.compiled: dict[str, Future[Binary]] = {}
-        self.failures: Counter[str] = Counter()
-        self.best: Trial | None = None
 
     def run(self, observe: Callable[[Progress], None], stopping: Callable[[], bool]) -> SpanResult:
         """Time what is not known yet."""
-        started = self.clock()
         wanted = list(configs(self.choices, self.layer.problem.n))
         known = {
             trial.config: trial
             for trial in self.store.history(self.scope)
             if trial.source_hash in (None, self.whole.hash)
         }
-        suspects = {suspect.trial.config: suspect for suspect in self.store.suspects(self.scope)}
-        number = self.store.next_number(self.scope)
-        reused = 0
-        for done, config in enumerate(wanted):
+        label = f"{self.scope.name} end to end"
+        log = TrialLog(self.store, self.scope, label=label, budget=len(wanted), observe=observe, clock=self.clock)
+        suspects = {suspect.trial.config: suspect for suspect in log.suspects(set(wanted).__contains__)}
+        begun = False
+        for done, config in enumerate(wanted, 1):
             if stopping():
                 break
-            if config in known:
-                trial, reused = known[config], reused + 1
-            else:
-                if done == reused:
+            trial = known.get(config)
+            if trial is None:
+                if not begun:
                     self.evaluator.begin_layer(self.layer.problem)
+                    begun = True
                 suspect = suspects.get(config)
-                if suspect is None:
-                    trial, number = self._try(number, config), number + 1
-                else:
-                    trial = self._try(suspect.key.number, config, attempts=suspect.attempts)
-            self._count(trial)
-            observe(
-                Progress(
-                    layer=f"{self.scope.name} end to end",
-                    done=done + 1,
-                    budget=len(wanted),
-                    best=self.best,
-                    failures=dict(self.failures),
-                    elapsed_s=self.clock() - started,
-                    reused=reused,
-                    ended=done + 1 == len(wanted),
-                )
-            )
+                number, attempts = (suspect.key.number, suspect.attempts) if suspect else (log.take_number(), 0)
+                trial = self._try(number, config, attempts)
+            log.add(trial, known=config in known)
+            log.report(done, ended=done == len(wanted))
         rows = [row for row in self.store.spans(self.scope.name) if self._ours(row, set(wanted))]
         rows.sort(key=lambda row: row.row.median_us or 0.0)
-        return SpanResult(self.layer, self.scope.name, self.kernel, tuple(rows), dict(self.failures))
+        return SpanResult(self.layer, self.scope.name, self.kernel, tuple(rows), dict(log.failures))
 
     def _ours(self, row: SpanRow, wanted: set[Config]) -> bool:
         trial = row.row.trial
@@ -188,17 +171,11 @@ class _SpanLine:
             and row.row.environment.identity == self.evaluator.environment.identity
         )
 
-    def _count(self, trial: Trial) -> None:
-        if trial.median_us is None:
-            self.failures[trial.outcome.value] += 1
-        elif self.best is None or trial.median_us < (self.best.median_us or 0.0):
-            self.best = trial
-
     def _render(self, n: int) -> KernelSource:
         bound = BoundTemplate(self.template, self.layer.problem.with_n(n), self.evaluator.info, self.admission)
         return render(bound, self.kernel.row.trial.config)
 
-    def _try(self, number: int, config: Config, attempts: int = 0) -> Trial:
+    def _try(self, number: int, config: Config, attempts: int) -> Trial:
         """Verify and time one plan; its trial is committed as running first."""
         trial = Trial(
             number=number,

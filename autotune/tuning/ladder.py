@@ -19,7 +19,7 @@ from autotune.problem import Layer
 from autotune.store import Store, TrialRow
 from autotune.study import Study, Technique
 from autotune.trial import Config, Outcome
-from autotune.tuning.layer_record import Progress
+from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import policy, tune
 
 

@@ -16,18 +16,17 @@ from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.finals import entrants
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, FinalsResult, hold_finals
-from autotune.tuning.layer_record import (
+from autotune.tuning.layer_result import (
     COLD_START,
     INTERRUPTED,
     NO_CONFIG,
     WARM_START,
-    History,
     LayerResult,
-    Progress,
     Start,
     StartResult,
 )
-from autotune.tuning.pipeline import Pipeline, cut_off, rejected_trial
+from autotune.tuning.pipeline import Pipeline, rejected_trial
+from autotune.tuning.trial_log import Progress, TrialLog
 
 SHARE = 5  # a fifth of a budget is under way at most: the rest of a small one learns from what came before
 RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
@@ -56,26 +55,31 @@ class LayerLine:
     ) -> None:
         self.run_of, self.study, self.evaluator, self.store = run, run.study, run.evaluator, run.store
         self.layer, self.spaces, self.scope = layer, {space.template: space for space in spaces}, scope
-        self.history = History()
+        self.log = TrialLog(
+            self.store,
+            scope,
+            label=scope.name,
+            budget=self.study.trials,
+            observe=run.observe,
+            clock=run.clock,
+        )
         self.outside: dict[Config, Trial] = {}
         for trial in self.store.history(scope):
             if self._in_spaces(trial.config):
-                self.history.add(trial)
+                self.log.add(trial)
             else:
                 self.outside[trial.config] = trial
-        self.incumbent = self.history.best
+        self.incumbent = self.log.best
         self.search = Search(
             [space for space in spaces if space.default],
             sampler=self.study.sampler,
             seed=self.study.seed,
             budget=self.study.trials,
-            history=self.history.trials,
+            history=self.log.trials,
             openings=start.openings,
             watch=self.study.stop_below is not None,
         )
         self.start = start
-        self.next_number = self.store.next_number(scope)
-        self.started = run.clock()
 
     def run(self) -> LayerResult:
         """Evaluate until the budget, the time or the space ends, then hold the finals."""
@@ -83,7 +87,8 @@ class LayerLine:
         stopped = "" if self.run_of.search else "finals only"
         if not any(space.default for space in self.spaces.values()):
             stopped = NO_CONFIG
-        suspects = () if stopped else cut_off(self.store, self.scope, self.evaluator.info, self._in_spaces)
+        suspects = () if stopped else self.log.suspects(self._in_spaces)
+        self.log.quarantine(suspects, self.evaluator.info)
         searching = bool(suspects) or not (stopped or self._why_stop(set()))
         bounds = {name: space.bound for name, space in self.spaces.items()}
         with Pipeline(
@@ -93,14 +98,15 @@ class LayerLine:
             self.scope,
             bounds,
             quarantined=self.store.quarantined(self.scope),
-            best_us=lambda: self.history.best.median_us if self.history.best else None,
+            best_us=lambda: self.log.best.median_us if self.log.best else None,
             ended=self._ended,
             clock=self.run_of.clock,
         ) as pipeline:
             if searching:
                 pipeline.prepare(self.layer.problem)
-            for number, config in suspects:  # each alone, before anything else
-                pipeline.start(number, config, self.search.proposed_by(config))
+            for suspect in suspects:  # each alone, before anything else
+                config = suspect.trial.config
+                pipeline.start(suspect.key.number, config, self.search.proposed_by(config))
                 pipeline.drain()
             while not stopped:  # a proposal at a time: the devices' answers do not wait for the next
                 if self._has_room(pipeline):
@@ -111,7 +117,7 @@ class LayerLine:
         finals = None
         plan = self.run_of.finals
         wanted = plan is not None and (plan.libraries or not self.run_of.search or self._undecided(new))
-        if plan is not None and wanted and self.history.best is not None:
+        if plan is not None and wanted and self.log.best is not None:
             if self.run_of.stopping() and not plan.on_interrupt:
                 stopped = INTERRUPTED
             else:
@@ -120,11 +126,11 @@ class LayerLine:
         return LayerResult(
             layer=self.layer,
             name=self.scope.name,
-            best=finals.winner if finals else self.history.best,
-            evaluated=len(self.history.evaluated),
+            best=finals.winner if finals else self.log.best,
+            evaluated=len(self.log.evaluated),
             new=new,
-            failures=dict(self.history.failures),
-            messages=dict(self.history.messages),
+            failures=dict(self.log.failures),
+            messages=dict(self.log.messages),
             stopped=stopped,
             starts=self._start_results(),
             finals=finals,
@@ -141,7 +147,7 @@ class LayerLine:
             self.scope,
             problem=self.layer.problem,
             bounds=bounds,
-            trials=self.history.trials,
+            trials=self.log.trials,
             default=next((space.default for space in self.spaces.values()), None),
             incumbent=self.incumbent,
             cache=self.study.measure.cache,
@@ -154,13 +160,13 @@ class LayerLine:
         row = self.store.known(self.scope, trial.source_hash or "")
         if row is not None:
             self.store.add_retime(row, self.evaluator.info, self.evaluator.environment, "failed", None, message)
-        self.history.disprove(replace(trial, outcome=Outcome.CORRECTNESS, reason="wrong_after_timing", message=message))
+        self.log.disprove(replace(trial, outcome=Outcome.CORRECTNESS, reason="wrong_after_timing", message=message))
 
     def _start_results(self) -> tuple[StartResult, ...]:
         """What came of the configs that the search started with, from what suggested them."""
         results = []
         for by in (opening.by for opening in self.start.openings):
-            trials = [trial for trial in self.history.trials if self.search.proposed_by(trial.config) == by]
+            trials = [trial for trial in self.log.trials if self.search.proposed_by(trial.config) == by]
             timed = [trial for trial in trials if trial.median_us is not None]
             best = min(timed, key=lambda trial: trial.median_us or 0.0, default=None)
             if trials:
@@ -175,7 +181,7 @@ class LayerLine:
             if self._of_scope(row.row)
         )
         if new > 0 or not held:
-            return new > 0 or len(entrants(self.history.trials, [])) > 1
+            return new > 0 or len(entrants(self.log.trials, [])) > 1
         decided_at = max(row.ended_at for row in self.store.finals(self.scope.name) if self._of_scope(row.winner))
         return any(
             row.median_us is not None and row.ended_at is not None and row.ended_at > decided_at and not row.reused
@@ -200,15 +206,14 @@ class LayerLine:
             for config in space.rejected(RECORDED_REJECTIONS):
                 known = self.outside.get(config)
                 if known is not None:
-                    self.history.count_failure(known)
+                    self.log.count_failure(known)
                     continue
                 try:
                     space.bound.check(config)
                 except Rejected as rejected:
-                    trial = rejected_trial(Trial(self.next_number, config, Outcome.RUNNING), rejected)
+                    trial = rejected_trial(Trial(self.log.take_number(), config, Outcome.RUNNING), rejected)
                     found.append(trial)
-                    self.next_number += 1
-                    self.history.count_failure(trial)
+                    self.log.count_failure(trial)
         self.store.add_rejected(self.scope, found)
 
     # Asking and starting.
@@ -218,9 +223,9 @@ class LayerLine:
         if self.run_of.stopping():
             return INTERRUPTED
         limit = self.study.time_budget_s
-        if limit is not None and self.run_of.clock() - self.started >= limit:
+        if limit is not None and self.log.elapsed_s >= limit:
             return "time"
-        if len(self.history.evaluated | pending) >= self.study.trials:
+        if len(self.log.evaluated | pending) >= self.study.trials:
             return "budget"
         gain, least = self.search.expected_gain, self.study.stop_below
         if gain is not None and least is not None and gain < least:
@@ -235,30 +240,17 @@ class LayerLine:
 
     def _ask(self, pipeline: Pipeline) -> str:
         """Start the next config; `exhausted` when the search has none left."""
-        config = self.search.ask(self.next_number)
+        config = self.search.ask(self.log.next_number)
         if config is None:
             return "exhausted"
-        pipeline.start(self.next_number, config, self.search.proposed_by(config))
-        self.next_number += 1
+        pipeline.start(self.log.take_number(), config, self.search.proposed_by(config))
         return ""
 
     def _ended(self, trial: Trial, *, known: bool) -> None:
         """Count a trial that is stored, and tell the search."""
-        self.history.add(trial)
-        self.history.reused += known
+        self.log.add(trial, known=known)
         self.search.tell(trial)
         self._report()
 
     def _report(self, *, ended: bool = False) -> None:
-        self.run_of.observe(
-            Progress(
-                layer=self.scope.name,
-                done=len(self.history.evaluated),
-                budget=self.study.trials,
-                best=self.history.best,
-                failures=dict(self.history.failures),
-                elapsed_s=self.run_of.clock() - self.started,
-                reused=self.history.reused,
-                ended=ended,
-            )
-        )
+        self.log.report(len(self.log.evaluated), ended=ended)

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Protocol, cast
 
 from autotune.compilation.compile import Binary
-from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.origins import pointed
@@ -27,12 +26,11 @@ from autotune.trial import Config, Measured, Outcome, Phases, Trial
 SWITCH_S = 0.0001
 """How long a device's answer waits for the interpreter while the search computes, which is four times a kernel;
 Python's own 5 ms are as long as a kernel."""
-STRIKES = 2  # runs that ended while a kernel was running, after which it is quarantined
 
 
 @dataclass(slots=True)
-class _Candidate:
-    """A config under way."""
+class _InFlight:
+    """A trial in flight: a config that was started and has no result yet."""
 
     number: int
     config: Config
@@ -40,12 +38,12 @@ class _Candidate:
     source: KernelSource
     render_us: float
     binary: Future[Binary] | None
-    """None: the very kernel is known, or waits for a candidate with the same source"""
+    """None: the very kernel is known, or waits for a trial with the same source"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """A candidate on a device, or next in line there: its row is `running`."""
+    """A trial on a device, or next in line there: its row is `running`."""
 
     key: TrialKey
     trial: Trial
@@ -84,7 +82,7 @@ class Pipeline:
         """sources with a result, which are not measured again"""
         self._best_us, self._ended, self._clock = best_us, ended, clock
         self._threads = ThreadPoolExecutor(evaluator.slots, thread_name_prefix="measure")
-        self._under_way: list[_Candidate] = []
+        self._under_way: list[_InFlight] = []
         self._measuring: dict[Future[Measured], _Launched] = {}
         self._queue = min(evaluator.slots + 1, evaluator.ahead)
         """kernels given to the devices at most: one more than they take, since a proposal takes as long as a kernel"""
@@ -126,7 +124,7 @@ class Pipeline:
     @property
     def pending(self) -> set[str]:
         """Hashes of the sources under way."""
-        return {candidate.source.hash for candidate in self._under_way} | {
+        return {flight.source.hash for flight in self._under_way} | {
             launched.source.hash for launched in self._measuring.values()
         }
 
@@ -141,7 +139,7 @@ class Pipeline:
         spared = source.hash in self.pending | self._quarantined | self._known
         binary = None if spared else self._evaluator.compile(source)
         render_us = 1e6 * (self._clock() - before)
-        self._under_way.append(_Candidate(number, config, proposed_by, source, render_us, binary))
+        self._under_way.append(_InFlight(number, config, proposed_by, source, render_us, binary))
 
     def advance(self, *, wait: bool = True) -> None:
         """Launch what is ready and store what has ended; with `wait`, once something has."""
@@ -167,44 +165,44 @@ class Pipeline:
             self._ready.result()
 
     def _compiling(self) -> list[Future[Binary]]:
-        return [candidate.binary for candidate in self._under_way if candidate.binary is not None]
+        return [flight.binary for flight in self._under_way if flight.binary is not None]
 
     def _launch(self, ended: Sequence[_Launched] = ()) -> None:
-        """Give free devices the candidates whose binaries are there; take over what is known of the others.
+        """Give free devices the trials whose binaries are there; take over what is known of the others.
 
         `ended` were measured, and are not stored yet.
         """
         measured_now = {launched.source.hash for launched in (*self._measuring.values(), *ended)}
         waiting: set[str] = set()
-        for candidate in list(self._under_way):
-            source_hash = candidate.source.hash
-            if candidate.binary is None:
+        for flight in list(self._under_way):
+            source_hash = flight.source.hash
+            if flight.binary is None:
                 if source_hash not in waiting | measured_now:
-                    self._under_way.remove(candidate)
-                    self._take_over(candidate)
-            elif candidate.binary.done() and len(self._measuring) < self._queue:
+                    self._under_way.remove(flight)
+                    self._take_over(flight)
+            elif flight.binary.done() and len(self._measuring) < self._queue:
                 if self._ready:
                     self._ready.result()
-                self._under_way.remove(candidate)
-                self._measure(candidate, candidate.binary)
+                self._under_way.remove(flight)
+                self._measure(flight, flight.binary)
                 measured_now.add(source_hash)
             waiting.add(source_hash)
 
-    def _take_over(self, candidate: _Candidate) -> None:
+    def _take_over(self, flight: _InFlight) -> None:
         """A kernel that is not run: its result is known, or it is quarantined."""
-        known = self._store.known(self._scope, candidate.source.hash)
-        by = candidate.proposed_by
+        known = self._store.known(self._scope, flight.source.hash)
+        by = flight.proposed_by
         if known is not None:
-            trial = self._store.reuse_trial(self._scope, candidate.number, candidate.config, known, proposed_by=by)
+            trial = self._store.reuse_trial(self._scope, flight.number, flight.config, known, proposed_by=by)
         else:
             message = "quarantined: it took down earlier runs; `autotune quarantine --clear` gives it another chance"
-            trial = replace(_running(candidate), outcome=Outcome.RUNTIME, reason="quarantined", message=message)
-            self._store.add_trial(self._scope, trial, candidate.source, proposed_by=by)
+            trial = replace(_running(flight), outcome=Outcome.RUNTIME, reason="quarantined", message=message)
+            self._store.add_trial(self._scope, trial, flight.source, proposed_by=by)
         self._ended(trial, known=known is not None)
 
-    def _measure(self, candidate: _Candidate, compiled: Future[Binary]) -> None:
-        """Hand a compiled candidate to a device; `running` is committed first."""
-        source, trial, by = candidate.source, _running(candidate), candidate.proposed_by
+    def _measure(self, flight: _InFlight, compiled: Future[Binary]) -> None:
+        """Hand a compiled trial to a device; `running` is committed first."""
+        source, trial, by = flight.source, _running(flight), flight.proposed_by
         self.evaluated += 1
         try:
             binary = compiled.result()
@@ -221,7 +219,7 @@ class Pipeline:
             self._known.add(source.hash)
             self._ended(trial, known=False)
             return
-        key = self._store.begin_trial(self._scope, candidate.number, candidate.config, source, proposed_by=by)
+        key = self._store.begin_trial(self._scope, flight.number, flight.config, source, proposed_by=by)
         future = self._threads.submit(self._evaluate, source, binary)
         self._measuring[future] = _Launched(key, trial, source)
 
@@ -231,7 +229,7 @@ class Pipeline:
         return self._evaluator.evaluate(source, binary, cache=self._study.measure.cache, best_us=best_us)
 
     def _end(self, future: Future[Measured], launched: _Launched) -> None:
-        """Store what a device said of a candidate."""
+        """Store what a device said of a trial."""
         try:
             measured = future.result()
         except Rejected as rejected:
@@ -274,39 +272,21 @@ class Pipeline:
         return least
 
 
-def cut_off(
-    store: Store, scope: Scope, info: DeviceInfo, wanted: Callable[[Config], bool]
-) -> tuple[tuple[int, Config], ...]:
-    """The wanted trials that a killed run left running, by number, to be tried once more, each alone.
-
-    One that has taken down STRIKES runs is quarantined, where something really runs.
-    """
-    again = []
-    for suspect in store.suspects(scope):
-        if not wanted(suspect.trial.config):
-            continue
-        source_hash = suspect.key.source_hash
-        if suspect.attempts >= STRIKES and source_hash is not None and info.kind not in ("null", "replay"):
-            store.quarantine(scope, source_hash, "crash", f"{suspect.attempts} runs ended while it was running")
-        again.append((suspect.key.number, suspect.trial.config))
-    return tuple(again)
-
-
 def rejected_trial(trial: Trial, rejected: Rejected) -> Trial:
     """The trial as what its config was rejected for."""
     return replace(trial, outcome=Outcome(rejected.outcome), reason=rejected.reason, message=rejected.message)
 
 
-def _running(candidate: _Candidate) -> Trial:
-    source = candidate.source
+def _running(flight: _InFlight) -> Trial:
+    source = flight.source
     return Trial(
-        number=candidate.number,
-        config=candidate.config,
+        number=flight.number,
+        config=flight.config,
         outcome=Outcome.RUNNING,
         source_hash=source.hash,
         accuracy=source.accuracy,
         deterministic=source.deterministic,
-        phases=Phases(render_us=candidate.render_us),
+        phases=Phases(render_us=flight.render_us),
     )
 
 

@@ -16,8 +16,9 @@ from autotune.store import Scope, Store, StudyRecord, TemplateRecord
 from autotune.study import SAMPLERS, Study
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_line import RECORDED_REJECTIONS, LayerLine, Run
-from autotune.tuning.layer_record import COLD_START, PRIOR, LayerResult, Listed, Progress, Start
+from autotune.tuning.layer_result import COLD_START, PRIOR, LayerResult, Listed, Start
 from autotune.tuning.prior import first_configs
+from autotune.tuning.trial_log import Progress
 from autotune.tuning.warm_start import MOST, warm_start
 
 

@@ -26,7 +26,7 @@ from autotune.problem import Conv2dProblem
 from autotune.similarity import device_distance, layer_distance
 from autotune.store import Leader
 from autotune.trial import Config
-from autotune.tuning.layer_record import WARM_START
+from autotune.tuning.layer_result import WARM_START
 
 Singles = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]

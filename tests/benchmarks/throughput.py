@@ -30,7 +30,7 @@ from autotune.store import Store
 from autotune.study import find_study, load_study
 from autotune.trial import Outcome
 from autotune.tuning.layer_finals import FinalsPlan
-from autotune.tuning.layer_record import Progress
+from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import tune
 
 P = ParamSpec("P")

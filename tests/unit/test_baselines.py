@@ -12,7 +12,7 @@ from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Config, Outcome, Timing, Trial, comparable
 from autotune.tuning.finals import Comparison
 from autotune.tuning.layer_finals import Compared, FinalsResult
-from autotune.tuning.layer_record import LayerResult
+from autotune.tuning.layer_result import LayerResult
 
 LAYER = Conv2dProblem(64, 64, 56, 56, 64, 3, 3, epilogue="bias_relu", layout="nhwc")
 WINNER = Trial(3, Config.of("direct", {"block_p": 4}), Outcome.CORRECT, accuracy="fp32")

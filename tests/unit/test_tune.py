@@ -23,7 +23,7 @@ from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Measured, Resources
-from autotune.tuning.layer_record import Progress
+from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import tune
 from autotune.workers.worker import FinalsTimings
 

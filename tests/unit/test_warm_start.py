@@ -20,7 +20,7 @@ from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Leader, Store
 from autotune.study import Study, find_study, load_study
 from autotune.trial import Config
-from autotune.tuning.layer_record import WARM_START, LayerResult, StartResult
+from autotune.tuning.layer_result import WARM_START, LayerResult, StartResult
 from autotune.tuning.tune import tune
 from autotune.tuning.warm_start import warm_start
 from tests.benchmarks.warm_start import STUDIES, leave_out
