@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from autotune.evaluation.evaluator import Evaluator
     from autotune.store import BestRow, Store
     from autotune.tuning.layer_finals import Compared, FinalsResult
-    from autotune.tuning.layer_result import LayerResult, StartResult
+    from autotune.tuning.layer_result import DesignResult, LayerResult
     from autotune.tuning.trial_log import Progress as TuneProgress
 
 BASELINE = click.option(
@@ -337,8 +337,8 @@ def summary(result: LayerResult) -> Iterator[str]:
     )
     for seen in sorted(result.messages.values(), key=lambda seen: -seen.count)[:_MESSAGES]:
         yield f"  {seen.count} x {' '.join(seen.message.split())[:160]} (such as {seen.config})"
-    for start in result.starts:
-        yield f"  {start.by.replace('_', ' ')}: {start_words(start, result.best)}"
+    for design in result.designs:
+        yield f"  {design.by.replace('_', ' ')}: {design_words(design, result.best)}"
     if result.finals:
         yield f"  finals: {result.finals.winner.config}: {result.finals.timing.median_us:.2f} us" + (
             f", not the search's fastest; noise floor {result.finals.noise:.2%}"
@@ -373,20 +373,20 @@ def _times_as_fast(compared: Compared) -> str:
     return f"{1 / compared.comparison.ratio:.3f} times as fast"
 
 
-def start_words(start: StartResult, best: Trial | None) -> str:
+def design_words(design: DesignResult, best: Trial | None) -> str:
     """How many configs a search started with, where they come from and whether they helped."""
-    began = f"{start.used} configs"
-    if start.layers:
-        (nearest, distance), *others = start.layers
+    began = f"{design.used} configs"
+    if design.layers:
+        (nearest, distance), *others = design.layers
         began += f", from {nearest} (distance {distance:.2f})" + (f" and {len(others)} more" if others else "")
-    if start.best is None or best is None or not start.best.median_us or not best.median_us:
+    if design.best is None or best is None or not design.best.median_us or not best.median_us:
         return f"{began}; none of them is correct"
-    if start.best.config == best.config:
+    if design.best.config == best.config:
         return f"{began}; the best of all is one of them"
-    if best.median_us > start.best.median_us:
-        slower = best.median_us / start.best.median_us - 1
+    if best.median_us > design.best.median_us:
+        slower = best.median_us / design.best.median_us - 1
         return f"{began}; the winner of the finals was {slower:.1%} slower in the search than the best of them"
-    return f"{began}; the best of all is {start.best.median_us / best.median_us - 1:.1%} faster than the best of them"
+    return f"{began}; the best of all is {design.best.median_us / best.median_us - 1:.1%} faster than the best of them"
 
 
 @contextmanager

@@ -26,10 +26,9 @@ from autotune.errors import Rejected, StudyError
 from autotune.evaluation.evaluator import Chooser
 from autotune.family.space import Admission, BoundTemplate
 from autotune.measurement.choices import ChoicesRequest
-from autotune.search import Search
+from autotune.search import ListedDesign, Search
 from autotune.store import SubjectScope
 from autotune.trial import Config, Outcome, Timing, Trial
-from autotune.tuning.layer_result import Listed
 
 EXACT = "exact"
 """What proposed the rules that lose the fewest milliseconds by the matrix."""
@@ -99,11 +98,12 @@ class RuleLine:
         first = {**exact, **named}
         points = {point: by for rule, by in first.items() if (point := self.space.point(rule)) is not None}
         study = self.run_of.study
-        openings = [
-            Listed(by, [point for point, word in points.items() if word == by]) for by in dict.fromkeys(points.values())
+        designs = [
+            ListedDesign(by, [point for point, word in points.items() if word == by])
+            for by in dict.fromkeys(points.values())
         ]
         search = Search(
-            [self.space], sampler=study.sampler, seed=study.seed, budget=trials, history=(), openings=openings
+            [self.space], sampler=study.sampler, seed=study.seed, budget=trials, history=(), designs=designs
         )
         waiting = deque(self._begin(rule, by) for rule, by in first.items())
         tried: dict[Rule, Tried] = {}

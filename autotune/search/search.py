@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import numpy as np
 import optuna
@@ -11,6 +10,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import StudyError
 from autotune.search.given import Choose, Rows, by_model
+from autotune.search.initial_design import InitialDesign
 from autotune.search.landscape import FeasibleSpace
 from autotune.search.sampler import AutotuneSampler, StudySampler
 from autotune.search.samplers import PEERS, Peer, Refused, by_chance, drawing, require
@@ -25,25 +25,13 @@ AHEAD = 10
 """Evaluations that an expected gain is of: each promises at most what the most promising one did."""
 
 
-class Opening(Protocol):
-    """What a search begins with, before anything that its sampler proposes."""
-
-    @property
-    def by(self) -> str:
-        """What `Search.proposed_by` says of its configs."""
-
-    def next(self, told: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
-        """The next config, given the log times of those told, infinite where they failed, and those under way; None
-        when there is no further one."""
-
-
 class Search:
     """Proposes configs of all families under one budget; every feasible config at most once.
 
-    `ask` depends on (seed, number), the told trials and the configs asked for and not yet told, on nothing else:
-    a search given its `history` proposes what an uninterrupted one would. The configs of the `openings` come first,
-    then each family's default; a complete space no larger than the budget is then walked in order. Raises StudyError
-    for an unknown sampler.
+    `ask` depends on (seed, number), the told trials and the configs asked for and not yet told, on nothing else: a
+    search given its `history` proposes what an uninterrupted one would. The configs of the initial `designs` come
+    first, then each family's default; a complete space no larger than the budget is then walked in order. Raises
+    StudyError for an unknown sampler.
 
     With `watch` the default sampler's model says what further evaluations may gain, whatever the sampler.
     """
@@ -56,7 +44,7 @@ class Search:
         seed: int,
         budget: int,
         history: Sequence[Trial],
-        openings: Sequence[Opening] = (),
+        designs: Sequence[InitialDesign] = (),
         watch: bool = False,
     ) -> None:
         if sampler not in SAMPLERS:
@@ -70,8 +58,8 @@ class Search:
         """proposals of Optuna's samplers that were no free config, and so were never handed out"""
         self._rows = Rows(spaces, least=LEAST, ordinal=peer is not None and peer.ordinal, choose=self._choose(peer))
         self._landscape = self._rows.landscape
-        self._openings = openings
-        self._opened: dict[int, str] = {}  # landscape index -> the opening that proposed it
+        self._designs = designs
+        self._designed: dict[int, str] = {}  # landscape index -> the initial design that proposed it
         self._budget = budget
         self._seed = seed
         self._asked: dict[int, int] = {}  # landscape index -> Optuna trial number, asked for and not yet told
@@ -92,7 +80,7 @@ class Search:
         if not self._landscape.free.any():
             return None
         self._look(number)
-        self._note_opening()
+        self._note_design()
         return self._landscape.config(self._ask(number, forced=self._forced()))
 
     @property
@@ -113,11 +101,11 @@ class Search:
             self._gains.append(self._rows.proposer.gain if self._forced() is None else None)
 
     def proposed_by(self, config: Config) -> str:
-        """What proposes a config: the word of an opening, `default` for a family's, else `search`."""
+        """What proposes a config: the word of an initial design, `default` for a family's, else `search`."""
         index = self._landscape.find(config)
         if index is None:
             return "search"
-        return self._opened.get(index, "default" if index in self._landscape.defaults else "search")
+        return self._designed.get(index, "default" if index in self._landscape.defaults else "search")
 
     def tell(self, trial: Trial) -> None:
         """Take a finished trial in; one of a config outside the spaces, or told before, changes nothing."""
@@ -141,39 +129,39 @@ class Search:
     def _tell_past(self, trial: Trial) -> None:
         """Tell a trial of an earlier run, asking for it first where the sampler takes notes of its asks."""
         index = self._landscape.find(trial.config)
-        self._note_opening()
+        self._note_design()
         if self._keeps_state and index is not None and self._landscape.free[index]:
             self._ask(trial.number, forced=index)
         self.tell(trial)
 
     def _forced(self) -> int | None:
         """What comes next whatever the sampler: a given config, a family's default, or the next of a small space."""
-        opened = self._open()
-        if opened is not None:
-            return opened[0]
+        designed = self._design()
+        if designed is not None:
+            return designed[0]
         default = self._landscape.first_free_default()
         if default is not None:
             return default
         small = self._landscape.complete and len(self._landscape) <= self._budget
         return self._landscape.first_free() if small else None
 
-    def _note_opening(self) -> None:
-        """Keep in mind what an opening proposes now, for `proposed_by`."""
-        opened = self._open()
-        if opened is not None:
-            self._opened[opened[0]] = opened[1]
+    def _note_design(self) -> None:
+        """Keep in mind what an initial design proposes now, for `proposed_by`."""
+        designed = self._design()
+        if designed is not None:
+            self._designed[designed[0]] = designed[1]
 
-    def _open(self) -> tuple[int, str] | None:
-        """What an opening proposes now, and its word; one that has no more is dropped."""
+    def _design(self) -> tuple[int, str] | None:
+        """What an initial design proposes now, and its word; one that has no more is dropped."""
         landscape = self._landscape
-        while self._openings:
-            opening = self._openings[0]
+        while self._designs:
+            design = self._designs[0]
             told = {landscape.config(each.index): each.value for each in landscape.observations}
-            config = opening.next(told, [landscape.config(index) for index in landscape.pending])
+            config = design.next(told, [landscape.config(index) for index in landscape.pending])
             index = None if config is None else landscape.find(config)
             if index is not None and landscape.free[index]:
-                return index, opening.by
-            self._openings = self._openings[1:]
+                return index, design.by
+            self._designs = self._designs[1:]
         return None
 
     def _ask(self, number: int, *, forced: int | None) -> int:

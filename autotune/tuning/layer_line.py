@@ -10,20 +10,17 @@ from autotune.errors import Rejected
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Layer
-from autotune.search import Search
+from autotune.search import InitialDesign, Search
 from autotune.store import Scope, Store, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.finals import entrants
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, FinalsResult, hold_finals
 from autotune.tuning.layer_result import (
-    COLD_START,
     INTERRUPTED,
     NO_CONFIG,
-    WARM_START,
+    DesignResult,
     LayerResult,
-    Start,
-    StartResult,
 )
 from autotune.tuning.pipeline import Pipeline, rejected_trial
 from autotune.tuning.trial_log import Progress, TrialLog
@@ -51,7 +48,7 @@ class LayerLine:
     """Tunes one layer: asks the search, sends what it proposes through the pipeline, and holds the finals."""
 
     def __init__(
-        self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope, start: Start = COLD_START
+        self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope, designs: Sequence[InitialDesign] = ()
     ) -> None:
         self.run_of, self.study, self.evaluator, self.store = run, run.study, run.evaluator, run.store
         self.layer, self.spaces, self.scope = layer, {space.template: space for space in spaces}, scope
@@ -76,10 +73,10 @@ class LayerLine:
             seed=self.study.seed,
             budget=self.study.trials,
             history=self.log.trials,
-            openings=start.openings,
+            designs=designs,
             watch=self.study.stop_below is not None,
         )
-        self.start = start
+        self.designs = designs
 
     def run(self) -> LayerResult:
         """Evaluate until the budget, the time or the space ends, then hold the finals."""
@@ -132,7 +129,7 @@ class LayerLine:
             failures=dict(self.log.failures),
             messages=dict(self.log.messages),
             stopped=stopped,
-            starts=self._start_results(),
+            designs=self._design_results(),
             finals=finals,
         )
 
@@ -162,15 +159,15 @@ class LayerLine:
             self.store.add_retime(row, self.evaluator.info, self.evaluator.environment, "failed", None, message)
         self.log.disprove(replace(trial, outcome=Outcome.CORRECTNESS, reason="wrong_after_timing", message=message))
 
-    def _start_results(self) -> tuple[StartResult, ...]:
-        """What came of the configs that the search started with, from what suggested them."""
+    def _design_results(self) -> tuple[DesignResult, ...]:
+        """What came of the configs that the search started with, from what proposed them."""
         results = []
-        for by in (opening.by for opening in self.start.openings):
-            trials = [trial for trial in self.log.trials if self.search.proposed_by(trial.config) == by]
+        for design in self.designs:
+            trials = [trial for trial in self.log.trials if self.search.proposed_by(trial.config) == design.by]
             timed = [trial for trial in trials if trial.median_us is not None]
             best = min(timed, key=lambda trial: trial.median_us or 0.0, default=None)
             if trials:
-                results.append(StartResult(by, len(trials), self.start.layers if by == WARM_START else (), best))
+                results.append(DesignResult(design.by, len(trials), tuple(design.layers), best))
         return tuple(results)
 
     def _undecided(self, new: int) -> bool:

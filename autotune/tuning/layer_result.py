@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.problem import Layer
-from autotune.search import Opening
-from autotune.trial import Config, Outcome, Trial
+from autotune.trial import Outcome, Trial
 from autotune.tuning.layer_finals import FinalsResult
 from autotune.tuning.trial_log import Seen
 
-WARM_START, PRIOR = "warm_start", "prior"
 INTERRUPTED = "interrupted"
 """why a layer stopped that was to go on"""
 NO_CONFIG = "no feasible config"
@@ -19,39 +17,14 @@ NO_CONFIG = "no feasible config"
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """An opening of configs that are known beforehand."""
+class DesignResult:
+    """What came of the configs of an initial design."""
 
     by: str
-    configs: Sequence[Config]
-
-    def next(self, told: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
-        """The first config that was not asked for yet."""
-        return next((config for config in self.configs if config not in told and config not in pending), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What the search of a layer starts with."""
-
-    openings: tuple[Opening, ...] = ()
-    """by WARM_START or PRIOR"""
-    layers: tuple[tuple[str, float], ...] = ()
-    """`study.layer on DEVICE` that the warm starts come from to its distance, nearest first"""
-
-
-COLD_START = Start()
-
-
-@dataclass(frozen=True, slots=True)
-class StartResult:
-    """What came of the configs that a search started with."""
-
-    by: str
-    """WARM_START or PRIOR"""
+    """what proposed them"""
     used: int
     layers: tuple[tuple[str, float], ...]
-    """where warm starts come from"""
+    """where they come from, with the distance of each"""
     best: Trial | None
     """the fastest of them; None when none is correct"""
 
@@ -72,7 +45,7 @@ class LayerResult:
     """by message"""
     stopped: str
     """why it ended: budget, time, exhausted, interrupted or what gain was expected"""
-    starts: tuple[StartResult, ...]
+    designs: tuple[DesignResult, ...]
     """none: the search started from nothing"""
     finals: FinalsResult | None
 

@@ -11,15 +11,15 @@ from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, narrow
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
-from autotune.search import single_threaded
+from autotune.search import InitialDesign, single_threaded
+from autotune.search.prior import prior
+from autotune.search.warm_start import MOST, warm_start
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord
 from autotune.study import SAMPLERS, Study
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_line import RECORDED_REJECTIONS, LayerLine, Run
-from autotune.tuning.layer_result import COLD_START, PRIOR, LayerResult, Listed, Start
-from autotune.tuning.prior import first_configs
+from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.trial_log import Progress
-from autotune.tuning.warm_start import MOST, warm_start
 
 
 @single_threaded()
@@ -57,8 +57,8 @@ def tune(
     results = []
     for layer in chosen:
         scope = store.scope(key, layer, evaluator.info, evaluator.environment, policy(study), records)
-        start = start_of(study, layer, spaces[layer.name], scope, store, evaluator) if search else COLD_START
-        results.append(LayerLine(run, layer, spaces[layer.name], scope, start).run())
+        designs = initial_designs(study, layer, spaces[layer.name], scope, store, evaluator) if search else ()
+        results.append(LayerLine(run, layer, spaces[layer.name], scope, designs).run())
         if stopping():
             break
     return tuple(results)
@@ -79,22 +79,21 @@ def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
         raise StudyError(f"{where}: sampler = {study.sampler!r}: expected one of {', '.join(SAMPLERS)}")
 
 
-def start_of(
+def initial_designs(
     study: Study, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope, store: Store, evaluator: Evaluator
-) -> Start:
-    """What the search of a layer starts with: what the database has of like layers and devices, else the prior's."""
+) -> tuple[InitialDesign, ...]:
+    """What the search of a layer starts with: what the database has of similar layers and devices, else the prior's."""
     info = evaluator.info
     most = min(MOST, study.trials)
     if study.warm_start:
         kinds = ("cuda", "replay") if info.kind == "replay" else (info.kind,)
-        leaders = store.leaders(scope, kinds=kinds, accuracies=study.admitted(layer.problem))
-        warm = warm_start(layer.problem, info, leaders, spaces, most)
-        if warm.layers:
-            return Start((warm,), warm.layers)
+        tuned = store.leaders(scope, kinds=kinds, accuracies=study.admitted(layer.problem))
+        design = warm_start(layer.problem, info, tuned, spaces, most)
+        if design.layers:
+            return (design,)
     if study.prior:
-        rates = _check_calibrated(info, store)
-        return Start((Listed(PRIOR, first_configs(spaces, info, rates, most=most, seed=study.seed)),))
-    return COLD_START
+        return (prior(spaces, info, _check_calibrated(info, store), most=most, seed=study.seed),)
+    return ()
 
 
 def _check_calibrated(info: DeviceInfo, store: Store) -> Mapping[str, float]:

@@ -13,10 +13,10 @@ from autotune.family.template import KernelTemplate, load_template, load_templat
 from autotune.interchange.recorded_space import Recording
 from autotune.measurement.rates import Rate
 from autotune.replay.recorded_trials import measured_rows, read_recordings
+from autotune.search.prior import estimate_us
 from autotune.shipped import shipped
 from autotune.store import Store
 from autotune.trial import Config
-from autotune.tuning.prior import estimate_us
 from tests.benchmarks.record_space import LAYERS
 from tests.unit.tiny import DEVICE, SMALL, Command, bind, write_family
 

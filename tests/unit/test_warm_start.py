@@ -10,19 +10,20 @@ from statistics import geometric_mean
 import pytest
 
 from autotune.cli.devices import open_evaluator
-from autotune.cli.tune import start_words
+from autotune.cli.tune import design_words
 from autotune.devices.device import DeviceInfo
 from autotune.evaluation.null import NullEvaluator, predicted_us
 from autotune.family.render import render
 from autotune.family.space import SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.problem import Conv2dProblem, Layer
+from autotune.search.initial_design import WARM_START
+from autotune.search.warm_start import warm_start
 from autotune.store import Leader, Store
 from autotune.study import Study, find_study, load_study
 from autotune.trial import Config
-from autotune.tuning.layer_result import WARM_START, LayerResult, StartResult
+from autotune.tuning.layer_result import DesignResult, LayerResult
 from autotune.tuning.tune import tune
-from autotune.tuning.warm_start import warm_start
 from tests.benchmarks.warm_start import STUDIES, leave_out
 from tests.unit.store.builders import correct
 from tests.unit.tiny import SMALL, Command, bind, changed, tiny
@@ -71,7 +72,7 @@ def test_the_best_configs_of_a_like_layer_come_first(store: Store, families: Map
     space = SearchSpace(bind(families["tiny"], LARGER))
     ranked = sorted(range(48), key=lambda row: predicted_us(render(space.bound, space.config(row))))
     assert space.config(ranked[0]) in [config for config, _ in found[:3]]
-    (start,) = result.starts
+    (start,) = result.designs
     assert (start.by, start.used, start.layers[0][0]) == ("warm_start", 10, "before.one on null")
     assert start.best is not None
     assert result.best is not None
@@ -129,14 +130,14 @@ def test_an_empty_database_and_a_study_that_wants_none_start_with_the_default(
     store: Store, families: Mapping[str, KernelTemplate]
 ) -> None:
     first = run(store, families, study("before", SMALL, 20))
-    assert (configs(store, "before")[0][1], first.starts) == ("default", ())
+    assert (configs(store, "before")[0][1], first.designs) == ("default", ())
     cold = run(store, families, study("after", LARGER, 20, warm_start=False))
-    assert (configs(store, "after")[0][1], cold.starts) == ("default", ())
+    assert (configs(store, "after")[0][1], cold.designs) == ("default", ())
 
 
 def test_nothing_near_is_no_start(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     run(store, families, study("before", SMALL, 20))
-    assert run(store, families, study("after", STRANGE, 5)).starts == ()
+    assert run(store, families, study("after", STRANGE, 5)).designs == ()
 
 
 def test_another_kind_of_device_says_nothing(store: Store, families: Mapping[str, KernelTemplate]) -> None:
@@ -149,13 +150,13 @@ def test_another_kind_of_device_says_nothing(store: Store, families: Mapping[str
             return dataclasses.replace(super().info, kind="host")
 
     tune(study("before", SMALL, 20), families, Elsewhere(""), store)
-    assert run(store, families, study("after", SMALL, 12)).starts == ()
+    assert run(store, families, study("after", SMALL, 12)).designs == ()
 
 
 def test_a_fresh_start_forgets_what_was_before(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     run(store, families, study("before", SMALL, 20))
-    assert run(store, families, study("before", SMALL, 12), fresh=True).starts == ()
-    assert run(store, families, study("after", LARGER, 12)).starts != ()
+    assert run(store, families, study("before", SMALL, 12), fresh=True).designs == ()
+    assert run(store, families, study("after", LARGER, 12)).designs != ()
 
 
 def test_a_run_cut_short_goes_on_as_it_would_have(tmp_path: Path, families: Mapping[str, KernelTemplate]) -> None:
@@ -183,10 +184,10 @@ def test_the_summary_says_how_many_and_whether_they_helped(autotune: Command, fi
 
 
 def test_a_winner_of_the_finals_that_the_search_had_behind_is_not_called_faster() -> None:
-    start = StartResult(WARM_START, 6, (("small.one", 2.0),), correct(0, 100.0))
-    assert start_words(start, correct(1, 80.0)).endswith("; the best of all is 25.0% faster than the best of them")
+    start = DesignResult(WARM_START, 6, (("small.one", 2.0),), correct(0, 100.0))
+    assert design_words(start, correct(1, 80.0)).endswith("; the best of all is 25.0% faster than the best of them")
     told = "; the winner of the finals was 25.0% slower in the search than the best of them"
-    assert start_words(start, correct(1, 125.0)).endswith(told)
+    assert design_words(start, correct(1, 125.0)).endswith(told)
 
 
 def test_layers_left_out_come_close_within_ten_evaluations() -> None:

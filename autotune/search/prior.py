@@ -1,4 +1,4 @@
-"""space -> search: how long a config might take, judged by its launch geometry before anything is rendered.
+"""space -> search: an initial design of the configs that might be fastest, by their launch geometry alone.
 
 The estimate is crude and means an order, not a time: bytes at the copy rate against arithmetic at the FFMA rate against
 what bank conflicts cost. Arithmetic is made longer by issue slots spent on loads, by a last wave that is not full, by
@@ -20,12 +20,13 @@ from autotune.family.source import Stage
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.measurement.occupancy import residency
 from autotune.measurement.traffic import minimal_bytes
+from autotune.search.initial_design import PRIOR, ListedDesign
 from autotune.trial import Config
 
 JUDGED = 500
 """Random feasible configs of a family whose time is estimated."""
 OF_FAMILY = 3
-"""Configs of one family among the first, at most."""
+"""Configs of one family in the design, at most."""
 LAUNCH_US = 2.0
 """Of each launch, in a stream without gaps."""
 HIDING = 8.0
@@ -40,17 +41,18 @@ FLOP_A_SLOT = 64
 """FFMAs of a warp in the slot of a scheduler that a further pass of shared memory takes; docs/search.md has why."""
 
 
-def first_configs(
+def prior(
     spaces: Sequence[SearchSpace], device: DeviceInfo, rates: Mapping[str, float], *, most: int, seed: int
-) -> tuple[Config, ...]:
+) -> ListedDesign:
     """The feasible configs with the smallest estimates out of a random draw, a few of each family, best first."""
     estimates: list[tuple[float, str, Config]] = []
     for space in spaces:
         rows = np.random.default_rng([seed, len(space.rows)]).permutation(len(space.rows))[:JUDGED]
         judged = ((space.config(int(row)), row) for row in rows)
-        offers = [(estimate_us(space.bound, config, device, rates), str(config), config) for config, _ in judged]
-        estimates += heapq.nsmallest(OF_FAMILY, offers)
-    return tuple(config for time_us, _, config in heapq.nsmallest(most, estimates) if time_us < math.inf)
+        estimated = [(estimate_us(space.bound, config, device, rates), str(config), config) for config, _ in judged]
+        estimates += heapq.nsmallest(OF_FAMILY, estimated)
+    chosen = [config for time_us, _, config in heapq.nsmallest(most, estimates) if time_us < math.inf]
+    return ListedDesign(PRIOR, chosen)
 
 
 def estimate_us(bound: BoundTemplate, config: Config, device: DeviceInfo, rates: Mapping[str, float]) -> float:

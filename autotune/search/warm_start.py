@@ -1,4 +1,4 @@
-"""store -> search: the configs that a layer's search starts with, from what is known of like layers and like devices.
+"""space -> search: an initial design of the configs that were fast on similar layers and devices.
 
 A Gaussian process for each family predicts how far behind its layer's best a config is, from the fastest trials of the
 nearest layers and devices. It sees a config by what that comes to on a layer: beside the parameters, all that the
@@ -13,20 +13,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from autotune.devices.device import DeviceInfo
 from autotune.errors import TemplateError
-from autotune.family.columns import Columns, column_of
+from autotune.family.features import feasible_positions, features, positions_of
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.problem import Conv2dProblem
+from autotune.search.initial_design import WARM_START
 from autotune.similarity import device_distance, layer_distance
-from autotune.store import Leader
 from autotune.trial import Config
-from autotune.tuning.layer_result import WARM_START
 
 Singles = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -62,47 +62,62 @@ NEIGHBOURS = 30
 BEST = 30
 
 
+class TunedTrial(Protocol):
+    """One of the fastest trials of a family on some layer and device."""
+
+    @property
+    def name(self) -> str:
+        """`study.layer` of a study that has it."""
+
+    @property
+    def problem(self) -> Conv2dProblem: ...
+    @property
+    def device(self) -> DeviceInfo: ...
+    @property
+    def config(self) -> Config: ...
+    @property
+    def median_us(self) -> float: ...
+
+
 @dataclass(frozen=True, slots=True)
-class Place:
+class TunedLayer:
     """A layer on a device that was tuned before, with its fastest trials."""
 
-    leaders: tuple[Leader, ...]
+    trials: tuple[TunedTrial, ...]
     distance: float
     """from the layer and device that are to be tuned"""
 
     @property
     def name(self) -> str:
         """`study.layer on DEVICE`."""
-        return f"{self.leaders[0].name} on {self.leaders[0].device.name}"
+        return f"{self.trials[0].name} on {self.trials[0].device.name}"
 
     @property
     def families(self) -> frozenset[str]:
         """Those tried here."""
-        return frozenset(leader.config.template for leader in self.leaders)
+        return frozenset(trial.config.template for trial in self.trials)
 
     def best_us(self, families: frozenset[str]) -> float:
         """The fastest trial of some families, infinite where none of them was tried."""
-        return min(
-            (leader.median_us for leader in self.leaders if leader.config.template in families), default=math.inf
-        )
+        return min((trial.median_us for trial in self.trials if trial.config.template in families), default=math.inf)
 
-    def slowdowns(self, places: Sequence[Place]) -> list[tuple[Config, float]]:
+    def slowdowns(self, layers: Sequence[TunedLayer]) -> list[tuple[Config, float]]:
         """Configs with the log of their time over the best one's, at most CAP.
 
-        Families that were not tried here might have been faster: by as much as on the nearest of the places where both
+        Families that were not tried here might have been faster: by as much as on the nearest of the layers where both
         they and some of this one's were tried.
         """
-        elsewhere = [place for place in places if place.families - self.families and place.families & self.families]
+        elsewhere = [layer for layer in layers if layer.families - self.families and layer.families & self.families]
         unseen = 0.0
         if elsewhere:
             nearest = min(elsewhere, key=self.apart)
             unseen = math.log(nearest.best_us(self.families) / nearest.best_us(nearest.families))
         best_us = self.best_us(self.families)
-        return [(leader.config, min(CAP, math.log(leader.median_us / best_us) + unseen)) for leader in self.leaders]
+        return [(trial.config, min(CAP, math.log(trial.median_us / best_us) + unseen)) for trial in self.trials]
 
-    def apart(self, other: Place) -> float:
-        """The distance of two places."""
-        one, two = self.leaders[0], other.leaders[0]
+    def apart(self, other: TunedLayer) -> float:
+        """The distance of two layers."""
+        one, two = self.trials[0], other.trials[0]
         return layer_distance(one.problem, two.problem) + device_distance(one.device, two.device)
 
 
@@ -111,9 +126,9 @@ class WarmStart:
 
     by = WARM_START
 
-    def __init__(self, places: Sequence[Place], families: Sequence[_Family], most: int) -> None:
+    def __init__(self, layers: Sequence[TunedLayer], families: Sequence[_Family], most: int) -> None:
         self._families, self._most = families, most
-        self.layers = tuple((place.name, place.distance) for place in places) if families else ()
+        self.layers = tuple((layer.name, layer.distance) for layer in layers) if families else ()
         """`study.layer on DEVICE` to its distance, nearest first"""
 
     def next(self, told: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
@@ -125,32 +140,32 @@ class WarmStart:
         behind = {
             config: min(CAP, log_time - best) if log_time < math.inf else CAP for config, log_time in told.items()
         }
-        offers = [family.offer(behind, pending) for family in self._families]
-        promise, config = min(offers, key=lambda offer: offer[0], default=(math.inf, None))
+        proposals = [family.propose(behind, pending) for family in self._families]
+        promise, config = min(proposals, key=lambda proposal: proposal[0], default=(math.inf, None))
         return config if promise < math.inf else None
 
 
 def warm_start(
-    problem: Conv2dProblem, device: DeviceInfo, leaders: Sequence[Leader], spaces: Sequence[SearchSpace], most: int
+    problem: Conv2dProblem, device: DeviceInfo, tuned: Sequence[TunedTrial], spaces: Sequence[SearchSpace], most: int
 ) -> WarmStart:
     """What a search of up to `most` configs starts with; nothing where nothing near was ever tuned."""
     wanted = {space.template for space in spaces}
-    places = near(problem, device, [leader for leader in leaders if leader.config.template in wanted])
-    families = [family for space in spaces if len(space.rows) and space.params if (family := _judge(space, places))]
-    return WarmStart(places, families, most)
+    layers = near(problem, device, [trial for trial in tuned if trial.config.template in wanted])
+    families = [family for space in spaces if len(space.rows) and space.params if (family := _judge(space, layers))]
+    return WarmStart(layers, families, most)
 
 
-def near(problem: Conv2dProblem, device: DeviceInfo, leaders: Sequence[Leader]) -> list[Place]:
+def near(problem: Conv2dProblem, device: DeviceInfo, tuned: Sequence[TunedTrial]) -> list[TunedLayer]:
     """The nearest layers and devices with their trials, nearest first; none where even the nearest is far."""
-    groups: dict[tuple[Conv2dProblem, tuple[str, str, int, int, int]], list[Leader]] = {}
-    for leader in leaders:
-        groups.setdefault((leader.problem, leader.device.identity), []).append(leader)
-    places = [
-        Place(tuple(found), layer_distance(problem, found[0].problem) + device_distance(device, found[0].device))
+    groups: dict[tuple[Conv2dProblem, tuple[str, str, int, int, int]], list[TunedTrial]] = {}
+    for trial in tuned:
+        groups.setdefault((trial.problem, trial.device.identity), []).append(trial)
+    layers = [
+        TunedLayer(tuple(found), layer_distance(problem, found[0].problem) + device_distance(device, found[0].device))
         for found in groups.values()
     ]
-    places = sorted((place for place in places if place.distance <= FARTHEST), key=lambda place: place.distance)
-    return places[:NEAREST] if places and places[0].distance <= NEAR else []
+    layers = sorted((layer for layer in layers if layer.distance <= FARTHEST), key=lambda layer: layer.distance)
+    return layers[:NEAREST] if layers and layers[0].distance <= NEAR else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +181,7 @@ class _Family:
     said: Floats
     """what each trial, made independent of those before, says of each config [trials, configs]"""
 
-    def offer(self, behind: Mapping[Config, float], pending: Sequence[Config]) -> tuple[float, Config]:
+    def propose(self, behind: Mapping[Config, float], pending: Sequence[Config]) -> tuple[float, Config]:
         """The smallest predicted slowdown, and of which config; infinite when none is left.
 
         `behind` says how far behind the layer's best so far its own trials are.
@@ -175,15 +190,15 @@ class _Family:
         taken = []
         for config in (*behind, *pending):
             row = self.space.row_of(config)
-            place = int(np.searchsorted(self.rows, -1 if row is None else row))
-            if row is None or place == len(self.rows) or self.rows[place] != row:
+            index = int(np.searchsorted(self.rows, -1 if row is None else row))
+            if row is None or index == len(self.rows) or self.rows[index] != row:
                 continue
-            taken.append(place)
+            taken.append(index)
             if config in behind:
-                covariance = _covariance(_apart(self.view, self.view[place : place + 1]), np.zeros(1))[:, 0]
-                left = covariance - said.T @ said[:, place]
-                deviation = math.sqrt(left[place] + NOISE)
-                predicted += left / deviation * ((behind[config] - predicted[place]) / deviation)
+                covariance = _covariance(_apart(self.view, self.view[index : index + 1]), np.zeros(1))[:, 0]
+                left = covariance - said.T @ said[:, index]
+                deviation = math.sqrt(left[index] + NOISE)
+                predicted += left / deviation * ((behind[config] - predicted[index]) / deviation)
                 said = np.vstack([said, left / deviation])
         predicted[taken] = math.inf
         promise, left = float(predicted.min()), np.maximum(1.0 - np.einsum("ij,ij->j", said, said), 0.0)
@@ -192,18 +207,18 @@ class _Family:
         return promise + cost, self.space.config(int(self.rows[best]))
 
 
-def _judge(space: SearchSpace, places: Sequence[Place]) -> _Family | None:
+def _judge(space: SearchSpace, layers: Sequence[TunedLayer]) -> _Family | None:
     """A family's feasible configs worth judging, with their predicted slowdowns; none where it was never good."""
     template = space.bound.template
     views, of, slowdowns, positions = [], [], [], []
-    for number, place in enumerate(places):
-        told = [(now, slowdown) for config, slowdown in place.slowdowns(places) if (now := template.today(config))]
+    for number, layer in enumerate(layers):
+        told = [(now, slowdown) for config, slowdown in layer.slowdowns(layers) if (now := template.today(config))]
         if not told:
             continue
-        here = np.stack([_positions(template, config) for config, _ in told])
-        bound = BoundTemplate(template, place.leaders[0].problem, place.leaders[0].device)
+        here = np.stack([positions_of(template, config) for config, _ in told])
+        bound = BoundTemplate(template, layer.trials[0].problem, layer.trials[0].device)
         try:
-            views.append(_view(bound, here))
+            views.append(features(bound, here))
         except TemplateError:  # of a version of the family that admitted what this one does not
             continue
         positions.append(here)
@@ -211,13 +226,13 @@ def _judge(space: SearchSpace, places: Sequence[Place]) -> _Family | None:
         slowdowns += [slowdown for _, slowdown in told]
     if not slowdowns or min(slowdowns) >= CAP:
         return None
-    distances = np.array([place.distance for place in places])[of]
-    between = np.array([[one.apart(other) for other in places] for one in places])[np.ix_(of, of)]
+    distances = np.array([layer.distance for layer in layers])[of]
+    between = np.array([[one.apart(other) for other in layers] for one in layers])[np.ix_(of, of)]
     behind = np.array(slowdowns)
     best = np.argsort(behind + SHARED_DECAY * distances, kind="stable")[:BEST]
-    rows = _header_positions(space)
+    rows = feasible_positions(space)
     judged = _worth_judging(template, rows, np.concatenate(positions)[best])
-    known, view = _scaled(np.concatenate(views), _view(space.bound, rows[judged]))
+    known, view = _scaled(np.concatenate(views), features(space.bound, rows[judged]))
     root = np.linalg.cholesky(_covariance(_apart(known, known), between) + NOISE * np.eye(len(of)))
     whitening = np.linalg.inv(root)
     said = whitening @ _covariance(_apart(known, view), distances[:, None])
@@ -229,39 +244,6 @@ def _covariance(apart: Singles, distance: Floats) -> Floats:
     """Of two configs so far apart on layers and devices of some distance."""
     config = np.exp(-apart - DECAY * distance)
     return np.asarray(SHARED * np.exp(-SHARED_DECAY * distance) + (1 - SHARED) * config)
-
-
-def _positions(template: KernelTemplate, config: Config) -> Ints:
-    """The positions of a config's values in the header."""
-    values = config.values()
-    return np.array([param.values.index(values[param.name]) for param in template.params], dtype=np.intp)
-
-
-def _header_positions(space: SearchSpace) -> Ints:
-    """The feasible configs by positions in the header, whatever a study has narrowed [configs, params]."""
-    tables = [
-        np.array([whole.values.index(value) for value in kept.values], dtype=np.intp)
-        for whole, kept in zip(space.bound.template.params, space.params, strict=True)
-    ]
-    return np.stack([table[space.rows[:, column]] for column, table in enumerate(tables)], axis=1)
-
-
-def _view(bound: BoundTemplate, positions: Ints) -> Singles:
-    """What configs come to on a layer: logarithms of numbers, words one-hot [configs, features]."""
-    columns = Columns({}, len(positions))
-    features: list[npt.NDArray[np.generic]] = []
-    for column, param in enumerate(bound.template.params):
-        columns[param.name] = column_of(param.values)[positions[:, column]]
-    for name, value in bound.derived:
-        columns[name] = value.column(columns)
-    for param in bound.template.params:
-        if any(isinstance(value, str) for value in param.values):
-            features += [np.equal(columns[param.name], value) for value in param.values]
-        else:
-            features.append(columns[param.name])
-    features += [columns[name] for name, _ in bound.derived]
-    numbers = np.stack([feature.astype(np.float32) for feature in features], axis=1)
-    return np.asarray(np.sign(numbers) * np.log2(1 + np.abs(numbers)), dtype=np.float32)
 
 
 def _worth_judging(template: KernelTemplate, rows: Ints, sources: Ints) -> Ints:
