@@ -1,6 +1,6 @@
 """best -> retime: the best few recorded kernels of a layer verified and timed again, here and now.
 
-They run in turns like finalists, one of them entered twice for the noise floor. The store ranks a kernel by its new
+They run interleaved like finalists, one of them entered twice for the noise floor. The store ranks a kernel by its new
 time from then on; a kernel that was imported counts from then on. A time that was taken in another way than the new
 one (with launch gaps, by an older version) is not compared with it: such a kernel is `remeasured`.
 """
@@ -126,17 +126,17 @@ def retime(
                 yield NotRetimed(row, "it is quarantined; `autotune quarantine --clear` gives it another chance")
             else:
                 compiled.append((row, source, evaluator.compile(source)))
-        yield from _in_turns(compiled, policy, evaluator, store, budget_s)
+        yield from _interleaved(compiled, policy, evaluator, store, budget_s)
 
 
-def _in_turns(
+def _interleaved(
     compiled: Sequence[tuple[TrialRow, KernelSource, Future[Binary]]],
     policy: str,
     evaluator: Evaluator,
     store: Store,
     budget_s: float,
 ) -> Iterator[Retimed]:
-    """Verify each kernel, time those that are still correct in turns, and store the results."""
+    """Verify each kernel, time those that are still correct interleaved, and store the results."""
     info, environment = evaluator.info, evaluator.environment
     verified: list[tuple[TrialRow, KernelSource, Binary]] = []
     for row, source, future in compiled:
@@ -158,7 +158,7 @@ def _timed(
     store: Store,
     budget_s: float,
 ) -> Iterator[Retimed]:
-    """Time kernels in turns and store the results; those that are wrong by then have failed."""
+    """Time kernels interleaved and store the results; those that are wrong by then have failed."""
     if not verified:
         return
     info, environment = evaluator.info, evaluator.environment

@@ -75,7 +75,7 @@ class Row:
     tuned_us: float | None
     """a pass of the kernel; None where it was not timed"""
     torch_us: float | None
-    """a pass of the fastest way that PyTorch has to do the same work, in turns with the kernel's"""
+    """a pass of the fastest way that PyTorch has to do the same work, interleaved with the kernel's"""
     swapped: bool
     why: str
 

@@ -1,4 +1,4 @@
-"""A tuned layer timed in turns with what PyTorch would run otherwise: the same work, from CUDA graphs, cold caches.
+"""A tuned layer timed interleaved with what PyTorch would run otherwise: the same work, from CUDA graphs, cold caches.
 
 A contender's passes are recorded in one CUDA graph, each on images, filters and outputs of its own, and the caches are
 written over before it is replayed. So neither Python nor launches nor what an earlier pass left in a cache is timed.

@@ -30,7 +30,7 @@ from autotune.problem import Layer
 from autotune.study import SAMPLERS, Study, find_study, load_study
 from autotune.table import LARGEST
 from autotune.trial import Trial
-from autotune.tuning.turns import turn
+from autotune.tuning.study_lock import study_lock
 
 if TYPE_CHECKING:
     from autotune.evaluation.evaluator import Evaluator
@@ -302,7 +302,7 @@ def its_turn(store: Store, study: Study, evaluator: Evaluator, stopping: Callabl
             click.echo(said[0], err=True)
 
     owned = (store.path.resolve(), study.name, evaluator.info.identity)
-    with turn(cache_folder() / "turns", *owned, waits=waits):
+    with study_lock(cache_folder() / "locks", *owned, waits=waits):
         yield
 
 

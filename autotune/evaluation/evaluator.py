@@ -77,7 +77,7 @@ class Evaluator(Protocol):
         budget_s: float,
         seed: int,
     ) -> FinalsTimings:
-        """Time contenders of the current layer in turns, all on one device and all in the same way.
+        """Time contenders of the current layer interleaved, all on one device and all in the same way.
 
         Raises Disproved for kernels that are not right any more afterwards.
         """
@@ -221,13 +221,13 @@ class DeviceEvaluator:
         budget_s: float,
         seed: int,
     ) -> FinalsTimings:
-        """Time contenders in turns on the first device."""
+        """Time contenders interleaved on the first device."""
         return self._workers[0].finals(FinalsRequest(tuple(kernels), tuple(baselines), cache, budget_s, seed))
 
     def beside(
         self, library: Path, source: KernelSource, binary: Binary, *, cache: str, budget_s: float
     ) -> tuple[Timing, Timing, Timing]:
-        """Verify an exported library on the current layer and time it in turns with the kernel that it was made of.
+        """Verify an exported library on the current layer and time it interleaved with the kernel that it was made of.
 
         The kernel's timings come first, twice, for the noise floor. Raises Rejected when the library is wrong.
         """

@@ -1,5 +1,5 @@
 """An exported folder proves itself: built from its files in fresh processes, its self-test run, and on a CUDA device
-timed in turns with the tuner's own kernels. What was seen lands in the folder's `proof.txt`.
+timed interleaved with the tuner's own kernels. What was seen lands in the folder's `proof.txt`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autotune.trial import Timing
 from autotune.tuning.finals import noise_floor
 
 ALLOWED = 0.02  # by which an exported kernel may be slower, where the noise floor is finer
-TIMED_S = 2.0  # of each kernel's turns, wall clock
+TIMED_S = 2.0  # of each kernel's finals, wall clock
 
 
 class NotProven(AutotuneError):
@@ -34,7 +34,7 @@ class NotProven(AutotuneError):
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A kernel in the library, timed in turns with the same kernel in the tuner."""
+    """A kernel in the library, timed interleaved with the same kernel in the tuner."""
 
     name: str
     kernel_us: float

@@ -19,9 +19,9 @@ from autotune.trial import Launching, Timing
 RACE_FACTOR = 3.0  # a kernel this many times slower than the best known is not timed further
 FIRST_RUN_US = 100.0  # more that a first run may take: code comes to the device then, in 40 to 80 us on an H200
 BEHIND = 1.05  # one that is surely this much slower is known well enough
-THROTTLED = 0.9  # of the session's median clock, below which a sample is measured again
+THROTTLED = 0.9  # of the worker's median clock, below which a sample is measured again
 MOST_DISCARDED = 0.2  # of the samples taken; further throttled ones are kept, and counted
-_JUDGED_AFTER = 20  # clocks, before there is a session's median
+_JUDGED_AFTER = 20  # clocks, before there is a median
 
 
 class Criterion(Protocol):
@@ -149,14 +149,14 @@ class Samples:
 
 
 class Clocks:
-    """A session's clocks, against whose median a sample is judged: a nominal clock would condemn every sample of a
+    """A worker's clocks, against whose median a sample is judged: a nominal clock would condemn every sample of a
     GPU that never reaches it."""
 
     def __init__(self) -> None:
         self._seen: deque[float] = deque(maxlen=500)
 
     def throttled(self, clock_mhz: float | None) -> bool:
-        """Whether a sample's clock is far below the session's median so far."""
+        """Whether a sample's clock is far below the worker's median so far."""
         if clock_mhz is None:
             return False
         low = len(self._seen) >= _JUDGED_AFTER and clock_mhz < THROTTLED * statistics.median(self._seen)

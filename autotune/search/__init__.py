@@ -1,10 +1,10 @@
 """trial -> search: which config to evaluate next. The only importer of optuna."""
 
 from autotune.search.initial_design import InitialDesign, ListedDesign
-from autotune.search.landscape import FeasibleSpace
 from autotune.search.sampler import AutotuneSampler
 from autotune.search.samplers import Refused
 from autotune.search.search import Search
+from autotune.search.state import FeasibleSpace
 from autotune.search.threads import single_threaded
 
 __all__ = ["AutotuneSampler", "FeasibleSpace", "InitialDesign", "ListedDesign", "Refused", "Search", "single_threaded"]

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.search.coordinates import Axes, Axis
-from autotune.search.landscape import Floats, Ints
+from autotune.search.state import Floats, Ints
 
 Flags = npt.NDArray[np.bool_]
 

@@ -20,9 +20,9 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from autotune.search.landscape import Floats
 from autotune.search.model import INTERACTION, Points
 from autotune.search.one_hot import ORDER
+from autotune.search.state import Floats
 
 
 @dataclass(frozen=True, slots=True)

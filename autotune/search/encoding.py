@@ -8,8 +8,8 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalChoiceType, CategoricalDistribution, IntDistribution
 from optuna.trial import Trial
 
-from autotune.search.landscape import Ints, Landscape
 from autotune.search.neighbours import Neighbourhood
+from autotune.search.state import Ints, SearchState
 
 FAMILY = "family"
 """Optuna's name of the parameter that picks the kernel family."""
@@ -21,7 +21,7 @@ Params = dict[str, CategoricalChoiceType]
 
 
 class Encoding:
-    """Landscape index to Optuna parameters and back.
+    """Config index to Optuna parameters and back.
 
     `ordinal` encodes a value by its position. With `choices` the spaces' values are positions in these, there is no
     family and no prefix, and families are told apart by their parameters, which no two may have all in common.
@@ -29,13 +29,13 @@ class Encoding:
 
     def __init__(
         self,
-        landscape: Landscape,
+        state: SearchState,
         *,
         ordinal: bool = False,
         choices: Mapping[str, tuple[CategoricalChoiceType, ...]] | None = None,
     ) -> None:
-        self._landscape = landscape
-        self._names = tuple(space.template for space in landscape.spaces)
+        self._state = state
+        self._names = tuple(space.template for space in state.spaces)
         self._family: dict[str, BaseDistribution] = {}
         if choices is None:
             self._family = {FAMILY: CategoricalDistribution(self._names or ("",))}
@@ -46,12 +46,12 @@ class Encoding:
                     else CategoricalDistribution(param.values)
                     for param in space.params
                 }
-                for space in landscape.spaces
+                for space in state.spaces
             )
         else:
             self._own = tuple(
                 {param.name: CategoricalDistribution(choices[param.name]) for param in space.params}
-                for space in landscape.spaces
+                for space in state.spaces
             )
         self._rows: dict[int, Neighbourhood] = {}
 
@@ -71,12 +71,12 @@ class Encoding:
 
     def distributions(self, index: int) -> dict[str, BaseDistribution]:
         """What a trial of this config was drawn from."""
-        return self._family | self._own[self._landscape.family_of(index)]
+        return self._family | self._own[self._state.family_of(index)]
 
     def params(self, index: int) -> Params:
         """The Optuna parameters of a config."""
-        family = self._landscape.family_of(index)
-        row = self._landscape.row(index)
+        family = self._state.family_of(index)
+        row = self._state.row(index)
         params: Params = dict.fromkeys(self._family, self._names[family])
         for (name, dist), position in zip(self._own[family].items(), row, strict=True):
             params[name] = (
@@ -102,13 +102,13 @@ class Encoding:
         except (KeyError, ValueError):  # a parameter is missing, or has a value that is none of the space's
             return None
         if family not in self._rows:
-            self._rows[family] = Neighbourhood(self._landscape.spaces[family])
+            self._rows[family] = Neighbourhood(self._state.spaces[family])
         found = self._rows[family].find(row)
-        return None if found is None else self._landscape.offsets[family] + found
+        return None if found is None else self._state.offsets[family] + found
 
     def agreeing(self, params: Mapping[str, CategoricalChoiceType]) -> Ints:
         """The free configs that have these of their parameters as given."""
-        free = np.flatnonzero(self._landscape.free)
+        free = np.flatnonzero(self._state.free)
         return np.array([index for index in free if params.items() <= self.params(int(index)).items()], dtype=np.int64)
 
     def suggest(self, trial: Trial, index: int) -> None:

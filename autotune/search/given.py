@@ -11,9 +11,9 @@ from optuna.distributions import BaseDistribution, CategoricalChoiceType
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.search.encoding import FIXED, Encoding, Params
-from autotune.search.landscape import FeasibleSpace, Landscape
 from autotune.search.outcome import outcome
 from autotune.search.proposer import Proposer
+from autotune.search.state import FeasibleSpace, SearchState
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -26,7 +26,7 @@ class SpaceExhausted(TrialPruned):
 class Rows:
     """What a study's trials say of the rows of some spaces, and the next row.
 
-    The landscape follows the study's trials: those that end here, in the order in which they end; others (given to
+    The state follows the study's trials: those that end here, in the order in which they end; others (given to
     `Study.add_trial`, of other processes, enqueued) in the order of their numbers. Of a config that was evaluated twice
     the first trial counts; trials of configs outside the spaces change nothing.
     """
@@ -40,8 +40,8 @@ class Rows:
         choices: Mapping[str, tuple[CategoricalChoiceType, ...]] | None = None,
         choose: Choose | None = None,
     ) -> None:
-        self.landscape = Landscape(spaces, least=least)
-        self.encoding = Encoding(self.landscape, ordinal=ordinal, choices=choices)
+        self.state = SearchState(spaces, least=least)
+        self.encoding = Encoding(self.state, ordinal=ordinal, choices=choices)
         self._choose = choose or by_model
         self._proposer: Proposer | None = None
         self._study: str | None = None
@@ -51,16 +51,16 @@ class Rows:
     @property
     def proposer(self) -> Proposer:
         """The project's own search, on these rows."""
-        self._proposer = self._proposer or Proposer(self.landscape)
+        self._proposer = self._proposer or Proposer(self.state)
         return self._proposer
 
     @property
     def exhausted(self) -> bool:
         """Whether every feasible config was evaluated."""
-        return not self.landscape.pending and not self.landscape.free.any()
+        return not self.state.pending and not self.state.free.any()
 
     def suggest(self, trial: Trial) -> int:
-        """Have a trial suggest all parameters of the config that is chosen for it; return its landscape index.
+        """Have a trial suggest all parameters of the config that is chosen for it; return its config index.
 
         Raises SpaceExhausted, and ValueError for a trial that was enqueued with an infeasible config.
         """
@@ -88,8 +88,8 @@ class Rows:
             if not len(agreeing):
                 raise ValueError(f"trial {trial.number} was enqueued: no feasible config that is left has {fixed}")
             forced = int(rng.choice(agreeing))
-        if forced is None and not self.landscape.free.any():
-            raise SpaceExhausted(f"each of the {len(self.landscape)} feasible configs was asked for")
+        if forced is None and not self.state.free.any():
+            raise SpaceExhausted(f"each of the {len(self.state)} feasible configs was asked for")
         index = self._choose(self, study, trial, rng, forced)
         self._take(trial.number, index)
         return {name: value for name, value in self.encoding.params(index).items() if name in search_space}
@@ -110,19 +110,19 @@ class Rows:
         self._ended.add(trial.number)
         index = self._asked.pop(trial.number, None)
         if index is not None and not trial.params.items() <= self.encoding.params(index).items():
-            self.landscape.release(index)
+            self.state.release(index)
             index = None
         if index is None:
             index = self.encoding.index_of(trial.params)
         if index is not None:
-            so_far = [observation.value for observation in self.landscape.observations]
-            self.landscape.tell(index, outcome(study, trial, state, values, so_far))
+            so_far = [observation.value for observation in self.state.observations]
+            self.state.tell(index, outcome(study, trial, state, values, so_far))
 
     def follow(self, study: Study) -> None:
         """Take in the study's trials that are not known yet; those of another study replace all that is known."""
         if study.study_name != self._study:
             if self._study is not None:
-                self.landscape.forget()
+                self.state.forget()
                 self._ended.clear()
                 self._asked.clear()
                 self._proposer = None  # it keeps what it fitted
@@ -140,12 +140,12 @@ class Rows:
     def _take(self, number: int, index: int) -> None:
         """Note that a trial is for a config."""
         self._asked[number] = index
-        if self.landscape.free[index]:
-            self.landscape.ask(index)
+        if self.state.free[index]:
+            self.state.ask(index)
 
 
 Choose = Callable[[Rows, "Study", FrozenTrial, np.random.Generator, int | None], int]
-"""Picks a landscape index for a trial; where one is given, a config that comes next whatever the sampler, that one."""
+"""Picks a config index for a trial; where one is given, a config that comes next whatever the sampler, that one."""
 
 
 def by_model(rows: Rows, _study: Study, _trial: FrozenTrial, rng: np.random.Generator, forced: int | None) -> int:

@@ -18,7 +18,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator
 
-from autotune.search.landscape import FeasibleSpace, Floats, Ints
+from autotune.search.state import FeasibleSpace, Floats, Ints
 
 LEAST_TRIALS = 20
 """Correct trials of a family below which nothing is said."""

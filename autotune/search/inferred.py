@@ -16,8 +16,8 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.search.branches import Branches
 from autotune.search.coordinates import Axes, Axis
 from autotune.search.encoding import FIXED, Params
-from autotune.search.landscape import Floats
 from autotune.search.outcome import FAILED, outcome
+from autotune.search.state import Floats
 from autotune.search.surrogate import LIKELY, MODELLED_FROM, Scale, Surrogate, log_expected_improvement, weighed
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from optuna.distributions import CategoricalChoiceType
 
-from autotune.search.landscape import SpaceParam
+from autotune.search.state import SpaceParam
 from autotune.trial import Config
 
 Choices = Mapping[str, tuple[CategoricalChoiceType, ...]]

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from autotune.search.landscape import Floats
+from autotune.search.state import Floats
 
 Singles = npt.NDArray[np.float32]
 Points = npt.NDArray[np.float32] | npt.NDArray[np.float64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from autotune.search.landscape import FeasibleSpace, Ints
+from autotune.search.state import FeasibleSpace, Ints
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.search.landscape import FeasibleSpace, Floats, Ints
 from autotune.search.model import INTERACTION, Points, Singles
+from autotune.search.state import FeasibleSpace, Floats, Ints
 
 ORDER = 0.8
 """Share of a parameter's distance that comes from the order of its values; the rest from their being different."""

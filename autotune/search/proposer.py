@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.search.landscape import Floats, Ints, Landscape
 from autotune.search.neighbours import Neighbourhood
 from autotune.search.one_hot import Features
+from autotune.search.state import Floats, Ints, SearchState
 from autotune.search.surrogate import MODELLED_FROM, Scale, Surrogate, log_expected_improvement, weighed
 
 FIRST = 8
@@ -38,11 +38,11 @@ BY_CHANCE = 0.001
 
 
 class Proposer:
-    """Chooses the next config; a function of the landscape and the random numbers given, apart from caches."""
+    """Chooses the next config; a function of the search state and the random numbers given, apart from caches."""
 
-    def __init__(self, landscape: Landscape) -> None:
-        self._landscape = landscape
-        self._families = [_Family(landscape, family) for family in range(len(landscape.spaces))]
+    def __init__(self, state: SearchState) -> None:
+        self._state = state
+        self._families = [_Family(state, family) for family in range(len(state.spaces))]
         self._first = FIRST if len(self._families) == 1 else FIRST_OF_MANY
         self._unknown = True
         """too few of a family were told when last asked; once enough are, they stay so"""
@@ -51,8 +51,8 @@ class Proposer:
         None where no model made it"""
 
     def propose(self, rng: np.random.Generator) -> int:
-        """The landscape index of the config to evaluate next; LookupError when none is left."""
-        landscape = self._landscape
+        """The config index of the config to evaluate next; LookupError when none is left."""
+        state = self._state
         self.gain = None
         open_families = self._open_families()
         if not open_families:
@@ -61,11 +61,11 @@ class Proposer:
         unseen = [family for family in open_families if counts[family.number] < self._first]
         if unseen:
             return min(unseen, key=lambda family: counts[family.number]).farthest(rng)
-        times = np.array([observation.value for observation in landscape.observations])
+        times = np.array([observation.value for observation in state.observations])
         correct = times[np.isfinite(times)]
         if not len(correct):
             return min(open_families, key=lambda family: counts[family.number]).farthest(rng)
-        scale = Scale.of(correct, landscape.least)
+        scale = Scale.of(correct, state.least)
         looked_at = self._looked_at(open_families, counts)
         offers = [family.offer(scale, rng) for family in looked_at]
         best = max(offers, key=lambda offer: offer.gain)
@@ -90,17 +90,17 @@ class Proposer:
 
     def _open_families(self) -> list[_Family]:
         """Those with a config that was not asked for."""
-        return [family for family in self._families if self._landscape.free_of(family.number).any()]
+        return [family for family in self._families if self._state.free_of(family.number).any()]
 
     def _counts(self) -> list[int]:
         """Configs asked for or told of each family."""
-        taken = [observation.index for observation in self._landscape.observations] + self._landscape.pending
-        return [sum(1 for index in taken if self._landscape.family_of(index) == f.number) for f in self._families]
+        taken = [observation.index for observation in self._state.observations] + self._state.pending
+        return [sum(1 for index in taken if self._state.family_of(index) == f.number) for f in self._families]
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A family's best proposal: the landscape index and the log of its expected gain."""
+    """A family's best proposal: the config index and the log of its expected gain."""
 
     index: int
     gain: float
@@ -109,12 +109,12 @@ class Offer:
 class _Family:
     """One family's models and what they propose."""
 
-    def __init__(self, landscape: Landscape, number: int) -> None:
+    def __init__(self, state: SearchState, number: int) -> None:
         self.number = number
-        self._landscape = landscape
-        self._offset = landscape.offsets[number]
-        self._features = Features(landscape.spaces[number])
-        self._near = Neighbourhood(landscape.spaces[number])
+        self._state = state
+        self._offset = state.offsets[number]
+        self._features = Features(state.spaces[number])
+        self._near = Neighbourhood(state.spaces[number])
         self._surrogate = Surrogate(self._features.metric)
 
     @property
@@ -165,13 +165,13 @@ class _Family:
                 two = self._near.within_two(int(elite))
                 parts.append(two if len(two) <= DRAW_NEAR_BEST else rng.choice(two, DRAW_NEAR_BEST, replace=False))
         draw = np.unique(np.concatenate(parts))
-        return draw[self._landscape.free_of(self.number)[draw]]
+        return draw[self._state.free_of(self.number)[draw]]
 
     def _free(self) -> Ints:
-        return np.flatnonzero(self._landscape.free_of(self.number))
+        return np.flatnonzero(self._state.free_of(self.number))
 
     def _pending(self) -> Ints:
-        rows = [i - self._offset for i in self._landscape.pending if self._landscape.family_of(i) == self.number]
+        rows = [i - self._offset for i in self._state.pending if self._state.family_of(i) == self.number]
         return np.array(rows, dtype=np.int64)
 
     def _taken(self) -> Ints:
@@ -179,15 +179,15 @@ class _Family:
 
     def _told(self) -> tuple[Ints, Floats]:
         """Rows and log times of this family's trials, in the order told."""
-        told = [o for o in self._landscape.observations if self._landscape.family_of(o.index) == self.number]
+        told = [o for o in self._state.observations if self._state.family_of(o.index) == self.number]
         rows = np.array([o.index - self._offset for o in told], dtype=np.int64)
         return rows, np.array([o.value for o in told], dtype=np.float64)
 
 
-def uniform(landscape: Landscape, rng: np.random.Generator) -> int:
+def uniform(state: SearchState, rng: np.random.Generator) -> int:
     """A free config by chance, every family that has one left being equally likely."""
-    families = [family for family in range(len(landscape.spaces)) if landscape.free_of(family).any()]
+    families = [family for family in range(len(state.spaces)) if state.free_of(family).any()]
     if not families:
         raise LookupError("every config was asked for")
     family = families[int(rng.integers(len(families)))]
-    return landscape.offsets[family] + int(rng.choice(np.flatnonzero(landscape.free_of(family))))
+    return state.offsets[family] + int(rng.choice(np.flatnonzero(state.free_of(family))))

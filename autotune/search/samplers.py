@@ -75,7 +75,7 @@ def by_chance(
     rows: Rows, _study: optuna.Study, _trial: FrozenTrial, rng: np.random.Generator, forced: int | None
 ) -> int:
     """A family by chance, then a free config of it by chance."""
-    return uniform(rows.landscape, rng) if forced is None else forced
+    return uniform(rows.state, rng) if forced is None else forced
 
 
 def drawing(peer: Peer, refused: Refused) -> Choose:
@@ -87,7 +87,7 @@ def drawing(peer: Peer, refused: Refused) -> Choose:
     def choose(
         rows: Rows, study: optuna.Study, trial: FrozenTrial, rng: np.random.Generator, forced: int | None
     ) -> int:
-        landscape, encoding = rows.landscape, rows.encoding
+        state, encoding = rows.state, rows.encoding
         inner = peer.make(int(rng.integers(2**32)))
         params: Params = {}
         for _ in range(1 if forced is not None or peer.keeps_state else DRAWS):
@@ -95,13 +95,13 @@ def drawing(peer: Peer, refused: Refused) -> Choose:
             if forced is not None:
                 return forced
             index = encoding.index_of(params)
-            if index is not None and landscape.free[index]:
+            if index is not None and state.free[index]:
                 return index
             if index is None:
                 refused.infeasible += 1
             else:
                 refused.repeated += 1
-        return landscape.nearest_free(encoding.family_index(params), encoding.row(params), rng)
+        return state.nearest_free(encoding.family_index(params), encoding.row(params), rng)
 
     return choose
 

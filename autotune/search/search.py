@@ -11,9 +11,9 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.errors import StudyError
 from autotune.search.given import Choose, Rows, by_model
 from autotune.search.initial_design import InitialDesign
-from autotune.search.landscape import FeasibleSpace
 from autotune.search.sampler import AutotuneSampler, StudySampler
 from autotune.search.samplers import PEERS, Peer, Refused, by_chance, drawing, require
+from autotune.search.state import FeasibleSpace
 from autotune.study import SAMPLERS
 from autotune.trial import Config, Trial
 
@@ -57,12 +57,12 @@ class Search:
         self.refused = Refused()
         """proposals of Optuna's samplers that were no free config, and so were never handed out"""
         self._rows = Rows(spaces, least=LEAST, ordinal=peer is not None and peer.ordinal, choose=self._choose(peer))
-        self._landscape = self._rows.landscape
+        self._state = self._rows.state
         self._designs = designs
-        self._designed: dict[int, str] = {}  # landscape index -> the initial design that proposed it
+        self._designed: dict[int, str] = {}  # config index -> the initial design that proposed it
         self._budget = budget
         self._seed = seed
-        self._asked: dict[int, int] = {}  # landscape index -> Optuna trial number, asked for and not yet told
+        self._asked: dict[int, int] = {}  # config index -> Optuna trial number, asked for and not yet told
         self._number = 0
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -77,11 +77,11 @@ class Search:
 
     def ask(self, number: int) -> Config | None:
         """The config to evaluate as trial `number`, or None when every feasible one was asked for."""
-        if not self._landscape.free.any():
+        if not self._state.free.any():
             return None
         self._look(number)
         self._note_design()
-        return self._landscape.config(self._ask(number, forced=self._forced()))
+        return self._state.config(self._ask(number, forced=self._forced()))
 
     @property
     def blind(self) -> bool:
@@ -96,27 +96,27 @@ class Search:
 
     def _look(self, number: int) -> None:
         """Note what the model expects of the config that is about to be asked for, None where it is not the model's."""
-        if self._watch and self._landscape.free.any():
+        if self._watch and self._state.free.any():
             self._rows.proposer.propose(np.random.default_rng([self._seed, number]))
             self._gains.append(self._rows.proposer.gain if self._forced() is None else None)
 
     def proposed_by(self, config: Config) -> str:
         """What proposes a config: the word of an initial design, `default` for a family's, else `search`."""
-        index = self._landscape.find(config)
+        index = self._state.find(config)
         if index is None:
             return "search"
-        return self._designed.get(index, "default" if index in self._landscape.defaults else "search")
+        return self._designed.get(index, "default" if index in self._state.defaults else "search")
 
     def tell(self, trial: Trial) -> None:
         """Take a finished trial in; one of a config outside the spaces, or told before, changes nothing."""
-        index = self._landscape.find(trial.config)
+        index = self._state.find(trial.config)
         if index is None:
             return
         value = float(np.log(trial.median_us)) if trial.median_us else None
         state = TrialState.PRUNED if value is None else TrialState.COMPLETE
         if index in self._asked:
             self._study.tell(self._asked.pop(index), value, state=state)
-        elif self._landscape.free[index]:
+        elif self._state.free[index]:
             past = optuna.trial.create_trial(
                 params=self._rows.encoding.params(index),
                 distributions=self._rows.encoding.distributions(index),
@@ -128,9 +128,9 @@ class Search:
 
     def _tell_past(self, trial: Trial) -> None:
         """Tell a trial of an earlier run, asking for it first where the sampler takes notes of its asks."""
-        index = self._landscape.find(trial.config)
+        index = self._state.find(trial.config)
         self._note_design()
-        if self._keeps_state and index is not None and self._landscape.free[index]:
+        if self._keeps_state and index is not None and self._state.free[index]:
             self._ask(trial.number, forced=index)
         self.tell(trial)
 
@@ -139,11 +139,11 @@ class Search:
         designed = self._design()
         if designed is not None:
             return designed[0]
-        default = self._landscape.first_free_default()
+        default = self._state.first_free_default()
         if default is not None:
             return default
-        small = self._landscape.complete and len(self._landscape) <= self._budget
-        return self._landscape.first_free() if small else None
+        small = self._state.complete and len(self._state) <= self._budget
+        return self._state.first_free() if small else None
 
     def _note_design(self) -> None:
         """Keep in mind what an initial design proposes now, for `proposed_by`."""
@@ -153,19 +153,19 @@ class Search:
 
     def _design(self) -> tuple[int, str] | None:
         """What an initial design proposes now, and its word; one that has no more is dropped."""
-        landscape = self._landscape
+        state = self._state
         while self._designs:
             design = self._designs[0]
-            told = {landscape.config(each.index): each.value for each in landscape.observations}
-            config = design.next(told, [landscape.config(index) for index in landscape.pending])
-            index = None if config is None else landscape.find(config)
-            if index is not None and landscape.free[index]:
+            told = {state.config(each.index): each.value for each in state.observations}
+            config = design.next(told, [state.config(index) for index in state.pending])
+            index = None if config is None else state.find(config)
+            if index is not None and state.free[index]:
                 return index, design.by
             self._designs = self._designs[1:]
         return None
 
     def _ask(self, number: int, *, forced: int | None) -> int:
-        """The landscape index of the config that trial `number` is for; the study hands out a forced one first."""
+        """The config index of the config that trial `number` is for; the study hands out a forced one first."""
         if forced is not None:
             self._study.enqueue_trial(self._rows.encoding.params(forced))
         self._number = number

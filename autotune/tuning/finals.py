@@ -1,7 +1,7 @@
-"""measure -> best: the leaders of a layer timed in turns, and what may be claimed from it.
+"""measure -> best: the leaders of a layer timed interleaved, and what may be claimed from it.
 
 The fastest median of a search is a noisy choice: hundreds of kernels are compared, minutes apart. In the finals the
-few that matter run in turns, in a random order each round, with one of them entered twice: what that pair differs by
+few that matter run interleaved, in a random order each round, with one of them entered twice: what that pair differs by
 is the noise floor, and no ranking below it is claimed.
 """
 

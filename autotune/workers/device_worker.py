@@ -156,7 +156,7 @@ class DeviceWorker:
             raise explained(error, source) from None
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
-        """Time contenders in turns."""
+        """Time contenders interleaved."""
         self._ready()
         try:
             reply = self._ask(request, self._deadlines.layer_s + 4 * request.budget_s)

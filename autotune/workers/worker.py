@@ -103,7 +103,7 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class FinalsRequest:
-    """Time contenders in turns, in a random order each round. Answer: FinalsTimings."""
+    """Time contenders interleaved, in a random order each round. Answer: FinalsTimings."""
 
     kernels: tuple[tuple[KernelSource, Binary], ...]
     baselines: tuple[Baseline, ...]

@@ -365,7 +365,7 @@ def test_a_home_that_cannot_be_written(autotune: Command, folder: Path, monkeypa
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "small.toml"))
     complaint = autotune("tune", "small.toml", "--templates", "families", "--device", "null").complaint
     assert complaint == (
-        f"{folder}/small.toml/autotune/turns: cannot be written: Not a directory; "
+        f"{folder}/small.toml/autotune/locks: cannot be written: Not a directory; "
         f"set XDG_CACHE_HOME to a folder that can be"
     )
 

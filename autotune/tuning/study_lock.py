@@ -1,4 +1,4 @@
-"""One process at a time tunes a study on a kind of device into one database; the others wait for their turn."""
+"""One process at a time tunes a study on a kind of device into one database; the others wait for it to end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LOOK_EVERY_S = 0.2
 
 
 @contextmanager
-def turn(
+def study_lock(
     folder: Path, *owned: object, waits: Callable[[], None], sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[None]:
     """Hold what `owned` names, once no other process does: a lock on a file in `folder`, gone with the process.
 
-    Two runs of one study would propose the same configs under the same numbers; the later one finds them done when its
-    turn comes. `waits` is called before every further look, and may raise to give up. Raises StoreError where the
+    Two runs of one study would propose the same configs under the same numbers; the later one finds them done when it
+    has the lock. `waits` is called before every further look, and may raise to give up. Raises StoreError where the
     folder cannot be written.
     """
     name = hashlib.sha256(repr(owned).encode()).hexdigest()[:24]

@@ -54,7 +54,7 @@ class Observation:
     """what is minimised; a log time where kernels are tuned"""
 
 
-class Landscape:
+class SearchState:
     """All feasible configs of all families, numbered one family after another.
 
     What it knows is a function of the told trials and the outstanding asks alone, so that a resumed search
@@ -86,7 +86,7 @@ class Landscape:
         return all(space.complete for space in self.spaces)
 
     def find(self, config: Config) -> int | None:
-        """A config's index, or None when it is not in the landscape."""
+        """A config's index, or None when it is in no space."""
         for family, space in enumerate(self.spaces):
             if space.template == config.template:
                 row = space.row_of(config)
