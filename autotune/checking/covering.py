@@ -91,7 +91,7 @@ class Covering:
     def greedy(self, rows: Rows) -> Iterator[int]:
         """Positions of rows, each time one that adds the most to what is covered, until none adds anything.
 
-        A row that is not taken is not offered again. A gain never grows, so only the largest known gains are computed
+        A row that is not taken is not proposed again. A gain never grows, so only the largest known gains are computed
         anew.
         """
         gains = np.concatenate(

@@ -200,7 +200,7 @@ def _show_all(built: Built, out: Path | None) -> None:
     for line in built.dispatcher.words():
         click.echo(f"  {line}")
     click.echo("  The time to expect of a kernel follows from what it took on the layers that were measured, the more")
-    click.echo("  alike the more, and from what of the device it leaves idle; see docs/dispatch.md.")
+    click.echo("  similar the more, and from what of the device it leaves idle; see docs/dispatch.md.")
     _show(built, "kernels", None)
     for one in built.flat:
         click.echo(

@@ -30,13 +30,13 @@ from autotune.dispatch.portfolio import (
     Floats,
     Ints,
     Matrix,
-    candidates,
     expected,
     halfway,
     lost_us,
     near,
     portfolio,
     served,
+    suggested_configs,
 )
 from autotune.dispatch.thresholds import Costs, taken
 from autotune.similarity import layer_distance, property_similarity
@@ -90,7 +90,7 @@ def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
 def expected_here(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floats:
     """[rows, configs]; log regrets to expect on some layers: what each says itself, and these of like configs."""
     own = np.eye(len(matrix.layers))[list(rows)]
-    by = sorted({*candidates(matrix, rows), *configs})
+    by = sorted({*suggested_configs(matrix, rows), *configs})
     return expected(matrix, own, near(matrix, rows), by, configs)
 
 
@@ -183,9 +183,9 @@ def others(rows: Sequence[int], row: int) -> list[int]:
 
 def single_best(matrix: Matrix, rows: Sequence[int]) -> int:
     """The one config that, with the default where it does not fit, loses least over some layers."""
-    offered = (*candidates(matrix, rows), matrix.default)
-    losses = [lost_us(matrix, served(matrix, (config, matrix.default)))[list(rows)].sum() for config in offered]
-    return offered[int(np.argmin(losses))]
+    eligible = (*suggested_configs(matrix, rows), matrix.default)
+    losses = [lost_us(matrix, served(matrix, (config, matrix.default)))[list(rows)].sum() for config in eligible]
+    return eligible[int(np.argmin(losses))]
 
 
 def nearest(matrix: Matrix, rows: Sequence[int], row: int) -> int:

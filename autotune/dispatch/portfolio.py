@@ -32,7 +32,7 @@ LIKE_WEIGHT = 0.3
 """The same of what is expected of a config by those like it: where it was measured, that says more."""
 IDLING = 0.5
 """Power of a kernel's padded outputs that its time grows as: where half of the device idles, what is busy runs
-faster. Of the strips of `dispatch-40` on an H200 it is 0.6."""
+faster. Of the kernels of `dispatch-40` on an H200 it is 0.6."""
 NOTHING_FITS = 10.0
 """Regret that a layer counts with when no kernel may serve it: it is left to be tuned."""
 
@@ -83,7 +83,7 @@ class Matrix:
         return logs
 
 
-def candidates(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
+def suggested_configs(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
     """The configs that a portfolio for these layers may have: their own best few, without what fails on any of them.
 
     A config that only other layers suggest is left out, so that nothing of a layer that is left out gets in.
@@ -130,7 +130,7 @@ def halfway(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floa
     """
     cells = np.ix_(list(rows), list(configs))
     of_others = near(matrix, rows) * (1 - np.eye(len(matrix.layers)))[list(rows)]
-    by = sorted({*candidates(matrix, rows), *configs, matrix.default})
+    by = sorted({*suggested_configs(matrix, rows), *configs, matrix.default})
     logs = expected(matrix, of_others, of_others, by, configs)
     found: Floats = (measured(matrix)[cells] + logs + matrix.idling[cells]) / 2
     return np.where(np.isfinite(matrix.regrets[cells]), found, np.inf)
@@ -142,10 +142,10 @@ def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]
     Each is the one that takes away the most weighted regret of the layers, if each layer had the best of those chosen
     that may serve it. Regrets count by their logarithm, so that no single layer decides.
     """
-    offered = candidates(matrix, rows)
-    if not offered:
+    eligible = suggested_configs(matrix, rows)
+    if not eligible:
         return ()
-    here, cost = list(rows), halfway(matrix, rows, offered)
+    here, cost = list(rows), halfway(matrix, rows, eligible)
     having = np.log1p(np.minimum(matrix.regrets[here, matrix.default], NOTHING_FITS))
     weights = matrix.weights[here]
     chosen: list[int] = []
@@ -154,7 +154,7 @@ def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]
         best = int(np.argmax(gains))
         if gains[best] <= 0:
             break
-        chosen.append(offered[best])
+        chosen.append(eligible[best])
         having = np.minimum(having, cost[:, best])
     return tuple(chosen)
 

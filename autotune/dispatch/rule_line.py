@@ -135,8 +135,8 @@ class RuleLine:
                 f"{self.run_of.study.path or self.run_of.study.name}: no dispatcher is correct: "
                 f"{trial.outcome} {trial.reason}: {trial.message}"
             )
-        offered = [DEFAULT_FIRST] if self.plan.rule == DEFAULT_FIRST and DEFAULT_FIRST in correct else list(correct)
-        return correct[simplest(self.costs, offered, within_us)]
+        eligible = [DEFAULT_FIRST] if self.plan.rule == DEFAULT_FIRST and DEFAULT_FIRST in correct else list(correct)
+        return correct[simplest(self.costs, eligible, within_us)]
 
     def _kernels(self) -> tuple[PortfolioKernel, ...]:
         """The plan's kernels and the default, each with its predicate."""

@@ -1,7 +1,7 @@
-"""Parameters of any kind as coordinates, and how alike two points are that may lack some of them.
+"""Parameters of any kind as coordinates, and how similar two points are that may lack some of them.
 
 A coordinate is 0 to 1 from a parameter's least value to its largest, on a log scale where the parameter has one, or the
-place of a choice; NaN where a point lacks the parameter. Two numbers are alike by a Matern 3/2 function of their
+place of a choice; NaN where a point lacks the parameter. Two numbers are similar by a Matern 3/2 function of their
 distance (Rasmussen & Williams 2006, 4.17), choices by whether they differ, and where all are numbers also by how far
 apart they stand. Two points that lack a parameter are the same in it; if only one lacks it they have nothing in common.
 """

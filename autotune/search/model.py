@@ -1,9 +1,9 @@
-"""A Gaussian process over points whose parameters are alike to a degree, in numpy.
+"""A Gaussian process over points whose parameters are similar to a degree, in numpy.
 
 The covariance is a product over parameters of (1 + INTERACTION * similarity) / (1 + INTERACTION): multiplied out, a sum
 over all sets of parameters, so effects of single parameters, of pairs, of triples and so on are each a process of
 their own, and what one parameter does is known also far from everything measured (the ANOVA kernel, Duvenaud et al.
-2011 and the literature there). How alike two values are is the metric's: `one_hot.py` for the rows of a given space,
+2011 and the literature there). How similar two values are is the metric's: `one_hot.py` for the rows of a given space,
 `coordinates.py` for parameters of any kind. Weights and noise maximise the marginal likelihood times a log-normal prior
 (MAP), by resilient backpropagation. (Rasmussen & Williams 2006, 5.4.1; the signal variance is profiled out.)
 """
@@ -49,7 +49,7 @@ class Observed(Protocol):
 
 
 class Metric(Protocol):
-    """How alike two points are, by a weight for each parameter."""
+    """How similar two points are, by a weight for each parameter."""
 
     @property
     def width(self) -> int:

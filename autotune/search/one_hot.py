@@ -1,4 +1,4 @@
-"""Rows of one family as one-hot codes, and how alike two of them are.
+"""Rows of one family as one-hot codes, and how similar two of them are.
 
 The similarity of two values of a parameter is exp(-weight * distance), rough as kernel times are; the distance is how
 far apart they stand in the declared order, mixed with whether they differ at all. The log of a covariance is a product

@@ -32,7 +32,7 @@ LAUNCH_US = 2.0
 HIDING = 8.0
 """Independent results a scheduler needs under way to issue without waiting: warps times outputs a thread, at most 8."""
 OWN_REGISTERS = 24
-"""Registers of a thread beside its sums, as the headers reckon."""
+"""Registers of a thread beside its accumulators, as the headers reckon."""
 MOST_REGISTERS = 255
 """Of a thread, from compute capability 3.5 on."""
 SCHEDULERS = 4

@@ -67,13 +67,13 @@ class Proposer:
             return min(open_families, key=lambda family: counts[family.number]).farthest(rng)
         scale = Scale.of(correct, state.least)
         looked_at = self._looked_at(open_families, counts)
-        offers = [family.offer(scale, rng) for family in looked_at]
-        best = max(offers, key=lambda offer: offer.gain)
+        proposals = [family.propose(scale, rng) for family in looked_at]
+        best = max(proposals, key=lambda proposal: proposal.gain)
         self.gain = float(-np.expm1(-np.exp(best.gain) * scale.unit))
         return best.index
 
     def _looked_at(self, families: list[_Family], counts: list[int]) -> list[_Family]:
-        """The families that an offer is asked of: all, but in every few proposals the one least looked at."""
+        """The families that a proposal is asked of: all, but in every few proposals the one least looked at."""
         least = min(families, key=lambda family: counts[family.number])
         due = len(self._families) > 1 and sum(counts) % LOOK_EVERY == 0 and counts[least.number] < LOOK
         return [least] if due else families
@@ -99,7 +99,7 @@ class Proposer:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Proposal:
     """A family's best proposal: the config index and the log of its expected gain."""
 
     index: int
@@ -132,7 +132,7 @@ class _Family:
         nearest = self._features.apart(draw, taken).min(axis=1)
         return self._offset + int(draw[int(np.argmax(nearest))])
 
-    def offer(self, scale: Scale, rng: np.random.Generator) -> Offer:
+    def propose(self, scale: Scale, rng: np.random.Generator) -> Proposal:
         """The row with the largest expected improvement times chance of success."""
         rows, log_times = self._told()
         correct = np.isfinite(log_times)
@@ -151,7 +151,7 @@ class _Family:
             hopeless = self._features.failing(rows, ~correct, draw, below=BY_CHANCE)
             gain = weighed(gain, chances, len(rows), hopeless=hopeless)
         place = int(np.argmax(gain))
-        return Offer(self._offset + int(draw[place]), float(gain[place]))
+        return Proposal(self._offset + int(draw[place]), float(gain[place]))
 
     def _draw(self, good: Ints, log_times: Floats, rng: np.random.Generator) -> Ints:
         """Rows worth scoring: all free ones if few, else some at random and the neighbours of the best."""

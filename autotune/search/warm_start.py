@@ -2,10 +2,10 @@
 
 A Gaussian process for each family predicts how far behind its layer's best a config is, from the fastest trials of the
 nearest layers and devices. It sees a config by what that comes to on a layer: beside the parameters, all that the
-header derives from them and from the problem, such as rows a thread, blocks over the maps, registers and warps. Those
-carry over where parameters do not: 20 rows a thread are as good a choice elsewhere, a tile of 22 rows that the layer's
-80 rows even out to 20 need not be. The feasible config with the smallest prediction comes next; what the layer's own
-first trials say counts for those that follow.
+header derives from them and from the problem, such as rows a thread, blocks over the output channels, registers and
+warps. Those carry over where parameters do not: 20 rows a thread are as good a choice elsewhere, a tile of 22 rows that
+the layer's 80 rows even out to 20 need not be. The feasible config with the smallest prediction comes next; what the
+layer's own first trials say counts for those that follow.
 """
 
 from __future__ import annotations

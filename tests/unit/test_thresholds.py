@@ -21,7 +21,7 @@ from autotune.dispatch.plan import (
     with_default_first,
     with_interpolated,
 )
-from autotune.dispatch.portfolio import Matrix, candidates, portfolio, served
+from autotune.dispatch.portfolio import Matrix, portfolio, served, suggested_configs
 from autotune.dispatch.rule_space import RuleSpace
 from autotune.dispatch.thresholds import Costs, best_tree, between, simplest
 from autotune.problem import Conv2dProblem, Layer
@@ -194,8 +194,8 @@ def test_what_may_not_serve_is_passed_over() -> None:
 def test_what_fails_on_a_layer_is_no_candidate() -> None:
     made = matrix([layer(4), layer(8)], [(20, 10, NO), (20, NO, 10)], [[1], [2]])
     made.failed[0, 2] = True
-    assert candidates(made, [0, 1]) == (1,)
-    assert candidates(made, [1]) == (2,)
+    assert suggested_configs(made, [0, 1]) == (1,)
+    assert suggested_configs(made, [1]) == (2,)
 
 
 def example() -> Matrix:
