@@ -1,4 +1,4 @@
-"""measure -> best: the finals of one layer, held: who enters, timed interleaved, decided by `finals`, stored."""
+"""measure -> best: the finals of one layer, held: who enters, timed interleaved, decided by `decision`, stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autotune.family.space import BoundTemplate
 from autotune.problem import Conv2dProblem
 from autotune.store import Finals, Scope, Store, Verdict
 from autotune.trial import Config, Timing, Trial, comparable
-from autotune.tuning.finals import SUSPICIOUS, Comparison, Contender, compare, decide, entrants, noise_floor
+from autotune.tuning.decision import SUSPICIOUS, Comparison, Contender, compare, decide, entrants, noise_floor
 from autotune.workers.worker import FinalsTimings
 
 FINALS_S = 4.0  # of one layer's finals, wall clock

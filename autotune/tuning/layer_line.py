@@ -14,7 +14,7 @@ from autotune.search import InitialDesign, Search
 from autotune.store import Scope, Store, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
-from autotune.tuning.finals import entrants
+from autotune.tuning.decision import entrants
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, FinalsResult, hold_finals
 from autotune.tuning.layer_result import (
     INTERRUPTED,

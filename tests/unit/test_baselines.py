@@ -10,7 +10,7 @@ from autotune.cli.tune import summary
 from autotune.devices.torch_baseline import baselines_of
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Config, Outcome, Timing, Trial, comparable
-from autotune.tuning.finals import Comparison
+from autotune.tuning.decision import Comparison
 from autotune.tuning.layer_finals import Compared, FinalsResult
 from autotune.tuning.layer_result import LayerResult
 
