@@ -1,14 +1,13 @@
 """The store: SQLite through SQLAlchemy, behind records. Nothing outside this package imports either."""
 
 from autotune.store.answers import GENERATIONS, SORTS
-from autotune.store.database import is_sqlite, path_of
+from autotune.store.compaction import compact
 from autotune.store.dump import dump, load
 from autotune.store.foreign import optuna_database
 from autotune.store.merging import merge
 from autotune.store.records import (
     RETIME_LABELS,
     BestRow,
-    Cell,
     DispatchedLayer,
     DispatcherRow,
     Finals,
@@ -21,7 +20,6 @@ from autotune.store.records import (
     NoiseFloor,
     ProfileRow,
     QuarantineRow,
-    QueryResult,
     RetimeRow,
     Scope,
     SpaceTrial,
@@ -37,7 +35,9 @@ from autotune.store.records import (
     Verdict,
 )
 from autotune.store.spaces import import_recording
-from autotune.store.store import Store, compact
+from autotune.store.sqlite.database import is_sqlite, path_of
+from autotune.store.sqlite.query import Cell, QueryResult
+from autotune.store.store import Store
 
 __all__ = [
     "GENERATIONS",

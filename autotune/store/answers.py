@@ -12,18 +12,10 @@ from autotune.devices.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import spaces
-from autotune.store.database import one_line
+from autotune.store.columns import date_of
 from autotune.store.records import BestRow, LayerRow, ProfileRow, RetimeRow, SpanRow, StudyRow, TrialRow
-from autotune.store.rows import (
-    TrialRows,
-    date_of,
-    environment_of,
-    layer_of,
-    problem_values,
-    profile_of,
-    span_of,
-    timing_of,
-)
+from autotune.store.rows import TrialRows, environment_of, layer_of, problem_values, profile_of, span_of, timing_of
+from autotune.store.sqlite.database import one_line
 from autotune.store.tables import (
     best_trials,
     devices,

@@ -9,17 +9,10 @@ from sqlalchemy import Connection, RowMapping, and_, select, text, update
 from autotune.problem import Layer
 from autotune.store import recording
 from autotune.store.answers import Place
+from autotune.store.columns import Values, date_of
 from autotune.store.records import DispatchedLayer, DispatcherRow, SubjectScope
-from autotune.store.rows import Values, config_of, date_of, device_of, outcome_values, problem_of
-from autotune.store.tables import (
-    devices,
-    dispatched_layers,
-    dispatchers,
-    layers,
-    studies,
-    templates,
-    trials,
-)
+from autotune.store.rows import config_of, device_of, outcome_values, problem_of
+from autotune.store.tables import devices, dispatched_layers, dispatchers, layers, studies, templates, trials
 from autotune.trial import Config, Outcome, Trial
 
 

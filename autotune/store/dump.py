@@ -23,15 +23,15 @@ from sqlalchemy.exc import DatabaseError
 
 from autotune import __version__
 from autotune.errors import StoreError
-from autotune.store.database import LOCK_TIMEOUT_S, Clock, Database, one_line, switch_to_wal, utc_now
-from autotune.store.opening import open_as_it_is, open_for_reading, prepare_for_writing, refresh_statistics
-from autotune.store.schema import SCHEMA, dangling_reference, is_known, migrate, unenforced, version_of
-from autotune.store.tables import metadata
+from autotune.store.columns import metadata
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, one_line, switch_to_wal, utc_now
+from autotune.store.sqlite.opening import open_as_it_is, open_for_reading, prepare_for_writing, refresh_statistics
+from autotune.store.sqlite.query import Cell
+from autotune.store.sqlite.schema import SCHEMA, dangling_reference, is_known, migrate, unenforced, version_of
 
 VERSION = 1
 """of this format"""
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
-Cell: TypeAlias = "int | float | str | bytes | None"
 
 
 def dump(url: str | Path, write: Callable[[str], object]) -> int:
@@ -61,7 +61,7 @@ def load(lines: Iterable[str], name: str, url: str | Path, *, clock: Clock = utc
 
     Raises StoreError that begins with `name` and the line's number for a line that is wrong; nothing is loaded then.
     """
-    database = prepare_for_writing(url, timeout_s=LOCK_TIMEOUT_S)
+    database = prepare_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)
     new = not database.path.exists()
     loaded = False
     try:
@@ -69,7 +69,7 @@ def load(lines: Iterable[str], name: str, url: str | Path, *, clock: Clock = utc
         schema = dumped.header()
         if not new:
             _check_empty(database.path, schema)
-        count = _load(dumped, schema, database, clock)
+        count = _load(dumped, schema, database)
         switch_to_wal(database.path, database.timeout_s)
         refresh_statistics(database)
         loaded = True
@@ -96,13 +96,12 @@ def _refuse_rows(connection: Connection, shown: str) -> None:
         raise StoreError(f"{shown}: has results already; load into a new file, or `autotune merge` that one")
 
 
-def _load(lines: _Lines, schema: str, database: Database, clock: Clock) -> int:
-    shown = one_line(str(database.path))
+def _load(lines: _Lines, schema: str, database: Database) -> int:
     with unenforced(database.path, database.file, database.timeout_s) as connection:
         if version_of(connection, database.path) is None:
-            migrate(connection, database.path, schema, clock)
+            migrate(connection, database.path, schema, database.clock)
         tables = _tables(connection)
-        _refuse_rows(connection, shown)  # that another process has added meanwhile
+        _refuse_rows(connection, database.shown)  # that another process has added meanwhile
         connection.exec_driver_sql("DELETE FROM schema_versions")
         for number, table, row in lines.rows(tables):
             columns = tables[table]
@@ -115,7 +114,7 @@ def _load(lines: _Lines, schema: str, database: Database, clock: Clock) -> int:
         if dangling is not None:
             raise StoreError(f"{lines.shown}: {dangling}; nothing was loaded")
         if schema != SCHEMA:
-            migrate(connection, database.path, SCHEMA, clock)
+            migrate(connection, database.path, SCHEMA, database.clock)
     return lines.count
 
 

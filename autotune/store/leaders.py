@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, func, select
 
+from autotune.store.columns import date_text
 from autotune.store.records import Leader, Scope
-from autotune.store.rows import config_of, date_text, device_of, problem_of
+from autotune.store.rows import config_of, device_of, problem_of
 from autotune.store.tables import devices, layers, studies, study_layers, subjects, templates, trials
 
 PER_FAMILY = 60

@@ -14,10 +14,11 @@ from sqlalchemy import Connection, Table, insert, select, update
 
 from autotune.errors import StoreError
 from autotune.store import recording
-from autotune.store.database import LOCK_TIMEOUT_S, Clock, one_line, path_of, utc_now
-from autotune.store.opening import open_for_reading, open_for_writing, refresh_statistics
+from autotune.store.columns import SqlValue, Values
 from autotune.store.records import Merged
-from autotune.store.rows import DEVICE_COLUMNS, SqlValue, Values, unpacked
+from autotune.store.rows import DEVICE_COLUMNS, unpacked
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, one_line, path_of, utc_now
+from autotune.store.sqlite.opening import open_for_reading, open_for_writing, refresh_statistics
 from autotune.store.tables import (
     PROBLEM_COLUMNS,
     devices,

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, case, func, or_, select, true
 
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.store.answers import CHUNK, Place, current_places, trials_by_id
+from autotune.store.answers import Place, current_places, trials_by_id
+from autotune.store.columns import date_of
+from autotune.store.merging import CHUNK
 from autotune.store.records import Basis, BestRow, FinalsRow, TrialRow, Verdict
-from autotune.store.rows import date_of, device_of, environment_of, timing_of
+from autotune.store.rows import device_of, environment_of, timing_of
 from autotune.store.tables import (
     devices,
     environments,

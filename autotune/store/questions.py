@@ -11,22 +11,23 @@ from sqlalchemy import and_, select
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.family.source import KernelSource
 from autotune.problem import Conv2dProblem
-from autotune.store import answers, dispatching, past, readonly, spaces
-from autotune.store.database import Database, one_line
+from autotune.store import answers, dispatching, past, spaces
+from autotune.store.columns import date_text
 from autotune.store.records import (
     BestRow,
     DispatcherRow,
     FinalsRow,
     LayerRow,
     ProfileRow,
-    QueryResult,
     RetimeRow,
     SpaceTrial,
     SpanRow,
     StudyRow,
     TrialRow,
 )
-from autotune.store.rows import config_of, date_text, source_of
+from autotune.store.rows import config_of, source_of
+from autotune.store.sqlite.database import Database, one_line
+from autotune.store.sqlite.query import QueryResult, run_query
 from autotune.store.tables import layers, sources, templates, trials
 from autotune.trial import END_TO_END, Timing
 
@@ -199,7 +200,7 @@ class Questions:
 
     def query(self, sql: str) -> QueryResult:
         """What a user's SELECT yields; it cannot write."""
-        return readonly.query(self._database, sql)
+        return run_query(self._database, sql)
 
     @property
     def _shown(self) -> str:

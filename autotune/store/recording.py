@@ -31,7 +31,7 @@ from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
 from autotune.family.source import KernelSource
 from autotune.problem import Layer
-from autotune.store.database import one_line
+from autotune.store.columns import Values, date_of, escaped, metadata
 from autotune.store.records import (
     RETIME_LABELS,
     Finals,
@@ -45,8 +45,6 @@ from autotune.store.records import (
     TrialRow,
 )
 from autotune.store.rows import (
-    Values,
-    date_of,
     device_identity,
     device_limits,
     environment_identity,
@@ -59,14 +57,13 @@ from autotune.store.rows import (
     span_values,
     timing_values,
 )
+from autotune.store.sqlite.database import one_line
 from autotune.store.tables import (
     devices,
     environments,
-    escaped,
     finals,
     layers,
     measurements,
-    metadata,
     profiles,
     retimes,
     runs,

@@ -11,9 +11,6 @@ from autotune.family.source import Stage
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Config, SpanParts, Timing, Trial
 
-Cell = int | float | str | bytes | None
-"""One value of an SQL result."""
-
 Basis = Literal["finals", "retime", "median"]
 """Why a trial is the best: it won the latest finals, or its median is the smallest, of a retime or while tuning."""
 
@@ -499,14 +496,6 @@ class DispatcherRow:
     def held_out(self) -> bool:
         """Whether layers were kept from its making to judge it by."""
         return any(layer.role == "held out" for layer in self.layers)
-
-
-@dataclass(frozen=True, slots=True)
-class QueryResult:
-    """What a user's SQL yielded."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
 
 
 def gflops(problem: Conv2dProblem, time_us: float) -> float:

@@ -8,7 +8,6 @@ import statistics
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from sqlalchemy import RowMapping
@@ -20,6 +19,7 @@ from autotune.errors import StoreError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage, fields_of
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.problem import Conv2dProblem, Layer
+from autotune.store.columns import Values, date_of, finite
 from autotune.store.records import KernelProfile, TrialRow
 from autotune.store.tables import (
     COUNTERS,
@@ -43,10 +43,6 @@ _Json = str | int | list[str] | list[int]
 Key = TypeVar("Key")
 Record = TypeVar("Record")
 
-SqlValue = int | float | str | bytes | bool | None
-Values = dict[str, SqlValue]
-"""Column to value, for an insert or an update."""
-
 ZLIB_LEVEL = 1
 """a kernel's text takes half the time that it takes at the usual level, and a tenth more room"""
 LARGEST_INTEGER = 2**63 - 1
@@ -57,21 +53,6 @@ DEVICE_COLUMNS = (
     *("max_warps_per_sm", "max_blocks_per_sm", "constant_bytes", "l2_bytes"),
 )
 """DeviceInfo's fields in its order, but for the two triples; the first five are the identity."""
-
-
-def date_text(date: datetime) -> str:
-    """ISO 8601 in UTC, microseconds always there, so that text sorts as time."""
-    return date.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def date_of(text: str) -> datetime:
-    """The date that `date_text` wrote."""
-    return datetime.fromisoformat(text)
-
-
-def finite(value: float | None) -> float | None:
-    """The value, or None for what is not a number."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def problem_values(problem: Conv2dProblem) -> Values:

@@ -18,20 +18,12 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, insert, or_, sel
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.interchange.recorded_space import Recording
 from autotune.store import recording
-from autotune.store.database import LOCK_TIMEOUT_S, Clock, utc_now
-from autotune.store.opening import open_for_writing
+from autotune.store.columns import Values, date_of, date_text
 from autotune.store.records import Imported, SpaceTrial, TemplateRecord
-from autotune.store.rows import Values, date_of, date_text, device_of, outcome_values, timing_values, trial_of
-from autotune.store.tables import (
-    devices,
-    measurements,
-    sources,
-    studies,
-    study_layers,
-    subjects,
-    templates,
-    trials,
-)
+from autotune.store.rows import device_of, outcome_values, timing_values, trial_of
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, utc_now
+from autotune.store.sqlite.opening import open_for_writing
+from autotune.store.tables import devices, measurements, sources, studies, study_layers, subjects, templates, trials
 
 KIND = "recorded"
 """of the devices of imported spaces: a name is all that is known of them"""

@@ -14,17 +14,9 @@ from autotune.errors import StoreError
 from autotune.family.source import KernelSource
 from autotune.measurement.rates import Rate, best_rates
 from autotune.problem import Layer
-from autotune.store import answers, dispatching, readonly, recording
-from autotune.store.database import (
-    LOCK_TIMEOUT_S,
-    Clock,
-    in_words,
-    one_line,
-    path_of,
-    utc_now,
-)
+from autotune.store import answers, dispatching, recording
+from autotune.store.columns import Values, date_of, date_text, finite
 from autotune.store.leaders import list_leaders
-from autotune.store.opening import open_for_reading, open_for_writing
 from autotune.store.questions import Questions
 from autotune.store.records import (
     DispatchedLayer,
@@ -44,17 +36,10 @@ from autotune.store.records import (
     TrialKey,
     TrialRow,
 )
-from autotune.store.rows import Values, date_of, date_text, device_identity, finite, trial_of
-from autotune.store.tables import (
-    devices,
-    environments,
-    noise_floors,
-    quarantine,
-    rates,
-    sources,
-    studies,
-    trials,
-)
+from autotune.store.rows import device_identity, trial_of
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, one_line, utc_now
+from autotune.store.sqlite.opening import open_for_reading, open_for_writing
+from autotune.store.tables import devices, environments, noise_floors, quarantine, rates, sources, studies, trials
 from autotune.trial import Config, Outcome, Phases, SpanParts, Timing, Trial
 
 _KNOWN = (
@@ -488,24 +473,3 @@ class Store(Questions):
 
     def _now(self) -> str:
         return date_text(self._clock())
-
-
-def compact(url: str | Path, to: str | Path, *, best_texts_only: bool = False, few_rejections: bool = False) -> None:
-    """Write a database as one file for shipping: no log beside it, no free pages. Raises StoreError if it exists.
-
-    With `best_texts_only` the copy keeps the rendered text of the kernels in the view `best`, and only the hashes of
-    the others, which is most of a file's size. With `few_rejections` it keeps one of the configs that a family's rules
-    refused with the same message, which is most of a ladder's.
-    """
-    target = path_of(to)
-    shown = one_line(str(target))
-    if target.exists():
-        raise StoreError(f"{shown}: exists already; remove it or give another path")
-    if not target.parent.is_dir():
-        raise StoreError(f"{shown}: there is no folder {one_line(str(target.parent))}; create it first")
-    with Store(url, create=False) as store, in_words(target, LOCK_TIMEOUT_S):
-        readonly.copy(store._database.file, target, LOCK_TIMEOUT_S)
-        if best_texts_only:
-            readonly.drop_texts(target)
-        if few_rejections:
-            readonly.drop_rejections(target)

@@ -15,7 +15,7 @@ import pytest
 import autotune.store as store_package
 from autotune.errors import StoreError
 from autotune.store import Store, compact, is_sqlite
-from autotune.store.schema import SCHEMA
+from autotune.store.sqlite.schema import SCHEMA
 
 from .builders import CONV1, config_of, correct, failed, open_scope, run_trial, source_of, written
 

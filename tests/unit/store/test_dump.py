@@ -16,7 +16,7 @@ from autotune.errors import StoreError
 from autotune.measurement.rates import Rate
 from autotune.problem import Layer
 from autotune.store import Finals, Store, TemplateRecord, Verdict, dump, load, merge
-from autotune.store.schema import SCHEMA
+from autotune.store.sqlite.schema import SCHEMA
 from autotune.trial import Config
 
 from .builders import (

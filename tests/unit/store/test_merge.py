@@ -12,7 +12,7 @@ import pytest
 from autotune.errors import StoreError
 from autotune.measurement.rates import Rate
 from autotune.store import Finals, Merged, Store, compact, merge
-from autotune.store.schema import SCHEMA
+from autotune.store.sqlite.schema import SCHEMA
 
 from .builders import (
     CONV1,

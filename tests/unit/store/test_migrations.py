@@ -11,7 +11,7 @@ import pytest
 from autotune.errors import StoreError, StoreWarning
 from autotune.shipped import shipped
 from autotune.store import Store, compact
-from autotune.store.schema import MIGRATIONS, SCHEMA
+from autotune.store.sqlite.schema import MIGRATIONS, SCHEMA
 from autotune.trial import Outcome
 from tests.unit.rights import read_only
 

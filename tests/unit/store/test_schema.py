@@ -15,8 +15,8 @@ from sqlalchemy import UniqueConstraint, create_engine, inspect
 
 import autotune
 from autotune.store import Store
-from autotune.store.schema import MIGRATIONS, SCHEMA
-from autotune.store.tables import metadata, views
+from autotune.store.columns import metadata, views
+from autotune.store.sqlite.schema import MIGRATIONS, SCHEMA
 
 from .builders import config_of, correct, open_scope, run_trial, source_of, ticking
 

@@ -1,4 +1,4 @@
-"""What runs beside the store's own connection: a user's SQL, which may read and nothing else, and copies."""
+"""A user's SQL on a connection beside the store's own: it may read and nothing else."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ import sqlite3
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import StoreError
-from autotune.store.database import Database, connect_beside, connect_for_reading, in_words, one_line
-from autotune.store.records import QueryResult
+from autotune.store.sqlite.database import Database, connect_beside, in_words, one_line
+
+Cell = int | float | str | bytes | None
+"""One value of an SQL result."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """What a user's SQL yielded."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
 
 READING = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE},
@@ -23,7 +35,7 @@ THE_FILES_FAULT = frozenset(
 FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
 
 
-def query(database: Database, sql: str) -> QueryResult:
+def run_query(database: Database, sql: str) -> QueryResult:
     """Run one SELECT on a connection of its own. Raises StoreError with SQLite's words for anything else."""
     guard = _Guard()
     timeout_s = database.timeout_s
@@ -65,16 +77,6 @@ class _Guard:
         return sqlite3.SQLITE_DENY
 
 
-def copy(path: Path, target: Path, timeout_s: float) -> None:
-    """Write the database's content to a new file, without a log and without free pages."""
-    raw = connect_for_reading(path, timeout_s)
-    try:
-        raw.execute("PRAGMA query_only = OFF")  # VACUUM INTO counts as a write, but to the new file
-        raw.execute("VACUUM INTO ?", (str(target.absolute()),))
-    finally:
-        raw.close()
-
-
 @contextmanager
 def _connection(path: Path, timeout_s: float, guard: _Guard) -> Iterator[sqlite3.Connection]:
     raw = connect_beside(path, timeout_s)
@@ -103,31 +105,3 @@ def _uncompress(content: bytes | None, size_bytes: int) -> str | None:
     if not isinstance(content, bytes):
         return None
     return (zlib.decompress(content) if len(content) != size_bytes else content).decode("utf-8", "replace")
-
-
-def drop_texts(path: Path) -> None:
-    """Leave only the rendered texts and launches of the kernels in the view `best_trials`, and give the space back."""
-    _shrink(
-        path,
-        "UPDATE sources SET text_zlib = x'', text_bytes = 0, launches = '{}' WHERE id NOT IN "
-        "(SELECT source_id FROM trials WHERE id IN (SELECT trial_id FROM best_trials))",
-    )
-
-
-def drop_rejections(path: Path) -> None:
-    """Leave one of the configs that a rule refused, for each study, subject, device, family and message."""
-    _shrink(
-        path,
-        "DELETE FROM trials WHERE outcome = 'constraints' AND source_id IS NULL AND id NOT IN "
-        "(SELECT min(id) FROM trials WHERE outcome = 'constraints' AND source_id IS NULL "
-        "GROUP BY study_id, subject_id, device_id, environment_id, policy, template_id, message)",
-    )
-
-
-def _shrink(path: Path, statement: str) -> None:
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        connection.execute(statement)
-        connection.execute("VACUUM")
-    finally:
-        connection.close()

@@ -11,11 +11,12 @@ from contextlib import closing, contextmanager, suppress
 from datetime import UTC
 from pathlib import Path
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Column, Connection, Table, select
 
 from autotune import __version__
 from autotune.errors import StoreError, StoreWarning
-from autotune.store.database import (
+from autotune.store.columns import Text, date_text, metadata, text
+from autotune.store.sqlite.database import (
     Clock,
     Database,
     connect_for_migrating,
@@ -25,12 +26,18 @@ from autotune.store.database import (
     sqlite_engine,
     switch_to_wal,
 )
-from autotune.store.rows import date_text
-from autotune.store.tables import schema_versions
 
 SCHEMA = "0007"
 """The newest migration, compared before Alembic is imported; a test keeps it true."""
-MIGRATIONS = Path(__file__).parent / "migrations"
+MIGRATIONS = Path(__file__).parents[1] / "migrations"
+
+schema_versions = Table(
+    "schema_versions",
+    metadata,
+    Column("version", Text, primary_key=True),
+    text("autotune_version"),
+    text("applied_at"),
+)
 
 
 def version_of(connection: Connection, path: Path) -> str | None:
@@ -62,7 +69,7 @@ def is_known(version: str) -> bool:
     return version in {file.name[1:5] for file in MIGRATIONS.glob("versions/v[0-9]*_*.py")}
 
 
-def bring_up_to_date(database: Database, clock: Clock) -> None:
+def bring_up_to_date(database: Database) -> None:
     """Bring the schema up to date. A file that is not ours is refused before anything in it changes."""
     with database.read() as connection:
         version = version_of(connection, database.path)
@@ -76,15 +83,17 @@ def bring_up_to_date(database: Database, clock: Clock) -> None:
             if version == SCHEMA:  # another process was quicker
                 return
             if version is not None:
-                kept = _back_up(database, version, clock)
-            migrate(connection, database.path, SCHEMA, clock)
+                kept = _back_up(database, version)
+            migrate(connection, database.path, SCHEMA, database.clock)
     except BaseException:
         if kept is not None:  # the file is as it was
             kept.unlink()
         raise
     if kept is not None:
-        shown, beside = one_line(str(database.path)), one_line(kept.name)
-        message = f"{shown}: brought from schema {version} to {SCHEMA}; the file as it was is kept as {beside}"
+        message = (
+            f"{database.shown}: brought from schema {version} to {SCHEMA}; "
+            f"the file as it was is kept as {one_line(kept.name)}"
+        )
         warnings.warn(message, StoreWarning, stacklevel=2)
 
 
@@ -144,10 +153,10 @@ def unenforced(path: Path, file: Path, timeout_s: float) -> Iterator[Connection]
         yield connection
 
 
-def _back_up(database: Database, version: str, clock: Clock) -> Path:
+def _back_up(database: Database, version: str) -> Path:
     """Copy the file to one beside it that is named after its schema and the date."""
     path = database.path
-    date = clock().astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    date = database.clock().astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     kept = path.with_name(f"{path.stem}.schema-{version}.{date}{path.suffix}")
     begun = kept.with_name(f"{kept.name}.part")
     try:

@@ -7,10 +7,8 @@ import warnings
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from sqlalchemy import func, select
-
 from autotune.errors import StoreError, StoreWarning
-from autotune.store.database import (
+from autotune.store.sqlite.database import (
     LEAST_BYTES,
     Clock,
     Database,
@@ -22,10 +20,10 @@ from autotune.store.database import (
     one_line,
     path_of,
     sqlite_engine,
+    utc_now,
 )
-from autotune.store.mounts import MOUNTS, networked
-from autotune.store.schema import SCHEMA, bring_up_to_date, migrated_copy, version_of
-from autotune.store.tables import trials
+from autotune.store.sqlite.filesystem import MOUNTS, networked
+from autotune.store.sqlite.schema import SCHEMA, bring_up_to_date, migrated_copy, version_of
 
 FEW_TRIALS = 1000
 """trials up to which no statistics are needed"""
@@ -47,14 +45,14 @@ def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock, mounts:
 
 def _written(path: Path, timeout_s: float, clock: Clock, mounts: Path) -> Database:
     """The file itself, made or migrated, for a first write."""
-    database = prepare_for_writing(path, timeout_s=timeout_s)
+    database = prepare_for_writing(path, timeout_s=timeout_s, clock=clock)
     try:
-        bring_up_to_date(database, clock)
+        bring_up_to_date(database)
         refresh_statistics(database)
         kind = networked(database.path, mounts)
         if kind is not None:
             message = (
-                f"{one_line(str(database.path))}: lies on a network file system ({kind}), where SQLite's locks are not "
+                f"{database.shown}: lies on a network file system ({kind}), where SQLite's locks are not "
                 f"reliable; let no two machines write to it, or keep it on a local disk and `autotune merge` it"
             )
             warnings.warn(message, StoreWarning, stacklevel=2)
@@ -67,7 +65,7 @@ def _written(path: Path, timeout_s: float, clock: Clock, mounts: Path) -> Databa
 def refresh_statistics(database: Database) -> None:
     """Count the tables anew for SQLite's planner once the trials have doubled; `best` of all layers needs it."""
     with database.read() as connection:
-        many = connection.execute(select(func.max(trials.c.id))).scalar_one() or 0
+        many = connection.exec_driver_sql("SELECT max(id) FROM trials").scalar_one() or 0
         counted = 0
         if (
             many > FEW_TRIALS
@@ -81,10 +79,10 @@ def refresh_statistics(database: Database) -> None:
             connection.exec_driver_sql("ANALYZE")
 
 
-def prepare_for_writing(url: str | Path, *, timeout_s: float) -> Database:
+def prepare_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
     """A file that may be written, made when there is none, whatever is in it. Raises StoreError."""
     path = _writable_path(url)
-    return Database(path, timeout_s, sqlite_engine(lambda: connect_for_writing(path, timeout_s)), path)
+    return Database(path, timeout_s, sqlite_engine(lambda: connect_for_writing(path, timeout_s)), path, clock)
 
 
 def _writable_path(url: str | Path) -> Path:
@@ -123,28 +121,28 @@ def schema_of(path: Path, timeout_s: float) -> str | None:
         return version_of(connection, path)
 
 
-def open_as_it_is(path: Path, timeout_s: float) -> Database:
+def open_as_it_is(path: Path, timeout_s: float, clock: Clock = utc_now) -> Database:
     """A file open for reading, whatever its schema."""
-    return _reading(path, path, timeout_s)
+    return _reading(path, path, timeout_s, clock)
 
 
 def _with_newest_schema(path: Path, timeout_s: float, clock: Clock) -> Database:
     """The file open for reading, or what has its content and the newest schema."""
     version = schema_of(path, timeout_s)
     if version == SCHEMA:
-        database = open_as_it_is(path, timeout_s)
+        database = open_as_it_is(path, timeout_s, clock)
         database.closing.callback(fold_log, path, timeout_s, log_state(path))
         return database
     with ExitStack() as stack:
         original = None if version is None else stack.enter_context(closing(open_as_it_is(path, timeout_s)))
         copy = stack.enter_context(migrated_copy(path, original, timeout_s, clock))
-        database = _reading(path, copy, timeout_s)
+        database = _reading(path, copy, timeout_s, clock)
         database.closing.push(stack.pop_all())
     return database
 
 
-def _reading(path: Path, file: Path, timeout_s: float) -> Database:
-    return Database(path, timeout_s, sqlite_engine(lambda: connect_for_reading(file, timeout_s)), file)
+def _reading(path: Path, file: Path, timeout_s: float, clock: Clock) -> Database:
+    return Database(path, timeout_s, sqlite_engine(lambda: connect_for_reading(file, timeout_s)), file, clock)
 
 
 def _inspect(path: Path) -> bool:

@@ -1,6 +1,6 @@
 """One SQLite file: its path, connections and transactions, its errors in words.
 
-What knows SQLite by name is here, in `schema` and in `readonly`: the URL, WAL, BEGIN IMMEDIATE, the pragmas.
+What knows SQLite by name is in this package: the URL, WAL, BEGIN IMMEDIATE, the pragmas.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from autotune.errors import StoreError, StudyError
+from autotune.store.columns import date_text
 
 WAL_RETRY_S = 0.005
 """pause between attempts to switch to WAL, which SQLite's busy timeout does not cover"""
@@ -62,6 +63,8 @@ class Database:
     engine: Engine
     file: Path
     """what is open: the path, or a copy of it with the newest schema"""
+    clock: Clock = utc_now
+    """what dates new rows"""
     closing: ExitStack = field(default_factory=ExitStack)
     """what else ends with it"""
     writable: Callable[[], Database] | None = field(default=None, repr=False)
@@ -74,6 +77,15 @@ class Database:
 
     def __post_init__(self) -> None:
         self.reader = self.engine.execution_options(reading=True)
+
+    @property
+    def shown(self) -> str:
+        """The path on one line."""
+        return one_line(str(self.path))
+
+    def now(self) -> str:
+        """The date that new rows get."""
+        return date_text(self.clock())
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -97,8 +109,9 @@ class Database:
             with in_words(self.path, self.timeout_s), self.reader.begin() as connection:
                 yield connection
         except (ValueError, zlib.error, StudyError) as error:  # of JSON, a date, an enum, a source, a problem
-            shown = one_line(str(self.path))
-            raise StoreError(f"{shown}: a row cannot be understood ({one_line(str(error))}); restore a copy") from error
+            raise StoreError(
+                f"{self.shown}: a row cannot be understood ({one_line(str(error))}); restore a copy"
+            ) from error
 
     def _turn_to(self, opened: Database) -> None:
         """Be another database from now on, which is open for writing."""

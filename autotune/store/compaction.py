@@ -1,0 +1,73 @@
+"""A database as one file for shipping: no log, no free pages, without what is seldom read."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from autotune.errors import StoreError
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, connect_for_reading, in_words, one_line, path_of, utc_now
+from autotune.store.sqlite.opening import open_for_reading
+
+
+def compact(url: str | Path, to: str | Path, *, best_texts_only: bool = False, few_rejections: bool = False) -> None:
+    """Write a database as one file for shipping: no log beside it, no free pages. Raises StoreError if it exists.
+
+    With `best_texts_only` the copy keeps the rendered text of the kernels in the view `best`, and only the hashes of
+    the others, which is most of a file's size. With `few_rejections` it keeps one of the configs that a family's rules
+    refused with the same message, which is most of a ladder's.
+    """
+    target = path_of(to)
+    shown = one_line(str(target))
+    if target.exists():
+        raise StoreError(f"{shown}: exists already; remove it or give another path")
+    if not target.parent.is_dir():
+        raise StoreError(f"{shown}: there is no folder {one_line(str(target.parent))}; create it first")
+    with (
+        closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database,
+        in_words(target, LOCK_TIMEOUT_S),
+    ):
+        _copy(database.file, target)
+        if best_texts_only:
+            _drop_texts(target)
+        if few_rejections:
+            _drop_rejections(target)
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Write the database's content to a new file, without a log and without free pages."""
+    raw = connect_for_reading(path, LOCK_TIMEOUT_S)
+    try:
+        raw.execute("PRAGMA query_only = OFF")  # VACUUM INTO counts as a write, but to the new file
+        raw.execute("VACUUM INTO ?", (str(target.absolute()),))
+    finally:
+        raw.close()
+
+
+def _drop_texts(path: Path) -> None:
+    """Leave only the rendered texts and launches of the kernels in the view `best_trials`, and give the space back."""
+    _shrink(
+        path,
+        "UPDATE sources SET text_zlib = x'', text_bytes = 0, launches = '{}' WHERE id NOT IN "
+        "(SELECT source_id FROM trials WHERE id IN (SELECT trial_id FROM best_trials))",
+    )
+
+
+def _drop_rejections(path: Path) -> None:
+    """Leave one of the configs that a rule refused, for each study, subject, device, family and message."""
+    _shrink(
+        path,
+        "DELETE FROM trials WHERE outcome = 'constraints' AND source_id IS NULL AND id NOT IN "
+        "(SELECT min(id) FROM trials WHERE outcome = 'constraints' AND source_id IS NULL "
+        "GROUP BY study_id, subject_id, device_id, environment_id, policy, template_id, message)",
+    )
+
+
+def _shrink(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute(statement)
+        connection.execute("VACUUM")
+    finally:
+        connection.close()
