@@ -27,7 +27,7 @@ from autotune.store.columns import metadata
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, one_line, switch_to_wal, utc_now
 from autotune.store.sqlite.opening import open_as_it_is, open_for_reading, prepare_for_writing, refresh_statistics
 from autotune.store.sqlite.query import Cell
-from autotune.store.sqlite.schema import SCHEMA, dangling_reference, is_known, migrate, unenforced, version_of
+from autotune.store.sqlite.schema import dangling_reference, migrate, newest_schema, unenforced, version_of, versions
 
 VERSION = 1
 """of this format"""
@@ -39,7 +39,7 @@ def dump(url: str | Path, write: Callable[[str], object]) -> int:
     with closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database:
         count = 0
         with database.read() as connection:
-            write(_line({"autotune_dump": VERSION, "schema": SCHEMA, "autotune": __version__}))
+            write(_line({"autotune_dump": VERSION, "schema": newest_schema(), "autotune": __version__}))
             for table in sorted(metadata.tables):
                 for row in connection.exec_driver_sql(f"SELECT * FROM {table} ORDER BY rowid").mappings():  # noqa: S608
                     write(_line({"table": table, "row": {name: _json_of(value) for name, value in row.items()}}))
@@ -113,8 +113,8 @@ def _load(lines: _Lines, schema: str, database: Database) -> int:
         dangling = dangling_reference(connection)
         if dangling is not None:
             raise StoreError(f"{lines.shown}: {dangling}; nothing was loaded")
-        if schema != SCHEMA:
-            migrate(connection, database.path, SCHEMA, database.clock)
+        if schema != newest_schema():
+            migrate(connection, database.path, newest_schema(), database.clock)
     return lines.count
 
 
@@ -189,13 +189,13 @@ class _Lines:
         if not isinstance(version, int) or not isinstance(schema, str):
             raise self.wrong(1, "not a dump of autotune, whose first line says autotune_dump and schema")
         writer = one_line(str(record.get("autotune")))
-        if version != VERSION or schema > SCHEMA:
+        if version != VERSION or schema > newest_schema():
             raise self.wrong(
                 1,
                 f"dump {version} of schema {one_line(schema)}, newer than this autotune's dump {VERSION} of schema "
-                f"{SCHEMA}; install autotune {writer} or newer",
+                f"{newest_schema()}; install autotune {writer} or newer",
             )
-        if not is_known(schema):
+        if schema not in versions():
             raise self.wrong(1, f"schema {one_line(schema)!r} is none of autotune's")
         return schema
 

@@ -23,7 +23,7 @@ from autotune.store.sqlite.database import (
     utc_now,
 )
 from autotune.store.sqlite.filesystem import MOUNTS, networked
-from autotune.store.sqlite.schema import SCHEMA, bring_up_to_date, migrated_copy, version_of
+from autotune.store.sqlite.schema import bring_up_to_date, migrated_copy, newest_schema, version_of
 
 FEW_TRIALS = 1000
 """trials up to which no statistics are needed"""
@@ -129,7 +129,7 @@ def open_as_it_is(path: Path, timeout_s: float, clock: Clock = utc_now) -> Datab
 def _with_newest_schema(path: Path, timeout_s: float, clock: Clock) -> Database:
     """The file open for reading, or what has its content and the newest schema."""
     version = schema_of(path, timeout_s)
-    if version == SCHEMA:
+    if version == newest_schema():
         database = open_as_it_is(path, timeout_s, clock)
         database.closing.callback(fold_log, path, timeout_s, log_state(path))
         return database

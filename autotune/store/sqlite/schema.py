@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC
+from functools import cache
 from pathlib import Path
 
 from sqlalchemy import Column, Connection, Table, select
@@ -27,8 +28,6 @@ from autotune.store.sqlite.database import (
     switch_to_wal,
 )
 
-SCHEMA = "0007"
-"""The newest migration, compared before Alembic is imported; a test keeps it true."""
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
 
 schema_versions = Table(
@@ -38,6 +37,17 @@ schema_versions = Table(
     text("autotune_version"),
     text("applied_at"),
 )
+
+
+@cache
+def versions() -> tuple[str, ...]:
+    """The schemas that there are migrations to, oldest first; read from the files, before Alembic is imported."""
+    return tuple(sorted(file.name[1:5] for file in MIGRATIONS.glob("versions/v[0-9]*_*.py")))
+
+
+def newest_schema() -> str:
+    """The schema that this autotune writes."""
+    return versions()[-1]
 
 
 def version_of(connection: Connection, path: Path) -> str | None:
@@ -52,21 +62,16 @@ def version_of(connection: Connection, path: Path) -> str | None:
     version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one_or_none()
     if not isinstance(version, str):
         raise StoreError(f"{shown}: the schema's version is missing; restore a copy of the file")
-    if version > SCHEMA:
+    if version > newest_schema():
         newest = select(schema_versions.c.autotune_version).where(schema_versions.c.version == version)
         writer = connection.execute(newest).scalar_one_or_none() or "a newer one"
         raise StoreError(
-            f"{shown}: schema {one_line(version)} is newer than this autotune's {SCHEMA}; "
+            f"{shown}: schema {one_line(version)} is newer than this autotune's {newest_schema()}; "
             f"install autotune {one_line(str(writer))} or newer"
         )
-    if not is_known(version):
+    if version not in versions():
         raise StoreError(f"{shown}: schema {one_line(version)} is none of autotune's; restore a copy of the file")
     return version
-
-
-def is_known(version: str) -> bool:
-    """Whether there is a migration to this version."""
-    return version in {file.name[1:5] for file in MIGRATIONS.glob("versions/v[0-9]*_*.py")}
 
 
 def bring_up_to_date(database: Database) -> None:
@@ -74,24 +79,24 @@ def bring_up_to_date(database: Database) -> None:
     with database.read() as connection:
         version = version_of(connection, database.path)
     switch_to_wal(database.path, database.timeout_s)
-    if version == SCHEMA:
+    if version == newest_schema():
         return
     kept = None
     try:
         with unenforced(database.path, database.file, database.timeout_s) as connection:
             version = version_of(connection, database.path)
-            if version == SCHEMA:  # another process was quicker
+            if version == newest_schema():  # another process was quicker
                 return
             if version is not None:
                 kept = _back_up(database, version)
-            migrate(connection, database.path, SCHEMA, database.clock)
+            migrate(connection, database.path, newest_schema(), database.clock)
     except BaseException:
         if kept is not None:  # the file is as it was
             kept.unlink()
         raise
     if kept is not None:
         message = (
-            f"{database.shown}: brought from schema {version} to {SCHEMA}; "
+            f"{database.shown}: brought from schema {version} to {newest_schema()}; "
             f"the file as it was is kept as {one_line(kept.name)}"
         )
         warnings.warn(message, StoreWarning, stacklevel=2)
@@ -116,7 +121,7 @@ def migrated_copy(path: Path, original: Database | None, timeout_s: float, clock
             with in_words(path, timeout_s):
                 _copy(original, copy)
         with unenforced(path, copy, timeout_s) as connection:
-            migrate(connection, path, SCHEMA, clock)
+            migrate(connection, path, newest_schema(), clock)
         yield copy
 
 
@@ -167,7 +172,7 @@ def _back_up(database: Database, version: str) -> Path:
             begun.unlink()
         shown, beside = one_line(str(path)), one_line(str(kept))
         raise StoreError(
-            f"{shown}: schema {version} must be brought to {SCHEMA}, but a copy cannot be kept as {beside} "
+            f"{shown}: schema {version} must be brought to {newest_schema()}, but a copy cannot be kept as {beside} "
             f"({one_line(str(error))}); make room or copy the file elsewhere"
         ) from error
     return kept

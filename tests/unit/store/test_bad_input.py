@@ -15,7 +15,7 @@ import pytest
 import autotune.store as store_package
 from autotune.errors import StoreError
 from autotune.store import Store, compact, is_sqlite
-from autotune.store.sqlite.schema import SCHEMA
+from autotune.store.sqlite.schema import newest_schema
 
 from .builders import CONV1, config_of, correct, failed, open_scope, run_trial, source_of, written
 
@@ -176,7 +176,7 @@ def test_a_newer_schema(path: Path, store: Store, create: bool) -> None:
         raw.execute("INSERT INTO schema_versions VALUES ('0042', '3.1.4', '2027-01-01T00:00:00Z')")
     raw.close()
     assert message_of(path, create=create) == (
-        f"{path}: schema 0042 is newer than this autotune's {SCHEMA}; install autotune 3.1.4 or newer"
+        f"{path}: schema 0042 is newer than this autotune's {newest_schema()}; install autotune 3.1.4 or newer"
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from autotune.errors import StoreError
 from autotune.measurement.rates import Rate
 from autotune.store import Finals, Merged, Store, compact, merge
-from autotune.store.sqlite.schema import SCHEMA
+from autotune.store.sqlite.schema import newest_schema
 
 from .builders import (
     CONV1,
@@ -183,7 +183,7 @@ def test_a_file_of_an_older_schema_is_merged_and_left_alone(tmp_path: Path, stor
     assert old.read_bytes() == before
     reused = store.query("SELECT study, layer FROM results WHERE reused").rows
     assert reused == (("copy", "conv1"),)
-    assert store.query("SELECT max(version) FROM schema_versions").rows == ((SCHEMA,),)
+    assert store.query("SELECT max(version) FROM schema_versions").rows == ((newest_schema(),),)
 
 
 def test_two_kernels_that_claim_one_hash_are_refused(store: Store, other: Path) -> None:
