@@ -101,7 +101,7 @@ def study_with_every_fault(
         try:
             with Store(str(folder / "faults.db")) as store:
                 (result,) = tune(study, families, evaluator, store)
-                trials = [row.trial for row in store.trials(None, outcome=None, sort="number", limit=None)]
+                trials = [row.trial for row in store.trials.list(None, outcome=None, sort="number", limit=None)]
         finally:
             evaluator.close()
     endings = {

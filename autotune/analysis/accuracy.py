@@ -113,9 +113,9 @@ def check_accuracy(
 def _fastest(what: str, evaluator: DeviceEvaluator, store: Store) -> dict[str, BestRow]:
     """The fastest kernel of each accuracy class on this device; empty when the layer was never tuned."""
     found: dict[str, BestRow] = {}
-    if what not in {row.name for row in store.layers()}:
+    if what not in {row.name for row in store.studies.layers()}:
         return found
-    for row in store.best(what, kind=evaluator.info.kind):
+    for row in store.best.list(what, kind=evaluator.info.kind):
         accuracy = row.row.trial.accuracy
         if row.row.device.identity == evaluator.info.identity and (
             accuracy not in found or row.median_us < found[accuracy].median_us
@@ -125,7 +125,7 @@ def _fastest(what: str, evaluator: DeviceEvaluator, store: Store) -> dict[str, B
 
 
 def _source(row: BestRow, store: Store) -> KernelSource:
-    source = store.source(row.row.trial.source_hash or "")
+    source = store.sources.get(row.row.trial.source_hash or "")
     if source is None:
         raise StoreError(f"{store.path}: the source of {row.name} is not in the database; tune it again")
     return source

@@ -164,7 +164,7 @@ def compiled(
     """
     found: list[tuple[TrialRow, KernelSource, Future[Binary]]] = []
     for row in rows:
-        source = store.source(row.trial.source_hash or "") or rerender(row, families)
+        source = store.sources.get(row.trial.source_hash or "") or rerender(row, families)
         if isinstance(source, str):
             why = f"its text is not in the database, and {row.trial.config.template} {source}"
             say(f"{row.name}: {row.trial.config}: not profiled: {why}")
@@ -195,7 +195,7 @@ def profile_trials(
         profiled = profiler.profile(device, [(kernel.source, kernel.binary) for kernel in of_one])
         for kernel, launches in zip(of_one, profiled.launches, strict=True):
             if launches:
-                made += store.add_profiles(kernel.row, info, environment, launches)
+                made += store.profiles.add(kernel.row, info, environment, launches)
             else:
                 say(f"{kernel.row.name}: {kernel.row.trial.config}: not profiled: {profiled.why_not}")
     return made

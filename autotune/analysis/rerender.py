@@ -14,7 +14,7 @@ from autotune.store import Store, TrialRow
 
 def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
     """The very kernel of a trial, as stored or rendered again; else why it cannot be had."""
-    stored = None if row.trial.source_hash is None else store.source(row.trial.source_hash)
+    stored = None if row.trial.source_hash is None else store.sources.get(row.trial.source_hash)
     if stored is not None:
         return stored
     again = rerender(row, families)

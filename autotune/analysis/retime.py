@@ -95,7 +95,9 @@ def plan(
     most: int,
 ) -> LayerPlan:
     """Choose the `most` fastest kernels of each kind; of `best`, every kind's winner, only `shown` count as winners."""
-    rows = leaders(store.trials(problem, outcome="correct", generations="all"), info, [row.row for row in best], most)
+    rows = leaders(
+        store.trials.list(problem, outcome="correct", generations="all"), info, [row.row for row in best], most
+    )
     first: dict[Hashable, TrialRow] = {}
     for row in rows:
         first.setdefault((row.policy, row.trial.accuracy, row.trial.deterministic), row)
@@ -115,7 +117,7 @@ def retime(
     """Verify and time kernels of one layer again and store what came of each; `budget_s` is for each policy."""
     evaluator.begin_layer(problem)
     here = (evaluator.info.name, evaluator.environment.driver, evaluator.environment.toolkit)
-    refused = {row.source_hash for row in store.quarantine_rows() if (row.device, row.driver, row.toolkit) == here}
+    refused = {row.source_hash for row in store.quarantine.list() if (row.device, row.driver, row.toolkit) == here}
     for policy in dict.fromkeys(row.policy for row in rows):
         compiled: list[tuple[TrialRow, KernelSource, Future[Binary]]] = []
         for row in (row for row in rows if row.policy == policy):
@@ -145,7 +147,7 @@ def _interleaved(
             evaluator.evaluate(source, binary, cache=policy, best_us=None)
         except Rejected as rejected:
             message = f"{rejected.outcome} {rejected.reason}: {rejected.message}"
-            yield Retimed(store.add_retime(row, info, environment, "failed", None, message), row, None)
+            yield Retimed(store.retimes.add(row, info, environment, "failed", None, message), row, None)
         else:
             verified.append((row, source, binary))
     yield from _timed(verified, policy, evaluator, store, budget_s)
@@ -173,14 +175,14 @@ def _timed(
         wrong = {at % len(verified): words for at, words in disproved.messages.items()}
         for at, words in wrong.items():
             row = verified[at][0]
-            yield Retimed(store.add_retime(row, info, environment, "failed", None, words), row, None)
+            yield Retimed(store.retimes.add(row, info, environment, "failed", None, words), row, None)
         left = [one for at, one in enumerate(verified) if at not in wrong]
         yield from _timed(left, policy, evaluator, store, budget_s)
         return
     noise = noise_floor(timings.kernels[0], timings.kernels[-1])
-    floor = store.noise_floor(info, policy)
-    store.set_noise_floor(info, environment, policy, noise * timings.kernels[0].median_us, noise)
-    stands_by = store.latest_timings([row.id for row, _, _ in verified])
+    floor = store.noise_floors.latest(info, policy)
+    store.noise_floors.add(info, environment, policy, noise * timings.kernels[0].median_us, noise)
+    stands_by = store.measurements.latest([row.id for row, _, _ in verified])
     for (row, _, _), timing in zip(verified, timings.kernels, strict=False):
         reach = max(
             noise, floor.noise_fraction if floor else 0.0, median_half_width(timing.samples_us) / timing.median_us
@@ -188,7 +190,7 @@ def _timed(
         before = stands_by.get(row.id) or row.trial.timing
         alike = before is None or comparable(before, timing)
         word = label(_before_us(row), timing.median_us, reach) if alike else "remeasured"
-        yield Retimed(store.add_retime(row, info, environment, word, timing), row, reach)
+        yield Retimed(store.retimes.add(row, info, environment, word, timing), row, reach)
 
 
 def label(before_us: float, after_us: float, noise: float) -> str:

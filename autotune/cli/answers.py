@@ -47,8 +47,8 @@ def trials(
     name = asked(what)
     generations = "all" if everything else "newest"
     with Store(db, create=False) as store:
-        rows = store.trials(name, outcome=outcome, sort=sort, limit=limit, generations=generations)
-        spaces = store.space_trials(name, outcome=outcome, sort=sort, limit=limit)
+        rows = store.trials.list(name, outcome=outcome, sort=sort, limit=limit, generations=generations)
+        spaces = store.spaces.list(name, outcome=outcome, sort=sort, limit=limit)
         found = [*judged(store, rows), *(Judged(row, NO_FACTS) for row in spaces)][:limit]
         kept = Column[Judged]("source", lambda trial: _text(store, trial.row), terminal=False)
         shown = trial_columns(imported=any(row.row.origin == "imported" for row in found))
@@ -66,7 +66,7 @@ def trials(
 
 def _text(store: Store, row: TrialRow | SpaceTrial) -> str | None:
     """A trial's rendered kernel; None where none was rendered, or only its hash is kept."""
-    source = store.source(row.trial.source_hash) if row.trial.source_hash else None
+    source = store.sources.get(row.trial.source_hash) if row.trial.source_hash else None
     return source.program.text if source else None
 
 
@@ -154,7 +154,7 @@ NO_FACTS = Facts(None, None, None, None, None)
 
 def with_floor(store: Store, row: BestRow) -> Standing:
     """Set a best row against what its device can do, as far as that was calibrated."""
-    return Standing(row, _facts(row.row, row.median_us, store.rates(row.row.device)))
+    return Standing(row, _facts(row.row, row.median_us, store.rates.best(row.row.device)))
 
 
 def tell_beaten(found: Iterable[tuple[TrialRow | SpaceTrial, Facts]]) -> None:
@@ -191,7 +191,7 @@ def judged(store: Store, rows: Iterable[TrialRow]) -> Iterator[Judged]:
     for row in rows:
         identity = row.device.identity
         if identity not in rates:
-            rates[identity] = store.rates(row.device)
+            rates[identity] = store.rates.best(row.device)
         # Host to host, a layer waits for copies: the floor of its kernel says nothing of it.
         yield Judged(row, _facts(row, row.median_us, {} if row.policy == END_TO_END else rates[identity]))
 

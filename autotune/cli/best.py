@@ -119,9 +119,9 @@ def layers_of_file(what: str | None) -> NamedLayers:
 
 def named_layers(store: Store, what: str | None) -> NamedLayers:
     """The layers that are asked about by name: the database's, else those of a shipped study."""
-    known = {name for row in store.layers() for name in (row.name, row.layer.name, row.study)}
+    known = {name for row in store.studies.layers() for name in (row.name, row.layer.name, row.study)}
     of_shipped = () if what in known else _layers_of_study(what, lambda name: name in study_names())
-    return of_shipped or [(row.name, row.layer) for row in store.layers(what)]
+    return of_shipped or [(row.name, row.layer) for row in store.studies.layers(what)]
 
 
 def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> NamedLayers:
@@ -145,11 +145,11 @@ def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> Named
 
 def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None) -> list[Answer]:
     """The best kernels of a layer, else for each device those of the layer nearest to it; none: one empty answer."""
-    own = undominated(store.best(layer.problem, info))
+    own = undominated(store.best.list(layer.problem, info))
     if own:
         return [Answer(name, layer, with_floor(store, row)) for row in own]
     least: dict[tuple[str, str, int, int, int], tuple[float, list[BestRow]]] = {}
-    for row in undominated(store.best(None, info)):
+    for row in undominated(store.best.list(None, info)):
         distance = layer_distance(layer.problem, row.layer.problem)
         if info is not None:
             distance += device_distance(info, row.row.device)
@@ -169,8 +169,8 @@ def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None) -> 
 def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Conv2dProblem]) -> None:
     """Say that there are results which do not count as best, where that is so."""
     places: Sequence[str | Conv2dProblem | None] = unanswered or [what]
-    first = [row for place in places for row in store.trials(place, outcome="correct", limit=1)]
-    spaces = store.space_trials(what, limit=1)
+    first = [row for place in places for row in store.trials.list(place, outcome="correct", limit=1)]
+    spaces = store.spaces.list(what, limit=1)
     if spaces:
         click.echo(
             f"{db}: {what or spaces[0].study} was recorded elsewhere with another kernel, so none of it is a best "
@@ -185,12 +185,12 @@ def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Conv
 def _answers(store: Store, what: str | None, device: str | None) -> Iterator[Answer]:
     """The best kernels in the layers' order, and the layers that have none."""
     info = None if device is None else named_device(store, device)
-    found = [answer(with_floor(store, row)) for row in undominated(store.best(what, info))]
+    found = [answer(with_floor(store, row)) for row in undominated(store.best.list(what, info))]
     yield from found
     if what is None and info is None:
         return
     answered = {one.layer.problem for one in found}
-    asked_about = dict.fromkeys((row.name, row.layer) for row in store.layers(what))
+    asked_about = dict.fromkeys((row.name, row.layer) for row in store.studies.layers(what))
     for name, layer in asked_about:
         if layer.problem in answered:
             continue
@@ -204,7 +204,7 @@ def answer(standing: Standing) -> Answer:
 
 def named_device(store: Store, name: str) -> DeviceInfo:
     """A device that is here, or a recorded one. Raises DeviceError when the name fits none or several."""
-    recorded = store.devices()
+    recorded = store.devices.list()
     found = devices_named(name, recorded)
     try:
         parse_device(name)

@@ -38,7 +38,7 @@ def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str |
 
     name = asked(what)
     with Store(db, create=False) as store:
-        studies, devices = store.studies(), store.devices()
+        studies, devices = store.studies.list(), store.devices.list()
         first, second = (resolve(word, studies, devices, by) for word in (a, b))
         if first.kind != second.kind:
             raise StoreError(f"{a!r} is a {first.kind} and {b!r} a {second.kind}; give two of {', '.join(SIDES)}")
@@ -59,14 +59,14 @@ def _best(store: Store, side: Side, what: str | None) -> tuple[BestRow, ...]:
     from autotune.analysis.diff import DateSide, DeviceSide
 
     if isinstance(side, DeviceSide):
-        return tuple(row for row in store.best(what) if row.row.device.identity == side.device.identity)
+        return tuple(row for row in store.best.list(what) if row.row.device.identity == side.device.identity)
     if isinstance(side, DateSide):
-        return store.best_at(side.until, what)
-    return store.best_of(side.name, side.generation, what)
+        return store.best.at(side.until, what)
+    return store.best.of_study(side.name, side.generation, what)
 
 
 def _floor(store: Store, best: BestRow) -> float | None:
-    floor = store.noise_floor(best.row.device, best.row.policy)
+    floor = store.noise_floors.latest(best.row.device, best.row.policy)
     return floor.noise_fraction if floor else None
 
 
@@ -115,7 +115,11 @@ def history(what: str, db: str, style: str | None) -> None:
 
     name = asked(what)
     with Store(db, create=False) as store:
-        show(events(store.improvements(name), store.finals(name), store.retimes(name)), _EVENT_COLUMNS, style)
+        show(
+            events(store.best.improvements(name), store.finals.list(name), store.retimes.list(name)),
+            _EVENT_COLUMNS,
+            style,
+        )
 
 
 def _date(event: Event) -> str:

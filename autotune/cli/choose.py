@@ -79,7 +79,7 @@ def latest_dispatchers(store: Store, info: DeviceInfo | None = None) -> Sequence
     Raises StoreError where there is none.
     """
     found: dict[tuple[str, str, int, int, int], DispatcherRow] = {}
-    for row in store.dispatchers():
+    for row in store.dispatchers.list():
         if not row.held_out and (info is None or row.device.identity == info.identity):
             found.setdefault(row.device.identity, row)
     if not found:

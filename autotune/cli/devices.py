@@ -190,10 +190,10 @@ def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> No
             info, environment = evaluator.info, evaluator.environment
             if store is not None and calibrate:
                 calibration = evaluator.calibrate()
-                store.set_rates(info, environment, calibration.rates)
+                store.rates.add(info, environment, calibration.rates)
                 if calibration.left_out:
                     click.echo(f"{name}: {calibration.left_out}", err=True)
-            rates = () if store is None else store.measured_rates(info)
+            rates = () if store is None else store.rates.list(info)
             rows.append(_DeviceRow(name, info, environment.driver, environment.toolkit, rates))
     measured = [_RateRow(row, rate) for row in rows for rate in row.rates]
     if not only_rates:

@@ -95,13 +95,13 @@ def export(
             raise StoreError(f"{db}: no correct trial of {what} to export{why} run `autotune tune STUDY` first")
         kernels = [chosen_of(store, row, db) for row in rows]
         exported = export_library(kernels, out, archs or (), dispatcher=chooses)
-        missing = {row.name for row in store.layers(name)} - {row.name for row in rows}
+        missing = {row.name for row in store.studies.layers(name)} - {row.name for row in rows}
         if made is None and missing:
             click.echo(f"left out, without such a kernel in {db}: {', '.join(sorted(missing))}", err=True)
         noise = {
             row.row.policy: floor.noise_fraction
             for row in rows
-            if (floor := store.noise_floor(row.row.device, row.row.policy))
+            if (floor := store.noise_floors.latest(row.row.device, row.row.policy))
         }
     if cubin or ptx:
         write_images(exported, nvcc=find_nvcc(), cubin=cubin, ptx=ptx)
@@ -117,7 +117,7 @@ def _best(
     """The best kernels of one GPU, and of what runs none for layers that no GPU has; each file's first."""
     from autotune.exporting.kernel import stem
 
-    rows = store.best(what, kind=kind, accuracy=accuracy)
+    rows = store.best.list(what, kind=kind, accuracy=accuracy)
     gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.kind == "cuda"))
     if gpu is not None:
         gpus = devices_named(gpu, gpus)
@@ -147,7 +147,7 @@ def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[Best
 
 def _dispatcher(store: Store, what: str | None, db: str, *, kind: str | None, gpu: str | None) -> DispatcherRow:
     """The latest dispatcher of all layers of a study on a device."""
-    rows = [row for row in store.dispatchers(what) if not row.held_out and kind in (None, row.device.kind)]
+    rows = [row for row in store.dispatchers.list(what) if not row.held_out and kind in (None, row.device.kind)]
     if gpu is not None:
         rows = [row for row in rows if row.device in devices_named(gpu, [one.device for one in rows])]
     if not rows:
@@ -163,7 +163,7 @@ def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher) -> It
     for one in made.layers:
         trials = [
             row
-            for row in store.trials(one.layer.problem, outcome="correct", generations="all")
+            for row in store.trials.list(one.layer.problem, outcome="correct", generations="all")
             if one.kernel is not None
             and row.trial.config == configs[one.kernel]
             and (row.device.identity, row.policy) == (made.device.identity, made.policy)
@@ -181,10 +181,10 @@ def chosen_of(store: Store, row: BestRow, db: str) -> Chosen:
     """A recorded kernel with everything that its export needs."""
     from autotune.exporting import Chosen
 
-    source = store.source(row.row.trial.source_hash or "")
+    source = store.sources.get(row.row.trial.source_hash or "")
     if source is None:
         raise StoreError(f"{db}: the source of {row.name} is not in the database; tune it again")
-    header = store.header(source.config.template, row.row.template_hash)
+    header = store.templates.header(source.config.template, row.row.template_hash)
     if not header:
         raise StoreError(f"{db}: the header of {source.config.template} is not in the database; tune {row.name} again")
     return Chosen(row, source, header, with_floor(store, row).floor_us)

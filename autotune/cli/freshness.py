@@ -46,11 +46,11 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     name = asked(what)
     families = load_templates(directories)
     with Store(db, create=False) as store:
-        best = undominated(store.best(name))
+        best = undominated(store.best.list(name))
         kinds = {row.row.device.kind for row in best}
         opened = _opened(device, kinds)
-        retimes = store.retimes(name)
-        found = list(_doubts(best, retimes, opened, store.environments(), families))
+        retimes = store.retimes.list(name)
+        found = list(_doubts(best, retimes, opened, store.devices.environments(), families))
     doubtful = {doubt.best.row.id for doubt in found}
     click.echo(f"{len(doubtful)} of {len(best)} best results are doubtful", err=True)
     show(found, _DOUBT_COLUMNS, style)
@@ -134,7 +134,7 @@ def retime(
         check_folder(junit, "--junit")
     name = asked(what)
     with Store(db, create=False) as store:
-        store.layers(name)  # a wrong name is told before a device is opened
+        store.studies.layers(name)  # a wrong name is told before a device is opened
     families = load_templates(directories)
     began_at, began = datetime.now(UTC), time.monotonic()
     with (

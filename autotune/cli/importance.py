@@ -49,7 +49,7 @@ def importance(what: str, db: str, template: str | None, style: str | None) -> N
 
     name = asked(what)
     with Store(db, create=False) as store:
-        names = {row.layer.problem: row.name for row in store.layers(name)}
+        names = {row.layer.problem: row.name for row in store.studies.layers(name)}
         if not names:
             raise StoreError(
                 f"{db}: {what} was recorded elsewhere with another kernel; "

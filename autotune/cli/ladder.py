@@ -213,7 +213,7 @@ def _show_stored(study: Study, layers: Sequence[Layer], db: str, style: str | No
 
     require_techniques(study)
     with Store(db, create=False) as store:
-        ladders = [rungs(study, layers, rows, {}) for rows in circumstances(store.trials(study.name)).values()]
+        ladders = [rungs(study, layers, rows, {}) for rows in circumstances(store.trials.list(study.name)).values()]
     if not any(rung.best for found in ladders for rung in found):
         raise StoreError(f"{db}: no technique of {study.name} was tried; run `autotune ladder STUDY` first")
     _show([rung for found in ladders for rung in found], db, style)
@@ -243,7 +243,7 @@ def _kernel(row: TrialRow) -> _Kernel:
 def _longest_launches(store: Store) -> dict[_Kernel, KernelProfile]:
     """Of each kernel that was profiled, the launch that takes longest, as it was seen last."""
     launches: dict[_Kernel, dict[int, KernelProfile]] = {}
-    for row in store.profiles():  # oldest first
+    for row in store.profiles.list():  # oldest first
         launches.setdefault(_kernel(row.row), {})[row.profile.position] = row.profile
     return {
         kernel: max(stages.values(), key=lambda launch: launch.time_us or 0.0) for kernel, stages in launches.items()

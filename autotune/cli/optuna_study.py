@@ -32,7 +32,7 @@ def optuna_study(what: str, storage: str, db: str) -> None:
     name = asked(what)
     target = optuna_database(storage)
     with Store(db, create=False) as store:
-        groups = _studies(store.trials(name))
+        groups = _studies(store.trials.list(name))
         if not groups:
             raise StoreError(f"{db}: {what} has no trial that ended; tune it first")
         for title, rows in groups.items():
@@ -63,7 +63,7 @@ def _values(store: Store, rows: Sequence[TrialRow]) -> Mapping[str, Mapping[str,
     """The values that the families' headers declare, and those of trials that they have no more."""
     found: dict[str, dict[str, list[Value]]] = {}
     for family, template_hash in {(row.trial.config.template, row.template_hash): None for row in rows}:
-        declared = tomllib.loads(store.header(family, template_hash)).get("params", {})
+        declared = tomllib.loads(store.templates.header(family, template_hash)).get("params", {})
         for param, entry in declared.items():
             values = found.setdefault(family, {}).setdefault(param, [])
             values += [value for value in entry["values"] if value not in values]

@@ -82,7 +82,7 @@ def profile(what: str, device: str | None, db: str, accuracy: str | None, stored
     name = asked(what)
     if stored:
         with Store(db, create=False) as store:
-            show(store.profiles(name), _COLUMNS, style)
+            show(store.profiles.list(name), _COLUMNS, style)
         return
     ncu = find_ncu()
     with open_filled(db) as store:
@@ -98,7 +98,7 @@ def _profiled(store: Store, what: str | None, device: str | None, accuracy: str 
     try:
         info, environment = evaluator.info, evaluator.environment
         require_cuda(info)
-        best = store.best(what, kind="cuda", accuracy=accuracy)
+        best = store.best.list(what, kind="cuda", accuracy=accuracy)
         rows = {row.row.trial.source_hash: row.row for row in best if row.row.device.identity == info.identity}
         if not rows:
             raise StoreError(

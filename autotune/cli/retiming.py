@@ -35,9 +35,9 @@ def judge(plans: Sequence[LayerPlan], found: Sequence[Retimed], db: str) -> None
 
 def plans_of(store: Store, name: str | None, info: DeviceInfo, most: int) -> list[LayerPlan]:
     """What is to be measured again of each layer."""
-    best = store.best(name)
+    best = store.best.list(name)
     shown = undominated(best)
-    layers = {layer.layer.problem: layer.name for layer in store.layers(name)}
+    layers = {layer.layer.problem: layer.name for layer in store.studies.layers(name)}
     return [plan(layer, problem, store, info, best, shown, most) for problem, layer in layers.items()]
 
 

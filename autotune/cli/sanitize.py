@@ -99,7 +99,7 @@ def _winners(
     """The best kernels that run somewhere, each once."""
     families = load_templates(directories)
     found: dict[str, Winner] = {}
-    for row in store.best(what, accuracy=accuracy):
+    for row in store.best.list(what, accuracy=accuracy):
         if row.row.device.kind in ("cuda", "host"):
             chosen = chosen_of(store, row, db)
             family = families.get(chosen.source.config.template)

@@ -57,7 +57,7 @@ def source(
     wanted = _values(words)
     name = asked(what)
     with Store(db, create=False) as store:
-        layers = {layer.layer.problem: layer.name for layer in store.layers(name)}
+        layers = {layer.layer.problem: layer.name for layer in store.studies.layers(name)}
         if len(layers) > 1:
             raise StoreError(f"{what}: expected one layer; give one of {', '.join(layers.values())}")
         info = None if device is None else named_device(store, device)
@@ -92,7 +92,7 @@ def _values(words: str | None) -> Mapping[str, str]:
 
 def _best(store: Store, name: str | None, info: DeviceInfo | None, accuracy: str | None) -> list[BestRow]:
     """The best kernels, those to show first: of GPUs, then the fastest."""
-    rows = undominated(store.best(name, info, accuracy=accuracy))
+    rows = undominated(store.best.list(name, info, accuracy=accuracy))
     return sorted(rows, key=lambda row: (row.row.device.kind != "cuda", row.median_us))
 
 
@@ -108,7 +108,7 @@ def _trials(
     """The trials that are asked for, correct ones first, of GPUs first, then the fastest; of one kernel the first."""
     rows = [
         row
-        for row in store.trials(name)
+        for row in store.trials.list(name)
         if (info is None or row.device.identity == info.identity)
         and accuracy in (None, row.trial.accuracy)
         and family in (None, row.trial.config.template)

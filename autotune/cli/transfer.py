@@ -89,7 +89,7 @@ def export_t4(what: str | None, out: Path, db: str) -> None:
 
     name = asked(what)
     with Store(db, create=False) as store:
-        written = write_t4((*store.trials(name), *store.space_trials(name)), out)
+        written = write_t4((*store.trials.list(name), *store.spaces.list(name)), out)
     if not written:
         raise StoreError(f"{db}: no trial of {what or 'any study'} has ended; run `autotune tune STUDY` first")
     for path in written:

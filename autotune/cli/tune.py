@@ -269,7 +269,7 @@ def _standing(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> 
 
     return [
         row
-        for row in store.best(study.name, kind=info.kind)
+        for row in store.best.list(study.name, kind=info.kind)
         if row.name in names
         and row.row.device.identity == info.identity
         and row.row.policy == policy(study)

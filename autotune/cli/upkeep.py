@@ -57,10 +57,10 @@ def quarantine(db: str, clear: bool, style: str | None) -> None:
     from autotune.store import Store
 
     with Store(db, create=False) as store:
-        rows = store.quarantine_rows()
+        rows = store.quarantine.list()
     if clear:
         with Store(db) as store:
             if rows:
-                store.clear_quarantine()
+                store.quarantine.clear()
         click.echo(f"{len(rows)} kernels released", err=True)
     show(rows, _QUARANTINE_COLUMNS, style)

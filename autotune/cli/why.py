@@ -79,7 +79,7 @@ def why(
     families = load_templates(directories)
     with Store(db, create=False) as store:
         info = None if device is None else named_device(store, device)
-        rows = store.best(name, info, accuracy=accuracy)
+        rows = store.best.list(name, info, accuracy=accuracy)
         if not rows:
             raise StoreError(
                 f"{db}: no best kernel of {what}{f' on {info.name}' if info else ''} to explain; "
@@ -98,10 +98,10 @@ def _explained(store: Store, families: Mapping[str, KernelTemplate], standing: S
     from autotune.analysis.why import explain, neighbours
 
     winner = standing.best.row
-    why_it = explain(standing.best, store.like(winner))
-    floor = store.noise_floor(winner.device, winner.policy)
+    why_it = explain(standing.best, store.trials.like(winner))
+    floor = store.noise_floors.latest(winner.device, winner.policy)
     noise = floor.noise_fraction if floor else None
-    seen = [row.profile for row in store.profiles(standing.best.name) if row.row.id == winner.id]
+    seen = [row.profile for row in store.profiles.list(standing.best.name) if row.row.id == winner.id]
     profiles = tuple({profile.position: profile for profile in seen}.values())
     family = families.get(winner.trial.config.template)
     if family is None:

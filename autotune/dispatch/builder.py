@@ -107,19 +107,19 @@ def build(
             f"{study.path or study.name}: {len(layers)} layer(s) are too few for a dispatcher"
             + (" with a quarter of them held out" if holdout is not None else "; name at least 2")
         )
-    key = run.store.begin_study(StudyRecord(study.name, study.seed, study.text, layers))
+    key = run.store.studies.begin(StudyRecord(study.name, study.seed, study.text, layers))
     rows = [row for row in range(len(layers)) if row not in held]
     beside = interpolated_layers([layers[row] for row in rows], but=layers) if explore else ()
     properties = [item.plain for item in template.properties]
     matrix, measured = build_matrix(run, key, layers, properties, held=held, interpolated=beside)
-    floor = run.store.noise_floor(run.evaluator.info, policy(study))
+    floor = run.store.noise_floors.latest(run.evaluator.info, policy(study))
     noise = max(LEAST_NOISE, floor.noise_fraction if floor else 0.0)
     making = Making(template.properties, kernels)
     without = left_out(matrix, rows, making)
     whole = make(matrix, rows, replace(making, wanted=tuple(matrix.techniques.values())))
     plan = with_default_first(matrix, rows, whole, without)
     record = TemplateRecord(FAMILY, template.hash, template.header)
-    scope = run.store.set_scope(
+    scope = run.store.scopes.open_set(
         key, [layers[row] for row in rows], run.evaluator.info, run.evaluator.environment, policy(study), record
     )
     line = RuleLine(run, template, matrix, rows, plan, scope)
@@ -132,7 +132,7 @@ def build(
         *_dispatched(matrix, decided, rows, rows, without),
         *_dispatched(matrix, decided, rows, sorted(held), None),
     )
-    run.store.add_dispatcher(scope, final.number, dispatcher.to_json(), dispatched)
+    run.store.dispatchers.add(scope, final.number, dispatcher.to_json(), dispatched)
     found = flat(matrix, rows, decided)
     return Built(
         dispatcher=dispatcher,

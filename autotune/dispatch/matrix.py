@@ -168,7 +168,7 @@ def build_matrix(
 
 def _row(run: Run, key: StudyKey, layer: Layer, records: Sequence[TemplateRecord]) -> _Row:
     study, evaluator, store = run.study, run.evaluator, run.store
-    scope = store.scope(key, layer, evaluator.info, evaluator.environment, policy(study), records)
+    scope = store.scopes.open(key, layer, evaluator.info, evaluator.environment, policy(study), records)
     listed = evaluator.listed(layer.problem, cache=policy(study))
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed)
     bounds = {
@@ -199,7 +199,7 @@ def _here(run: Run, layer: Layer) -> Iterable[TrialRow]:
     """The layer's finished trials on this device in this environment, those that count last."""
     rows = [
         row
-        for row in run.store.trials(layer.problem, kind=run.evaluator.info.kind)
+        for row in run.store.trials.list(layer.problem, kind=run.evaluator.info.kind)
         if row.device.identity == run.evaluator.info.identity
         and row.environment.identity == run.evaluator.environment.identity
         and row.policy == policy(run.study)
@@ -263,7 +263,7 @@ def _measure(run: Run, row: _Row, wanted: Sequence[Config]) -> int:
         run.store,
         row.scope,
         row.bounds,
-        quarantined=run.store.quarantined(row.scope),
+        quarantined=run.store.quarantine.hashes(row.scope),
         best_us=lambda: row.best_us,
         ended=ended,
         clock=run.clock,

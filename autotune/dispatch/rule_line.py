@@ -79,8 +79,8 @@ class RuleLine:
         self.costs = costs_of(matrix, plan)
         self.space = RuleSpace(self.costs)
         self.kernels = self._kernels()
-        self.known = dict(run.store.dispatch_trials(scope))
-        self.next_number = run.store.next_number(scope)
+        self.known = dict(run.store.dispatchers.trials(scope))
+        self.next_number = run.store.trials.next_number(scope)
         self.evaluated = 0
         self.compiles = isinstance(run.evaluator, Chooser)
 
@@ -174,7 +174,7 @@ class RuleLine:
                 outcome = Outcome(rejected.outcome)
                 trial = replace(trial, outcome=outcome, reason=rejected.reason, message=rejected.message)
             time_us = total_us if trial.outcome == Outcome.CORRECT else None
-            self.run_of.store.add_dispatch_trial(self.scope, trial, time_us, proposed_by=asked.proposed_by)
+            self.run_of.store.dispatchers.add_trial(self.scope, trial, time_us, proposed_by=asked.proposed_by)
             self.known[config] = trial
             self.next_number += 1
             self.evaluated += 1

@@ -74,9 +74,9 @@ def measured_rows(
     """
     found: dict[Measured, dict[tuple[str, str], TrialRow]] = {}
     if problems is None:
-        rows = store.trials(generations="all")
+        rows = store.trials.list(generations="all")
     else:
-        rows = tuple(row for problem in problems for row in store.trials(problem))
+        rows = tuple(row for problem in problems for row in store.trials.list(problem))
     for row in sorted(rows, key=lambda row: (row.started_at, row.id)):
         evaluated = row.trial.compiled and row.ended_at is not None
         if evaluated and row.policy != END_TO_END and row.device.kind != REPLAYED:
@@ -90,7 +90,7 @@ def measured_rows(
 def _recording(store: Store, name: str, rows: Sequence[TrialRow]) -> Recording | None:
     """One family's trials, oldest first, but for those that its newest header does not know; None without a time."""
     newest = rows[-1]
-    header = tomllib.loads(store.header(newest.trial.config.template, newest.template_hash))
+    header = tomllib.loads(store.templates.header(newest.trial.config.template, newest.template_hash))
     declared: Mapping[str, Mapping[str, Sequence[Value]]] = header["params"]
     params = [(param, declared[param]["values"]) for param in newest.trial.config.values()]
     records = [_record(row.trial) for row in rows if _fits(row.trial.config, params)]

@@ -1,43 +1,27 @@
 """The store: SQLite through SQLAlchemy, behind records. Nothing outside this package imports either."""
 
-from autotune.store.answers import GENERATIONS, SORTS
+from autotune.store.best import BestRow
 from autotune.store.compaction import compact
+from autotune.store.dispatchers import DispatchedLayer, DispatcherRow
 from autotune.store.dump import dump, load
+from autotune.store.end_to_end import SpanRow
+from autotune.store.finals import Finals, FinalsRow, Verdict
 from autotune.store.foreign import optuna_database
-from autotune.store.merging import merge
-from autotune.store.records import (
-    RETIME_LABELS,
-    BestRow,
-    DispatchedLayer,
-    DispatcherRow,
-    Finals,
-    FinalsRow,
-    Imported,
-    KernelProfile,
-    LayerRow,
-    Leader,
-    Merged,
-    NoiseFloor,
-    ProfileRow,
-    QuarantineRow,
-    RetimeRow,
-    Scope,
-    SpaceTrial,
-    SpanRow,
-    StudyKey,
-    StudyRecord,
-    StudyRow,
-    SubjectScope,
-    Suspect,
-    TemplateRecord,
-    TrialKey,
-    TrialRow,
-    Verdict,
-)
-from autotune.store.spaces import import_recording
+from autotune.store.merging import Merged, merge
+from autotune.store.noise_floors import NoiseFloor
+from autotune.store.profiles import KernelProfile, ProfileRow
+from autotune.store.quarantine import QuarantineRow
+from autotune.store.retimes import RETIME_LABELS, RetimeRow
+from autotune.store.scopes import Scope, SubjectScope
+from autotune.store.spaces import Imported, SpaceTrial, import_recording
 from autotune.store.sqlite.database import is_sqlite, path_of
 from autotune.store.sqlite.query import Cell, QueryResult
 from autotune.store.store import Store
+from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRecord, StudyRow
+from autotune.store.templates import TemplateRecord
+from autotune.store.top_trials import TopTrial
+from autotune.store.trial_rows import TrialRow
+from autotune.store.trials import SORTS, Suspect, TrialKey
 
 __all__ = [
     "GENERATIONS",
@@ -52,7 +36,6 @@ __all__ = [
     "Imported",
     "KernelProfile",
     "LayerRow",
-    "Leader",
     "Merged",
     "NoiseFloor",
     "ProfileRow",
@@ -69,6 +52,7 @@ __all__ = [
     "SubjectScope",
     "Suspect",
     "TemplateRecord",
+    "TopTrial",
     "TrialKey",
     "TrialRow",
     "Verdict",

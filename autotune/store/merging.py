@@ -8,50 +8,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy import Connection, Table, select, update
 
 from autotune.errors import StoreError
-from autotune.store import recording
 from autotune.store.columns import SqlValue, Values
-from autotune.store.records import Merged
-from autotune.store.rows import DEVICE_COLUMNS, unpacked
+from autotune.store.devices import DEVICE_COLUMNS, devices, environments, runs
+from autotune.store.dispatchers import dispatched_layers, dispatchers
+from autotune.store.end_to_end import spans
+from autotune.store.finals import finals, verdicts
+from autotune.store.layers import PROBLEM_COLUMNS, layers, subject_layers, subjects
+from autotune.store.measurements import measurements
+from autotune.store.noise_floors import noise_floors
+from autotune.store.profiles import profiles
+from autotune.store.quarantine import quarantine
+from autotune.store.rates import rates
+from autotune.store.retimes import retimes
+from autotune.store.rows import identify, insert, next_id
+from autotune.store.scopes import SCOPE
+from autotune.store.sources import sources, unpacked
+from autotune.store.spaces import CHUNK
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, one_line, path_of, utc_now
 from autotune.store.sqlite.opening import open_for_reading, open_for_writing, refresh_statistics
-from autotune.store.tables import (
-    PROBLEM_COLUMNS,
-    devices,
-    dispatched_layers,
-    dispatchers,
-    environments,
-    finals,
-    layers,
-    measurements,
-    noise_floors,
-    profiles,
-    quarantine,
-    rates,
-    retimes,
-    runs,
-    sources,
-    spans,
-    studies,
-    study_layers,
-    subject_layers,
-    subjects,
-    templates,
-    trials,
-    verdicts,
-)
+from autotune.store.studies import next_generation, studies, study_layers
+from autotune.store.templates import templates
+from autotune.store.trial_rows import trials
 from autotune.trial import Outcome
 
-CHUNK = 500
-"""rows written at once"""
-SCOPE = ("study_id", "subject_id", "device_id", "environment_id", "policy")
-"""what a trial's number counts within"""
-
 Key = tuple[SqlValue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What merging another database brought."""
+
+    trials: int
+    known: int
+    """trials that were here already"""
+    running: int
+    """trials that were left out, since they had not ended"""
+    studies: int
+    """studies that were not here"""
 
 
 def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merged:
@@ -117,7 +116,7 @@ class _Merge:
     ) -> None:
         """Bring the rows that have no match here; without an identity, all that `only` lets through."""
         ids, new, waiting = self._begin(table)
-        next_id = recording.next_id(self._to, table)
+        free_id = next_id(self._to, table)
         known = self._known(table, identity) if identity else {}
         for row in self._rows(table):
             if (only is not None and not only(row)) or not self._refers_to_known(table, row):
@@ -127,12 +126,12 @@ class _Merge:
             found = known.get(key) if identity else None
             there = int(row["id"] or 0)
             if found is None:
-                ids[there] = next_id
+                ids[there] = free_id
                 new.add(there)
-                waiting.append({**values, "id": next_id})
+                waiting.append({**values, "id": free_id})
                 if identity:
-                    known[key] = next_id
-                next_id += 1
+                    known[key] = free_id
+                free_id += 1
                 self._flush(table, waiting, CHUNK)
             else:
                 ids[there] = found
@@ -194,14 +193,14 @@ class _Merge:
             values = self._referring(subjects, row)
             del values["id"]
             if values["kind"] != "layers":
-                ids[there] = recording.identify(self._to, subjects, values, {})
+                ids[there] = identify(self._to, subjects, values, {})
                 continue
             of_layers = frozenset(layer_ids[layer_id] for layer_id in members.get(there, ()))
             if of_layers not in here:
-                here[of_layers] = recording.insert(self._to, subjects, values)
+                here[of_layers] = insert(self._to, subjects, values)
                 new.add(there)
                 for layer_id in of_layers:
-                    self._to.execute(insert(subject_layers), {"subject_id": here[of_layers], "layer_id": layer_id})
+                    self._to.execute(subject_layers.insert(), {"subject_id": here[of_layers], "layer_id": layer_id})
             ids[there] = here[of_layers]
 
     def _members(self, connection: Connection) -> dict[int, frozenset[int]]:
@@ -213,7 +212,7 @@ class _Merge:
     def _sources(self) -> None:
         """Bring kernels by their hashes; a text that was dropped on one side is filled in from the other."""
         ids, new, waiting = self._begin(sources)
-        next_id = recording.next_id(self._to, sources)
+        free_id = next_id(self._to, sources)
         for chunk in self._from.execute(select(sources).order_by(sources.c.id)).mappings().partitions(CHUNK):
             hashes = [row[sources.c.hash] for row in chunk]
             same = select(sources).where(sources.c.hash.in_(hashes))
@@ -223,10 +222,10 @@ class _Merge:
                 there = int(found[sources.c.id])
                 match = here.get(values["hash"])
                 if match is None:
-                    values["id"] = ids[there] = next_id
+                    values["id"] = ids[there] = free_id
                     new.add(there)
                     waiting.append(values)
-                    next_id += 1
+                    free_id += 1
                     continue
                 ids[there] = int(match["id"])
                 self._agree(match, values)
@@ -256,10 +255,10 @@ class _Merge:
             if found is None:
                 identity: Values = {
                     **{name: row[name] for name in ("name", "fresh", "created_at")},
-                    "generation": recording.next_generation(self._to, str(row["name"])),
+                    "generation": next_generation(self._to, str(row["name"])),
                     "imported_from": row["imported_from"] or self._name,
                 }
-                ids[there] = recording.insert(self._to, studies, {**identity, **content})
+                ids[there] = insert(self._to, studies, {**identity, **content})
                 new.add(there)
             else:
                 ids[there] = found
@@ -281,9 +280,9 @@ class _Merge:
         if self._to.execute(ours).scalar_one():
             values["position"] = None
             if self._to.execute(select(study_layers).where(*same)).first() is None:
-                self._to.execute(insert(study_layers), values)
+                self._to.execute(study_layers.insert(), values)
         elif self._to.execute(update(study_layers).where(*same).values(values)).rowcount == 0:
-            self._to.execute(insert(study_layers), values)
+            self._to.execute(study_layers.insert(), values)
 
     def _trials(self) -> int:
         """Bring finished trials; the number of those that are still running and were left out.
@@ -292,7 +291,7 @@ class _Merge:
         """
         ids, new, waiting = self._begin(trials)
         scopes: dict[Key, _Numbers] = {}
-        next_id, running = recording.next_id(self._to, trials), 0
+        free_id, running = next_id(self._to, trials), 0
         new_studies = {self._ids[studies][there] for there in self._new[studies]}
         for row in self._rows(trials):
             there = int(row["id"] or 0)
@@ -304,12 +303,12 @@ class _Merge:
             if scope not in scopes:
                 scopes[scope] = _Numbers(self._to, scope, new=values["study_id"] in new_studies)
             number, found = scopes[scope].place(values)
-            ids[there] = next_id if found is None else found
+            ids[there] = free_id if found is None else found
             if found is not None:
                 continue
             new.add(there)
-            waiting.append({**values, "id": next_id, "number": number, "origin": "imported", "ranked_us": None})
-            next_id += 1
+            waiting.append({**values, "id": free_id, "number": number, "origin": "imported", "ranked_us": None})
+            free_id += 1
             self._flush(trials, waiting, CHUNK)
         self._flush(trials, waiting)
         return running

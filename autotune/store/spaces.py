@@ -10,26 +10,78 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, insert, or_, select
+from sqlalchemy import Connection, RowMapping, Select, and_, select
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.interchange.recorded_space import Recording
-from autotune.store import recording
 from autotune.store.columns import Values, date_of, date_text
-from autotune.store.records import Imported, SpaceTrial, TemplateRecord
-from autotune.store.rows import device_of, outcome_values, timing_values, trial_of
-from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, utc_now
+from autotune.store.devices import device_of, devices, store_device, store_environment, store_run
+from autotune.store.layers import subjects
+from autotune.store.measurements import measurements, timing_values
+from autotune.store.rows import identify, insert, next_id
+from autotune.store.sources import sources
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, utc_now
 from autotune.store.sqlite.opening import open_for_writing
-from autotune.store.tables import devices, measurements, sources, studies, study_layers, subjects, templates, trials
+from autotune.store.studies import called, next_generation, studies, study_layers
+from autotune.store.templates import TemplateRecord, store_template, templates
+from autotune.store.trial_rows import Origin, outcome_values, trial_of, trials
+from autotune.trial import Trial
 
 KIND = "recorded"
 """of the devices of imported spaces: a name is all that is known of them"""
+
 UNKNOWN = Environment("", "", "")
+
 CHUNK = 1000
 """trials written at once"""
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceTrial:
+    """A trial of a recorded space that was imported from a file: another kernel's, on a device known by name alone."""
+
+    id: int
+    study: str
+    """named after the file"""
+    generation: int
+    space: str
+    """the kernel's name"""
+    device: DeviceInfo
+    """of the kind `recorded`; only its name is known"""
+    trial: Trial
+    ended_at: datetime
+    """when it was imported"""
+    problem: None = None
+    gflops: None = None
+    """unknown, since the kernel's work is"""
+    origin: Origin = "imported"
+    proposed_by: str = "import"
+
+    @property
+    def name(self) -> str:
+        """`study.kernel`."""
+        return f"{self.study}.{self.space}"
+
+    @property
+    def median_us(self) -> float | None:
+        """The recorded time of a correct trial, else None."""
+        return self.trial.median_us
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What importing a recorded space brought."""
+
+    study: str
+    generation: int
+    trials: int
+    known: int
+    """trials that were here already"""
 
 
 def import_recording(found: Recording, url: str | Path, *, clock: Clock = utc_now) -> Imported:
@@ -49,17 +101,17 @@ def import_recording(found: Recording, url: str | Path, *, clock: Clock = utc_no
         generation = connection.execute(same).scalar()
         if generation is not None:
             return Imported(study, generation, trials=0, known=len(found.rows))
-        generation = recording.next_generation(connection, study)
+        generation = next_generation(connection, study)
         identity: Values = {"name": study, "generation": generation, "seed": 0, "text": text, "fresh": False}
-        study_id = recording.insert(connection, studies, {**identity, "created_at": now, "imported_from": file})
+        study_id = insert(connection, studies, {**identity, "created_at": now, "imported_from": file})
         shared = _shared(connection, found, study_id, now)
-        next_trial = recording.next_id(connection, trials)
+        next_trial = next_id(connection, trials)
         rows = _trial_rows(found, shared, next_trial)
         while chunk := list(islice(rows, CHUNK)):
-            connection.execute(insert(trials), [trial for trial, _ in chunk])
+            connection.execute(trials.insert(), [trial for trial, _ in chunk])
             timings = [timing for _, timing in chunk if timing]
             if timings:
-                connection.execute(insert(measurements), timings)
+                connection.execute(measurements.insert(), timings)
     return Imported(study, generation, trials=len(found.rows), known=0)
 
 
@@ -74,19 +126,19 @@ def _shared(connection: Connection, found: Recording, study_id: int, now: str) -
     """The columns that all trials of a recording share."""
     params = json.dumps({param.name: param.values for param in found.params})
     space: Values = {"kind": "space", "name": found.template, "params": params}
-    subject_id = recording.identify(connection, subjects, space, {})
+    subject_id = identify(connection, subjects, space, {})
     place: Values = {"study_id": study_id, "name": found.template, "subject_id": subject_id, "count": 1, "position": 0}
-    connection.execute(insert(study_layers), place)
-    device_id = recording.device(connection, DeviceInfo(KIND, found.device_name, 0, 0, 0), now)
-    environment_id = recording.environment(connection, UNKNOWN, now)
+    connection.execute(study_layers.insert(), place)
+    device_id = store_device(connection, DeviceInfo(KIND, found.device_name, 0, 0, 0), now)
+    environment_id = store_environment(connection, UNKNOWN, now)
     return {
         "study_id": study_id,
         "subject_id": subject_id,
         "device_id": device_id,
         "environment_id": environment_id,
         "policy": KIND,
-        "run_id": recording.run(connection, device_id, environment_id, UNKNOWN, now),
-        "template_id": recording.template(connection, TemplateRecord(found.template, "", ""), now),
+        "run_id": store_run(connection, device_id, environment_id, UNKNOWN, now),
+        "template_id": store_template(connection, TemplateRecord(found.template, "", ""), now),
         "attempts": 1,
         "started_at": now,
         "ended_at": now,
@@ -106,49 +158,6 @@ def _trial_rows(found: Recording, shared: Values, first_id: int) -> Iterator[tup
         yield values, {"trial_id": first_id + number, **timing} if timing else {}
 
 
-def named(connection: Connection, what: str) -> bool:
-    """Whether an imported space has this name."""
-    return connection.execute(_select().where(_called(what)).limit(1)).first() is not None
-
-
-def names(connection: Connection) -> tuple[str, ...]:
-    """The studies that imported spaces are."""
-    spaces = select(study_layers.c.study_id).join(subjects).where(subjects.c.kind == "space")
-    statement = select(studies.c.name).where(studies.c.id.in_(spaces)).distinct()
-    return tuple(connection.execute(statement).scalars())
-
-
-def list_space_trials(
-    connection: Connection, what: str | None, *, outcome: str | None, sort: str, limit: int | None
-) -> tuple[SpaceTrial, ...]:
-    """The trials of imported spaces by a study's name, `study.kernel` or a kernel's name; none where there is none."""
-    statement = _select()
-    if what is not None:
-        statement = statement.where(_called(what))
-    if outcome is not None:
-        statement = statement.where(trials.c.outcome == outcome)
-    if sort == "median":
-        statement = statement.order_by(trials.c.median_us.is_(None), trials.c.median_us)
-    statement = statement.order_by(trials.c.study_id, trials.c.subject_id, trials.c.device_id, trials.c.number)
-    return tuple(
-        SpaceTrial(
-            id=row[trials.c.id],
-            study=row[studies.c.name],
-            generation=row[studies.c.generation],
-            space=row[study_layers.c.name],
-            device=device_of(row),
-            trial=trial_of(row),
-            ended_at=date_of(row[trials.c.ended_at]),
-        )
-        for row in connection.execute(statement.limit(limit)).mappings()
-    )
-
-
-def _called(what: str) -> ColumnElement[bool]:
-    full_name = studies.c.name + "." + study_layers.c.name
-    return or_(studies.c.name == what, full_name == what, study_layers.c.name == what)
-
-
 def _select() -> Select[*tuple[object, ...]]:
     """Everything that a SpaceTrial needs."""
     place = and_(study_layers.c.study_id == trials.c.study_id, study_layers.c.subject_id == trials.c.subject_id)
@@ -161,4 +170,43 @@ def _select() -> Select[*tuple[object, ...]]:
         .join(templates, templates.c.id == trials.c.template_id)
         .outerjoin(sources, sources.c.id == trials.c.source_id)
         .outerjoin(measurements, measurements.c.trial_id == trials.c.id)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceStore:
+    """Trials of recorded spaces that were imported from files."""
+
+    database: Database
+
+    def list(
+        self,
+        what: str | None = None,
+        *,
+        outcome: str | None = None,
+        sort: str = "number",
+        limit: int | None = None,
+    ) -> tuple[SpaceTrial, ...]:
+        """Trials by a study's name, `study.kernel` or a kernel's name; none where there is none."""
+        statement = _select()
+        if what is not None:
+            statement = statement.where(called(what))
+        if outcome is not None:
+            statement = statement.where(trials.c.outcome == outcome)
+        if sort == "median":
+            statement = statement.order_by(trials.c.median_us.is_(None), trials.c.median_us)
+        statement = statement.order_by(trials.c.study_id, trials.c.subject_id, trials.c.device_id, trials.c.number)
+        with self.database.read() as connection:
+            return tuple(_row(row) for row in connection.execute(statement.limit(limit)).mappings())
+
+
+def _row(row: RowMapping) -> SpaceTrial:
+    return SpaceTrial(
+        id=row[trials.c.id],
+        study=row[studies.c.name],
+        generation=row[studies.c.generation],
+        space=row[study_layers.c.name],
+        device=device_of(row),
+        trial=trial_of(row),
+        ended_at=date_of(row[trials.c.ended_at]),
     )

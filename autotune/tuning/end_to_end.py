@@ -77,13 +77,13 @@ def time_end_to_end(
 
     Raises StudyError when a best kernel's family is not among the templates.
     """
-    key = store.begin_study(StudyRecord(study.name, study.seed, study.text, study.layers))
+    key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers))
     results = []
     for layer in layers:
         if stopping():
             break
         kernel = best_kernel(study, layer, evaluator, store)
-        scope = store.scope(key, layer, evaluator.info, evaluator.environment, END_TO_END, [FAMILY])
+        scope = store.scopes.open(key, layer, evaluator.info, evaluator.environment, END_TO_END, [FAMILY])
         if kernel is None:
             results.append(SpanResult(layer, scope.name, None, (), {}))
             continue
@@ -96,7 +96,7 @@ def best_kernel(study: Study, layer: Layer, evaluator: DeviceEvaluator, store: S
     """The layer's fastest kernel on this device that the study admits."""
     rows = [
         row
-        for row in store.best(f"{study.name}.{layer.name}", kind=evaluator.info.kind)
+        for row in store.best.list(f"{study.name}.{layer.name}", kind=evaluator.info.kind)
         if row.row.device.identity == evaluator.info.identity
         and row.row.policy == policy(study)
         and row.row.trial.accuracy in study.admitted(layer.problem)
@@ -137,7 +137,7 @@ class _SpanLine:
         wanted = list(configs(self.choices, self.layer.problem.n))
         known = {
             trial.config: trial
-            for trial in self.store.history(self.scope)
+            for trial in self.store.trials.history(self.scope)
             if trial.source_hash in (None, self.whole.hash)
         }
         label = f"{self.scope.name} end to end"
@@ -157,7 +157,7 @@ class _SpanLine:
                 trial = self._try(number, config, attempts)
             log.add(trial, known=config in known)
             log.report(done, ended=done == len(wanted))
-        rows = [row for row in self.store.spans(self.scope.name) if self._ours(row, set(wanted))]
+        rows = [row for row in self.store.end_to_end.list(self.scope.name) if self._ours(row, set(wanted))]
         rows.sort(key=lambda row: row.row.median_us or 0.0)
         return SpanResult(self.layer, self.scope.name, self.kernel, tuple(rows), dict(log.failures))
 
@@ -187,7 +187,7 @@ class _SpanLine:
         )
         values = config.values()
         plan = SpanPlan(int(values["streams"]), int(values["segments"]), values["pinned"] == "yes")
-        key = self.store.begin_trial(self.scope, number, config, self.whole)
+        key = self.store.trials.begin(self.scope, number, config, self.whole)
         parts = None
         try:
             if attempts >= STRIKES:
@@ -217,7 +217,7 @@ class _SpanLine:
                     measure_us=measured.measure_us,
                 ),
             )
-        self.store.end_trial(key, trial, parts)
+        self.store.trials.end(key, trial, parts)
         return trial
 
     @property

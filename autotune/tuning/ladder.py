@@ -105,8 +105,8 @@ def climb(
             except NoTemplate as error:
                 refused[technique.name, layer.name] = str(error)
     here = (evaluator.info.identity, evaluator.environment.identity, policy(study))
-    began = any(row.name == study.name for row in store.studies())
-    rows = store.trials(study.name) if began else ()
+    began = any(row.name == study.name for row in store.studies.list())
+    rows = store.trials.list(study.name) if began else ()
     return rungs(study, layers, circumstances(rows).get(here, ()), refused)
 
 

@@ -142,7 +142,7 @@ def hold_finals(
         comparison = compare(winner.timing, timing, noise)
         accuracy = baseline.accuracy(problem.dtype)
         compared.append(Compared(baseline.name, timing.median_us, accuracy, comparison, library=baseline.library))
-    store.add_finals(
+    store.finals.add(
         scope,
         Finals(
             winner=winner.trial.number,
@@ -160,7 +160,7 @@ def hold_finals(
             ),
         ),
     )
-    store.set_noise_floor(evaluator.info, evaluator.environment, scope.policy, noise * winner.timing.median_us, noise)
+    store.noise_floors.add(evaluator.info, evaluator.environment, scope.policy, noise * winner.timing.median_us, noise)
     fastest = min(trials, key=lambda trial: trial.median_us or math.inf)
     moved = winner.trial.source_hash != fastest.source_hash
     return FinalsResult(winner.trial, winner.timing, moved, noise, tuple(compared), tuple(refused))

@@ -61,7 +61,7 @@ class LayerLine:
             clock=run.clock,
         )
         self.outside: dict[Config, Trial] = {}
-        for trial in self.store.history(scope):
+        for trial in self.store.trials.history(scope):
             if self._in_spaces(trial.config):
                 self.log.add(trial)
             else:
@@ -94,7 +94,7 @@ class LayerLine:
             self.store,
             self.scope,
             bounds,
-            quarantined=self.store.quarantined(self.scope),
+            quarantined=self.store.quarantine.hashes(self.scope),
             best_us=lambda: self.log.best.median_us if self.log.best else None,
             ended=self._ended,
             clock=self.run_of.clock,
@@ -154,9 +154,9 @@ class LayerLine:
 
     def _disprove(self, trial: Trial, message: str) -> None:
         """A correct trial whose kernel went wrong in the finals: it stands with no time any more."""
-        row = self.store.known(self.scope, trial.source_hash or "")
+        row = self.store.known.get(self.scope, trial.source_hash or "")
         if row is not None:
-            self.store.add_retime(row, self.evaluator.info, self.evaluator.environment, "failed", None, message)
+            self.store.retimes.add(row, self.evaluator.info, self.evaluator.environment, "failed", None, message)
         self.log.disprove(replace(trial, outcome=Outcome.CORRECTNESS, reason="wrong_after_timing", message=message))
 
     def _design_results(self) -> tuple[DesignResult, ...]:
@@ -174,15 +174,15 @@ class LayerLine:
         """Whether trials came since the last finals, or none were held: a run may have been ended before its own."""
         held = any(
             row.basis == "finals"
-            for row in self.store.best(self.scope.name, kind=self.evaluator.info.kind)
+            for row in self.store.best.list(self.scope.name, kind=self.evaluator.info.kind)
             if self._of_scope(row.row)
         )
         if new > 0 or not held:
             return new > 0 or len(entrants(self.log.trials, [])) > 1
-        decided_at = max(row.ended_at for row in self.store.finals(self.scope.name) if self._of_scope(row.winner))
+        decided_at = max(row.ended_at for row in self.store.finals.list(self.scope.name) if self._of_scope(row.winner))
         return any(
             row.median_us is not None and row.ended_at is not None and row.ended_at > decided_at and not row.reused
-            for row in self.store.trials(self.scope.name, outcome="correct")
+            for row in self.store.trials.list(self.scope.name, outcome="correct")
             if self._of_scope(row)
         )
 
@@ -211,7 +211,7 @@ class LayerLine:
                     trial = rejected_trial(Trial(self.log.take_number(), config, Outcome.RUNNING), rejected)
                     found.append(trial)
                     self.log.count_failure(trial)
-        self.store.add_rejected(self.scope, found)
+        self.store.trials.add_rejected(self.scope, found)
 
     # Asking and starting.
 

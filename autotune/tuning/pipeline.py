@@ -78,7 +78,7 @@ class Pipeline:
     ) -> None:
         self._study, self._evaluator, self._store, self._scope = study, evaluator, store, scope
         self._bounds, self._quarantined = bounds, quarantined
-        self._known = set(store.known_hashes(scope))
+        self._known = set(store.known.hashes(scope))
         """sources with a result, which are not measured again"""
         self._best_us, self._ended, self._clock = best_us, ended, clock
         self._threads = ThreadPoolExecutor(evaluator.slots, thread_name_prefix="measure")
@@ -190,14 +190,14 @@ class Pipeline:
 
     def _take_over(self, flight: _InFlight) -> None:
         """A kernel that is not run: its result is known, or it is quarantined."""
-        known = self._store.known(self._scope, flight.source.hash)
+        known = self._store.known.get(self._scope, flight.source.hash)
         by = flight.proposed_by
         if known is not None:
-            trial = self._store.reuse_trial(self._scope, flight.number, flight.config, known, proposed_by=by)
+            trial = self._store.known.reuse(self._scope, flight.number, flight.config, known, proposed_by=by)
         else:
             message = "quarantined: it took down earlier runs; `autotune quarantine --clear` gives it another chance"
             trial = replace(_running(flight), outcome=Outcome.RUNTIME, reason="quarantined", message=message)
-            self._store.add_trial(self._scope, trial, flight.source, proposed_by=by)
+            self._store.trials.add(self._scope, trial, flight.source, proposed_by=by)
         self._ended(trial, known=known is not None)
 
     def _measure(self, flight: _InFlight, compiled: Future[Binary]) -> None:
@@ -215,11 +215,11 @@ class Pipeline:
             trial = replace(trial, occupancy=self._occupancy(source, binary))
         except Rejected as rejected:
             trial = rejected_trial(trial, self._pointed(rejected, source))
-            self._store.add_trial(self._scope, trial, source, proposed_by=by)
+            self._store.trials.add(self._scope, trial, source, proposed_by=by)
             self._known.add(source.hash)
             self._ended(trial, known=False)
             return
-        key = self._store.begin_trial(self._scope, flight.number, flight.config, source, proposed_by=by)
+        key = self._store.trials.begin(self._scope, flight.number, flight.config, source, proposed_by=by)
         future = self._threads.submit(self._evaluate, source, binary)
         self._measuring[future] = _Launched(key, trial, source)
 
@@ -236,7 +236,7 @@ class Pipeline:
             trial = rejected_trial(launched.trial, self._pointed(rejected, launched.source))
         else:
             trial = _correct(launched.trial, measured)
-        self._store.end_trial(launched.key, trial)
+        self._store.trials.end(launched.key, trial)
         self._known.add(launched.source.hash)
         self._ended(trial, known=False)
 

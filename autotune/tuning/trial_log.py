@@ -61,7 +61,7 @@ class TrialLog:
         self._store, self._scope = store, scope
         self._label, self._budget, self._observe, self._clock = label, budget, observe, clock
         self._started = clock()
-        self._next = store.next_number(scope)
+        self._next = store.trials.next_number(scope)
         self.trials: list[Trial] = []
         self.evaluated: set[str] = set()
         """source hashes, each of which cost one evaluation"""
@@ -87,7 +87,7 @@ class TrialLog:
 
     def suspects(self, wanted: Callable[[Config], bool]) -> tuple[Suspect, ...]:
         """The wanted trials that a killed run left running, by number, to be tried once more, each alone."""
-        return tuple(suspect for suspect in self._store.suspects(self._scope) if wanted(suspect.trial.config))
+        return tuple(suspect for suspect in self._store.trials.suspects(self._scope) if wanted(suspect.trial.config))
 
     def quarantine(self, suspects: Sequence[Suspect], info: DeviceInfo) -> None:
         """Quarantine the kernels that have taken down STRIKES runs, where something really runs."""
@@ -95,7 +95,7 @@ class TrialLog:
             source_hash = suspect.key.source_hash
             if suspect.attempts >= STRIKES and source_hash is not None and info.kind not in ("null", "replay"):
                 message = f"{suspect.attempts} runs ended while it was running"
-                self._store.quarantine(self._scope, source_hash, "crash", message)
+                self._store.quarantine.add(self._scope, source_hash, "crash", message)
 
     def report(self, done: int, *, ended: bool = False) -> None:
         """Tell the observer how far the layer is."""

@@ -49,14 +49,14 @@ def tune(
     if search and chosen:
         evaluator.expect(chosen[0].problem)
     spaces = {layer.name: open_spaces(study, layer, templates, evaluator) for layer in chosen}
-    if search and study.prior and not (study.warm_start and store.studies()):
+    if search and study.prior and not (study.warm_start and store.studies.list()):
         _check_calibrated(evaluator.info, store)
-    key = store.begin_study(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
+    key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
     run = Run(study, evaluator, store, observe, stopping, clock, search, finals)
     results = []
     for layer in chosen:
-        scope = store.scope(key, layer, evaluator.info, evaluator.environment, policy(study), records)
+        scope = store.scopes.open(key, layer, evaluator.info, evaluator.environment, policy(study), records)
         designs = initial_designs(study, layer, spaces[layer.name], scope, store, evaluator) if search else ()
         results.append(LayerLine(run, layer, spaces[layer.name], scope, designs).run())
         if stopping():
@@ -87,7 +87,7 @@ def initial_designs(
     most = min(MOST, study.trials)
     if study.warm_start:
         kinds = ("cuda", "replay") if info.kind == "replay" else (info.kind,)
-        tuned = store.leaders(scope, kinds=kinds, accuracies=study.admitted(layer.problem))
+        tuned = store.top_trials.list(scope, kinds=kinds, accuracies=study.admitted(layer.problem))
         design = warm_start(layer.problem, info, tuned, spaces, most)
         if design.layers:
             return (design,)
@@ -98,7 +98,7 @@ def initial_designs(
 
 def _check_calibrated(info: DeviceInfo, store: Store) -> Mapping[str, float]:
     """What a device does per second. Raises DeviceError when it lacks what a prior needs."""
-    rates = store.rates(info)
+    rates = store.rates.best(info)
     if not {"copy", "fp32"} <= rates.keys():
         advice = (
             "leave the prior out"

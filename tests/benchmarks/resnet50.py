@@ -95,7 +95,7 @@ def main() -> None:
     _, report = convert(network, example, library=library)
     (folder / "convert.txt").write_text(f"{report}\n")
     with Store(folder / f"{NAME}.db", create=False) as store:
-        finals = {row.winner.layer.name: row for row in store.finals(NAME)}
+        finals = {row.winner.layer.name: row for row in store.finals.list(NAME)}
     shapes = list(measured(read_network(network, example).layers, finals, report, str(library)))
     (folder / "shapes.json").write_text(json.dumps([asdict(shape) for shape in shapes], indent=1))
     table = "\n".join(lines(shapes))

@@ -52,9 +52,9 @@ def tuned(study: Study, layer: Layer, evaluator: DeviceEvaluator, finals_s: floa
         if result.finals is not None and result.finals.moved:
             rows = store.query("SELECT trial_id, median_us FROM measurements WHERE finals_id IS NOT NULL").rows
             in_finals = {int(str(trial)): float(str(median)) for trial, median in rows}
-            ranked = min((row for row in store.trials() if row.median_us), key=lambda row: row.median_us or 0.0)
+            ranked = min((row for row in store.trials.list() if row.median_us), key=lambda row: row.median_us or 0.0)
             gain = in_finals[ranked.id] / result.finals.timing.median_us
-        source = store.source(result.best.source_hash or "")
+        source = store.sources.get(result.best.source_hash or "")
         assert source is not None
         return Winner(study.seed, result.best, source, result.evaluated, seconds, gain)
 

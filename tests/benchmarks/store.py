@@ -43,9 +43,9 @@ def make(path: Path, trials: int, *, n: int, seed: int) -> None:
     with Store(path) as store:
         for study in range(STUDIES):
             layers = tuple(Layer(f"layer{i}", problem(study, i, n)) for i in range(LAYERS))
-            key = store.begin_study(StudyRecord(f"study{study}", seed, "", layers))
+            key = store.studies.begin(StudyRecord(f"study{study}", seed, "", layers))
             families = [TemplateRecord(family, "0" * 64, "") for family in FAMILIES]
-            scopes += [store.scope(key, layer, DEVICE, ENVIRONMENT, "cold", families) for layer in layers]
+            scopes += [store.scopes.open(key, layer, DEVICE, ENVIRONMENT, "cold", families) for layer in layers]
     raw = sqlite3.connect(path, isolation_level=None)
     raw.execute("PRAGMA synchronous = OFF")
     raw.execute("BEGIN IMMEDIATE")
@@ -132,13 +132,13 @@ def commit(path: Path) -> list[tuple[float, float]]:
     spent = []
     with Store(path) as store:
         layer = Layer("layer0", problem(0, 0, 1))
-        key = store.begin_study(StudyRecord("commits", 0, "", (layer,)))
-        scope = store.scope(key, layer, DEVICE, ENVIRONMENT, "cold", [TemplateRecord("direct", "0" * 64, "")])
-        first = store.next_number(scope)
+        key = store.studies.begin(StudyRecord("commits", 0, "", (layer,)))
+        scope = store.scopes.open(key, layer, DEVICE, ENVIRONMENT, "cold", [TemplateRecord("direct", "0" * 64, "")])
+        first = store.trials.next_number(scope)
         for number in range(first, first + 300):
             trial = _trial(number)
             started, cpu = time.perf_counter(), time.process_time()
-            store.end_trial(store.begin_trial(scope, number, trial.config), trial)
+            store.trials.end(store.trials.begin(scope, number, trial.config), trial)
             spent.append(((time.perf_counter() - started) / 2 * 1e3, (time.process_time() - cpu) / 2 * 1e3))
     return spent
 
@@ -167,8 +167,8 @@ def main() -> None:
             )
     Store(path).close()
     with Store(path, create=False) as store:
-        clocked("best of one layer", lambda: store.best("study3.layer7"), 5, times=30)
-        clocked("best of all layers", store.best, 200, times=10)
+        clocked("best of one layer", lambda: store.best.list("study3.layer7"), 5, times=30)
+        clocked("best of all layers", store.best.list, 200, times=10)
     tell("a trial committed", commit(path), 2)
     clocked("opened for writing", lambda: Store(path).close(), 50, times=20)
     clocked("opened for reading", lambda: Store(path, create=False).close(), 50, times=20)

@@ -87,11 +87,11 @@ def ours(study_name: str, layer: Layer, configs: int, devices: Sequence[str], fo
         started = time.perf_counter()
         tune(study, templates, evaluator, store, layers=(layer,), observe=observe, finals=FinalsPlan(budget_s=0.5))
         wall_s = time.perf_counter() - started
-        rows = [row.trial for row in store.trials(f"{study.name}.{layer.name}") if row.trial.compiled]
+        rows = [row.trial for row in store.trials.list(f"{study.name}.{layer.name}") if row.trial.compiled]
         evaluator.close()
         timed = [t for t in rows if t.outcome == Outcome.CORRECT and t.timing]
         full = [t for t in timed if t.timing and len(t.timing.samples_us) >= LEAST_SAMPLES]
-        sources = [store.source(trial.source_hash or "") for trial in rows]
+        sources = [store.sources.get(trial.source_hash or "") for trial in rows]
     phases = {
         name: sum(getattr(trial.phases, f"{name}_us") for trial in rows) / 1e6
         for name in ("render", "compile", "load", "verify", "measure")

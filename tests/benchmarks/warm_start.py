@@ -62,7 +62,7 @@ def best_us(db: Path, study: Study, layer: Layer, evaluator: Evaluator) -> float
     with Store(db, create=False) as store:
         found = [
             best.median_us
-            for best in store.best(f"{study.name}.{layer.name}", kind="cuda")
+            for best in store.best.list(f"{study.name}.{layer.name}", kind="cuda")
             if best.row.device.name == name
             and best.row.policy == study.measure.cache
             and best.row.trial.accuracy in admitted

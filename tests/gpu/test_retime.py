@@ -25,8 +25,8 @@ def test_a_kernel_is_timed_again_where_it_was_tuned(gpu: DeviceEvaluator, tmp_pa
     study = Study("retimed", (Layer("conv1", PROBLEM),), trials=12, templates=("direct", "image_direct"))
     with Store(tmp_path / "one.db") as store:
         tune(study, families, gpu, store)
-        (best,) = (row for row in store.best("retimed") if row.row.trial.deterministic)
-        chosen = leaders(store.trials(PROBLEM, generations="all"), gpu.info, [best.row], 3)
+        (best,) = (row for row in store.best.list("retimed") if row.row.trial.deterministic)
+        chosen = leaders(store.trials.list(PROBLEM, generations="all"), gpu.info, [best.row], 3)
         found = list(retime(chosen, PROBLEM, gpu, store, families, budget_s=1.0))
         retimed = [one for one in found if isinstance(one, Retimed)]
         assert len(retimed) == len(found) == len(chosen) >= 3
@@ -35,5 +35,5 @@ def test_a_kernel_is_timed_again_where_it_was_tuned(gpu: DeviceEvaluator, tmp_pa
             assert one.retime.label in ("confirmed", "moved", "regressed")
             assert one.ratio is not None
             assert 1 / DOUBLE < one.ratio < DOUBLE, f"{one.before.trial.config}: {one.ratio}"
-        assert len(store.retimes("retimed")) == len(retimed)
-        assert store.environments()[-1][1].driver == gpu.environment.driver
+        assert len(store.retimes.list("retimed")) == len(retimed)
+        assert store.devices.environments()[-1][1].driver == gpu.environment.driver

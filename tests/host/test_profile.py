@@ -174,7 +174,7 @@ def test_what_was_seen_is_stored_and_what_was_not_is_said(
     with Store(tmp_path / "profiled.db") as store:
         for number in (0, 1):
             run_trial(store, open_scope(store), correct(number, 30.0))
-        first, second = store.trials("lenet.conv1")
+        first, second = store.trials.list("lenet.conv1")
         made = profile_trials(
             *(store, Profiler(ncu), [Compiled(first, *kernel), Compiled(second, *kernel)]),
             device="host",
@@ -183,7 +183,7 @@ def test_what_was_seen_is_stored_and_what_was_not_is_said(
             say=said.append,
         )
         assert [row.row.id for row in made] == [first.id]
-        assert [(row.row.id, row.profile.entry) for row in store.profiles()] == [(first.id, "conv2d_shared_tile")]
+        assert [(row.row.id, row.profile.entry) for row in store.profiles.list()] == [(first.id, "conv2d_shared_tile")]
     assert said == [f"lenet.conv1: {second.trial.config}: not profiled: The application hung."]
 
 

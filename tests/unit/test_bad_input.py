@@ -210,14 +210,14 @@ def test_a_template_that_fails_in_the_middle_of_a_run_loses_nothing(
     )
     assert "Traceback" not in finished.err
     with Store("autotune.db", create=False) as store:
-        outcomes = {row.trial.outcome.value for row in store.trials("small")}
-        done = [row for row in store.trials("small") if row.trial.outcome == "correct"]
+        outcomes = {row.trial.outcome.value for row in store.trials.list("small")}
+        done = [row for row in store.trials.list("small") if row.trial.outcome == "correct"]
     assert outcomes == {"correct", "constraints"}
     assert done
     write_family(folder / "families")
     assert tune("--trials", "100").code == 0
     with Store("autotune.db", create=False) as store:
-        assert {row.trial.config for row in done} < {row.trial.config for row in store.trials("small")}
+        assert {row.trial.config for row in done} < {row.trial.config for row in store.trials.list("small")}
 
 
 def test_a_folder_of_templates_that_is_not_there(autotune: Command, folder: Path) -> None:

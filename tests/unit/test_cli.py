@@ -152,7 +152,7 @@ def test_json_is_one_array_with_full_precision(tune: Command, autotune: Command)
     assert best["deterministic"] is True
     assert best["floor_us"] is None
     with Store("autotune.db", create=False) as store:
-        (stored,) = store.best("small")
+        (stored,) = store.best.list("small")
     assert best["median_us"] == stored.median_us
     assert best["gflops"] == stored.gflops
     assert len(repr(best["median_us"])) > 10
@@ -372,8 +372,8 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
     complaint = autotune(*words).complaint
     assert complaint == "autotune.db: no dispatcher of all layers of small; run `autotune dispatch STUDY` first"
     with Store("autotune.db") as store:
-        (best,) = store.best("small")
-        slowest = store.trials("small", outcome="correct", sort="median")[-1]
+        (best,) = store.best.list("small")
+        slowest = store.trials.list("small", outcome="correct", sort="median")[-1]
         assert slowest.trial.config != best.row.trial.config
         made = Dispatcher(
             (),
@@ -381,15 +381,15 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
             PortfolioKernel("default", best.row.trial.config, Predicate(())),
             Leaf(("few",)),
         )
-        (study,) = store.studies()
+        (study,) = store.studies.list()
         layers = (best.layer, dataclasses.replace(best.layer, name="other", problem=best.layer.problem.with_n(1)))
-        key = store.begin_study(StudyRecord(study.name, study.seed, study.text, layers))
-        scope = store.set_scope(
+        key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, layers))
+        scope = store.scopes.open_set(
             key, layers, best.row.device, best.row.environment, best.row.policy, TemplateRecord("dispatch", "0", "")
         )
-        store.add_dispatch_trial(scope, Trial(0, made.config(), Outcome.CORRECT), 1.0)
+        store.dispatchers.add_trial(scope, Trial(0, made.config(), Outcome.CORRECT), 1.0)
         rows = (dispatched(layers[0], "few"), dispatched(layers[1], None))
-        store.add_dispatcher(scope, 0, made.to_json(), rows)
+        store.dispatchers.add(scope, 0, made.to_json(), rows)
     finished = autotune(*words)
     assert (finished.code, finished.out) == (0, "out/small.one.null.cu\n")
     assert finished.err == "small.other is left out: nothing of the dispatcher fits it\n"

@@ -155,7 +155,7 @@ def test_a_second_run_measures_and_tries_nothing(
     assert (second.measured, second.evaluated, again.ran) == (0, 0, [])
     assert (second.dispatcher, second.layers, second.text) == (made.dispatcher, made.layers, made.text)
     with Store(path, create=False) as store:
-        (row,) = store.dispatchers("several")
+        (row,) = store.dispatchers.list("several")
     assert (row.document, row.layers) == (made.dispatcher.to_json(), made.layers)
 
 
@@ -168,7 +168,7 @@ def test_every_layer_gets_what_the_rule_says(path: Path, first: tuple[Built, Dev
         assert row.kernel == kernel.name
         assert row.time_us == timed.get((row.layer.problem, kernel.config), row.time_us)
     with Store(path, create=False) as store:
-        (stored,) = store.dispatchers("several")
+        (stored,) = store.dispatchers.list("several")
     assert stored.total_us == pytest.approx(sum(row.layer.count * (row.time_us or 0) for row in made.layers))
     (tried,) = (one for one in made.tried if one.rule == made.dispatcher.rule)
     assert made.tried[0].total_us <= stored.total_us == tried.total_us
@@ -240,7 +240,7 @@ def test_a_compiled_dispatcher_that_chooses_otherwise_is_no_dispatcher(
     assert "no dispatcher is correct: correctness wrong_choice: chooses nothing for k4, its rule" in str(caught.value)
     assert len(device.built) > 5
     with Store(fresh, create=False) as store:
-        assert store.dispatchers("several") == ()
+        assert store.dispatchers.list("several") == ()
         found = store.query("SELECT DISTINCT outcome, reason, median_us FROM results WHERE template = 'dispatch'").rows
     assert found == (("correctness", "wrong_choice", None),)
 

@@ -259,7 +259,7 @@ def test_an_interrupted_retime_says_what_is_left(three: Path, nursery: Nursery, 
 def test_names_of_any_characters_stay_xml(filled: Path, autotune: Command) -> None:
     hostile = "a<b>&\"'\x01\x1b[31m\u2028\ufffe\U0001f600]]>"
     with Store(filled) as store:
-        store.clear_quarantine()
+        store.quarantine.clear()
     raw = hostile.replace("'", "''")
     change(filled, f"UPDATE study_layers SET name = '{raw}'")
     change(filled, "UPDATE trials SET median_us = median_us * 0.5, ranked_us = ranked_us * 0.5")

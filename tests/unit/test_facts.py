@@ -103,7 +103,7 @@ def printed(tmp_path: Path, nursery: Nursery) -> Mapping[str, Mapping[str, objec
                 trial = replace(trial, resources=Resources(), occupancy=None)
             run_trial(store, open_scope(store, device=device), trial, source)
         add_span(store, 0, 2500.0)
-        store.set_rates(H200, DRIVER_580, [Rate(unit, "", per_s) for unit, per_s in RATES.items()])
+        store.rates.add(H200, DRIVER_580, [Rate(unit, "", per_s) for unit, per_s in RATES.items()])
     best = json.loads(nursery.run(tmp_path, "best", "--json").out)
     trials = json.loads(nursery.run(tmp_path, "trials", "--json").out)
     (span,) = (row for row in trials if row["template"] == "end_to_end")
@@ -137,11 +137,11 @@ def test_a_kernel_that_beats_its_floor_is_no_silent_103_percent(tmp_path: Path, 
     with Store(tmp_path / "autotune.db") as store:
         source = source_of(config_of(0))
         run_trial(store, open_scope(store), correct(0, 30.0, source=source), source)
-        (row,) = store.best()
+        (row,) = store.best.list()
         assert "reaches 103.0% of it, so the device's rates were measured too low" in provenance(row, source, 30.9)
         assert "reaches 97.0% of it\n" in provenance(row, source, 29.1)
         true_per_s = minimal_bytes(row.layer.problem) / row.median_us * 1e6
-        store.set_rates(H200, DRIVER_580, [Rate("copy", "", true_per_s / 1.03)])
+        store.rates.add(H200, DRIVER_580, [Rate("copy", "", true_per_s / 1.03)])
     words = (
         f"{H200.name}: lenet.conv1 is 3.0% faster than its floor, so the floor is wrong: the device's stored rates are "
         f"too low; run `autotune devices --calibrate` there\n"
@@ -149,5 +149,5 @@ def test_a_kernel_that_beats_its_floor_is_no_silent_103_percent(tmp_path: Path, 
     for command in (("best",), ("best", "--json"), ("trials",), ("why", "lenet.conv1")):
         assert nursery.run(tmp_path, *command).err == words, command
     with Store(tmp_path / "autotune.db") as store:
-        store.set_rates(H200, DRIVER_580, [Rate("copy", "", true_per_s * 1.03)])
+        store.rates.add(H200, DRIVER_580, [Rate("copy", "", true_per_s * 1.03)])
     assert nursery.run(tmp_path, "best").err == ""

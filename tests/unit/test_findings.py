@@ -110,9 +110,9 @@ def test_known_false_alarms_are_told_by_family_tool_and_both_lines() -> None:
 def test_what_racecheck_says_of_recorded_winners_is_known(kernel: str, accuracy: str, lines: tuple[int, int]) -> None:
     with Store(shipped("studies") / "recorded" / "h200.db", create=False) as store:
         (best,) = [
-            row for row in store.best(kernel) if row.row.trial.accuracy == accuracy and row.row.trial.deterministic
+            row for row in store.best.list(kernel) if row.row.trial.accuracy == accuracy and row.row.trial.deterministic
         ]
-        source = store.source(best.row.trial.source_hash or "")
+        source = store.sources.get(best.row.trial.source_hash or "")
     assert source is not None
     read, written = lines
     log = f"""========= COMPUTE-SANITIZER

@@ -15,7 +15,7 @@ WORDS = ("tune", "small.toml", "--templates", "families", "--device", "null", "-
 
 def stored(path: Path) -> tuple[TrialRow, ...]:
     with Store(path) as store:
-        return store.trials()
+        return store.trials.list()
 
 
 @pytest.mark.parametrize("more_bytes", [8_192, 100_000])

@@ -51,7 +51,7 @@ def stored(path: Path) -> tuple[TrialRow, ...]:
     if not path.exists():
         return ()
     with Store(path) as store:
-        return store.trials("small") if store.studies() else ()
+        return store.trials.list("small") if store.studies.list() else ()
 
 
 def told(rows: tuple[TrialRow, ...]) -> list[tuple[object, ...]]:
@@ -72,7 +72,9 @@ def told(rows: tuple[TrialRow, ...]) -> list[tuple[object, ...]]:
 def best(path: Path) -> list[tuple[object, ...]]:
     """The best of each layer."""
     with Store(path) as store:
-        return [(row.name, row.row.trial.number, row.row.trial.config, row.median_us) for row in store.best("small")]
+        return [
+            (row.name, row.row.trial.number, row.row.trial.config, row.median_us) for row in store.best.list("small")
+        ]
 
 
 def finished(rows: tuple[TrialRow, ...]) -> dict[int, tuple[object, ...]]:

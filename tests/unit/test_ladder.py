@@ -65,7 +65,9 @@ def test_what_a_profiler_saw_stands_beside_the_rung(folder: Path, autotune: Comm
     plain = autotune("ladder", "small.toml", *words)
     assert "achieved_occupancy" not in plain.out
     with Store("autotune.db") as store:
-        climbed = [row for row in store.trials("small", sort="median") if row.trial.config.values()["threads"] == 128]
+        climbed = [
+            row for row in store.trials.list("small", sort="median") if row.trial.config.values()["threads"] == 128
+        ]
         first = climbed[0]
         short = KernelProfile("ncu 1", 0, "short", time_us=1.0, achieved_occupancy=0.1)
         long = KernelProfile(
@@ -78,7 +80,7 @@ def test_what_a_profiler_saw_stands_beside_the_rung(folder: Path, autotune: Comm
             shared_load_wavefronts=1e6,
             stalls=(("wait", 3.0), ("barrier", 2.0), ("drain", 1.0)),
         )
-        store.add_profiles(first, first.device, first.environment, [short, long])
+        store.profiles.add(first, first.device, first.environment, [short, long])
     seen, other = rows(autotune("ladder", "small.toml", "--stored", "--json"))
     assert (seen["entry"], seen["achieved_occupancy"], seen["l1_hit_fraction"]) == ("long", 0.837, 0.5)
     assert seen["dram_gb_per_s"] == pytest.approx(62.0), "bytes over the launch's own time"
@@ -139,7 +141,9 @@ def test_a_kernel_whose_text_was_dropped_is_rendered_again_to_be_profiled(folder
     said: list[str] = []
     with Store("small.db", create=False) as store, closing(NullEvaluator("")) as evaluator:
         rows = [
-            row for row in store.trials("small", outcome="correct") if not store.source(row.trial.source_hash or "")
+            row
+            for row in store.trials.list("small", outcome="correct")
+            if not store.sources.get(row.trial.source_hash or "")
         ]
         kernels = compiled(store, evaluator, rows, families, said.append)
         assert [kernel.source.hash for kernel in kernels] == [row.trial.source_hash for row in rows] != []

@@ -32,7 +32,7 @@ def test_every_trial_is_written_with_its_outcome_and_again_only_what_is_new(auto
     first = autotune("optuna-study", "lenet-k7.conv1", "--storage", "optuna.db")
     assert first.code == 0, first.err
     with Store("autotune.db", create=False) as store:
-        rows = store.trials("lenet-k7.conv1")
+        rows = store.trials.list("lenet-k7.conv1")
     assert f"{len(rows)} trials, {len(rows)} of them new" in first.out
     study = optuna.load_study(study_name="lenet-k7.conv1 on NVIDIA H200, cold", storage="sqlite:///optuna.db")
     assert [trial.user_attrs["number"] for trial in study.trials] == [row.trial.number for row in rows]

@@ -35,7 +35,7 @@ def test_early_trials_of_all_families_are_ordered_as_they_were_measured() -> Non
     families = load_templates()
     with Store(H200, create=False) as store:
         groups = {rows[0].name: rows for rows in measured_rows(store).values()}
-        rates = store.rates(next(iter(groups.values()))[0].device)
+        rates = store.rates.best(next(iter(groups.values()))[0].device)
 
     def grown(config: Config) -> Config:
         """With first values for the parameters that the family has gained since."""
@@ -88,18 +88,18 @@ def test_of_two_configs_that_differ_in_a_pad_the_one_with_conflicts_is_estimated
 def test_without_being_asked_there_is_no_prior(tune: Command, words: tuple[str, ...]) -> None:
     assert tune(*words).code == 0
     with Store("autotune.db", create=False) as store:
-        assert {row.proposed_by for row in store.trials()} <= {"default", "search"}
+        assert {row.proposed_by for row in store.trials.list()} <= {"default", "search"}
 
 
 def test_a_search_may_begin_with_it_once_the_device_is_calibrated(tune: Command) -> None:
     assert "null was never calibrated; run `autotune devices --calibrate`" in tune("--prior").complaint
     device = NullEvaluator("")
     with Store("autotune.db") as store:
-        store.set_rates(device.info, device.environment, [Rate(unit, "", per_s) for unit, per_s in RATES.items()])
+        store.rates.add(device.info, device.environment, [Rate(unit, "", per_s) for unit, per_s in RATES.items()])
     finished = tune("--prior")
     assert finished.code == 0
     assert any(line.startswith("  prior: 3 configs; ") for line in finished.err.splitlines())
     with Store("autotune.db", create=False) as store:
-        rows = [row for row in store.trials("small") if row.trial.compiled]
+        rows = [row for row in store.trials.list("small") if row.trial.compiled]
     assert [row.proposed_by for row in rows[:4]] == ["prior"] * 3 + [rows[3].proposed_by]
     assert "prior" not in {row.proposed_by for row in rows[3:]}

@@ -44,9 +44,9 @@ def test_why_tells_of_parameters_steps_families_and_failures(filled: Path, autot
 
 def test_why_tells_what_a_profiler_saw(filled: Path, autotune: Command) -> None:
     with Store("autotune.db") as store:
-        (best,) = store.best("small")
+        (best,) = store.best.list("small")
         seen = KernelProfile("ncu 2025.3", 0, "conv2d_tiny", achieved_occupancy=0.46, stalls=(("barrier", 3.25),))
-        store.add_profiles(best.row, best.row.device, best.row.environment, [seen])
+        store.profiles.add(best.row, best.row.device, best.row.environment, [seen])
     line = "  ncu 2025.3 on conv2d_tiny: achieved occupancy 0.46, warps stalled for barrier 3.2\n"
     assert line in autotune("why", "small.one").out
 

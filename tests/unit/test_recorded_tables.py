@@ -113,8 +113,8 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small = folder / "recorded.db"
     assert record([*words, "--db", str(folder / "working.db"), "--out", str(small)]) == 0
     with Store(small) as store:
-        row = store.trials("report-000", outcome="correct")[0]
-        store.add_profiles(row, row.device, row.environment, [PROFILE])
+        row = store.trials.list("report-000", outcome="correct")[0]
+        store.profiles.add(row, row.device, row.environment, [PROFILE])
     return small
 
 
@@ -137,7 +137,7 @@ def test_each_command_on_the_recorded_results_answers(
 ) -> None:
     (folder / "studies").symlink_to(ROOT / "studies")
     with Store(ROOT / SHIPPED, create=False) as store:
-        of_reports = any(row.name.startswith("report-") for row in store.studies())
+        of_reports = any(row.name.startswith("report-") for row in store.studies.list())
     path = SHIPPED if of_reports or "reports/" not in command else str(request.getfixturevalue("rehearsal"))
     done = autotune(*(word.replace(SHIPPED, path) for word in shlex.split(command)[1:]))
     assert done.code == 0, done.err

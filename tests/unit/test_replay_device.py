@@ -17,7 +17,7 @@ H200 = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-laye
 def rows(path: str) -> tuple[TrialRow, ...]:
     """Every trial of a database."""
     with Store(path, create=False) as store:
-        return store.trials(generations="all")
+        return store.trials.list(generations="all")
 
 
 @pytest.fixture

@@ -65,8 +65,8 @@ def test_a_study_stops_and_says_why_and_has_nothing_left_to_do(autotune: Command
     assert gain is not None, line
     assert float(gain[1]) < 2
     with Store("autotune.db", create=False) as store:
-        count = len(store.trials())
-        best_us = min(row.median_us for row in store.best("fashion-k7.conv1"))
+        count = len(store.trials.list())
+        best_us = min(row.median_us for row in store.best.list("fashion-k7.conv1"))
     assert 60 < count < 190
     assert best_us < 1.02 * 1130.4, "within the fraction of the best of all"
     again = autotune(*words, "--stop-below", 0.02)

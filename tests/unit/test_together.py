@@ -37,7 +37,7 @@ def test_the_same_study_is_tuned_by_one_process_after_another(folder: Path, tune
     assert [run.code for run in ended] == [0, 0, 0], ended
     assert sum("another process is tuning it" in run.err for run in ended) >= 1
     with Store(folder / "together.db", create=False) as store:
-        rows = store.trials("small")
+        rows = store.trials.list("small")
     assert {row.attempts for row in rows} == {1}, "nobody took another's running trial for one that was cut off"
     assert len({row.trial.config for row in rows}) == len(rows), "and nothing was evaluated twice"
     assert sum(row.trial.compiled for row in rows) >= TRIALS
@@ -62,12 +62,12 @@ def test_eight_processes_tune_into_one_file(folder: Path, tune: Tune) -> None:
     assert raw.execute("SELECT count(*) FROM layers").fetchone() == (1,), "they share the layer"
     raw.close()
     with Store(folder / "together.db", create=False) as store:
-        assert sorted(study.name for study in store.studies()) == studies
+        assert sorted(study.name for study in store.studies.list()) == studies
         for study in studies:
-            rows = store.trials(study)
+            rows = store.trials.list(study)
             assert sum(row.trial.compiled for row in rows) >= TRIALS
             assert [row.trial.number for row in rows] == list(range(len(rows)))
             assert len({row.trial.config for row in rows}) == len(rows)
             assert all(row.ended_at is not None for row in rows)
-        assert [row.name for row in store.best()]
+        assert [row.name for row in store.best.list()]
     assert not [file.name for file in folder.iterdir() if file.name.endswith(("-wal", "-shm"))]

@@ -200,7 +200,7 @@ def test_the_budget_counts_distinct_evaluated_configs(store: Store, families: Ma
     device = Device(FAILING)
     (result,) = tune(small(), families, device, store)
     assert (result.evaluated, result.new, result.stopped) == (12, 12, "budget")
-    rows = evaluated(store.trials("small"))
+    rows = evaluated(store.trials.list("small"))
     assert len(rows) == len({row.trial.config for row in rows}) == len({row.trial.source_hash for row in rows}) == 12
     failures = Counter(row.trial.outcome.value for row in rows if row.trial.outcome != "correct")
     assert len(failures) >= 2
@@ -211,10 +211,10 @@ def test_the_budget_counts_distinct_evaluated_configs(store: Store, families: Ma
 
 def test_the_best_is_the_fastest_correct_trial(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     (result,) = tune(small(), families, Device(FAILING), store)
-    times = [row.trial.median_us for row in store.trials("small") if row.trial.median_us is not None]
+    times = [row.trial.median_us for row in store.trials.list("small") if row.trial.median_us is not None]
     assert result.best is not None
     assert result.best.median_us == min(times)
-    (best,) = store.best("small")
+    (best,) = store.best.list("small")
     assert best.median_us == min(times)
     assert best.row.trial.config == result.best.config
 
@@ -223,7 +223,7 @@ def test_times_are_those_of_the_device(store: Store, families: Mapping[str, Kern
     device = Device()
     tune(small(), families, device, store)
     times = {source.hash: predicted_us(source) for source in device.ran}
-    for row in evaluated(store.trials("small")):
+    for row in evaluated(store.trials.list("small")):
         assert row.trial.timing is not None
         assert row.trial.source_hash is not None
         assert row.trial.timing.median_us == times[row.trial.source_hash]
@@ -231,7 +231,7 @@ def test_times_are_those_of_the_device(store: Store, families: Mapping[str, Kern
 
 def test_every_familys_default_is_tried_first(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     tune(small(templates=None, trials=6), families, Device(), store)
-    rows = evaluated(store.trials("small"))
+    rows = evaluated(store.trials.list("small"))
     assert {row.trial.config.template for row in rows[:2]} == {"tiny", "other"}
     defaults = {"threads": 64, "turns": 1, "order": "rows", "fast": False}
     assert all(row.trial.config.values() == defaults for row in rows[:2])
@@ -258,7 +258,7 @@ def test_a_rejected_config_is_recorded_once_with_its_reason(
 ) -> None:
     for trials in (5, 8):
         tune(small(trials=trials), families, Device(), store)
-    rejected = [row.trial for row in store.trials("small", outcome="constraints")]
+    rejected = [row.trial for row in store.trials.list("small", outcome="constraints")]
     assert len(rejected) == len({trial.config for trial in rejected}) == 80 - FEASIBLE
     reasons = {trial.message for trial in rejected}
     one, other = "a block computes at most 512 outputs", "unrolling needs the taps inside"
@@ -285,7 +285,7 @@ def test_resuming_is_the_same_as_running(tmp_path: Path, families: Mapping[str, 
     study = small(sampler=sampler, templates=None, layers=(Layer("one", SMALL), Layer("two", SMALL.with_n(5))))
     with Store(tmp_path / "whole.db") as store:
         whole = tune(study, families, Device(FAILING), store)
-        expected = told(store.trials("small"))
+        expected = told(store.trials.list("small"))
     with Store(tmp_path / "parts.db") as store:
         device = Device(FAILING)
         for reports in (0, 1, 2, 3, 5, 1, 4):
@@ -293,7 +293,7 @@ def test_resuming_is_the_same_as_running(tmp_path: Path, families: Mapping[str, 
             results = tune(study, families, device, store, observe=stop.observe, stopping=stop)
             assert results[-1].stopped == "interrupted"
         parts = tune(study, families, device, store)
-        assert told(store.trials("small")) == expected
+        assert told(store.trials.list("small")) == expected
     assert [result.best for result in parts] != [None, None]
     assert [result.best and result.best.config for result in parts] == [
         result.best and result.best.config for result in whole
@@ -322,26 +322,26 @@ def test_a_trial_cut_off_while_running_is_run_again_under_its_number(
 ) -> None:
     with Store(tmp_path / "whole.db") as store:
         tune(small(), families, Device(FAILING), store)
-        expected = told(store.trials("small"))
+        expected = told(store.trials.list("small"))
     with Store(tmp_path / "parts.db") as store:
         device = Device(FAILING, before=plug(0, 3, 4, 8))
         for _ in range(4):
             with pytest.raises(PlugPulled):
                 tune(small(), families, device, store)
         (result,) = tune(small(), families, device, store)
-        assert told(store.trials("small")) == expected
+        assert told(store.trials.list("small")) == expected
         assert result.evaluated == 12
-        assert max(row.attempts for row in store.trials("small")) == 2
+        assert max(row.attempts for row in store.trials.list("small")) == 2
 
 
 def test_a_finished_study_runs_nothing_again(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     (first,) = tune(small(), families, Device(FAILING), store)
-    before = told(store.trials("small"))
+    before = told(store.trials.list("small"))
     device = Device(FAILING)
     (again,) = tune(small(), families, device, store)
     assert (again.evaluated, again.new, again.stopped) == (12, 0, "budget")
     assert device.ran == []
-    assert told(store.trials("small")) == before
+    assert told(store.trials.list("small")) == before
     assert again.best == first.best
     assert again.failures == first.failures
 
@@ -351,11 +351,11 @@ def test_a_larger_budget_goes_on_where_the_smaller_ended(
 ) -> None:
     with Store(tmp_path / "whole.db") as store:
         tune(small(trials=20), families, Device(FAILING), store)
-        expected = told(store.trials("small"))
+        expected = told(store.trials.list("small"))
     with Store(tmp_path / "parts.db") as store:
         for trials in (1, 7, 20):
             tune(small(trials=trials), families, Device(FAILING), store)
-        assert told(store.trials("small")) == expected
+        assert told(store.trials.list("small")) == expected
 
 
 def test_another_seed_proposes_other_configs(tmp_path: Path, families: Mapping[str, KernelTemplate]) -> None:
@@ -363,18 +363,18 @@ def test_another_seed_proposes_other_configs(tmp_path: Path, families: Mapping[s
     for seed in (1, 1, 2):
         with Store(tmp_path / f"{len(found)}.db") as store:
             tune(small(seed=seed), families, Device(), store)
-            found.append([row.trial.config for row in evaluated(store.trials("small"))])
+            found.append([row.trial.config for row in evaluated(store.trials.list("small"))])
     assert found[0] == found[1] != found[2]
 
 
 def test_fresh_runs_everything_again_and_keeps_what_was(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     tune(small(), families, Device(), store)
-    before = told(store.trials("small"))
+    before = told(store.trials.list("small"))
     device = Device()
     (result,) = tune(small(), families, device, store, fresh=True)
     assert (result.new, len(device.ran)) == (12, 12)
-    assert [study.generation for study in store.studies()] == [1, 2]
-    both = store.trials("small", generations="all")
+    assert [study.generation for study in store.studies.list()] == [1, 2]
+    both = store.trials.list("small", generations="all")
     assert told([row for row in both if row.generation == 1]) == before
     assert told([row for row in both if row.generation == 2]) == before, "the null device says the same again"
     resumed = Device()
@@ -390,9 +390,11 @@ def test_what_one_study_measured_another_does_not_run_again(
     (result,) = tune(small(name="again", warm_start=False), families, device, store)
     assert device.ran == []
     assert (result.new, result.evaluated) == (0, 12)
-    assert [row[1:] for row in told(store.trials("again"))] == [row[1:] for row in told(store.trials("small"))]
-    assert all(row.reused for row in evaluated(store.trials("again")))
-    assert not any(row.reused for row in store.trials("small"))
+    assert [row[1:] for row in told(store.trials.list("again"))] == [
+        row[1:] for row in told(store.trials.list("small"))
+    ]
+    assert all(row.reused for row in evaluated(store.trials.list("again")))
+    assert not any(row.reused for row in store.trials.list("small"))
 
 
 def test_another_environment_policy_or_problem_is_measured_anew(
@@ -431,7 +433,7 @@ def test_twins_are_run_once_and_count_once(tmp_path: Path, store: Store) -> None
     (result,) = tune(small(trials=1000), {"tiny": family}, device, store)
     assert result.stopped == "exhausted"
     assert (result.evaluated, result.new, len(device.ran)) == (FEASIBLE, FEASIBLE, FEASIBLE)
-    rows = evaluated(store.trials("small"))
+    rows = evaluated(store.trials.list("small"))
     assert len(rows) == 3 * FEASIBLE
     times: dict[str | None, set[float | None]] = {}
     for row in rows:
@@ -447,7 +449,7 @@ def test_twins_that_are_under_way_together_are_run_once(tmp_path: Path, store: S
     space = {"tiny": {"threads": (64,), "order": ("taps",)}}
     (result,) = tune(small(trials=100, space=space), {"tiny": family}, device, store)
     assert (result.evaluated, len(device.ran)) == (5, 5)
-    assert len(evaluated(store.trials("small"))) == 4 * 5
+    assert len(evaluated(store.trials.list("small"))) == 4 * 5
 
 
 def test_failing_everywhere_ends_with_no_best(store: Store, families: Mapping[str, KernelTemplate]) -> None:
@@ -455,7 +457,7 @@ def test_failing_everywhere_ends_with_no_best(store: Store, families: Mapping[st
     assert result.best is None
     assert result.failures["timeout"] == 12
     assert result.stopped == "budget"
-    assert store.best("small") == ()
+    assert store.best.list("small") == ()
 
 
 def test_what_failed_is_not_asked_for_again(store: Store, families: Mapping[str, KernelTemplate]) -> None:
@@ -483,7 +485,7 @@ def test_a_time_budget_ends_a_layer_and_resuming_goes_on(
 ) -> None:
     with Store(tmp_path / "whole.db") as store:
         tune(small(), families, Device(), store)
-        expected = told(store.trials("small"))
+        expected = told(store.trials.list("small"))
     with Store(tmp_path / "parts.db") as store:
         study = small(time_budget_s=5.0, layers=(Layer("one", SMALL), Layer("two", SMALL.with_n(9))))
         for new in (5, 5, 2, 0):
@@ -491,7 +493,7 @@ def test_a_time_budget_ends_a_layer_and_resuming_goes_on(
             results = tune(study, families, Device(before=clock.tick), store, clock=clock)
             assert [result.new for result in results] == [new, new], "each layer has its own time"
             assert {result.stopped for result in results} == {"time" if new == 5 else "budget"}
-        assert [row for row in told(store.trials("small")) if row[0] == "small.one"] == expected
+        assert [row for row in told(store.trials.list("small")) if row[0] == "small.one"] == expected
 
 
 def test_an_interrupt_finishes_the_trial_at_hand_and_begins_no_other(
@@ -508,7 +510,7 @@ def test_an_interrupt_finishes_the_trial_at_hand_and_begins_no_other(
     results = tune(study, families, device, store, stopping=lambda: bool(asked))
     assert [(result.name, result.stopped, result.new) for result in results] == [("small.one", "interrupted", 5)]
     assert len(device.ran) == 5
-    assert all(row.trial.outcome != "running" for row in store.trials("small"))
+    assert all(row.trial.outcome != "running" for row in store.trials.list("small"))
 
 
 def test_a_fifth_of_a_budget_is_under_way_at_most(store: Store, families: Mapping[str, KernelTemplate]) -> None:
@@ -538,7 +540,7 @@ def test_a_layer_without_a_family_stops_the_study_before_anything_is_stored(
         tune(small(layers=(Layer("one", SMALL), Layer("two", nhwc))), families, device, store)
     assert "layer two (n3 c2 9x8 k4 3x3 f32 nhwc): no template supports it: tiny needs groups == 1" in str(caught.value)
     assert device.ran == []
-    assert store.studies() == ()
+    assert store.studies.list() == ()
 
 
 @pytest.mark.parametrize(
@@ -556,12 +558,12 @@ def test_a_study_of_things_that_do_not_exist_begins_no_generation(
     store: Store, families: Mapping[str, KernelTemplate], changes: Mapping[str, object], words: str
 ) -> None:
     tune(small(), families, Device(), store)
-    before = told(store.trials("small"))
+    before = told(store.trials.list("small"))
     with pytest.raises(StudyError) as caught:
         tune(small(**changes), families, Device(), store, fresh=True)
     assert str(caught.value).startswith(words)
-    assert [study.generation for study in store.studies()] == [1]
-    assert told(store.trials("small")) == before
+    assert [study.generation for study in store.studies.list()] == [1]
+    assert told(store.trials.list("small")) == before
 
 
 def test_a_narrowed_study_keeps_to_its_values(store: Store, families: Mapping[str, KernelTemplate]) -> None:
@@ -583,8 +585,8 @@ def test_a_study_may_be_narrowed_and_widened_between_runs(store: Store, families
         small(templates=None, trials=40),
     ):
         tune(study, families, device, store)
-    rows = evaluated(store.trials("small"))
-    assert len({row.trial.number for row in store.trials("small")}) == len(store.trials("small"))
+    rows = evaluated(store.trials.list("small"))
+    assert len({row.trial.number for row in store.trials.list("small")}) == len(store.trials.list("small"))
     assert len({row.trial.config for row in rows}) == len(rows) == len(device.ran) == 40
 
 
@@ -601,7 +603,7 @@ def test_two_devices_at_once_run_nothing_twice(tmp_path: Path, families: Mapping
         device = Parallel(FAILING)
         (result,) = tune(small(trials=25), families, device, store)
         assert result.evaluated == 25
-        rows = evaluated(store.trials("small"))
+        rows = evaluated(store.trials.list("small"))
         assert len(rows) == len({row.trial.source_hash for row in rows}) == 25
         assert len(device.ran) == len({source.hash for source in device.ran})
         assert all(row.trial.outcome != "running" for row in rows)
@@ -613,13 +615,13 @@ def test_a_kernel_that_ended_two_runs_is_not_launched_a_third_time(
     device = NotNull(before=plug(2))
     with pytest.raises(PlugPulled):
         tune(small(), families, device, store)
-    (suspect,) = [row for row in store.trials("small") if row.trial.outcome == "running"]
+    (suspect,) = [row for row in store.trials.list("small") if row.trial.outcome == "running"]
     with pytest.raises(PlugPulled):
         tune(small(), families, NotNull(before=plug(0)), store)
     last = NotNull()
     tune(small(), families, last, store)
     assert suspect.trial.source_hash not in {source.hash for source in last.ran}
-    (row,) = [row for row in store.trials("small") if row.trial.number == suspect.trial.number]
+    (row,) = [row for row in store.trials.list("small") if row.trial.number == suspect.trial.number]
     assert (row.trial.outcome, row.trial.reason) == ("runtime", "quarantined")
 
 
@@ -630,7 +632,7 @@ def test_a_kernel_that_spills_by_far_is_not_run(
     device = Spilling()
     device.spill_bytes = spill_bytes
     tune(small(trials=3), families, device, store)
-    rows = evaluated(store.trials())
+    rows = evaluated(store.trials.list())
     assert len(rows) == 3, "it was compiled, so it costs an evaluation"
     assert bool(device.ran) == runs
     if not runs:
@@ -648,7 +650,7 @@ def test_a_kernel_that_spills_by_far_is_not_run(
 def test_families_compete_under_one_budget(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     (result,) = tune(small(templates=None, trials=30), families, Device(), store)
     assert result.evaluated == 30
-    used = Counter(row.trial.config.template for row in evaluated(store.trials("small")))
+    used = Counter(row.trial.config.template for row in evaluated(store.trials.list("small")))
     assert used.keys() == {"tiny", "other"}
 
 
@@ -659,7 +661,7 @@ def test_a_family_that_does_not_serve_a_layer_is_left_out(
     layers = (Layer("one", SMALL), Layer("two", dataclasses.replace(SMALL, layout="nhwc")))
     both = {"tiny": families["tiny"], "nhwc": load_template(nhwc)}
     tune(small(templates=None, layers=layers, trials=5), both, Device(), store)
-    used = {(row.name, row.trial.config.template) for row in evaluated(store.trials("small"))}
+    used = {(row.name, row.trial.config.template) for row in evaluated(store.trials.list("small"))}
     assert used == {("small.one", "tiny"), ("small.two", "nhwc")}
 
 
@@ -667,7 +669,7 @@ def test_a_layer_with_no_feasible_config_says_why(tmp_path: Path, store: Store) 
     family = tiny(tmp_path, ("outputs <= 512", "outputs > 100000"))
     (result,) = tune(small(), {"tiny": family}, Device(), store)
     assert (result.stopped, result.evaluated, result.best) == ("no feasible config", 0, None)
-    assert len(store.trials("small", outcome="constraints")) == 80
+    assert len(store.trials.list("small", outcome="constraints")) == 80
 
 
 def test_the_problem_of_a_layer_may_change_under_its_name(store: Store, families: Mapping[str, KernelTemplate]) -> None:
@@ -676,8 +678,8 @@ def test_the_problem_of_a_layer_may_change_under_its_name(store: Store, families
     larger = Conv2dProblem(3, 2, 19, 18, 4, 3, 3)
     (result,) = tune(small(layers=(Layer("one", larger),), trials=5), families, device, store)
     assert (result.new, len(device.ran)) == (5, 5)
-    assert [row.problem for row in evaluated(store.trials("small")) if row.problem == larger] == [larger] * 5
-    assert [row.layer.problem for row in store.best("small")] == [larger]
+    assert [row.problem for row in evaluated(store.trials.list("small")) if row.problem == larger] == [larger] * 5
+    assert [row.layer.problem for row in store.best.list("small")] == [larger]
 
 
 class Tiring(Device):
@@ -712,6 +714,6 @@ def test_kernel_that_went_wrong_in_finals_is_no_winner(store: Store, families: M
     assert result.best.source_hash not in wrong
     assert result.failures["correctness"] == 2
     assert "wrong after it was timed" in result.messages
-    (best,) = store.best("small")
+    (best,) = store.best.list("small")
     assert best.row.trial.source_hash == result.best.source_hash
-    assert [retime.label for retime in store.retimes("small")] == ["failed", "failed"]
+    assert [retime.label for retime in store.retimes.list("small")] == ["failed", "failed"]

@@ -19,7 +19,7 @@ from autotune.family.template import KernelTemplate
 from autotune.problem import Conv2dProblem, Layer
 from autotune.search.initial_design import WARM_START
 from autotune.search.warm_start import warm_start
-from autotune.store import Leader, Store
+from autotune.store import Store, TopTrial
 from autotune.study import Study, find_study, load_study
 from autotune.trial import Config
 from autotune.tuning.layer_result import DesignResult, LayerResult
@@ -54,7 +54,7 @@ def study(name: str, problem: Conv2dProblem, trials: int, **changes: object) -> 
 
 def configs(store: Store, name: str) -> list[tuple[Config, str]]:
     """What a study evaluated, in order, and what proposed it."""
-    return [(row.trial.config, row.proposed_by) for row in store.trials(name) if row.trial.compiled]
+    return [(row.trial.config, row.proposed_by) for row in store.trials.list(name) if row.trial.compiled]
 
 
 def run(store: Store, families: Mapping[str, KernelTemplate], wanted: Study, **words: bool) -> LayerResult:
@@ -82,7 +82,9 @@ def test_the_best_configs_of_a_like_layer_come_first(store: Store, families: Map
 def test_what_the_layers_own_trials_say_counts(families: Mapping[str, KernelTemplate]) -> None:
     info, near = NullEvaluator("").info, SearchSpace(bind(families["tiny"], SMALL))
     before = [near.config(row) for row in range(len(near.rows))]
-    leaders = [Leader("before.one", SMALL, info, config, predicted_us(render(near.bound, config))) for config in before]
+    leaders = [
+        TopTrial("before.one", SMALL, info, config, predicted_us(render(near.bound, config))) for config in before
+    ]
     start = warm_start(LARGER, info, leaders, [SearchSpace(bind(families["tiny"], LARGER))], 10)
     first = start.next({}, [])
     assert first is not None
@@ -98,12 +100,14 @@ def test_a_family_that_the_nearest_layer_never_tried_comes_first_where_it_was_fa
     info, far = NullEvaluator("").info, Conv2dProblem(3, 4, 13, 12, 8, 3, 3)
     old, new = tiny(tmp_path, name="old"), tiny(tmp_path, name="new")
 
-    def leaders(family: KernelTemplate, problem: Conv2dProblem, slower: float) -> list[Leader]:
+    def leaders(family: KernelTemplate, problem: Conv2dProblem, slower: float) -> list[TopTrial]:
         space = SearchSpace(bind(family, problem))
         rows = [space.config(row) for row in range(len(space.rows))]
-        return [Leader("a.layer", problem, info, row, slower * predicted_us(render(space.bound, row))) for row in rows]
+        return [
+            TopTrial("a.layer", problem, info, row, slower * predicted_us(render(space.bound, row))) for row in rows
+        ]
 
-    def first(known: list[Leader]) -> Config | None:
+    def first(known: list[TopTrial]) -> Config | None:
         spaces = [SearchSpace(bind(family, LARGER)) for family in (old, new)]
         return warm_start(LARGER, info, known, spaces, 10).next({}, [])
 
@@ -119,7 +123,7 @@ def test_families_that_a_study_does_not_want_say_nothing(tmp_path: Path) -> None
     info, other = NullEvaluator("").info, tiny(tmp_path, name="other")
     space, elsewhere = SearchSpace(bind(tiny(tmp_path), SMALL)), SearchSpace(bind(other, SMALL))
     known = [
-        Leader("a.layer", SMALL, info, each.config(row), slower * predicted_us(render(each.bound, each.config(row))))
+        TopTrial("a.layer", SMALL, info, each.config(row), slower * predicted_us(render(each.bound, each.config(row))))
         for each, slower in ((space, 9.0), (elsewhere, 1.0))
         for row in range(len(each.rows))
     ]

@@ -34,8 +34,8 @@ def told(tmp_path: Path) -> Told:
         study = Study("small", (Layer("one", SMALL),), trials=trials, templates=("tiny",))
         with Store(tmp_path / "one.db") as store:
             tune(study, {"tiny": tiny(tmp_path, *SLOW_DEFAULT)}, NullEvaluator(device), store)
-            (best,) = store.best("small")
-            return best, store.like(best.row)
+            (best,) = store.best.list("small")
+            return best, store.trials.like(best.row)
 
     return run
 
@@ -134,8 +134,8 @@ def test_families_are_ranked_and_failures_counted(tmp_path: Path) -> None:
     study = Study("small", (Layer("one", SMALL),), trials=20)
     with Store(tmp_path / "one.db") as store:
         tune(study, families, NullEvaluator("wrong=0.2,crash=0.2"), store)
-        (best,) = store.best("small")
-        rows = store.trials(SMALL, generations="all")
+        (best,) = store.best.list("small")
+        rows = store.trials.list(SMALL, generations="all")
     why = explain(best, rows)
     assert {family.template for family in why.families} == {"tiny", "other"}
     assert why.families[0].template == best.row.trial.config.template

@@ -44,8 +44,8 @@ def open_scope(
 ) -> Scope:
     """Begin or resume a study of both layers and open the scope of one."""
     layers = (CONV1, CONV2) if layer in (CONV1, CONV2) else (layer,)
-    key = store.begin_study(study_record(study, layers), fresh=fresh)
-    return store.scope(key, layer, device, environment, policy, [DIRECT, GEMM])
+    key = store.studies.begin(study_record(study, layers), fresh=fresh)
+    return store.scopes.open(key, layer, device, environment, policy, [DIRECT, GEMM])
 
 
 def config_of(number: int, family: str = "direct") -> Config:
@@ -110,7 +110,7 @@ def failed(number: int, outcome: Outcome = Outcome.COMPILE, message: str = "ptxa
 
 def run_trial(store: Store, scope: Scope, trial: Trial, source: KernelSource | None = None) -> None:
     """Begin and end a trial as the tuner does."""
-    store.end_trial(store.begin_trial(scope, trial.number, trial.config, source), trial)
+    store.trials.end(store.trials.begin(scope, trial.number, trial.config, source), trial)
 
 
 DISPATCH_FAMILY = TemplateRecord(FAMILY, "ef" * 32, 'summary = "Which kernel serves a layer"')
@@ -138,11 +138,11 @@ def dispatched(layer: Layer, kernel: str | None = "direct_1", **changed: float |
 def add_dispatcher(store: Store, rows: Sequence[DispatchedLayer], number: int = 0) -> Dispatcher:
     """Build a dispatcher of both layers."""
     made = dispatcher_of()
-    key = store.begin_study(study_record())
-    scope = store.set_scope(key, [row.layer for row in rows], H200, DRIVER_580, "cold", DISPATCH_FAMILY)
-    if made.config() not in store.dispatch_trials(scope):
-        store.add_dispatch_trial(scope, Trial(number, made.config(), Outcome.CORRECT), 36.0)
-    store.add_dispatcher(scope, number, made.to_json(), rows)
+    key = store.studies.begin(study_record())
+    scope = store.scopes.open_set(key, [row.layer for row in rows], H200, DRIVER_580, "cold", DISPATCH_FAMILY)
+    if made.config() not in store.dispatchers.trials(scope):
+        store.dispatchers.add_trial(scope, Trial(number, made.config(), Outcome.CORRECT), 36.0)
+    store.dispatchers.add(scope, number, made.to_json(), rows)
     return made
 
 
@@ -169,13 +169,13 @@ PROFILE = KernelProfile(
 
 def add_span(store: Store, number: int, median_us: float, hidden_fraction: float | None = 0.5) -> TrialKey:
     """An end-to-end trial of the first layer."""
-    key = store.begin_study(study_record())
-    scope = store.scope(key, CONV1, H200, DRIVER_580, END_TO_END, [END_TO_END_FAMILY])
+    key = store.studies.begin(study_record())
+    scope = store.scopes.open(key, CONV1, H200, DRIVER_580, END_TO_END, [END_TO_END_FAMILY])
     config = Config.of(END_TO_END, {"streams": 2, "segments": 4 + number, "pinned": "yes"})
     source = source_of(config_of(0))
-    trial_key = store.begin_trial(scope, number, config, source)
+    trial_key = store.trials.begin(scope, number, config, source)
     trial = replace(correct(number, median_us, source=source), config=config)
-    store.end_trial(trial_key, trial, SpanParts(400.0, 27.5, 2100.0, hidden_fraction, 90_000.0, 2_000_000, 4 + number))
+    store.trials.end(trial_key, trial, SpanParts(400.0, 27.5, 2100.0, hidden_fraction, 90_000.0, 2_000_000, 4 + number))
     return trial_key
 
 
@@ -194,4 +194,4 @@ def ticking(start: datetime = datetime(2026, 11, 20, tzinfo=UTC)) -> Callable[[]
 def written(path: Path) -> None:
     """Write to a database without adding to it: the first write makes the file, or brings it up to date."""
     with Store(path, clock=ticking()) as store:
-        store.clear_quarantine()
+        store.quarantine.clear()

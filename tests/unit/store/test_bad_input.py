@@ -118,8 +118,8 @@ def damage_met(path: Path, *, create: bool) -> str | None:
     """What the first question that meets the damage says."""
     try:
         with Store(path, create=create) as store:
-            store.trials()
-            store.best()
+            store.trials.list()
+            store.best.list()
             store.query("SELECT * FROM results JOIN sources ON sources.hash = source_hash")
             if create:
                 open_scope(store)
@@ -145,7 +145,7 @@ def test_a_row_changed_by_hand(path: Path, store: Store, change: str) -> None:
     raw.execute(change)
     raw.close()
     with pytest.raises(StoreError, match=f"^{path}: ") as caught:
-        store.trials()
+        store.trials.list()
     assert str(caught.value).isprintable()
 
 
@@ -244,11 +244,11 @@ def test_a_lock_held_too_long(path: Path, store: Store) -> None:
     raw.execute("BEGIN IMMEDIATE")
     with Store(path, timeout_s=0.1) as waiting:
         with pytest.raises(StoreError) as caught:
-            waiting.add_trial(scope, failed(0))
+            waiting.trials.add(scope, failed(0))
         assert str(caught.value).startswith(f"{path}: locked by another process for more than 0.1 s")
-        assert waiting.history(scope) == (), "readers do not wait"
+        assert waiting.trials.history(scope) == (), "readers do not wait"
         raw.execute("COMMIT")
-        waiting.add_trial(scope, failed(0))
+        waiting.trials.add(scope, failed(0))
     raw.close()
 
 
@@ -306,7 +306,7 @@ def test_urls_and_paths_name_the_same_file(tmp_path: Path, form: str, name: str)
         open_scope(store, layer=CONV1)
     assert path.exists()
     with Store(path, create=False) as store:
-        assert len(store.layers()) == 2
+        assert len(store.studies.layers()) == 2
 
 
 def test_a_look_at_a_files_kind_drops_no_lock(path: Path, store: Store, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_look_at_a_files_kind_drops_no_lock(path: Path, store: Store, tmp_path
     subprocess.run([sys.executable, "-c", other, str(path)], check=True)
     run_trial(store, open_scope(store), correct(1, 20.0))
     with Store(path, create=False) as reader:
-        assert len(reader.trials()) == 2
+        assert len(reader.trials.list()) == 2
     for content, kind in (
         (b"", False),
         (b"SQLite format 3\0", True),

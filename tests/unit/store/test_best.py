@@ -37,18 +37,18 @@ def test_the_smallest_median_of_a_correct_trial_is_best(store: Store) -> None:
     wrong = dataclasses.replace(correct(4, 1.0), outcome=Outcome.CORRECTNESS)
     run_trial(store, scope, wrong)
     run_trial(store, scope, failed(5))
-    store.begin_trial(scope, 6, config_of(6))
-    (best,) = store.best()
+    store.trials.begin(scope, 6, config_of(6))
+    (best,) = store.best.list()
     assert (best.name, best.median_us, best.basis, best.row.trial.number) == ("lenet.conv1", 10.0, "median", 1)
     assert best.gflops == pytest.approx(CONV1.problem.flops / 10.0 / 1e3)
-    assert store.history(scope)[4] == wrong, "a wrong trial keeps its time"
+    assert store.trials.history(scope)[4] == wrong, "a wrong trial keeps its time"
 
 
 def test_finals_win_over_medians_and_the_latest_finals_win(store: Store) -> None:
     scope = open_scope(store)
     for number, median_us in enumerate((10.0, 11.0, 12.0)):
         run_trial(store, scope, correct(number, median_us))
-    store.add_finals(
+    store.finals.add(
         scope,
         Finals(
             winner=2,
@@ -56,13 +56,13 @@ def test_finals_win_over_medians_and_the_latest_finals_win(store: Store) -> None
             verdicts=(Verdict("default", "win", 11.2, 11.5, against_number=0), Verdict("cudnn", "tie", 11.2, 11.3)),
         ),
     )
-    (best,) = store.best()
+    (best,) = store.best.list()
     assert (best.row.trial.number, best.basis, best.median_us) == (2, "finals", 11.2)
     assert best.row.median_us == 12.0
     run_trial(store, scope, correct(3, 1.0))
-    assert store.best()[0].row.trial.number == 2
-    store.add_finals(scope, Finals(winner=1, timings=()))
-    (best,) = store.best()
+    assert store.best.list()[0].row.trial.number == 2
+    store.finals.add(scope, Finals(winner=1, timings=()))
+    (best,) = store.best.list()
     assert (best.row.trial.number, best.basis, best.median_us) == (1, "finals", 11.0)
     verdicts = "SELECT against, verdict, number FROM verdicts LEFT JOIN trials ON trials.id = against_trial_id"
     assert store.query(verdicts).rows == (("default", "win", 0), ("cudnn", "tie", None))
@@ -72,7 +72,7 @@ def test_finals_name_correct_trials(store: Store) -> None:
     scope = open_scope(store)
     run_trial(store, scope, failed(0))
     with pytest.raises(StoreError, match=r"lenet\.conv1: finals name trial 0"):
-        store.add_finals(scope, Finals(winner=0, timings=()))
+        store.finals.add(scope, Finals(winner=0, timings=()))
 
 
 def test_devices_classes_determinism_and_policies_do_not_mix(store: Store) -> None:
@@ -82,7 +82,7 @@ def test_devices_classes_determinism_and_policies_do_not_mix(store: Store) -> No
     run_trial(store, cold, correct(2, 8.0, deterministic=False))
     run_trial(store, open_scope(store, policy="hot"), correct(0, 5.0))
     run_trial(store, open_scope(store, device=HOST), correct(0, 1.0))
-    rows = store.best("lenet.conv1")
+    rows = store.best.list("lenet.conv1")
     assert [(r.row.device.kind, r.row.trial.accuracy, r.row.trial.deterministic, r.row.policy) for r in rows] == [
         ("cuda", "fp32", True, "cold"),
         ("cuda", "fp32", True, "hot"),
@@ -91,35 +91,35 @@ def test_devices_classes_determinism_and_policies_do_not_mix(store: Store) -> No
         ("host", "fp32", True, "cold"),
     ]
     assert [row.median_us for row in rows] == [10.0, 5.0, 8.0, 6.0, 1.0]
-    assert [row.median_us for row in store.best(kind="host")] == [1.0]
-    assert [row.median_us for row in store.best(accuracy="tf32", kind="cuda")] == [6.0]
+    assert [row.median_us for row in store.best.list(kind="host")] == [1.0]
+    assert [row.median_us for row in store.best.list(accuracy="tf32", kind="cuda")] == [6.0]
 
 
 def test_an_upgraded_driver_leaves_the_earlier_best_in_place(store: Store) -> None:
     run_trial(store, open_scope(store), correct(0, 10.0))
     run_trial(store, open_scope(store, environment=DRIVER_590), correct(0, 12.0))
-    assert [(row.median_us, row.row.environment.driver) for row in store.best()] == [(10.0, "580.159")]
+    assert [(row.median_us, row.row.environment.driver) for row in store.best.list()] == [(10.0, "580.159")]
 
 
 def test_a_layer_is_its_shape_whatever_its_name(store: Store) -> None:
     run_trial(store, open_scope(store), correct(0, 10.0))
     renamed = Layer("first", CONV1.problem, count=3)
     other_n = Layer("small", CONV1.problem.with_n(1))
-    store.begin_study(study_record("copy", [renamed, other_n]))
-    (best,) = store.best("copy")
+    store.studies.begin(study_record("copy", [renamed, other_n]))
+    (best,) = store.best.list("copy")
     assert (best.name, best.layer, best.row.name) == ("copy.first", renamed, "lenet.conv1")
 
 
 def test_two_layers_of_one_shape_share_trials_and_each_has_a_best(store: Store) -> None:
     twins = (CONV1, Layer("twin", CONV1.problem))
-    key = store.begin_study(study_record("twins", twins))
+    key = store.studies.begin(study_record("twins", twins))
     first, second = (open_scope(store, study="twins", layer=layer) for layer in twins)
     del key
     run_trial(store, first, correct(0, 10.0))
-    store.begin_study(study_record("twins", twins))
-    assert len(store.history(second)) == 1
-    assert [row.name for row in store.best("twins")] == ["twins.conv1", "twins.twin"]
-    assert len(store.trials("twins")) == 1
+    store.studies.begin(study_record("twins", twins))
+    assert len(store.trials.history(second)) == 1
+    assert [row.name for row in store.best.list("twins")] == ["twins.conv1", "twins.twin"]
+    assert len(store.trials.list("twins")) == 1
     assert len(store.query("SELECT * FROM results").rows) == 1
 
 
@@ -127,12 +127,12 @@ def test_names_stand_for_studies_and_layers(store: Store) -> None:
     for layer, median_us in ((CONV1, 10.0), (CONV2, 20.0)):
         run_trial(store, open_scope(store, layer=layer), correct(0, median_us))
         run_trial(store, open_scope(store, study="net.v2", layer=layer), correct(0, median_us))
-    assert [row.name for row in store.best("lenet")] == ["lenet.conv1", "lenet.conv2"]
-    assert [row.name for row in store.trials("net.v2")] == ["net.v2.conv1", "net.v2.conv2"]
-    assert [row.name for row in store.trials("net.v2.conv2")] == ["net.v2.conv2"]
-    assert [row.name for row in store.trials("conv2")] == ["lenet.conv2", "net.v2.conv2"]
-    assert len(store.trials()) == 4
-    assert [(row.name, row.trials, row.correct) for row in store.layers("lenet")] == [
+    assert [row.name for row in store.best.list("lenet")] == ["lenet.conv1", "lenet.conv2"]
+    assert [row.name for row in store.trials.list("net.v2")] == ["net.v2.conv1", "net.v2.conv2"]
+    assert [row.name for row in store.trials.list("net.v2.conv2")] == ["net.v2.conv2"]
+    assert [row.name for row in store.trials.list("conv2")] == ["lenet.conv2", "net.v2.conv2"]
+    assert len(store.trials.list()) == 4
+    assert [(row.name, row.trials, row.correct) for row in store.studies.layers("lenet")] == [
         ("lenet.conv1", 1, 1),
         ("lenet.conv2", 1, 1),
     ]
@@ -140,13 +140,13 @@ def test_names_stand_for_studies_and_layers(store: Store) -> None:
 
 def test_a_wrong_name_says_what_there_is(path: Path, store: Store) -> None:
     with pytest.raises(StoreError, match="no study or layer 'lenet'; the database has none yet"):
-        store.best("lenet")
-    store.begin_study(study_record())
+        store.best.list("lenet")
+    store.studies.begin(study_record())
     with pytest.raises(StoreError) as caught:
-        store.trials("lenet.conv3")
+        store.trials.list("lenet.conv3")
     assert str(caught.value) == f"{path}: no study or layer 'lenet.conv3'; it has lenet.conv1, lenet.conv2"
     with pytest.raises(StoreError, match=r"no study or layer 'resnet'; it has lenet$"):
-        store.layers("resnet")
+        store.studies.layers("resnet")
 
 
 def test_trials_are_filtered_sorted_and_limited(store: Store) -> None:
@@ -157,7 +157,7 @@ def test_trials_are_filtered_sorted_and_limited(store: Store) -> None:
     run_trial(store, open_scope(store, device=HOST), correct(0, 5.0))
 
     def numbers(**how: object) -> list[int]:
-        return [row.trial.number for row in store.trials("lenet", kind="cuda", **how)]  # type: ignore[arg-type]
+        return [row.trial.number for row in store.trials.list("lenet", kind="cuda", **how)]  # type: ignore[arg-type]
 
     assert numbers() == [0, 1, 2, 3]
     assert numbers(sort="median") == [1, 2, 0, 3]
@@ -183,14 +183,14 @@ def test_the_views_say_what_the_functions_say(store: Store) -> None:
             *(row.trial.outcome, row.median_us, row.trial.timing.q1_us if row.trial.timing else None),
             *(row.gflops, row.trial.source_hash),
         )
-        for row in store.trials()
+        for row in store.trials.list()
     )
     assert store.query("SELECT layer, n, k, epilogue, device, median_us, gflops, basis FROM best").rows == tuple(
         (
             *(row.layer.name, row.layer.problem.n, row.layer.problem.k, row.layer.problem.epilogue),
             *(H200.name, row.median_us, row.gflops, row.basis),
         )
-        for row in store.best()
+        for row in store.best.list()
     )
 
 
@@ -202,21 +202,21 @@ def test_an_answer_for_a_device_says_how_well_it_fits(store: Store) -> None:
     run_trial(store, open_scope(store, device=renamed), correct(0, 11.0))
 
     def best(device: DeviceInfo) -> list[tuple[str, str, float]]:
-        return [(row.layer.name, row.match, row.median_us) for row in store.best("lenet", device)]
+        return [(row.layer.name, row.match, row.median_us) for row in store.best.list("lenet", device)]
 
     assert best(H200) == [("conv1", "exact", 10.0), ("conv2", "exact", 20.0)]
     assert best(renamed) == [("conv1", "exact", 11.0), ("conv2", "device class", 20.0)]
     assert best(smaller) == best(HOST) == [], "another SM count is another class"
-    assert {row.match for row in store.best("lenet")} == {"exact"}
+    assert {row.match for row in store.best.list("lenet")} == {"exact"}
 
 
 def test_a_problem_is_asked_about_whatever_it_is_called(store: Store) -> None:
     run_trial(store, open_scope(store), correct(0, 10.0))
     run_trial(store, open_scope(store, study="other"), correct(0, 9.0))
     run_trial(store, open_scope(store, layer=CONV2), correct(0, 20.0))
-    (best,) = store.best(CONV1.problem, H200)
+    (best,) = store.best.list(CONV1.problem, H200)
     assert (best.name, best.median_us, best.match) == ("other.conv1", 9.0, "exact")
-    assert store.best(CONV1.problem.with_n(7), H200) == ()
-    assert store.best(CONV1.problem, kind="host") == ()
-    assert [row.median_us for row in store.trials(CONV1.problem)] == [10.0, 9.0]
-    assert store.trials(CONV1.problem.with_n(7)) == ()
+    assert store.best.list(CONV1.problem.with_n(7), H200) == ()
+    assert store.best.list(CONV1.problem, kind="host") == ()
+    assert [row.median_us for row in store.trials.list(CONV1.problem)] == [10.0, 9.0]
+    assert store.trials.list(CONV1.problem.with_n(7)) == ()

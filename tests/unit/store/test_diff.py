@@ -77,10 +77,10 @@ def test_an_empty_database_offers_nothing() -> None:
 
 def best_of(store: Store, layer: Layer, median_us: float, **where: object) -> BestRow:
     """A stored best of a layer."""
-    name = f"s{len(store.studies())}"
+    name = f"s{len(store.studies.list())}"
     scope = open_scope(store, study=name, layer=layer, **where)  # type: ignore[arg-type]
     run_trial(store, scope, correct(0, median_us))
-    (row,) = store.best_of(name, 1)
+    (row,) = store.best.of_study(name, 1)
     return row
 
 
@@ -124,11 +124,11 @@ def test_what_changed_in_the_config_is_said(store: Store) -> None:
     assert (found.config_changed, found.changes) == (False, "")
     scope = open_scope(store, study="other", layer=CONV1)
     run_trial(store, scope, correct(3, 9.0))
-    (third,) = store.best_of("other", 1)
+    (third,) = store.best.of_study("other", 1)
     (found,) = differences([first], [third], lambda row: None)
     assert (found.config_changed, found.changes) == (True, "block_p=0->3 vector=True->False")
     run_trial(store, scope, correct(4, 8.0, family="implicit_gemm"))
-    (found,) = differences([first], list(store.best_of("other", 1)), lambda row: None)
+    (found,) = differences([first], list(store.best.of_study("other", 1)), lambda row: None)
     assert found.changes == "direct->implicit_gemm"
 
 

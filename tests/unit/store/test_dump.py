@@ -47,18 +47,18 @@ def fill(store: Store) -> None:
     for number in range(3):
         source = source_of(config_of(number))
         run_trial(store, scope, correct(number, 30.1 - number / 3, source=source), source)
-    store.add_trial(scope, failed(3, message='it\'s "quoted"\t\x01\u2028\U0001f600; DROP TABLE trials;--'))
-    store.begin_trial(scope, 4, config_of(4))
-    store.add_finals(
+    store.trials.add(scope, failed(3, message='it\'s "quoted"\t\x01\u2028\U0001f600; DROP TABLE trials;--'))
+    store.trials.begin(scope, 4, config_of(4))
+    store.finals.add(
         scope, Finals(winner=1, timings=((1, timing_of(28.5)),), verdicts=(Verdict("cudnn", "tie", 28.5, 28.6),))
     )
     add_span(store, 0, 2500.0)
-    row = store.trials("lenet.conv1")[1]
-    store.add_profiles(row, H200, DRIVER_590, [PROFILE])
-    store.add_retime(row, H200, DRIVER_590, "confirmed", timing_of(28.25))
-    store.quarantine(scope, source_of(config_of(0)).hash, "hang", "")
-    store.set_rates(H200, DRIVER_590, [Rate("copy", "16 bytes a thread", 4.2e12)])
-    store.set_noise_floor(H200, DRIVER_590, "cold", 0.1, 0.002)
+    row = store.trials.list("lenet.conv1")[1]
+    store.profiles.add(row, H200, DRIVER_590, [PROFILE])
+    store.retimes.add(row, H200, DRIVER_590, "confirmed", timing_of(28.25))
+    store.quarantine.add(scope, source_of(config_of(0)).hash, "hang", "")
+    store.rates.add(H200, DRIVER_590, [Rate("copy", "16 bytes a thread", 4.2e12)])
+    store.noise_floors.add(H200, DRIVER_590, "cold", 0.1, 0.002)
     add_dispatcher(store, [dispatched(CONV1), dispatched(CONV2, None)])
 
 
@@ -93,8 +93,8 @@ def test_a_loaded_dump_is_the_same_database(store: Store, dumped: list[str]) -> 
     assert content(new) == content(store.path)
     assert lines_of(new) == dumped
     with Store(new) as loaded:
-        assert loaded.trials() == store.trials()
-        assert loaded.best() == store.best()
+        assert loaded.trials.list() == store.trials.list()
+        assert loaded.best.list() == store.best.list()
         run_trial(loaded, open_scope(loaded), correct(5, 1.0))
 
 
@@ -201,7 +201,7 @@ def test_rows_that_do_not_belong_together_are_refused(tmp_path: Path, blank: byt
     with pytest.raises(StoreError, match="my dump: row 1 of finals refers to a row of subjects that is not there"):
         load(wrong, "my dump", path)
     with Store(path, create=False) as store:
-        assert store.studies() == ()
+        assert store.studies.list() == ()
         assert store.query("SELECT count(*) FROM devices").rows == ((0,),)
 
 
@@ -244,7 +244,7 @@ def test_nothing_in_a_dump_is_run(tmp_path: Path, dumped: list[str]) -> None:
         run_trial(store, open_scope(store, layer=layer), correct(0, 1.0))
     load(lines_of(tmp_path / "evil.db"), "dump", tmp_path / "new.db")
     with Store(tmp_path / "new.db") as store:
-        assert [row.layer for row in store.best()] == [layer]
+        assert [row.layer for row in store.best.list()] == [layer]
     assert not list(tmp_path.glob("**/ran"))
 
 
@@ -269,29 +269,29 @@ def test_any_text_in_every_field_is_moved_as_it_is(tmp_path: Path, text: str) ->
     config = Config.of(text, {text: text})
     source = dataclasses.replace(source_of(config, text=text), config=config)
     with Store(tmp_path / "had.db") as store:
-        scope = store.scope(
-            store.begin_study(record), layer, device, environment, text, [TemplateRecord(text, text, text)]
+        scope = store.scopes.open(
+            store.studies.begin(record), layer, device, environment, text, [TemplateRecord(text, text, text)]
         )
         trial = dataclasses.replace(correct(0, 1.0, source=source), config=config, reason=text, message=text)
-        key = store.begin_trial(scope, 0, config, source, proposed_by=text)
-        store.end_trial(key, trial)
-        (row,) = store.trials(text)
-        store.add_retime(row, device, environment, "failed", None, text)
-        store.add_profiles(row, device, environment, [dataclasses.replace(PROFILE, tool=text, entry=text)])
-        store.quarantine(scope, source.hash, text, text)
-        store.set_rates(device, environment, [Rate(text, text, 1.0)])
-        had = store.trials(text)
+        key = store.trials.begin(scope, 0, config, source, proposed_by=text)
+        store.trials.end(key, trial)
+        (row,) = store.trials.list(text)
+        store.retimes.add(row, device, environment, "failed", None, text)
+        store.profiles.add(row, device, environment, [dataclasses.replace(PROFILE, tool=text, entry=text)])
+        store.quarantine.add(scope, source.hash, text, text)
+        store.rates.add(device, environment, [Rate(text, text, 1.0)])
+        had = store.trials.list(text)
     load(lines_of(tmp_path / "had.db"), "dump", tmp_path / "new.db")
     assert content(tmp_path / "new.db") == content(tmp_path / "had.db")
     assert merge(tmp_path / "had.db", tmp_path / "merged.db").trials == 1
     with Store(tmp_path / "merged.db") as store:
-        (row,) = store.trials(text)
+        (row,) = store.trials.list(text)
         assert (row.trial, row.layer, row.device, row.environment) == (
             had[0].trial,
             had[0].layer,
             had[0].device,
             had[0].environment,
         )
-        assert store.source(source.hash) == source
-        assert store.retimes(text)[0].message == text
+        assert store.sources.get(source.hash) == source
+        assert store.retimes.list(text)[0].message == text
     assert merge(tmp_path / "had.db", tmp_path / "merged.db").trials == 0

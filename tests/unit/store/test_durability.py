@@ -32,10 +32,10 @@ for study in studies:
     if os.fork() == 0:
         with Store(path) as store:
             scope = builders.open_scope(store, study=study)
-            for number in range(store.next_number(scope), count):
+            for number in range(store.trials.next_number(scope), count):
                 source = builders.source_of(builders.config_of(number))
-                key = store.begin_trial(scope, number, builders.config_of(number), source)
-                store.end_trial(key, builders.correct(number, 10.0 + number, source=source))
+                key = store.trials.begin(scope, number, builders.config_of(number), source)
+                store.trials.end(key, builders.correct(number, 10.0 + number, source=source))
         os._exit(0)
 sys.exit(max(os.wait()[1] for _ in studies) > 0)
 """
@@ -66,14 +66,14 @@ def test_eight_writers_lose_nothing(path: Path) -> None:
     check_consistent(path)
     with Store(path, create=False) as store:
         for index in range(PROCESSES):
-            rows = store.trials(f"study{index}.conv1")
+            rows = store.trials.list(f"study{index}.conv1")
             assert [(row.trial.number, row.median_us) for row in rows] == [(n, 10.0 + n) for n in range(TRIALS)]
         assert len(store.query("SELECT * FROM layers").rows) == 2, "they share the layers"
         assert len(store.query("SELECT * FROM sources").rows) == TRIALS, "and the sources"
 
 
 def test_a_reader_in_the_middle_of_a_look_holds_no_writer_up(path: Path, store: Store) -> None:
-    store.clear_quarantine()  # a first write has the file keep a log
+    store.quarantine.clear()  # a first write has the file keep a log
     raw = sqlite3.connect(path, isolation_level=None)
     raw.execute("BEGIN")
     assert raw.execute("SELECT count(*) FROM trials").fetchone() == (0,)
@@ -93,7 +93,7 @@ def test_looking_into_a_file_that_is_open_loses_none_of_its_locks(path: Path) ->
         with Store(path, create=False) as reader:
             assert reader.query("SELECT count(*) FROM trials").rows == ((1,),)
         with Store(path) as second:
-            assert len(second.trials()) == 1
+            assert len(second.trials.list()) == 1
         store.query("SELECT 1")
         write_from_processes(path, 1, "another")
         run_trial(store, scope, correct(1, 20.0))
@@ -142,5 +142,5 @@ def test_a_study_survives_its_process(path: Path) -> None:
     store = Store(path)
     run_trial(store, open_scope(store), correct(0, 10.0))
     with Store(path, create=False) as other:
-        assert [row.trial.outcome for row in other.trials(CONV1.name)] == [Outcome.CORRECT]
+        assert [row.trial.outcome for row in other.trials.list(CONV1.name)] == [Outcome.CORRECT]
     store.close()

@@ -36,20 +36,22 @@ def write(path: Path, promise: int) -> None:
     """Store trials of every kind without end, and tell each number through a pipe once it is committed."""
     with Store(path) as store:
         scope = open_scope(store, study="study")
-        for suspect in store.suspects(scope):
-            store.end_trial(suspect.key, correct(suspect.key.number, 1.0))
-        number = store.next_number(scope)
+        for suspect in store.trials.suspects(scope):
+            store.trials.end(suspect.key, correct(suspect.key.number, 1.0))
+        number = store.trials.next_number(scope)
         while True:
             source = source_of(config_of(number))
             if number % 5 == 4:
-                store.add_trial(scope, failed(number), source)
+                store.trials.add(scope, failed(number), source)
             else:
-                key = store.begin_trial(scope, number, config_of(number), source)
-                store.end_trial(key, correct(number, 10.0 + number, source=source))
+                key = store.trials.begin(scope, number, config_of(number), source)
+                store.trials.end(key, correct(number, 10.0 + number, source=source))
             os.write(promise, f"{number}\n".encode())
             if number % 10 == 3:
-                store.add_finals(scope, Finals(number, ((number, timing_of(9.0)), (number - 1, timing_of(9.5)))))
-                store.add_retime(store.trials("study.conv1", limit=1)[0], H200, DRIVER_590, "confirmed", timing_of(9.1))
+                store.finals.add(scope, Finals(number, ((number, timing_of(9.0)), (number - 1, timing_of(9.5)))))
+                store.retimes.add(
+                    store.trials.list("study.conv1", limit=1)[0], H200, DRIVER_590, "confirmed", timing_of(9.1)
+                )
             number += 1
 
 
@@ -132,6 +134,6 @@ def test_killed_a_hundred_times_the_file_is_whole(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert grew > KILLS / 2, "the kills fell while it worked"
     with Store(path) as store:
-        assert {trial.number for trial in store.history(open_scope(store, study="study"))} >= promised
-        assert store.best("study")[0].row.trial.outcome == Outcome.CORRECT
+        assert {trial.number for trial in store.trials.history(open_scope(store, study="study"))} >= promised
+        assert store.best.list("study")[0].row.trial.outcome == Outcome.CORRECT
     assert sorted(file.name for file in tmp_path.iterdir()) == ["autotune.db"]

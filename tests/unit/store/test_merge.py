@@ -88,40 +88,40 @@ def test_everything_that_ended_comes_once(tmp_path: Path, other: Path) -> None:
 def test_what_was_brought_is_seen_and_never_the_best(store: Store, other: Path) -> None:
     run_trial(store, open_scope(store), correct(0, 50.0))
     merge(other, store.path)
-    assert [(row.median_us, row.row.origin) for row in store.best()] == [(50.0, "measured")]
-    rows = store.trials("lenet.conv1")
+    assert [(row.median_us, row.row.origin) for row in store.best.list()] == [(50.0, "measured")]
+    rows = store.trials.list("lenet.conv1")
     assert [row.origin for row in rows if row.trial.outcome == "correct"] == ["measured", *["imported"] * 4]
     assert store.query("SELECT DISTINCT imported_from FROM results ORDER BY 1").rows == ((None,), ("other.db",))
     fastest = min((row for row in rows if row.policy == "cold" and row.median_us), key=lambda row: row.median_us or 0)
-    store.add_retime(fastest, H200, DRIVER_590, "confirmed", timing_of(29.0))
-    assert [(row.median_us, row.basis, row.row.origin) for row in store.best()] == [(29.0, "retime", "imported")]
+    store.retimes.add(fastest, H200, DRIVER_590, "confirmed", timing_of(29.0))
+    assert [(row.median_us, row.basis, row.row.origin) for row in store.best.list()] == [(29.0, "retime", "imported")]
 
 
 def test_a_study_goes_on_as_if_nothing_had_been_merged(store: Store, other: Path) -> None:
     scope = open_scope(store)
     run_trial(store, scope, correct(0, 50.0))
-    before = store.history(scope)
+    before = store.trials.history(scope)
     merge(other, store.path)
     again = open_scope(store)
-    assert (again.study, store.history(again), store.next_number(again)) == (scope.study, before, 1)
-    assert store.known(again, source_of(config_of(0)).hash) is None, "a result from elsewhere is not taken over"
+    assert (again.study, store.trials.history(again), store.trials.next_number(again)) == (scope.study, before, 1)
+    assert store.known.get(again, source_of(config_of(0)).hash) is None, "a result from elsewhere is not taken over"
     fresh = open_scope(store, fresh=True)
     assert fresh.study.generation == 3, "generation 2 is the colleague's"
 
 
 def test_noise_floors_and_rates_from_elsewhere_count_where_there_is_no_other(store: Store, other: Path) -> None:
     merge(other, store.path)
-    assert store.measured_rates(H200) == (Rate("copy", "16 bytes a thread", 4.2e12),)
-    store.set_rates(H200, DRIVER_580, [Rate("copy", "16 bytes a thread", 1e12)])
-    store.set_noise_floor(H200, DRIVER_580, "cold", 0.5, 0.01)
+    assert store.rates.list(H200) == (Rate("copy", "16 bytes a thread", 4.2e12),)
+    store.rates.add(H200, DRIVER_580, [Rate("copy", "16 bytes a thread", 1e12)])
+    store.noise_floors.add(H200, DRIVER_580, "cold", 0.5, 0.01)
     raw = sqlite3.connect(other)
     raw.execute("UPDATE rates SET measured_at = '2099'")
     raw.execute("UPDATE noise_floors SET measured_at = '2099-01-01T00:00:00.000000Z'")
     raw.commit()
     raw.close()
     merge(other, store.path)
-    assert store.rates(H200) == {"copy": 1e12}
-    floor = store.noise_floor(H200, "cold")
+    assert store.rates.best(H200) == {"copy": 1e12}
+    floor = store.noise_floors.latest(H200, "cold")
     assert floor is not None
     assert floor.noise_us == 0.5
 
@@ -136,11 +136,11 @@ def test_two_copies_that_went_different_ways_get_what_each_lacks(tmp_path: Path,
             for number in range(start, start + 2):
                 source = source_of(config_of(100 + number + (path == right)))
                 trial = correct(number, 10.0 + number + (path == right), source=source)
-                store.end_trial(store.begin_trial(scope, number, trial.config, source), trial)
+                store.trials.end(store.trials.begin(scope, number, trial.config, source), trial)
     assert merge(right, left) == Merged(trials=4, known=6, running=1, studies=0)
     consistent(left)
     with Store(left, create=False) as store:
-        rows = [row for row in store.trials("lenet.conv1", kind="cuda") if row.trial.number > 4]
+        rows = [row for row in store.trials.list("lenet.conv1", kind="cuda") if row.trial.number > 4]
         assert [(row.trial.number, row.median_us, row.origin) for row in rows] == [
             (5, 15.0, "measured"),
             (6, 16.0, "measured"),
@@ -156,14 +156,16 @@ def test_a_second_merge_brings_what_came_since(store: Store, other: Path) -> Non
     merge(other, store.path)
     with Store(other) as theirs:
         scope = open_scope(theirs)
-        (suspect,) = theirs.suspects(scope)
-        theirs.end_trial(suspect.key, correct(4, 33.0))
-        theirs.add_finals(scope, Finals(winner=4, timings=((4, timing_of(32.5)),)))
-        theirs.begin_study(study_record("lenet", [CONV2], seed=7))
+        (suspect,) = theirs.trials.suspects(scope)
+        theirs.trials.end(suspect.key, correct(4, 33.0))
+        theirs.finals.add(scope, Finals(winner=4, timings=((4, timing_of(32.5)),)))
+        theirs.studies.begin(study_record("lenet", [CONV2], seed=7))
     assert merge(other, store.path) == Merged(trials=1, known=6, running=0, studies=0)
     assert store.query("SELECT count(*) FROM finals WHERE origin = 'imported'").rows == ((2,),)
-    assert [(row.layer.name, row.trials) for row in store.layers("lenet")] == [("conv2", 0)], "as their file is now"
-    assert store.best() == ()
+    assert [(row.layer.name, row.trials) for row in store.studies.layers("lenet")] == [("conv2", 0)], (
+        "as their file is now"
+    )
+    assert store.best.list() == ()
 
 
 def test_what_came_by_two_ways_comes_once(tmp_path: Path, other: Path) -> None:
@@ -214,13 +216,13 @@ def test_a_text_that_one_side_dropped_is_no_conflict(tmp_path: Path, other: Path
     dropped = source_of(config_of(2)).hash
     merge(small, here)
     with Store(here, create=False) as store:
-        assert store.source(dropped) is None
+        assert store.sources.get(dropped) is None
     merge(other, here)
     with Store(here, create=False) as store:
-        assert store.source(dropped) == source_of(config_of(2))
+        assert store.sources.get(dropped) == source_of(config_of(2))
     merge(small, here)
     with Store(here, create=False) as store:
-        assert store.source(dropped) is not None
+        assert store.sources.get(dropped) is not None
 
 
 def test_a_file_is_not_merged_with_itself(store: Store) -> None:
@@ -234,5 +236,5 @@ def test_what_is_no_database_is_not_merged(store: Store, tmp_path: Path) -> None
     for name, words in (("text", "not an SQLite file"), ("none.db", "no such file")):
         with pytest.raises(StoreError, match=words):
             merge(tmp_path / name, store.path)
-    assert store.studies() == ()
-    assert CONV1.name not in [row.layer.name for row in store.layers()]
+    assert store.studies.list() == ()
+    assert CONV1.name not in [row.layer.name for row in store.studies.layers()]

@@ -60,7 +60,9 @@ def rows_of(path: Path) -> dict[str, list[tuple[object, ...]]]:
 
 
 def best_of(store: Store) -> list[tuple[object, ...]]:
-    return [(row.name, row.row.device.kind, row.basis, row.median_us, row.row.trial.number) for row in store.best()]
+    return [
+        (row.name, row.row.device.kind, row.basis, row.median_us, row.row.trial.number) for row in store.best.list()
+    ]
 
 
 BEST = [
@@ -79,10 +81,10 @@ def test_an_old_file_is_read_without_changing_it_or_its_folder(old: Path) -> Non
     before = old.read_bytes()
     with read_only(old.parent), Store(old, create=False) as store:
         assert best_of(store) == BEST
-        assert len(store.trials(generations="all")) >= 12
-        assert store.trials("copy")[0].reused
+        assert len(store.trials.list(generations="all")) >= 12
+        assert store.trials.list("copy")[0].reused
         assert store.query("SELECT count(*) FROM results WHERE origin = 'measured'").rows[0] > (10,)
-        assert store.spans() == () or version_of(old) >= "0002"
+        assert store.end_to_end.list() == () or version_of(old) >= "0002"
         with pytest.raises(StoreError, match="read-only"):
             open_scope(store)
     assert old.read_bytes() == before
@@ -163,7 +165,7 @@ def test_rates_of_old_say_how_they_were_measured(old: Path) -> None:
             ("fp16", "mma.sync m16n8k16"),
             ("of another kind", "unknown"),
         }
-        assert store.rates(H200).keys() == {"copy", "fill", "fp32", "tf32", "fp16", "of another kind"}
+        assert store.rates.best(H200).keys() == {"copy", "fill", "fp32", "tf32", "fp16", "of another kind"}
 
 
 def test_no_migration_without_a_copy(old: Path) -> None:
@@ -183,11 +185,11 @@ def test_the_recorded_results_can_be_asked_where_nothing_may_be_written(tmp_path
     path = tmp_path / "h200.db"
     path.write_bytes(recorded.read_bytes())
     with read_only(tmp_path), Store(path, create=False) as store:
-        best = store.best("lenet-k5")
+        best = store.best.list("lenet-k5")
         strict = [row for row in best if row.row.trial.deterministic and row.row.trial.accuracy == "fp32"]
         assert [row.basis for row in strict] == ["finals", "finals"]
-        assert store.source(best[0].row.trial.source_hash or "") is not None
-        assert len(store.trials("lenet-k5")) > 300
+        assert store.sources.get(best[0].row.trial.source_hash or "") is not None
+        assert len(store.trials.list("lenet-k5")) > 300
 
 
 def test_a_kernel_whose_text_was_dropped_gets_it_again(tmp_path: Path, store: Store) -> None:
@@ -199,10 +201,10 @@ def test_a_kernel_whose_text_was_dropped_gets_it_again(tmp_path: Path, store: St
     compact(store.path, small, best_texts_only=True)
     dropped = source_of(config_of(1))
     with Store(small) as shipped_store:
-        assert shipped_store.source(dropped.hash) is None
+        assert shipped_store.sources.get(dropped.hash) is None
         scope = open_scope(shipped_store, study="mine", layer=CONV1, device=H200, environment=DRIVER_590)
         run_trial(shipped_store, scope, correct(0, 10.0, source=dropped), dropped)
-        assert shipped_store.source(dropped.hash) is not None
+        assert shipped_store.sources.get(dropped.hash) is not None
 
 
 def test_of_configs_that_a_rule_refused_a_small_copy_keeps_one_a_reason(tmp_path: Path, store: Store) -> None:
@@ -210,14 +212,14 @@ def test_of_configs_that_a_rule_refused_a_small_copy_keeps_one_a_reason(tmp_path
     source = source_of(config_of(0))
     run_trial(store, scope, correct(0, 10.0, source=source), source)
     for number, why in enumerate(("too many threads", "too many threads", "too many threads", "no shared memory"), 1):
-        store.add_trial(scope, failed(number, Outcome.CONSTRAINTS, why))
-    store.add_trial(scope, failed(5, Outcome.COMPILE, "ptxas error"))
-    store.add_trial(scope, failed(6, Outcome.COMPILE, "ptxas error"))
+        store.trials.add(scope, failed(number, Outcome.CONSTRAINTS, why))
+    store.trials.add(scope, failed(5, Outcome.COMPILE, "ptxas error"))
+    store.trials.add(scope, failed(6, Outcome.COMPILE, "ptxas error"))
     small = tmp_path / "small.db"
     compact(store.path, small, few_rejections=True)
     with Store(small, create=False) as shipped_store:
-        assert [row.trial.number for row in shipped_store.trials("lenet")] == [0, 1, 4, 5, 6]
-    assert len(store.trials("lenet")) == 7, "the original is as it was"
+        assert [row.trial.number for row in shipped_store.trials.list("lenet")] == [0, 1, 4, 5, 6]
+    assert len(store.trials.list("lenet")) == 7, "the original is as it was"
 
 
 def test_statistics_are_kept_as_the_trials_multiply(store: Store) -> None:

@@ -63,18 +63,18 @@ def test_the_best_as_it_stood(days: Store, clock: Clock) -> None:
         clock.day(day)
         run_trial(days, scope, correct(day, median_us))
     clock.day(3)
-    days.add_finals(scope, Finals(winner=0, timings=((0, timing_of(7.5)), (2, timing_of(7.6)))))
+    days.finals.add(scope, Finals(winner=0, timings=((0, timing_of(7.5)), (2, timing_of(7.6)))))
 
     def best(day: int) -> list[tuple[int, float, str]]:
-        rows = days.best_at(START + timedelta(days=day))
+        rows = days.best.at(START + timedelta(days=day))
         return [(row.row.trial.number, row.median_us, row.basis) for row in rows]
 
     assert best(0) == []
     assert best(1) == best(2) == [(0, 10.0, "median")]
     assert best(3) == [(2, 8.0, "median")]
     assert best(4) == [(0, 7.5, "finals")]
-    assert [row.name for row in days.best_at(START + timedelta(days=4), "lenet.conv1")] == ["lenet.conv1"]
-    assert days.best_at(START + timedelta(days=4)) == days.best()
+    assert [row.name for row in days.best.at(START + timedelta(days=4), "lenet.conv1")] == ["lenet.conv1"]
+    assert days.best.at(START + timedelta(days=4)) == days.best.list()
     days.close()
 
 
@@ -86,27 +86,27 @@ def test_the_best_of_one_generation_is_of_its_own_trials(store: Store) -> None:
     run_trial(store, second, correct(0, 11.0))
     run_trial(store, second, failed(1))
     run_trial(store, open_scope(store, device=HOST), correct(0, 99.0))
-    assert [(row.name, row.median_us) for row in store.best_of("lenet", 1)] == [
+    assert [(row.name, row.median_us) for row in store.best.of_study("lenet", 1)] == [
         ("lenet.conv1", 10.0),
         ("lenet.conv2", 20.0),
     ]
-    assert [(row.median_us, row.row.device.kind) for row in store.best_of("lenet", 2)] == [
+    assert [(row.median_us, row.row.device.kind) for row in store.best.of_study("lenet", 2)] == [
         (11.0, "cuda"),
         (99.0, "host"),
     ]
-    assert [row.name for row in store.best_of("lenet", 1, "conv2")] == ["lenet.conv2"]
+    assert [row.name for row in store.best.of_study("lenet", 1, "conv2")] == ["lenet.conv2"]
 
 
 def test_a_trial_taken_over_counts_for_the_study_that_took_it(store: Store) -> None:
     source = source_of(config_of(0))
     run_trial(store, open_scope(store), correct(0, 10.0, source=source), source)
     scope = open_scope(store, study="other")
-    known = store.known(scope, source.hash)
+    known = store.known.get(scope, source.hash)
     assert known is not None
-    store.reuse_trial(scope, 0, config_of(0), known)
-    assert [(row.name, row.median_us) for row in store.best_of("other", 1)] == [("other.conv1", 10.0)]
-    store.add_retime(known, H200, DRIVER_590, "regressed", timing_of(15.0))
-    (best,) = store.best_of("other", 1)
+    store.known.reuse(scope, 0, config_of(0), known)
+    assert [(row.name, row.median_us) for row in store.best.of_study("other", 1)] == [("other.conv1", 10.0)]
+    store.retimes.add(known, H200, DRIVER_590, "regressed", timing_of(15.0))
+    (best,) = store.best.of_study("other", 1)
     assert (best.name, best.median_us, best.basis) == ("other.conv1", 15.0, "retime"), "its time now"
 
 
@@ -114,21 +114,21 @@ def test_retimes_count_from_their_day_on(days: Store, clock: Clock) -> None:
     scope = open_scope(days)
     for number, median_us in enumerate((10.0, 11.0)):
         run_trial(days, scope, correct(number, median_us))
-    days.add_finals(scope, Finals(winner=0, timings=((0, timing_of(9.5)),)))
+    days.finals.add(scope, Finals(winner=0, timings=((0, timing_of(9.5)),)))
     clock.day(1)
-    days.add_retime(days.trials()[0], H200, DRIVER_590, "regressed", timing_of(13.0))
+    days.retimes.add(days.trials.list()[0], H200, DRIVER_590, "regressed", timing_of(13.0))
     clock.day(2)
-    days.add_retime(days.trials()[1], H200, DRIVER_590, "failed", None, "wrong")
+    days.retimes.add(days.trials.list()[1], H200, DRIVER_590, "failed", None, "wrong")
 
     def best(day: int) -> list[tuple[int, float, str]]:
-        rows = days.best_at(START + timedelta(days=day))
+        rows = days.best.at(START + timedelta(days=day))
         return [(row.row.trial.number, row.median_us, row.basis) for row in rows]
 
     assert best(1) == [(0, 9.5, "finals")]
     assert best(2) == [(1, 11.0, "median")], "the retime put the finals in doubt"
     assert best(3) == [(0, 13.0, "retime")]
-    assert days.best_at(START + timedelta(days=3)) == days.best()
-    assert [row.median_us for row in days.best_of("lenet", 1)] == [13.0]
+    assert days.best.at(START + timedelta(days=3)) == days.best.list()
+    assert [row.median_us for row in days.best.of_study("lenet", 1)] == [13.0]
     days.close()
 
 
@@ -137,14 +137,16 @@ def test_history_has_every_improvement_the_finals_and_the_retimes(days: Store, c
     for number, median_us in enumerate((10.0, 12.0, 8.0, 8.0)):
         run_trial(days, scope, correct(number, median_us))
     run_trial(days, open_scope(days, device=HOST), correct(0, 100.0))
-    days.add_finals(
+    days.finals.add(
         scope, Finals(winner=2, timings=((2, timing_of(7.0)),), verdicts=(Verdict("default", "win", 7.0, 9.0, 0),))
     )
     clock.day(1)
-    days.add_retime(days.trials(kind="cuda")[2], H200, DRIVER_590, "regressed", timing_of(14.0))
+    days.retimes.add(days.trials.list(kind="cuda")[2], H200, DRIVER_590, "regressed", timing_of(14.0))
     clock.day(2)
     run_trial(days, open_scope(days, study="copy", environment=DRIVER_590), correct(0, 6.0))
-    found = history(days.improvements("lenet.conv1"), days.finals("lenet.conv1"), days.retimes("lenet.conv1"))
+    found = history(
+        days.best.improvements("lenet.conv1"), days.finals.list("lenet.conv1"), days.retimes.list("lenet.conv1")
+    )
     assert [(event.event, event.row.name, event.row.trial.number, event.time_us) for event in found] == [
         ("improvement", "lenet.conv1", 0, 10.0),
         ("improvement", "lenet.conv1", 2, 8.0),
@@ -165,18 +167,18 @@ def test_a_kernel_that_is_not_deterministic_is_told_where_it_beats_the_others(st
     scope = open_scope(store)
     for number, (median_us, deterministic) in enumerate(((10.0, True), (12.0, False), (9.0, False), (8.0, True))):
         run_trial(store, scope, correct(number, median_us, deterministic=deterministic))
-    events = history(store.improvements("lenet.conv1"), (), ())
+    events = history(store.best.improvements("lenet.conv1"), (), ())
     assert [event.row.trial.number for event in events] == [0, 2, 3]
 
 
 def test_devices_and_the_environment_of_their_newest_run(store: Store) -> None:
-    assert (store.devices(), store.environments()) == ((), ())
+    assert (store.devices.list(), store.devices.environments()) == ((), ())
     for environment in (DRIVER_590, DRIVER_580):
         open_scope(store, environment=environment)
     open_scope(store, device=HOST)
-    assert store.devices() == (H200, HOST)
-    assert [(info.kind, environment.driver) for info, environment in store.environments()] == [
+    assert store.devices.list() == (H200, HOST)
+    assert [(info.kind, environment.driver) for info, environment in store.devices.environments()] == [
         ("cuda", "580.159"),
         ("host", "580.159"),
     ]
-    store.begin_study(study_record())
+    store.studies.begin(study_record())

@@ -23,8 +23,8 @@ def fill(path: Path) -> None:
 
 def read_all(path: Path) -> None:
     with Store(path, create=False) as store:
-        assert len(store.best("lenet")) == 1
-        assert len(store.trials()) == 1
+        assert len(store.best.list("lenet")) == 1
+        assert len(store.trials.list()) == 1
         assert store.query("SELECT count(*) FROM results").rows == ((1,),)
 
 
@@ -87,7 +87,7 @@ def test_the_log_of_a_killed_writer_is_read_and_left(path: Path, store: Store, t
     with Store(killed) as writer:
         read_all(killed)
         assert state_of(killed.parent) == before, "nor does one who may write"
-        writer.clear_quarantine()
+        writer.quarantine.clear()
     assert [file.name for file in killed.parent.iterdir()] == ["a.db"], "a writer folds it"
     read_all(killed)
 
@@ -97,37 +97,37 @@ def test_the_log_of_a_writer_that_ends_while_it_is_read_is_folded(path: Path) ->
         scope = open_scope(store)
         run_trial(store, scope, correct(0, 10.0))
         reader = Store(path, create=False)
-        assert len(reader.trials()) == 1
+        assert len(reader.trials.list()) == 1
         run_trial(store, scope, correct(1, 9.0))
-    assert len(reader.trials()) == 2
+    assert len(reader.trials.list()) == 2
     reader.close()
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_a_store_that_is_never_written_to_makes_no_file(tmp_path: Path) -> None:
     with Store(tmp_path / "a.db") as store:
-        assert store.trials() == ()
-        assert store.best() == ()
+        assert store.trials.list() == ()
+        assert store.best.list() == ()
         assert store.query("SELECT count(*) FROM trials").rows == ((0,),)
         assert list(tmp_path.iterdir()) == []
         open_scope(store)
-        assert len(store.layers()) == 2
+        assert len(store.studies.layers()) == 2
     assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
 
 
 def test_a_reader_sees_what_a_running_tuner_committed(path: Path, store: Store) -> None:
     scope = open_scope(store)
     with Store(path, create=False) as reader:
-        assert reader.trials() == ()
+        assert reader.trials.list() == ()
         run_trial(store, scope, correct(0, 10.0))
-        assert [row.median_us for row in reader.trials()] == [10.0]
+        assert [row.median_us for row in reader.trials.list()] == [10.0]
         assert reader.query("SELECT median_us FROM best").rows == ((10.0,),)
 
 
 def test_a_store_opened_for_reading_refuses_to_write(path: Path, store: Store) -> None:
     scope = open_scope(store)
     with Store(path, create=False) as reader, pytest.raises(StoreError, match="read-only"):
-        reader.begin_trial(scope, 0, config_of(0))
+        reader.trials.begin(scope, 0, config_of(0))
 
 
 def test_a_compact_copy_is_the_same_database_in_one_file(path: Path, store: Store) -> None:
@@ -136,7 +136,7 @@ def test_a_compact_copy_is_the_same_database_in_one_file(path: Path, store: Stor
     copy = path.with_name("copy.db")
     compact(path, copy)
     with Store(copy, create=False) as copied:
-        assert copied.trials() == store.trials()
+        assert copied.trials.list() == store.trials.list()
     assert not [file for file in path.parent.iterdir() if file.name.startswith("copy.db-")]
     raw = sqlite3.connect(copy)
     assert raw.execute("PRAGMA journal_mode").fetchone() == ("delete",)

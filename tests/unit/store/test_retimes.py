@@ -31,16 +31,16 @@ def three(store: Store) -> tuple[TrialRow, ...]:
     for number, median_us in enumerate((10.0, 11.0, 12.0)):
         source = source_of(config_of(number))
         run_trial(store, scope, correct(number, median_us, source=source), source)
-    return store.trials("lenet.conv1")
+    return store.trials.list("lenet.conv1")
 
 
 def retime(store: Store, row: TrialRow, label: str, after_us: float | None, message: str = "") -> RetimeRow:
     timing = None if after_us is None else timing_of(after_us)
-    return store.add_retime(row, H200, DRIVER_590, label, timing, message)
+    return store.retimes.add(row, H200, DRIVER_590, label, timing, message)
 
 
 def best_of(store: Store) -> tuple[int, float, str]:
-    (best,) = store.best()
+    (best,) = store.best.list()
     return best.row.trial.number, best.median_us, best.basis
 
 
@@ -49,12 +49,12 @@ def test_a_retime_is_kept_beside_the_trial(store: Store, three: tuple[TrialRow, 
     second = retime(store, three[0], "failed", None, "the launch failed")
     assert (first.before_us, first.after_us, first.environment) == (10.0, 10.125, DRIVER_590)
     assert (second.before_us, second.after_us, second.message) == (10.125, None, "the launch failed")
-    assert [(row.label, row.after_us, row.environment) for row in store.retimes("lenet")] == [
+    assert [(row.label, row.after_us, row.environment) for row in store.retimes.list("lenet")] == [
         ("confirmed", 10.125, DRIVER_590),
         ("failed", None, DRIVER_590),
     ]
-    assert store.retimes("conv2") == ()
-    row = store.trials("lenet.conv1")[0]
+    assert store.retimes.list("conv2") == ()
+    row = store.trials.list("lenet.conv1")[0]
     assert (row.median_us, row.trial.timing) == (10.0, timing_of(10.0)), "what was measured then stays"
     assert store.query("SELECT count(*) FROM runs").rows == ((2,),), "one process, one run a driver"
 
@@ -68,27 +68,30 @@ def test_the_best_is_by_the_latest_measurement(store: Store, three: tuple[TrialR
     retime(store, three[1], "failed", None)
     assert best_of(store) == (0, 11.5, "retime")
     retime(store, three[0], "failed", None)
-    assert store.best() == ()
+    assert store.best.list() == ()
 
 
 def test_finals_decide_until_a_retime_puts_them_in_doubt(store: Store, three: tuple[TrialRow, ...]) -> None:
     scope = open_scope(store)
-    store.add_finals(scope, Finals(winner=1, timings=((0, timing_of(10.5)), (1, timing_of(10.25)))))
+    store.finals.add(scope, Finals(winner=1, timings=((0, timing_of(10.5)), (1, timing_of(10.25)))))
     retime(store, three[1], "confirmed", 10.375)
     assert best_of(store) == (1, 10.25, "finals")
     retime(store, three[1], "regressed", 10.75)
     assert best_of(store) == (0, 10.5, "median")
-    store.add_finals(scope, Finals(winner=2, timings=((2, timing_of(10.0)),)))
+    store.finals.add(scope, Finals(winner=2, timings=((2, timing_of(10.0)),)))
     assert best_of(store) == (2, 10.0, "finals")
 
 
 def test_other_classes_and_layers_keep_their_finals(store: Store, three: tuple[TrialRow, ...]) -> None:
     scope = open_scope(store)
     run_trial(store, scope, correct(3, 5.0, accuracy="tf32"))
-    store.add_finals(scope, Finals(winner=3, timings=((3, timing_of(5.5)),)))
-    store.add_finals(scope, Finals(winner=1, timings=((1, timing_of(10.25)),)))
+    store.finals.add(scope, Finals(winner=3, timings=((3, timing_of(5.5)),)))
+    store.finals.add(scope, Finals(winner=1, timings=((1, timing_of(10.25)),)))
     retime(store, three[1], "regressed", 20.0)
-    assert [(best.row.trial.accuracy, best.basis) for best in store.best()] == [("fp32", "median"), ("tf32", "finals")]
+    assert [(best.row.trial.accuracy, best.basis) for best in store.best.list()] == [
+        ("fp32", "median"),
+        ("tf32", "finals"),
+    ]
 
 
 def test_of_one_kernel_the_trial_measured_last_ranks(store: Store, three: tuple[TrialRow, ...]) -> None:
@@ -96,9 +99,9 @@ def test_of_one_kernel_the_trial_measured_last_ranks(store: Store, three: tuple[
     source = source_of(config_of(0))
     run_trial(store, open_scope(store, environment=DRIVER_590), correct(0, 10.25, source=source), source)
     copied = open_scope(store, study="copy")
-    known = store.known(copied, source.hash)
+    known = store.known.get(copied, source.hash)
     assert known is not None
-    store.reuse_trial(copied, 0, config_of(0), known)
+    store.known.reuse(copied, 0, config_of(0), known)
     retime(store, three[0], "regressed", 30.0)
     assert best_of(store) == (1, 11.0, "median")
 
@@ -108,23 +111,23 @@ def test_an_imported_trial_counts_once_it_was_measured_here(store: Store, three:
     raw.execute("UPDATE trials SET origin = 'imported', ranked_us = NULL WHERE id = ?", (three[0].id,))
     raw.commit()
     raw.close()
-    store.add_finals(open_scope(store), Finals(winner=1, timings=((1, timing_of(11.0)),)))
+    store.finals.add(open_scope(store), Finals(winner=1, timings=((1, timing_of(11.0)),)))
     assert best_of(store) == (1, 11.0, "finals")
-    assert store.known(open_scope(store), three[0].trial.source_hash or "") is None, "nor is its result taken over"
-    assert [trial.number for trial in store.history(open_scope(store))] == [1, 2], "nor resumed from"
+    assert store.known.get(open_scope(store), three[0].trial.source_hash or "") is None, "nor is its result taken over"
+    assert [trial.number for trial in store.trials.history(open_scope(store))] == [1, 2], "nor resumed from"
     retime(store, three[0], "confirmed", 10.125)
     assert best_of(store) == (0, 10.125, "retime")
 
 
 def test_what_cannot_be_retimed_is_refused(store: Store, three: tuple[TrialRow, ...]) -> None:
     with pytest.raises(StoreError, match=r"trial 0 belongs to NVIDIA H200; it cannot be re-timed on AMD EPYC"):
-        store.add_retime(three[0], HOST, DRIVER_590, "confirmed", timing_of(1.0))
+        store.retimes.add(three[0], HOST, DRIVER_590, "confirmed", timing_of(1.0))
     scope = open_scope(store)
-    store.add_trial(scope, failed(3))
+    store.trials.add(scope, failed(3))
     with pytest.raises(StoreError, match="not a correct trial"):
-        retime(store, store.trials("lenet.conv1")[3], "confirmed", 1.0)
+        retime(store, store.trials.list("lenet.conv1")[3], "confirmed", 1.0)
     with pytest.raises(ValueError, match="label"):
         retime(store, three[0], "confirmed", None)
     with pytest.raises(ValueError, match="label"):
         retime(store, three[0], "better", 1.0)
-    assert store.retimes(CONV1.name) == ()
+    assert store.retimes.list(CONV1.name) == ()

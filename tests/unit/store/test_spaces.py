@@ -65,24 +65,24 @@ def test_an_imported_space_is_listed_and_never_best(store: Store) -> None:
     run_trial(store, open_scope(store), correct(0, 1e9))
     recording = read_recording(CACHE)
     assert import_recording(recording, store.path) == Imported("convolution_milo-A6000", 1, trials=4362, known=0)
-    rows = store.space_trials("convolution_milo-A6000")
+    rows = store.spaces.list("convolution_milo-A6000")
     assert len(rows) == 4362
     assert (rows[0].name, rows[0].device.name, rows[0].device.kind) == (
         "convolution_milo-A6000.convolution_kernel",
         "NVIDIA RTX A6000",
         "recorded",
     )
-    assert [row.trial.median_us for row in store.space_trials(sort="median", limit=1)] == [recording.optimum_us]
-    assert [row.median_us for row in store.best()] == [1e9]
-    assert store.best("convolution_milo-A6000") == ()
-    assert store.trials("convolution_kernel") == ()
-    assert len(store.trials()) == 1
+    assert [row.trial.median_us for row in store.spaces.list(sort="median", limit=1)] == [recording.optimum_us]
+    assert [row.median_us for row in store.best.list()] == [1e9]
+    assert store.best.list("convolution_milo-A6000") == ()
+    assert store.trials.list("convolution_kernel") == ()
+    assert len(store.trials.list()) == 1
     assert store.query(
         "SELECT DISTINCT n, gflops, origin, imported_from FROM results WHERE device_kind <> 'cuda'"
     ).rows == ((None, None, "imported", "convolution_milo-A6000.json.gz"),)
     assert store.query("SELECT count(*) FROM best").rows == ((1,),)
     with pytest.raises(StoreError, match=r"no study or layer 'convolution_milo'; it has convolution_milo-A6000$"):
-        store.trials("convolution_milo")
+        store.trials.list("convolution_milo")
 
 
 def test_the_same_content_comes_once(store: Store, tmp_path: Path) -> None:
@@ -100,15 +100,15 @@ def test_the_same_content_comes_once(store: Store, tmp_path: Path) -> None:
         cache["cache"] = {"1": {"block": 1, "time": time}}
         path.write_text(json.dumps(cache))
         assert import_recording(read_recording(path), store.path).generation == generation
-    assert [row.median_us for row in store.space_trials("mine")] == [2500.0, 3500.0]
-    assert [row.median_us for row in store.space_trials("mine.k", limit=1)] == [2500.0]
+    assert [row.median_us for row in store.spaces.list("mine")] == [2500.0, 3500.0]
+    assert [row.median_us for row in store.spaces.list("mine.k", limit=1)] == [2500.0]
 
 
 def test_failures_keep_their_words(store: Store, failing: Path) -> None:
     import_recording(read_recording(failing), store.path)
-    rows = store.space_trials("failing")
+    rows = store.spaces.list("failing")
     assert [row.trial.outcome for row in rows] == ["correct", "runtime", "compile", "runtime", "timeout", "correctness"]
-    assert len(store.space_trials(outcome=Outcome.RUNTIME)) == 2
+    assert len(store.spaces.list(outcome=Outcome.RUNTIME)) == 2
     words = [result["invalidity"] for result in t4_results(rows)]
     assert words == ["correct", "constraints", "compile", "runtime", "timeout", "correctness"]
 
@@ -123,7 +123,7 @@ def t4_results(rows: object) -> list[dict[str, object]]:
 def test_what_was_imported_is_exported_without_loss(store: Store, tmp_path: Path, file: Path) -> None:
     recording = read_recording(file)
     import_recording(recording, store.path)
-    (path,) = export_t4(store.space_trials(), tmp_path / "out")
+    (path,) = export_t4(store.spaces.list(), tmp_path / "out")
     again = read_recording(path)
     assert told(again) == told(recording)
     assert (again.template, again.device_name) == (recording.template, recording.device_name)
@@ -131,7 +131,7 @@ def test_what_was_imported_is_exported_without_loss(store: Store, tmp_path: Path
 
 def test_the_published_example_is_what_is_written_of_it(store: Store, tmp_path: Path, failing: Path) -> None:
     import_recording(read_recording(failing), store.path)
-    (path,) = export_t4(store.space_trials(), tmp_path / "out")
+    (path,) = export_t4(store.spaces.list(), tmp_path / "out")
     document = json.loads(path.read_text())
     assert document["schema_version"] == "1.0.0"
     assert document["metadata"]["timeunit"] == "microseconds"
@@ -148,9 +148,9 @@ def test_own_trials_are_exported_by_family_layer_device_and_policy(store: Store,
         for number, family in enumerate(("direct", "implicit_gemm", "direct")):
             source = source_of(config_of(number, family))
             run_trial(store, scope, correct(number, 10.25 + number, source=source, family=family), source)
-        store.add_trial(scope, failed(3, Outcome.CONSTRAINTS))
-        store.begin_trial(scope, 4, config_of(4))
-    paths = export_t4(store.trials(), tmp_path / "t4")
+        store.trials.add(scope, failed(3, Outcome.CONSTRAINTS))
+        store.trials.begin(scope, 4, config_of(4))
+    paths = export_t4(store.trials.list(), tmp_path / "t4")
     assert sorted(path.name for path in paths) == [
         "lenet.conv1.direct.AMD_EPYC.cold.t4.json",
         "lenet.conv1.direct.NVIDIA_H200.cold.t4.json",
@@ -183,5 +183,5 @@ def test_a_merged_space_stays_one(store: Store, tmp_path: Path, failing: Path) -
     import_recording(read_recording(failing), tmp_path / "other.db")
     assert merge(tmp_path / "other.db", store.path).trials == 6
     assert import_recording(read_recording(failing), store.path).trials == 0
-    assert len(store.space_trials("failing.k")) == 6
+    assert len(store.spaces.list("failing.k")) == 6
     assert store.query("SELECT count(*) FROM subjects").rows == ((1,),)

@@ -1,0 +1,346 @@
+"""The best kernels: now, of one study, at an earlier moment, and how they came about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    RowMapping,
+    Select,
+    Table,
+    and_,
+    case,
+    func,
+    or_,
+    select,
+    true,
+)
+
+from autotune.devices.device import DeviceInfo
+from autotune.problem import Conv2dProblem, Layer
+from autotune.store.columns import Text, date_text, views
+from autotune.store.devices import devices
+from autotune.store.finals import finals
+from autotune.store.layers import layers, of_problem, subjects
+from autotune.store.measurements import measurements, timing_of
+from autotune.store.retimes import retimes
+from autotune.store.sqlite.database import Database
+from autotune.store.studies import Place, current_places, find, subject_ids
+from autotune.store.trial_rows import TrialRow, gflops, trials, trials_by_id, with_trials
+from autotune.trial import END_TO_END, Outcome, Timing
+
+Basis = Literal["finals", "retime", "median"]
+"""Why a trial is the best: it won the latest finals, or its median is the smallest, of a retime or while tuning."""
+
+Match = Literal["exact", "device class"]
+"""How well an answer fits the device asked for: tuned on it, or on one of its compute capability and SM count."""
+
+best_trials = Table(
+    "best_trials",
+    views,
+    *(Column(name, Integer) for name in ("layer_id", "subject_id", "device_id")),
+    Column("accuracy", Text),
+    Column("deterministic", Boolean),
+    Column("policy", Text),
+    Column("basis", Text),
+    Column("trial_id", Integer),
+    Column("measurement_id", Integer),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BestRow:
+    """The best kernel of one layer, device, accuracy class, determinism and policy."""
+
+    study: str
+    """as asked for; `row` may come from another study with the same layer shape"""
+    layer: Layer
+    timing: Timing
+    """what decided: of the finals, or of the trial"""
+    basis: Basis
+    row: TrialRow
+    match: Match = "exact"
+
+    @property
+    def name(self) -> str:
+        """`study.layer`."""
+        return f"{self.study}.{self.layer.name}"
+
+    @property
+    def median_us(self) -> float:
+        """The deciding median."""
+        return self.timing.median_us
+
+    @property
+    def gflops(self) -> float:
+        """Direct-algorithm GFLOP/s."""
+        return gflops(self.layer.problem, self.median_us)
+
+
+_KEY = ("subject_id", "device_id", "accuracy", "deterministic", "policy")
+"""what has a best of its own, as in the view best_trials"""
+
+_Key = tuple[int, int, str, bool, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BestStore:
+    """The best kernel of each layer, device, accuracy class, determinism and policy."""
+
+    database: Database
+
+    def list(
+        self,
+        what: str | Conv2dProblem | None = None,
+        device: DeviceInfo | None = None,
+        *,
+        kind: str | None = None,
+        accuracy: str | None = None,
+    ) -> tuple[BestRow, ...]:
+        """The best kernels now, of layers in their studies' order, of a problem, or of every layer.
+
+        A problem is asked about whatever studies call it. With a device only its rows come, or for a layer that has
+        none, those of devices of its class; `match` says which. No row: there is no answer.
+        """
+        statement = _select()
+        if kind is not None:
+            statement = statement.where(devices.c.kind == kind)
+        if accuracy is not None:
+            statement = statement.where(best_trials.c.accuracy == accuracy)
+        with self.database.read() as connection:
+            places = None
+            if isinstance(what, Conv2dProblem):
+                subject = select(subjects.c.id).join(layers).where(*of_problem(what))
+                statement = statement.where(best_trials.c.subject_id == subject.scalar_subquery())
+            elif what is not None:
+                places = find(connection, what, self.database.shown)
+                statement = statement.where(best_trials.c.subject_id.in_(subject_ids(places)))
+            found = with_trials(connection, statement, best_trials.c.trial_id)
+            if places is None:
+                rows = tuple(_row(row, winner, None) for row, winner in found)
+            else:
+                of_subject: dict[int, list[tuple[RowMapping, TrialRow]]] = {}
+                for row, winner in found:
+                    of_subject.setdefault(row[best_trials.c.subject_id], []).append((row, winner))
+                rows = tuple(
+                    _row(row, winner, place)
+                    for place in current_places(places)
+                    for row, winner in of_subject.get(place.subject_id, ())
+                )
+        return rows if device is None else _matching(rows, device)
+
+    def of_study(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:
+        """The best kernels of one generation of a study, from its own trials and finals, imported ones included."""
+        with self.database.read() as connection:
+            places = tuple(
+                place
+                for place in find(connection, what or study, self.database.shown, "all")
+                if (place.study, place.generation) == (study, generation)
+            )
+            part = _Slice(study_id=places[0].study_id) if places else _Slice()
+            return _best_within(connection, places, part)
+
+    def at(self, moment: datetime, what: str | None = None) -> tuple[BestRow, ...]:
+        """The best kernels as they stood at a moment."""
+        with self.database.read() as connection:
+            places = None if what is None else find(connection, what, self.database.shown)
+            return _best_within(connection, places, _Slice(until=date_text(moment)))
+
+    def improvements(self, what: str | None = None) -> tuple[TrialRow, ...]:
+        """Trials that were the fastest of their layer, device, class and policy when they ended, in any study."""
+        with self.database.read() as connection:
+            statement = (
+                select(*(trials.c[name] for name in _KEY), trials.c.id, trials.c.median_us)
+                .where(
+                    trials.c.subject_id.in_(subject_ids(find(connection, what, self.database.shown))),
+                    trials.c.median_us.is_not(None),
+                    trials.c.reused_trial_id.is_(None),
+                    trials.c.origin == "measured",
+                    trials.c.policy != END_TO_END,
+                )
+                .order_by(trials.c.ended_at, trials.c.id)
+            )
+            fastest: dict[_Key, float] = {}
+            found = []
+            for row in connection.execute(statement).mappings():
+                key, median_us = _key(row), row[trials.c.median_us]
+                if key not in fastest or median_us < fastest[key]:
+                    fastest[key] = median_us
+                    found.append(row[trials.c.id])
+            whole = trials_by_id(connection, found)
+        return tuple(whole[trial_id] for trial_id in found)
+
+
+def _select() -> Select[*tuple[object, ...]]:
+    """What decided each best, devices apart."""
+    return (
+        select(best_trials, measurements)
+        .join(measurements, measurements.c.id == best_trials.c.measurement_id)
+        .join(devices, devices.c.id == best_trials.c.device_id)
+        .order_by(
+            best_trials.c.subject_id,
+            devices.c.kind,
+            devices.c.name,
+            devices.c.id,
+            best_trials.c.accuracy,
+            best_trials.c.deterministic.desc(),
+            best_trials.c.policy,
+        )
+    )
+
+
+def _row(row: RowMapping, winner: TrialRow, place: Place | None) -> BestRow:
+    return BestRow(
+        study=winner.study if place is None else place.study,
+        layer=winner.layer if place is None else place.layer,
+        timing=timing_of(row),
+        basis=row[best_trials.c.basis],
+        row=winner,
+    )
+
+
+def _matching(rows: Sequence[BestRow], device: DeviceInfo) -> tuple[BestRow, ...]:
+    """Of each layer the rows of this device; where it has none, those of devices of its class, marked so."""
+    exact = {row.layer.problem for row in rows if row.row.device.identity == device.identity}
+    found = []
+    for row in rows:
+        other = row.row.device
+        if other.identity == device.identity:
+            found.append(row)
+        elif row.layer.problem not in exact and other.is_like(device):
+            found.append(replace(row, match="device class"))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """A part of what is stored: one study's generation, or what had ended by a moment. Empty: everything."""
+
+    study_id: int | None = None
+    until: str | None = None
+
+    def ended(self, ended_at: ColumnElement[str | None]) -> ColumnElement[bool]:
+        """Whether something had ended by then."""
+        return true() if self.until is None else ended_at <= self.until
+
+    @property
+    def admits_imported(self) -> bool:
+        """Imported results stand in the study that they came with, and nowhere else."""
+        return self.study_id is not None
+
+    def holds(self, study_id: ColumnElement[int], ended_at: ColumnElement[str | None]) -> ColumnElement[bool]:
+        """The condition on a row with these columns."""
+        inside = true() if self.study_id is None else study_id == self.study_id
+        return and_(inside, self.ended(ended_at))
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """The trial that is the best of its key and what decided it: finals, a retime or its own measurement."""
+
+    trial_id: int
+    finals_id: int | None = None
+    retime_id: int | None = None
+
+
+def _best_within(connection: Connection, places: Sequence[Place] | None, part: _Slice) -> tuple[BestRow, ...]:
+    """The best of a part, of these layers in their order (None: of every layer), as the view `best` finds it of all."""
+    chosen = None if places is None else {place.subject_id for place in places}
+    decided = {**_fastest(connection, chosen, part), **_finals_winners(connection, chosen, part)}
+    rows = trials_by_id(connection, (decision.trial_id for decision in decided.values()))
+    timings = {key: _timing(connection, decision) for key, decision in decided.items()}
+
+    def row(key: _Key, place: Place | None) -> BestRow:
+        decision, winner = decided[key], rows[decided[key].trial_id]
+        basis: Basis = "finals" if decision.finals_id else "retime" if decision.retime_id else "median"
+        study, layer = (winner.study, winner.layer) if place is None else (place.study, place.layer)
+        return BestRow(study, layer, timings[key], basis, winner)
+
+    keys = sorted(decided)
+    if places is None:
+        return tuple(row(key, None) for key in keys)
+    return tuple(row(key, place) for place in current_places(places) for key in keys if key[0] == place.subject_id)
+
+
+def _fastest(connection: Connection, chosen: set[int] | None, part: _Slice) -> dict[_Key, _Decision]:
+    """The correct trial with the smallest time of each key; a trial that was measured again has its latest time."""
+    original = func.coalesce(trials.c.reused_trial_id, trials.c.id)
+    again = retimes.alias("again")
+    latest = (
+        select(again.c.id)
+        .where(again.c.trial_id == original, part.ended(again.c.ended_at))
+        .order_by(again.c.ended_at.desc(), again.c.id.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    stands = true() if part.admits_imported else trials.c.origin == "measured"
+    time_us = case((retimes.c.id.is_not(None), retimes.c.after_us), (stands, trials.c.median_us))
+    # SQLite gives the other columns of the row that has the minimum.
+    statement = (
+        select(*(trials.c[name] for name in _KEY), trials.c.id, retimes.c.id.label("retime_id"), func.min(time_us))
+        .select_from(trials)
+        .outerjoin(retimes, retimes.c.id == latest)
+        .where(
+            trials.c.outcome == str(Outcome.CORRECT),
+            trials.c.policy != END_TO_END,
+            trials.c.subject_id.in_(select(subjects.c.id).where(subjects.c.layer_id.is_not(None))),
+            time_us.is_not(None),
+            part.holds(trials.c.study_id, trials.c.ended_at),
+        )
+        .group_by(*(trials.c[name] for name in _KEY))
+    )
+    if chosen is not None:
+        statement = statement.where(trials.c.subject_id.in_(chosen))
+    return {
+        _key(row): _Decision(row[trials.c.id], retime_id=row["retime_id"])
+        for row in connection.execute(statement).mappings()
+    }
+
+
+def _finals_winners(connection: Connection, chosen: set[int] | None, part: _Slice) -> dict[_Key, _Decision]:
+    """The winner of the latest finals of each key."""
+    in_doubt = and_(finals.c.superseded_at.is_not(None), part.ended(finals.c.superseded_at))
+    statement = (
+        select(finals.c.id, *(trials.c[name] for name in _KEY), finals.c.winner_trial_id)
+        .join(trials, trials.c.id == finals.c.winner_trial_id)
+        .where(
+            ~in_doubt,
+            trials.c.outcome == str(Outcome.CORRECT),
+            true() if part.admits_imported else finals.c.origin == "measured",
+            part.holds(finals.c.study_id, finals.c.ended_at),
+        )
+        .order_by(finals.c.ended_at, finals.c.id)
+    )
+    if chosen is not None:
+        statement = statement.where(finals.c.subject_id.in_(chosen))
+    return {
+        _key(row): _Decision(row[finals.c.winner_trial_id], finals_id=row[finals.c.id])
+        for row in connection.execute(statement).mappings()
+    }
+
+
+def _key(row: RowMapping) -> _Key:
+    subject_id, device_id, accuracy, deterministic, policy = (row[trials.c[name]] for name in _KEY)
+    return (subject_id, device_id, accuracy, deterministic, policy)
+
+
+def _timing(connection: Connection, decision: _Decision) -> Timing:
+    """The measurement that decided; the trial's own where the finals or the retime kept none."""
+    own = and_(measurements.c.finals_id.is_(None), measurements.c.retime_id.is_(None))
+    if decision.retime_id is not None:  # of the original, where this trial is a copy
+        decided = measurements.c.retime_id == decision.retime_id
+    elif decision.finals_id is not None:
+        kept = or_(own, measurements.c.finals_id == decision.finals_id)
+        decided = and_(measurements.c.trial_id == decision.trial_id, kept)
+    else:
+        decided = and_(measurements.c.trial_id == decision.trial_id, own)
+    statement = select(measurements).where(decided).order_by(measurements.c.id.desc()).limit(1)
+    return timing_of(connection.execute(statement).mappings().one())

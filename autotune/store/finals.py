@@ -1,0 +1,211 @@
+"""Finals: finalists measured in turn, who won, and against what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Column, Connection, ForeignKey, RowMapping, Table, and_, exists, func, select, update
+
+from autotune.devices.device import Environment
+from autotune.errors import StoreError
+from autotune.store.columns import Text, Values, date_of, metadata, real, reference, row_id, text
+from autotune.store.devices import environments
+from autotune.store.measurements import measurements, timing_of, timing_values
+from autotune.store.rows import chunks, insert
+from autotune.store.scopes import Scope
+from autotune.store.sqlite.database import Database
+from autotune.store.studies import find, studies, subject_ids
+from autotune.store.trial_rows import Origin, TrialRow, trials, with_trials
+from autotune.store.trials import within
+from autotune.trial import Timing
+
+VERDICTS = ("win", "tie", "loss")
+
+finals = Table(
+    "finals",
+    metadata,
+    row_id(),
+    reference("study_id", "studies.id"),
+    reference("subject_id", "subjects.id"),
+    reference("device_id", "devices.id"),
+    reference("environment_id", "environments.id"),
+    text("policy"),
+    reference("winner_trial_id", "trials.id"),
+    text("ended_at"),
+    text("origin"),
+    Column("superseded_at", Text),
+)
+
+verdicts = Table(
+    "verdicts",
+    metadata,
+    row_id(),
+    reference("finals_id", "finals.id"),
+    text("against"),
+    Column("against_trial_id", ForeignKey("trials.id")),
+    text("verdict"),
+    real("median_us"),
+    real("against_us"),
+    Column("against_accuracy", Text),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The finals' winner against something else, from interleaved measurements."""
+
+    against: str
+    """what it was compared with: `default`, `previous best`, `cudnn`, ..."""
+    verdict: str
+    """one of VERDICTS"""
+    median_us: float
+    against_us: float
+    against_number: int | None = None
+    """the trial compared with, where it is one of this scope"""
+    against_accuracy: str | None = None
+    """its accuracy class; None where that was not recorded"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finals:
+    """Finalists measured in turn: the winner's trial number, every finalist's timing, the verdicts."""
+
+    winner: int
+    timings: tuple[tuple[int, Timing], ...]
+    verdicts: tuple[Verdict, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FinalsRow:
+    """Finals that were held, and what they said."""
+
+    study: str
+    generation: int
+    winner: TrialRow
+    environment: Environment
+    timing: Timing | None
+    """the winner's; None where no samples are kept"""
+    verdicts: tuple[Verdict, ...]
+    ended_at: datetime
+    superseded_at: datetime | None
+    """when a later retime put them in doubt"""
+    origin: Origin
+
+    @property
+    def time_us(self) -> float | None:
+        """The winner's median in these finals."""
+        return None if self.timing is None else self.timing.median_us
+
+
+def supersede_finals(connection: Connection, stored: RowMapping, now: str) -> None:
+    """Let the finals that compared kernels like this trial's decide no more."""
+    same_key = [finals.c[name] == stored[trials.c[name]] for name in ("subject_id", "device_id", "policy")]
+    same_class = [trials.c[name] == stored[trials.c[name]] for name in ("accuracy", "deterministic")]
+    won = exists().where(trials.c.id == finals.c.winner_trial_id, *same_class)
+    connection.execute(update(finals).where(*same_key, finals.c.superseded_at.is_(None), won).values(superseded_at=now))
+
+
+def _correct_trial(connection: Connection, scope: Scope, number: int) -> int:
+    correct = and_(within(scope), trials.c.number == number, trials.c.median_us.is_not(None))
+    trial_id = connection.execute(select(trials.c.id).where(correct)).scalar_one_or_none()
+    if trial_id is None:
+        raise StoreError(f"{scope.name}: finals name trial {number}, which is not a correct trial of this layer")
+    return int(trial_id)
+
+
+def _verdicts(connection: Connection, ids: Sequence[int]) -> dict[int, list[Verdict]]:
+    against = trials.alias("against")
+    found: dict[int, list[Verdict]] = {}
+    for chunk in chunks(ids):
+        statement = (
+            select(verdicts, against.c.number)
+            .outerjoin(against, against.c.id == verdicts.c.against_trial_id)
+            .where(verdicts.c.finals_id.in_(chunk))
+            .order_by(verdicts.c.id)
+        )
+        for row in connection.execute(statement):
+            verdict = Verdict(row.against, row.verdict, row.median_us, row.against_us, row.number, row.against_accuracy)
+            found.setdefault(row.finals_id, []).append(verdict)
+    return found
+
+
+def _timings(connection: Connection, ids: Sequence[int]) -> dict[tuple[int, int], Timing]:
+    found = {}
+    for chunk in chunks(ids):
+        statement = select(measurements).where(measurements.c.finals_id.in_(chunk))
+        for row in connection.execute(statement).mappings():
+            found[row[measurements.c.finals_id], row[measurements.c.trial_id]] = timing_of(row)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class FinalsStore:
+    """Finals that were held."""
+
+    database: Database
+
+    def add(self, scope: Scope, record: Finals) -> None:
+        """Store finals: every finalist measured again, in turn, and who won.
+
+        Raises StoreError for a number that the scope lacks.
+        """
+        with self.database.write() as connection:
+            winner_id = _correct_trial(connection, scope, record.winner)
+            decided: Values = {"winner_trial_id": winner_id, "ended_at": self.database.now()}
+            finals_id = insert(connection, finals, {**scope.identity, **decided})
+            winner = update(trials).where(trials.c.id == winner_id)
+            connection.execute(winner.values(ranked_us=func.coalesce(trials.c.ranked_us, trials.c.median_us)))
+            for number, timing in record.timings:
+                trial_id = _correct_trial(connection, scope, number)
+                values = timing_values(timing, f"trial {number} in the finals of {scope.name}")
+                insert(connection, measurements, {"trial_id": trial_id, "finals_id": finals_id, **values})
+                connection.execute(update(trials).where(trials.c.id == trial_id).values(ranked_us=timing.median_us))
+            for verdict in record.verdicts:
+                insert(connection, verdicts, {"finals_id": finals_id, **_verdict_values(connection, scope, verdict)})
+
+    def list(self, what: str | None = None) -> tuple[FinalsRow, ...]:
+        """The finals that were held on the layers' shapes in any study, oldest first, with what they said."""
+        with self.database.read() as connection:
+            statement = (
+                select(finals, environments, studies.c.name, studies.c.generation)
+                .join(environments, environments.c.id == finals.c.environment_id)
+                .join(studies, studies.c.id == finals.c.study_id)
+                .where(finals.c.subject_id.in_(subject_ids(find(connection, what, self.database.shown))))
+                .order_by(finals.c.ended_at, finals.c.id)
+            )
+            rows = with_trials(connection, statement, finals.c.winner_trial_id)
+            ids = [row[finals.c.id] for row, _winner in rows]
+            said, timings = _verdicts(connection, ids), _timings(connection, ids)
+            return tuple(
+                _row(row, winner, timings.get((row[finals.c.id], winner.id)), said.get(row[finals.c.id], ()))
+                for row, winner in rows
+            )
+
+
+def _verdict_values(connection: Connection, scope: Scope, verdict: Verdict) -> Values:
+    number = verdict.against_number
+    return {
+        "against": verdict.against,
+        "against_trial_id": None if number is None else _correct_trial(connection, scope, number),
+        "verdict": verdict.verdict,
+        "median_us": verdict.median_us,
+        "against_us": verdict.against_us,
+        "against_accuracy": verdict.against_accuracy,
+    }
+
+
+def _row(row: RowMapping, winner: TrialRow, timing: Timing | None, said: Sequence[Verdict]) -> FinalsRow:
+    doubted = row[finals.c.superseded_at]
+    return FinalsRow(
+        study=row[studies.c.name],
+        generation=row[studies.c.generation],
+        winner=winner,
+        environment=Environment(*(row[environments.c[name]] for name in ("driver", "toolkit", "flags"))),
+        timing=timing,
+        verdicts=tuple(said),
+        ended_at=date_of(row[finals.c.ended_at]),
+        superseded_at=None if doubted is None else date_of(doubted),
+        origin=row[finals.c.origin],
+    )

@@ -1,0 +1,89 @@
+"""Known trials: what was measured before and need not be measured again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sqlalchemy import bindparam, select
+
+from autotune.store.columns import Values, date_text
+from autotune.store.scopes import Scope
+from autotune.store.sources import sources
+from autotune.store.sqlite.database import Database
+from autotune.store.studies import studies
+from autotune.store.trial_rows import TrialRow, trials, trials_by_id
+from autotune.store.trials import TrialKey, begin_trial, end_trial
+from autotune.trial import Config, Outcome, Phases, Trial
+
+_KNOWN = (
+    trials.c.device_id == bindparam("device_id"),
+    trials.c.environment_id == bindparam("environment_id"),
+    trials.c.policy == bindparam("policy"),
+    trials.c.outcome != str(Outcome.RUNNING),
+    trials.c.reused_trial_id.is_(None),
+    trials.c.origin == "measured",
+    trials.c.started_at >= bindparam("since"),
+)
+
+_LATEST_KNOWN = (
+    select(trials.c.id)
+    .join(sources)
+    .where(sources.c.hash == bindparam("hash"), *_KNOWN)
+    .order_by(trials.c.ended_at.desc(), trials.c.id.desc())
+    .limit(1)
+)
+
+_KNOWN_HASHES = (
+    select(sources.c.hash)
+    .join(trials)
+    .where(trials.c.study_id.in_(select(studies.c.id)), trials.c.subject_id == bindparam("subject_id"), *_KNOWN)
+    .distinct()
+)
+"""any study's: said of it for the sake of an index"""
+
+
+def _known_to(scope: Scope) -> Values:
+    """Which trials a scope may take over, as _KNOWN is asked."""
+    since = scope.study.fresh_since
+    return {
+        "device_id": scope.device_id,
+        "environment_id": scope.environment_id,
+        "policy": scope.policy,
+        "since": "" if since is None else date_text(since),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class KnownStore:
+    """Finished trials of a scope's device and environment under its policy, in any study; imported ones never.
+
+    A study that was begun fresh sees only what was begun since.
+    """
+
+    database: Database
+
+    def get(self, scope: Scope, source_hash: str) -> TrialRow | None:
+        """The latest known trial of this source."""
+        with self.database.read() as connection:
+            trial_id = connection.execute(_LATEST_KNOWN, {"hash": source_hash, **_known_to(scope)}).scalar_one_or_none()
+            return None if trial_id is None else trials_by_id(connection, [trial_id])[trial_id]
+
+    def hashes(self, scope: Scope) -> frozenset[str]:
+        """The sources of the scope's layer that are known now, in one answer."""
+        with self.database.read() as connection:
+            found = connection.execute(_KNOWN_HASHES, {"subject_id": scope.subject_id, **_known_to(scope)})
+            return frozenset(found.scalars())
+
+    def reuse(
+        self, scope: Scope, number: int, config: Config, known: TrialRow, *, proposed_by: str = "search"
+    ) -> Trial:
+        """Store a known trial's result as this scope's trial, in one commit; its phases took no time."""
+        trial = replace(known.trial, number=number, config=config, phases=Phases())
+        now = self.database.now()
+        with self.database.write() as connection:
+            source_id = connection.execute(select(trials.c.source_id).where(trials.c.id == known.id)).scalar_one()
+            trial_id = begin_trial(
+                connection, scope, number, config, source_id, now, proposed_by=proposed_by, reused_trial_id=known.id
+            )
+            end_trial(connection, TrialKey(trial_id, number, config, trial.source_hash), trial, now)
+        return trial

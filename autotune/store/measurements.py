@@ -1,0 +1,95 @@
+"""Timings: of tuning, of finals and of retimes."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Column, Float, ForeignKey, Integer, RowMapping, Table, select
+
+from autotune.errors import StoreError
+from autotune.store.columns import Text, Values, finite, integer, metadata, real, reference, row_id, text
+from autotune.store.rows import chunks
+from autotune.store.sqlite.database import Database
+from autotune.trial import Timing
+
+measurements = Table(
+    "measurements",
+    metadata,
+    row_id(),
+    reference("trial_id", "trials.id"),
+    Column("finals_id", ForeignKey("finals.id")),
+    text("cache"),
+    integer("sample_count"),
+    text("samples_us"),
+    *(real(name) for name in ("median_us", "q1_us", "q3_us")),
+    *(Column(name, Float) for name in ("sm_clock_mhz", "memory_clock_mhz")),
+    Column("retime_id", ForeignKey("retimes.id")),
+    Column("sm_clocks_mhz", Text),
+    *(Column(name, Integer) for name in ("discarded_count", "throttled_count", "pass_count")),
+    *(Column(name, Float) for name in ("power_w", "temperature_c")),
+    text("launch"),
+)
+
+
+def timing_values(timing: Timing, what: str) -> Values:
+    """The columns of a measurement. Raises StoreError when a time is not a finite number."""
+    for value in (*timing.samples_us, timing.median_us, timing.q1_us, timing.q3_us, *timing.sm_clocks_mhz):
+        if not math.isfinite(value):
+            raise StoreError(f"{what}: a time of {value} us was measured; only finite times are stored")
+    return {
+        "cache": timing.cache,
+        "sample_count": len(timing.samples_us),
+        "samples_us": json.dumps(timing.samples_us, separators=(",", ":")),
+        "median_us": timing.median_us,
+        "q1_us": timing.q1_us,
+        "q3_us": timing.q3_us,
+        "sm_clock_mhz": statistics.median(timing.sm_clocks_mhz) if timing.sm_clocks_mhz else None,
+        "sm_clocks_mhz": json.dumps(timing.sm_clocks_mhz, separators=(",", ":")) if timing.sm_clocks_mhz else None,
+        "discarded_count": timing.discarded,
+        "throttled_count": timing.throttled,
+        "pass_count": timing.passes,
+        "launch": timing.launch,
+        "power_w": finite(timing.power_w),
+        "temperature_c": finite(timing.temperature_c),
+    }
+
+
+def timing_of(row: RowMapping) -> Timing:
+    """The timing of a row that has the columns of `measurements`."""
+    column = measurements.c
+    clocks: str | None = row[column.sm_clocks_mhz]
+    return Timing(
+        samples_us=tuple(json.loads(row[column.samples_us])),
+        median_us=row[column.median_us],
+        q1_us=row[column.q1_us],
+        q3_us=row[column.q3_us],
+        cache=row[column.cache],
+        sm_clocks_mhz=() if clocks is None else tuple(json.loads(clocks)),
+        discarded=row[column.discarded_count] or 0,
+        throttled=row[column.throttled_count] or 0,
+        passes=row[column.pass_count] or 1,
+        launch="graph" if row[column.launch] == "graph" else "stream",
+        power_w=row[column.power_w],
+        temperature_c=row[column.temperature_c],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementStore:
+    """Every timing of every trial."""
+
+    database: Database
+
+    def latest(self, trial_ids: Sequence[int]) -> Mapping[int, Timing]:
+        """The latest measurement of each trial that has one, be it of tuning, of finals or of a retime."""
+        found = {}
+        with self.database.read() as connection:
+            for chunk in chunks(trial_ids):
+                statement = select(measurements).where(measurements.c.trial_id.in_(chunk)).order_by(measurements.c.id)
+                for row in connection.execute(statement).mappings():
+                    found[row[measurements.c.trial_id]] = timing_of(row)
+        return found

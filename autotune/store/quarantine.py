@@ -1,0 +1,106 @@
+"""Quarantine: sources that must not be launched again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Table, UniqueConstraint, delete, select, update
+
+from autotune.errors import StoreError
+from autotune.store.columns import Values, date_of, metadata, reference, row_id, text
+from autotune.store.devices import devices, environments
+from autotune.store.rows import identify
+from autotune.store.scopes import Scope
+from autotune.store.sources import sources
+from autotune.store.sqlite.database import Database, one_line
+
+quarantine = Table(
+    "quarantine",
+    metadata,
+    row_id(),
+    reference("device_id", "devices.id"),
+    reference("environment_id", "environments.id"),
+    reference("source_id", "sources.id"),
+    text("reason"),
+    text("message"),
+    text("created_at"),
+    UniqueConstraint("device_id", "environment_id", "source_id"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineRow:
+    """A source that must not be launched again on a device in its environment."""
+
+    source_hash: str
+    device: str
+    driver: str
+    toolkit: str
+    reason: str
+    message: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineStore:
+    """The sources that must not be launched again."""
+
+    database: Database
+
+    def add(self, scope: Scope, source_hash: str, reason: str, message: str) -> None:
+        """Never launch a stored source again on the scope's device in its environment; the latest reason counts."""
+        with self.database.write() as connection:
+            found = select(sources.c.id).where(sources.c.hash == source_hash)
+            source_id = connection.execute(found).scalar_one_or_none()
+            if source_id is None:
+                raise StoreError(
+                    f"{scope.name}: source {one_line(source_hash)} is not stored; begin a trial with it first"
+                )
+            identity: Values = {
+                "device_id": scope.device_id,
+                "environment_id": scope.environment_id,
+                "source_id": source_id,
+            }
+            why: Values = {"reason": reason, "message": message, "created_at": self.database.now()}
+            row_id = identify(connection, quarantine, identity, why)
+            connection.execute(update(quarantine).where(quarantine.c.id == row_id), why)
+
+    def hashes(self, scope: Scope) -> frozenset[str]:
+        """Hashes of the sources that must not be launched on the scope's device in its environment."""
+        statement = (
+            select(sources.c.hash)
+            .join(quarantine)
+            .where(quarantine.c.device_id == scope.device_id, quarantine.c.environment_id == scope.environment_id)
+        )
+        with self.database.read() as connection:
+            return frozenset(connection.execute(statement).scalars())
+
+    def list(self) -> tuple[QuarantineRow, ...]:
+        """Every quarantined source with its device and environment, the latest first."""
+        statement = (
+            select(
+                sources.c.hash,
+                devices.c.name,
+                environments.c.driver,
+                environments.c.toolkit,
+                quarantine.c.reason,
+                quarantine.c.message,
+                quarantine.c.created_at,
+            )
+            .select_from(quarantine)
+            .join(sources)
+            .join(devices)
+            .join(environments)
+            .order_by(quarantine.c.created_at.desc())
+        )
+        with self.database.read() as connection:
+            return tuple(
+                QuarantineRow(source_hash, device, driver, toolkit, reason, message, date_of(created_at))
+                for source_hash, device, driver, toolkit, reason, message, created_at in connection.execute(statement)
+            )
+
+    def clear(self) -> None:
+        """Release every quarantined source."""
+        with self.database.write() as connection:
+            connection.execute(delete(quarantine))

@@ -1,0 +1,158 @@
+"""Retimes: stored trials measured again in a later run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Column, Connection, Float, RowMapping, Table, select, update
+
+from autotune.devices.device import DeviceInfo, Environment
+from autotune.errors import StoreError
+from autotune.store.columns import Values, date_of, metadata, real, reference, row_id, text
+from autotune.store.devices import Runs, environment_of, environments, runs
+from autotune.store.finals import supersede_finals
+from autotune.store.measurements import measurements, timing_of, timing_values
+from autotune.store.rows import insert
+from autotune.store.sqlite.database import Database, one_line
+from autotune.store.studies import find, subject_ids
+from autotune.store.trial_rows import TrialRow, trials, trials_by_id, with_trials
+from autotune.trial import Timing
+
+RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")
+"""What became of a stored trial's time when it was measured again."""
+
+retimes = Table(
+    "retimes",
+    metadata,
+    row_id(),
+    reference("trial_id", "trials.id"),
+    reference("run_id", "runs.id"),
+    real("before_us"),
+    Column("after_us", Float),
+    *(text(name) for name in ("label", "message", "ended_at")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RetimeRow:
+    """A stored trial measured again in a later run."""
+
+    row: TrialRow
+    """as it is now"""
+    environment: Environment
+    """of the new measurement"""
+    label: str
+    """one of RETIME_LABELS"""
+    before_us: float
+    """the median it had"""
+    timing: Timing | None
+    """None when it failed"""
+    message: str
+    """why it failed, else empty"""
+    ended_at: datetime
+
+    @property
+    def after_us(self) -> float | None:
+        """The new median, None when it failed."""
+        return None if self.timing is None else self.timing.median_us
+
+    @property
+    def ratio(self) -> float | None:
+        """The new median over the old one; None when it failed, and when the two were taken in different ways."""
+        after_us = None if self.label == "remeasured" else self.after_us
+        return None if after_us is None else after_us / self.before_us
+
+
+def _insert(
+    connection: Connection,
+    row: TrialRow,
+    run_id: int,
+    label: str,
+    timing: Timing | None,
+    message: str,
+    now: str,
+) -> float:
+    """Insert a retime with its measurement and rank the trial by it; the median that the trial had.
+
+    Of one kernel on one device only the trial that was measured last ranks. Finals that a retime puts in doubt decide
+    no more. Raises StoreError for a trial without a time.
+    """
+    what = f"retime of trial {row.trial.number} of {row.name}"
+    if label not in RETIME_LABELS or (label == "failed") != (timing is None):
+        raise ValueError(f"{what}: label {label} with timing {timing}")
+    stored = connection.execute(select(trials).where(trials.c.id == row.id)).mappings().one_or_none()
+    if stored is None or stored[trials.c.median_us] is None:
+        raise StoreError(f"{what}: it is not a correct trial of this database")
+    ranked_us, after_us = stored[trials.c.ranked_us], None if timing is None else timing.median_us
+    before_us = stored[trials.c.median_us] if ranked_us is None else ranked_us
+    result: Values = {"before_us": before_us, "after_us": after_us, "label": label, "message": message}
+    retime_id = insert(connection, retimes, {"trial_id": row.id, "run_id": run_id, **result, "ended_at": now})
+    if timing is not None:
+        values = timing_values(timing, what)
+        insert(connection, measurements, {"trial_id": row.id, "retime_id": retime_id, **values})
+    if stored[trials.c.source_id] is not None:
+        same_kernel = [trials.c[name] == stored[trials.c[name]] for name in ("source_id", "device_id", "policy")]
+        connection.execute(update(trials).where(*same_kernel).values(ranked_us=None))
+    connection.execute(update(trials).where(trials.c.id == row.id).values(ranked_us=after_us))
+    if (label != "confirmed") if ranked_us is not None else (label != "failed"):
+        supersede_finals(connection, stored, now)
+    return float(before_us)
+
+
+@dataclass(frozen=True, slots=True)
+class RetimeStore:
+    """Stored trials measured again."""
+
+    database: Database
+    runs: Runs
+
+    def add(
+        self,
+        row: TrialRow,
+        device: DeviceInfo,
+        environment: Environment,
+        label: str,
+        timing: Timing | None,
+        message: str = "",
+    ) -> RetimeRow:
+        """Store what measuring a correct trial again told: a label of RETIME_LABELS, and the timing unless it failed.
+
+        `best` ranks the trial by the new median from now on; an imported one counts from now on. Finals of its layer,
+        device and class that this puts in doubt decide no more. Raises StoreError for a trial of another device.
+        """
+        if device.identity != row.device.identity:
+            raise StoreError(
+                f"{row.name}: trial {row.trial.number} belongs to {one_line(row.device.name)}; "
+                f"it cannot be re-timed on {one_line(device.name)}"
+            )
+        with self.runs.write(device, environment) as run:
+            before_us = _insert(run.connection, row, run.id, label, timing, message, run.now)
+            (stored,) = trials_by_id(run.connection, [row.id]).values()
+        return RetimeRow(stored, environment, label, before_us, timing, message, date_of(run.now))
+
+    def list(self, what: str | None = None) -> tuple[RetimeRow, ...]:
+        """Trials that were measured again, of the layers' shapes in whichever study, oldest first."""
+        with self.database.read() as connection:
+            statement = (
+                select(retimes, runs, environments, measurements)
+                .join(trials, trials.c.id == retimes.c.trial_id)
+                .join(runs, runs.c.id == retimes.c.run_id)
+                .join(environments, environments.c.id == runs.c.environment_id)
+                .outerjoin(measurements, measurements.c.retime_id == retimes.c.id)
+                .where(trials.c.subject_id.in_(subject_ids(find(connection, what, self.database.shown))))
+                .order_by(retimes.c.ended_at, retimes.c.id)
+            )
+            return tuple(_row(row, trial) for row, trial in with_trials(connection, statement, retimes.c.trial_id))
+
+
+def _row(row: RowMapping, trial: TrialRow) -> RetimeRow:
+    return RetimeRow(
+        row=trial,
+        environment=environment_of(row),
+        label=row[retimes.c.label],
+        before_us=row[retimes.c.before_us],
+        timing=None if row[measurements.c.id] is None else timing_of(row),
+        message=row[retimes.c.message],
+        ended_at=date_of(row[retimes.c.ended_at]),
+    )

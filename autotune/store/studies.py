@@ -1,0 +1,327 @@
+"""Studies, generation by generation, with their layers, and which of these a name stands for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    ForeignKey,
+    Integer,
+    RowMapping,
+    Table,
+    UniqueConstraint,
+    and_,
+    func,
+    or_,
+    select,
+    update,
+)
+
+from autotune.errors import StoreError
+from autotune.problem import Layer
+from autotune.store.columns import Text, Values, date_of, flag, integer, metadata, row_id, text
+from autotune.store.layers import layers, problem_of, store_layer, subjects
+from autotune.store.rows import insert
+from autotune.store.sqlite.database import Database, one_line
+from autotune.trial import Outcome
+
+GENERATIONS = ("newest", "all")
+
+studies = Table(
+    "studies",
+    metadata,
+    row_id(),
+    text("name"),
+    integer("generation"),
+    integer("seed"),
+    text("text"),
+    flag("fresh"),
+    text("created_at"),
+    Column("imported_from", Text),
+    UniqueConstraint("name", "generation"),
+)
+
+study_layers = Table(
+    "study_layers",
+    metadata,
+    Column("study_id", ForeignKey("studies.id"), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("subject_id", ForeignKey("subjects.id"), primary_key=True),
+    integer("count"),
+    Column("position", Integer),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRecord:
+    """A study as its file describes it."""
+
+    name: str
+    seed: int
+    text: str
+    """the study file as read"""
+    layers: tuple[Layer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyKey:
+    """One generation of a study in the store."""
+
+    id: int
+    name: str
+    generation: int
+    """from 1; every fresh start is a new one"""
+    fresh_since: datetime | None = None
+    """begun fresh: nothing measured before this date is reused"""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRow:
+    """One generation of a study."""
+
+    name: str
+    generation: int
+    seed: int
+    text: str
+    created_at: datetime
+    layers: int
+    trials: int
+    imported_from: str | None = None
+    """the file that it came from; None when it was begun here"""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """A layer of a study's generation and how far it has come, over all devices."""
+
+    study: str
+    generation: int
+    layer: Layer
+    trials: int
+    correct: int
+
+    @property
+    def name(self) -> str:
+        """`study.layer`."""
+        return f"{self.study}.{self.layer.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A layer of a study's generation, with the ids that its trials carry."""
+
+    study: str
+    generation: int
+    layer: Layer
+    study_id: int
+    subject_id: int
+    current: bool
+    """False: the study file no longer has it"""
+
+    @property
+    def name(self) -> str:
+        """`study.layer`."""
+        return f"{self.study}.{self.layer.name}"
+
+
+def layer_of(row: RowMapping) -> Layer:
+    """The layer of a row that has the columns of `layers` and `study_layers`; the name is empty where unknown."""
+    return Layer(row[study_layers.c.name] or "", problem_of(row), row[study_layers.c.count] or 1)
+
+
+def next_generation(connection: Connection, name: str) -> int:
+    """One more than any study of this name has, imported ones included."""
+    last = select(func.max(studies.c.generation)).where(studies.c.name == name)
+    return (connection.execute(last).scalar_one() or 0) + 1
+
+
+def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[Place, ...]:
+    """The layers that a name stands for: a study, study.layer or a layer's bare name; None stands for all.
+
+    An imported space has no layers, so its name stands for none of them. The newest generation is the newest of those
+    begun here; every imported study stands beside it.
+
+    Raises StoreError when there is no such study or layer; `where` begins its message.
+    """
+    one_of("generations", generations, GENERATIONS)
+    statement = (
+        select(studies, study_layers, layers)
+        .join(study_layers, study_layers.c.study_id == studies.c.id)
+        .join(subjects, subjects.c.id == study_layers.c.subject_id)
+        .join(layers, layers.c.id == subjects.c.layer_id)
+        .order_by(studies.c.id, study_layers.c.position.is_(None), study_layers.c.position)
+    )
+    if generations == "newest":
+        same = studies.alias("same")
+        own = and_(same.c.name == studies.c.name, same.c.imported_from.is_(None))
+        newest = select(func.max(same.c.generation)).where(own).scalar_subquery()
+        statement = statement.where(or_(studies.c.generation == newest, studies.c.imported_from.is_not(None)))
+    if what is not None:
+        statement = statement.where(called(what))
+    places = tuple(_place_of(row) for row in connection.execute(statement).mappings())
+    if what is None:
+        return places
+    found = (
+        tuple(place for place in places if place.study == what)
+        or tuple(place for place in places if place.name == what)
+        or places
+    )
+    if not found and not _is_space(connection, what):
+        raise StoreError(
+            f"{where}: no study or layer {one_line(what)!r}; "
+            f"{_offer(what, find(connection, None, where), _space_studies(connection))}"
+        )
+    return found
+
+
+def _place_of(row: RowMapping) -> Place:
+    return Place(
+        study=row[studies.c.name],
+        generation=row[studies.c.generation],
+        layer=layer_of(row),
+        study_id=row[studies.c.id],
+        subject_id=row[study_layers.c.subject_id],
+        current=row[study_layers.c.position] is not None,
+    )
+
+
+def _is_space(connection: Connection, what: str) -> bool:
+    """Whether an imported space has this name."""
+    statement = (
+        select(studies.c.id)
+        .join(study_layers, study_layers.c.study_id == studies.c.id)
+        .join(subjects, and_(subjects.c.id == study_layers.c.subject_id, subjects.c.kind == "space"))
+        .where(called(what))
+    )
+    return connection.execute(statement.limit(1)).first() is not None
+
+
+def _space_studies(connection: Connection) -> tuple[str, ...]:
+    """The studies that imported spaces are."""
+    spaces = select(study_layers.c.study_id).join(subjects).where(subjects.c.kind == "space")
+    statement = select(studies.c.name).where(studies.c.id.in_(spaces)).distinct()
+    return tuple(connection.execute(statement).scalars())
+
+
+def called(what: str) -> ColumnElement[bool]:
+    """Whether a study, study.layer or a layer has this name."""
+    full_name = studies.c.name + "." + study_layers.c.name
+    return or_(studies.c.name == what, full_name == what, study_layers.c.name == what)
+
+
+def _offer(what: str, places: Sequence[Place], others: Sequence[str]) -> str:
+    """The names nearest to a wrong one, else the studies."""
+    known = sorted({place.study for place in places} | set(others))
+    if not known:
+        return "the database has none yet"
+    near = sorted(difflib.get_close_matches(what, {*known, *(place.name for place in places)}, n=3, cutoff=0.7))
+    return f"it has {', '.join(one_line(name) for name in near or known[:10])}"
+
+
+def one_of(what: str, word: str, allowed: Iterable[str]) -> None:
+    """Raise StoreError for a word that is none of these."""
+    if word not in allowed:
+        raise StoreError(f"{what} {one_line(word)!r}: expected one of {', '.join(allowed)}")
+
+
+def subject_ids(places: Iterable[Place]) -> set[int]:
+    """The shapes of these layers, for what is asked of them in whichever study."""
+    return {place.subject_id for place in places}
+
+
+def current_places(places: Iterable[Place]) -> tuple[Place, ...]:
+    """The layers that their study files have, each once where an imported study has it too."""
+    found: dict[tuple[str, int], Place] = {}
+    for place in places:
+        if place.current:
+            found.setdefault((place.name, place.subject_id), place)
+    return tuple(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class StudyStore:
+    """The studies, generation by generation."""
+
+    database: Database
+
+    def begin(self, record: StudyRecord, *, fresh: bool = False) -> StudyKey:
+        """The newest generation of the study, its text, seed and layers brought up to date; fresh: a new one."""
+        newest = (
+            select(studies.c.id, studies.c.generation, studies.c.fresh, studies.c.created_at)
+            .where(studies.c.name == record.name, studies.c.imported_from.is_(None))
+            .order_by(studies.c.generation.desc())
+            .limit(1)
+        )
+        content: Values = {"seed": record.seed, "text": record.text}
+        with self.database.write() as connection:
+            created_at = self.database.now()
+            row = connection.execute(newest).one_or_none()
+            if row is None or fresh:
+                generation = next_generation(connection, record.name)
+                identity: Values = {"name": record.name, "generation": generation, "fresh": fresh}
+                study_id = insert(connection, studies, {**identity, **content, "created_at": created_at})
+            else:
+                study_id, generation, fresh, created_at = row
+                connection.execute(update(studies).where(studies.c.id == study_id), content)
+            _place_layers(connection, study_id, record.layers)
+        return StudyKey(study_id, record.name, generation, date_of(created_at) if fresh else None)
+
+    def list(self) -> tuple[StudyRow, ...]:
+        """Every generation of every study, oldest first."""
+        in_file = (study_layers.c.study_id == studies.c.id, study_layers.c.position.is_not(None))
+        layer_count = select(func.count()).where(*in_file).scalar_subquery()
+        trials = metadata.tables["trials"]  # by name: their module stands above this one
+        trial_count = select(func.count()).where(trials.c.study_id == studies.c.id).scalar_subquery()
+        statement = select(studies, layer_count.label("layer_count"), trial_count.label("trial_count"))
+        with self.database.read() as connection:
+            return tuple(_row(row) for row in connection.execute(statement.order_by(studies.c.id)).mappings())
+
+    def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
+        """The layers of the newest generation of each study, in its order, with their finished and correct trials."""
+        trials = metadata.tables["trials"]
+        rows = []
+        with self.database.read() as connection:
+            for place in find(connection, what, self.database.shown):
+                if place.current:
+                    statement = select(
+                        func.count().filter(trials.c.outcome != str(Outcome.RUNNING)),
+                        func.count().filter(trials.c.outcome == str(Outcome.CORRECT)),
+                    ).where(trials.c.study_id == place.study_id, trials.c.subject_id == place.subject_id)
+                    finished, correct = connection.execute(statement).one()
+                    rows.append(LayerRow(place.study, place.generation, place.layer, finished, correct))
+        return tuple(rows)
+
+
+def _place_layers(connection: Connection, study_id: int, members: Sequence[Layer]) -> None:
+    """Let a study have these layers in this order; what it had besides stays, without a position."""
+    connection.execute(update(study_layers).where(study_layers.c.study_id == study_id).values(position=None))
+    for position, layer in enumerate(members):
+        _layer_id, subject_id = store_layer(connection, layer)
+        named = and_(
+            study_layers.c.study_id == study_id,
+            study_layers.c.name == layer.name,
+            study_layers.c.subject_id == subject_id,
+        )
+        place: Values = {"count": layer.count, "position": position}
+        if connection.execute(update(study_layers).where(named), place).rowcount == 0:
+            owner: Values = {"study_id": study_id, "name": layer.name, "subject_id": subject_id}
+            connection.execute(study_layers.insert(), {**owner, **place})
+
+
+def _row(row: RowMapping) -> StudyRow:
+    return StudyRow(
+        name=row[studies.c.name],
+        generation=row[studies.c.generation],
+        seed=row[studies.c.seed],
+        text=row[studies.c.text],
+        created_at=date_of(row[studies.c.created_at]),
+        layers=row["layer_count"],
+        trials=row["trial_count"],
+        imported_from=row[studies.c.imported_from],
+    )

@@ -1,0 +1,52 @@
+"""Kernel families as they were when trials were made with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Table, UniqueConstraint, and_, select
+
+from autotune.store.columns import Values, metadata, row_id, text
+from autotune.store.rows import identify
+from autotune.store.sqlite.database import Database
+
+templates = Table(
+    "templates",
+    metadata,
+    row_id(),
+    text("family"),
+    text("hash"),
+    text("header"),
+    text("first_seen_at"),
+    UniqueConstraint("family", "hash"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateRecord:
+    """A kernel family as it was when trials were made with it."""
+
+    family: str
+    hash: str
+    """of the template's text with everything it includes"""
+    header: str
+    """the header's text as written"""
+
+
+def store_template(connection: Connection, record: TemplateRecord, now: str) -> int:
+    """Id of a template's version."""
+    identity: Values = {"family": record.family, "hash": record.hash}
+    return identify(connection, templates, identity, {"header": record.header, "first_seen_at": now})
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateStore:
+    """The kernel families, version by version."""
+
+    database: Database
+
+    def header(self, family: str, template_hash: str) -> str:
+        """The header of a family as it was when trials were made with it; empty for one that is not stored."""
+        same = and_(templates.c.family == family, templates.c.hash == template_hash)
+        with self.database.read() as connection:
+            return connection.execute(select(templates.c.header).where(same)).scalar_one_or_none() or ""

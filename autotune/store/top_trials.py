@@ -1,0 +1,101 @@
+"""The fastest trials of every layer and device: what the search of another layer may start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+
+from autotune.devices.device import DeviceInfo
+from autotune.problem import Conv2dProblem
+from autotune.store.columns import date_text
+from autotune.store.devices import device_of, devices
+from autotune.store.layers import layers, problem_of, subjects
+from autotune.store.scopes import Scope
+from autotune.store.sqlite.database import Database
+from autotune.store.studies import studies, study_layers
+from autotune.store.templates import templates
+from autotune.store.trial_rows import config_of, trials
+from autotune.trial import Config
+
+PER_FAMILY = 60
+"""Fastest trials of a family on one layer and device."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopTrial:
+    """One of the fastest trials of a family on some layer and device."""
+
+    name: str
+    """`study.layer` of a study that has it"""
+    problem: Conv2dProblem
+    device: DeviceInfo
+    config: Config
+    median_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class TopTrialStore:
+    """The fastest trials of every layer and device."""
+
+    database: Database
+
+    def list(self, scope: Scope, *, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
+        """The fastest trials of each layer, device of these kinds and family, from before the scope's first trial.
+
+        That moment is what makes a resumed run start from the same trials as the run that it resumes. A study that was
+        begun fresh sees only what was begun since. Fastest first.
+        """
+        own = (
+            select(func.min(trials.c.started_at))
+            .where(
+                trials.c.study_id == scope.study.id,
+                trials.c.subject_id == scope.subject_id,
+                trials.c.device_id == scope.device_id,
+                trials.c.policy == scope.policy,
+            )
+            .scalar_subquery()
+        )
+        rank = func.row_number().over(
+            partition_by=(trials.c.subject_id, trials.c.device_id, templates.c.family),
+            order_by=(trials.c.median_us, trials.c.id),
+        )
+        ranked = (
+            select(trials.c.id, rank.label("rank"))
+            .join(devices, devices.c.id == trials.c.device_id)
+            .join(templates, templates.c.id == trials.c.template_id)
+            .where(
+                trials.c.median_us > 0,
+                trials.c.policy == scope.policy,
+                trials.c.accuracy.in_(accuracies),
+                devices.c.kind.in_(kinds),
+                (own.is_(None)) | (trials.c.ended_at <= own),
+            )
+        )
+        if scope.study.fresh_since is not None:
+            ranked = ranked.where(trials.c.started_at >= date_text(scope.study.fresh_since))
+        best = ranked.subquery()
+        name = (
+            select(studies.c.name + "." + study_layers.c.name)
+            .join(study_layers, study_layers.c.study_id == studies.c.id)
+            .where(studies.c.id == trials.c.study_id, study_layers.c.subject_id == trials.c.subject_id)
+            .limit(1)
+            .scalar_subquery()
+            .label("place")
+        )
+        statement = (
+            select(trials, layers, devices, templates, name)
+            .join(best, best.c.id == trials.c.id)
+            .join(subjects, subjects.c.id == trials.c.subject_id)
+            .join(layers, layers.c.id == subjects.c.layer_id)
+            .join(devices, devices.c.id == trials.c.device_id)
+            .join(templates, templates.c.id == trials.c.template_id)
+            .where(best.c.rank <= PER_FAMILY)
+            .order_by(trials.c.median_us, trials.c.id)
+        )
+        with self.database.read() as connection:
+            return tuple(
+                TopTrial(row["place"] or "", problem_of(row), device_of(row), config_of(row), row[trials.c.median_us])
+                for row in connection.execute(statement).mappings()
+            )
