@@ -13,7 +13,7 @@ from autotune.cli.best import layers_of_file, named_device, named_layers
 from autotune.cli.tables import Column, format_options, show
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Choice, Dispatcher
-from autotune.errors import StoreError
+from autotune.errors import StoreError, StudyError
 from autotune.problem import Layer
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def choose(what: str, db: str, device: str | None, style: str | None) -> None:
     with Store(db, create=False) as store:
         info = None if device is None else named_device(store, device)
         layers = of_file or named_layers(store, what)
-        dispatchers = [(made, Dispatcher.from_json(made.document)) for made in latest_dispatchers(store, info)]
+        dispatchers = [(made, dispatcher_of(store, made)) for made in latest_dispatchers(store, info)]
     show(
         [
             _Served(name, layer, made, dispatcher.choose(layer.problem))
@@ -90,8 +90,16 @@ def latest_dispatchers(store: Store, info: DeviceInfo | None = None) -> Sequence
     return list(found.values())
 
 
+def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:
+    """The dispatcher that a row keeps. Raises StoreError where it cannot be read."""
+    try:
+        return Dispatcher.from_json(made.document)
+    except StudyError as error:
+        raise StoreError(f"{store.path}: a row cannot be understood ({error}); restore a copy") from error
+
+
 def unserved(store: Store, layers: Sequence[Layer], info: DeviceInfo) -> tuple[Layer, ...]:
     """The layers that no kernel of a device's latest dispatcher fits. Raises StoreError where it has none."""
     (made,) = latest_dispatchers(store, info)
-    dispatcher = Dispatcher.from_json(made.document)
+    dispatcher = dispatcher_of(store, made)
     return tuple(layer for layer in layers if dispatcher.choose(layer.problem).kernel is None)

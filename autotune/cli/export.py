@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.answers import ACCURACY, DATABASE, asked, undominated, with_floor
+from autotune.cli.choose import dispatcher_of
 from autotune.cli.devices import first_gpu, jobs_default
 from autotune.cli.sanitizers import sanitizer_here
 from autotune.devices.device import devices_named
@@ -82,7 +83,7 @@ def export(
     name = asked(what)
     with Store(db, create=False) as store:
         made = _dispatcher(store, name, db, kind=kind, gpu=gpu) if dispatcher else None
-        chooses = Dispatcher.from_json(made.document) if made else None
+        chooses = dispatcher_of(store, made) if made else None
         if made is None or chooses is None:
             rows = _best(store, name, kind=kind, gpu=gpu, accuracy=accuracy)
             rows = _fastest(rows, ADMITTED[admit]) if admit else rows

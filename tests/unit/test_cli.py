@@ -402,6 +402,13 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
     assert not (folder / "out" / "dispatcher.h").exists(), "it is the earlier export's alone"
     assert (folder / "out" / "mine.txt").read_text() == "not exported"
     assert (folder / "out" / "README.md").read_text().startswith("# conv2d kernels\n")
+    raw = sqlite3.connect("autotune.db")
+    raw.execute("UPDATE dispatchers SET record = '{}'")
+    raw.commit()
+    raw.close()
+    for unread in (words, ("choose", "small")):
+        complaint = autotune(*unread).complaint
+        assert complaint.startswith("autotune.db: a row cannot be understood (dispatcher: its record cannot be read")
 
 
 def test_proof_without_a_compiler(
