@@ -142,7 +142,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class SpanParts:
+class EndToEndParts:
     """What a host-to-host time is made of: its parts alone, one after another, microseconds."""
 
     copy_in_us: float

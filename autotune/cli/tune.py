@@ -18,9 +18,9 @@ from autotune.cli.answers import DATABASE, open_filled, undominated, with_floor
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.choose import unserved
 from autotune.cli.devices import cache_folder, jobs_default, open_evaluator
+from autotune.cli.end_to_end import run_end_to_end, show_end_to_end
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
-from autotune.cli.spans import run_end_to_end, show_end_to_end
 from autotune.cli.tables import console, format_options
 from autotune.devices.device import BASELINES, DeviceInfo
 from autotune.devices.torch_baseline import require_torch
@@ -232,16 +232,16 @@ def tune_and_show(
                     _libraries(baselines, evaluator.info), finals_seconds or FINALS_S, on_interrupt=finals_on_interrupt
                 ),
             )
-            spans = run_end_to_end(study, layers, families, evaluator, store, observe, stopping) if search else ()
+            end_to_end = run_end_to_end(study, layers, families, evaluator, store, observe, stopping) if search else ()
             interrupted = stopping()
         for result in results:
             for line in summary(result):
                 click.echo(line, err=True)
         rows = _standing(store, study, {result.name for result in results}, evaluator.info)
-        if not spans or style is None:
+        if not end_to_end or style is None:
             show_answers([answer(with_floor(store, row)) for row in undominated(rows)], BEST_COLUMNS, style)
-        if spans:
-            show_end_to_end(spans, style)
+        if end_to_end:
+            show_end_to_end(end_to_end, style)
     if interrupted:
         end_interrupted(_left(study, layers, results, "tuned" if search else "compared"))
     if lacking := [result for result in results if result.best is None]:

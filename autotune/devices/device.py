@@ -101,7 +101,7 @@ class Baseline:
     library: str
     """cudnn: PyTorch's operators; inductor: `torch.compile`"""
     layout: str
-    """nchw or nhwc, of all its tensors; nothing is converted inside the timed span"""
+    """nchw or nhwc, of all its tensors; nothing is converted inside what is timed"""
     tf32: bool = False
     """whether f32 data may be multiplied as TF32"""
     fused: bool = False

@@ -16,9 +16,9 @@ from autotune.errors import DeviceError
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration, calibration_program
 from autotune.measurement.choices import Choices, ChoicesRequest
+from autotune.measurement.host_to_host import EndToEndRequest, EndToEndTiming
 from autotune.measurement.network import Agreement, NetworkRequest
 from autotune.measurement.reference import check_program
-from autotune.measurement.span import Spanned, SpanRequest
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, ErrorStats, Measured, Timing
 from autotune.workers.compilers import CompilePool
@@ -241,10 +241,10 @@ class DeviceEvaluator:
         """Start compiling a program that is no config's."""
         return self._pool.submit(program, self.target)
 
-    def span(self, request: SpanRequest) -> Spanned:
+    def end_to_end(self, request: EndToEndRequest) -> EndToEndTiming:
         """Verify and time the current layer from host to host on the first device."""
         reply = self._workers[0].perform(request, self._deadlines.layer_s)
-        assert isinstance(reply, Spanned)  # noqa: S101 - the type of this request's answer
+        assert isinstance(reply, EndToEndTiming)  # noqa: S101 - the type of this request's answer
         return reply
 
     def agreement(self, request: NetworkRequest) -> Agreement:

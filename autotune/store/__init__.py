@@ -4,7 +4,7 @@ from autotune.store.best import BestRow
 from autotune.store.compaction import compact
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow
 from autotune.store.dump import dump, load
-from autotune.store.end_to_end import SpanRow
+from autotune.store.end_to_end_timings import EndToEndRow
 from autotune.store.finals import Finals, FinalsRow, Verdict
 from autotune.store.foreign import optuna_database
 from autotune.store.merging import Merged, merge
@@ -31,6 +31,7 @@ __all__ = [
     "Cell",
     "DispatchedLayer",
     "DispatcherRow",
+    "EndToEndRow",
     "Finals",
     "FinalsRow",
     "Imported",
@@ -44,7 +45,6 @@ __all__ = [
     "RetimeRow",
     "Scope",
     "SpaceTrial",
-    "SpanRow",
     "Store",
     "StudyKey",
     "StudyRecord",

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from autotune.devices.device import DeviceInfo
 from autotune.problem import Conv2dProblem, Layer
-from autotune.store.columns import Text, date_text, views
+from autotune.store.column_types import Text, date_text, views
 from autotune.store.devices import devices
 from autotune.store.finals import finals
 from autotune.store.layers import layers, of_problem, subjects

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune.errors import StoreError
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, connect_for_reading, in_words, one_line, path_of, utc_now
-from autotune.store.sqlite.opening import open_for_reading
+from autotune.store.sqlite.open_database import open_for_reading
 
 
 def compact(url: str | Path, to: str | Path, *, best_texts_only: bool = False, few_rejections: bool = False) -> None:

@@ -11,9 +11,9 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Table, UniqueConst
 
 from autotune import __version__
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.store.columns import Values, integer, metadata, reference, row_id, text
-from autotune.store.rows import identify, insert
+from autotune.store.column_types import Values, integer, metadata, reference, row_id, text
 from autotune.store.sqlite.database import Database
+from autotune.store.statements import identify, insert
 
 DEVICE_COLUMNS = (
     *("kind", "name", "arch", "sm_count", "memory_bytes"),

@@ -11,12 +11,12 @@ from sqlalchemy import Column, Connection, Float, ForeignKey, RowMapping, Table,
 
 from autotune.devices.device import DeviceInfo
 from autotune.problem import Layer
-from autotune.store.columns import Text, Values, date_of, flag, integer, metadata, real, reference, row_id, text
+from autotune.store.column_types import Text, Values, date_of, flag, integer, metadata, real, reference, row_id, text
 from autotune.store.devices import device_of, devices
 from autotune.store.layers import layers, problem_of, store_layer
-from autotune.store.rows import insert
 from autotune.store.scopes import SubjectScope
 from autotune.store.sqlite.database import Database
+from autotune.store.statements import insert
 from autotune.store.studies import find, studies
 from autotune.store.templates import templates
 from autotune.store.trial_rows import config_of, outcome_values, trials

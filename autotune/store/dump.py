@@ -23,9 +23,9 @@ from sqlalchemy.exc import DatabaseError
 
 from autotune import __version__
 from autotune.errors import StoreError
-from autotune.store.columns import metadata
+from autotune.store.column_types import metadata
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, one_line, switch_to_wal, utc_now
-from autotune.store.sqlite.opening import open_as_it_is, open_for_reading, prepare_for_writing, refresh_statistics
+from autotune.store.sqlite.open_database import open_as_it_is, open_for_reading, prepare_for_writing, refresh_statistics
 from autotune.store.sqlite.query import Cell
 from autotune.store.sqlite.schema import dangling_reference, migrate, newest_schema, unenforced, version_of, versions
 
@@ -160,9 +160,10 @@ def _tables(connection: Connection) -> dict[str, _Columns]:
     found = {}
     names = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars().all()
     for name in names:
-        if name in metadata.tables:
-            info = connection.exec_driver_sql("SELECT name, type, [notnull] FROM pragma_table_info(?)", (name,))
-            found[name] = _Columns(name, {column: (kind, not needed) for column, kind, needed in info})
+        if name == "alembic_version" or name.startswith("sqlite_"):  # all others are this schema's
+            continue
+        info = connection.exec_driver_sql("SELECT name, type, [notnull] FROM pragma_table_info(?)", (name,))
+        found[name] = _Columns(name, {column: (kind, not needed) for column, kind, needed in info})
     return found
 
 

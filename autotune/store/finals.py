@@ -10,12 +10,12 @@ from sqlalchemy import Column, Connection, ForeignKey, RowMapping, Table, and_, 
 
 from autotune.devices.device import Environment
 from autotune.errors import StoreError
-from autotune.store.columns import Text, Values, date_of, metadata, real, reference, row_id, text
+from autotune.store.column_types import Text, Values, date_of, metadata, real, reference, row_id, text
 from autotune.store.devices import environments
 from autotune.store.measurements import measurements, timing_of, timing_values
-from autotune.store.rows import chunks, insert
 from autotune.store.scopes import Scope
 from autotune.store.sqlite.database import Database
+from autotune.store.statements import chunks, insert
 from autotune.store.studies import find, studies, subject_ids
 from autotune.store.trial_rows import Origin, TrialRow, trials, with_trials
 from autotune.store.trials import within

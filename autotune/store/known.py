@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import bindparam, select
 
-from autotune.store.columns import Values, date_text
+from autotune.store.column_types import Values, date_text
 from autotune.store.scopes import Scope
 from autotune.store.sources import sources
 from autotune.store.sqlite.database import Database

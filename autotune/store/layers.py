@@ -19,8 +19,8 @@ from sqlalchemy import (
 
 from autotune.errors import StoreError
 from autotune.problem import Conv2dProblem, Layer
-from autotune.store.columns import Text, Values, integer, metadata, row_id, text
-from autotune.store.rows import identify, insert
+from autotune.store.column_types import Text, Values, integer, metadata, row_id, text
+from autotune.store.statements import identify, insert
 
 PROBLEM_COLUMNS = (
     *("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w"),

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from sqlalchemy import Column, Float, ForeignKey, Integer, RowMapping, Table, select
 
 from autotune.errors import StoreError
-from autotune.store.columns import Text, Values, finite, integer, metadata, real, reference, row_id, text
-from autotune.store.rows import chunks
+from autotune.store.column_types import Text, Values, finite, integer, metadata, real, reference, row_id, text
 from autotune.store.sqlite.database import Database
+from autotune.store.statements import chunks
 from autotune.trial import Timing
 
 measurements = Table(

@@ -14,24 +14,24 @@ from pathlib import Path
 from sqlalchemy import Connection, Table, select, update
 
 from autotune.errors import StoreError
-from autotune.store.columns import SqlValue, Values
+from autotune.store.column_types import SqlValue, Values
+from autotune.store.device_rates import rates
 from autotune.store.devices import DEVICE_COLUMNS, devices, environments, runs
 from autotune.store.dispatchers import dispatched_layers, dispatchers
-from autotune.store.end_to_end import spans
+from autotune.store.end_to_end_timings import end_to_end_timings
 from autotune.store.finals import finals, verdicts
 from autotune.store.layers import PROBLEM_COLUMNS, layers, subject_layers, subjects
 from autotune.store.measurements import measurements
 from autotune.store.noise_floors import noise_floors
 from autotune.store.profiles import profiles
 from autotune.store.quarantine import quarantine
-from autotune.store.rates import rates
 from autotune.store.retimes import retimes
-from autotune.store.rows import identify, insert, next_id
 from autotune.store.scopes import SCOPE
 from autotune.store.sources import sources, unpacked
 from autotune.store.spaces import CHUNK
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, one_line, path_of, utc_now
-from autotune.store.sqlite.opening import open_for_reading, open_for_writing, refresh_statistics
+from autotune.store.sqlite.open_database import open_for_reading, open_for_writing, refresh_statistics
+from autotune.store.statements import identify, insert, next_id
 from autotune.store.studies import next_generation, studies, study_layers
 from autotune.store.templates import templates
 from autotune.store.trial_rows import trials
@@ -100,7 +100,7 @@ class _Merge:
         self._bring(quarantine, ("device_id", "environment_id", "source_id"))
         self._bring(noise_floors, ("device_id", "environment_id", "policy", "measured_at"), imported)
         self._bring(rates, ("device_id", "environment_id", "name", "method", "measured_at"), imported)
-        self._spans()
+        self._end_to_end_timings()
         self._bring(dispatchers, ("trial_id", "built_at"))
         self._dispatched_layers()
         known = len(self._ids[trials]) - len(self._new[trials])
@@ -320,9 +320,13 @@ class _Merge:
             return row["retime_id"] in self._new[retimes]
         return row["trial_id"] in self._new[trials]
 
-    def _spans(self) -> None:
-        waiting = [self._referring(spans, row) for row in self._rows(spans) if row["trial_id"] in self._new[trials]]
-        self._flush(spans, waiting)
+    def _end_to_end_timings(self) -> None:
+        waiting = [
+            self._referring(end_to_end_timings, row)
+            for row in self._rows(end_to_end_timings)
+            if row["trial_id"] in self._new[trials]
+        ]
+        self._flush(end_to_end_timings, waiting)
 
     def _dispatched_layers(self) -> None:
         new = self._new[dispatchers]

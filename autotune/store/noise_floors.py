@@ -9,10 +9,10 @@ from sqlalchemy import Table, select
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
-from autotune.store.columns import Values, date_of, finite, metadata, real, reference, row_id, text
+from autotune.store.column_types import Values, date_of, finite, metadata, real, reference, row_id, text
 from autotune.store.devices import devices, measured_on, same_device
-from autotune.store.rows import insert
 from autotune.store.sqlite.database import Database
+from autotune.store.statements import insert
 
 noise_floors = Table(
     "noise_floors",

@@ -11,10 +11,10 @@ from datetime import datetime
 from sqlalchemy import Column, Float, RowMapping, Table, select
 
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.store.columns import Values, date_of, finite, integer, metadata, reference, row_id, text
+from autotune.store.column_types import Values, date_of, finite, integer, metadata, reference, row_id, text
 from autotune.store.devices import Runs
-from autotune.store.rows import insert
 from autotune.store.sqlite.database import Database
+from autotune.store.statements import insert
 from autotune.store.studies import find, subject_ids
 from autotune.store.trial_rows import TrialRow, trials, with_trials
 

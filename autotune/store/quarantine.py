@@ -8,12 +8,12 @@ from datetime import datetime
 from sqlalchemy import Table, UniqueConstraint, delete, select, update
 
 from autotune.errors import StoreError
-from autotune.store.columns import Values, date_of, metadata, reference, row_id, text
+from autotune.store.column_types import Values, date_of, metadata, reference, row_id, text
 from autotune.store.devices import devices, environments
-from autotune.store.rows import identify
 from autotune.store.scopes import Scope
 from autotune.store.sources import sources
 from autotune.store.sqlite.database import Database, one_line
+from autotune.store.statements import identify
 
 quarantine = Table(
     "quarantine",

@@ -9,12 +9,12 @@ from sqlalchemy import Column, Connection, Float, RowMapping, Table, select, upd
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
-from autotune.store.columns import Values, date_of, metadata, real, reference, row_id, text
+from autotune.store.column_types import Values, date_of, metadata, real, reference, row_id, text
 from autotune.store.devices import Runs, environment_of, environments, runs
 from autotune.store.finals import supersede_finals
 from autotune.store.measurements import measurements, timing_of, timing_values
-from autotune.store.rows import insert
 from autotune.store.sqlite.database import Database, one_line
+from autotune.store.statements import insert
 from autotune.store.studies import find, subject_ids
 from autotune.store.trial_rows import TrialRow, trials, trials_by_id, with_trials
 from autotune.trial import Timing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.problem import Layer
-from autotune.store.columns import Values
+from autotune.store.column_types import Values
 from autotune.store.devices import Run, Runs
 from autotune.store.layers import store_layer, store_layer_set
 from autotune.store.sqlite.database import Database

@@ -14,11 +14,11 @@ from autotune.devices.tensor_map import TensorMap
 from autotune.errors import StoreError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage, fields_of
 from autotune.family.tensor_map_template import NamedTensorMap
-from autotune.store.columns import Text, Values, flag, integer, metadata, reference, row_id, text
+from autotune.store.column_types import Text, Values, flag, integer, metadata, reference, row_id, text
 from autotune.store.layers import layers, problem_of
-from autotune.store.rows import insert_unless_there
 from autotune.store.scopes import Scope
 from autotune.store.sqlite.database import Database
+from autotune.store.statements import insert_unless_there
 from autotune.store.templates import templates
 from autotune.trial import END_TO_END, Config
 

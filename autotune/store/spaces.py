@@ -19,14 +19,14 @@ from sqlalchemy import Connection, RowMapping, Select, and_, select
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.interchange.recorded_space import Recording
-from autotune.store.columns import Values, date_of, date_text
+from autotune.store.column_types import Values, date_of, date_text
 from autotune.store.devices import device_of, devices, store_device, store_environment, store_run
 from autotune.store.layers import subjects
 from autotune.store.measurements import measurements, timing_values
-from autotune.store.rows import identify, insert, next_id
 from autotune.store.sources import sources
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, utc_now
-from autotune.store.sqlite.opening import open_for_writing
+from autotune.store.sqlite.open_database import open_for_writing
+from autotune.store.statements import identify, insert, next_id
 from autotune.store.studies import called, next_generation, studies, study_layers
 from autotune.store.templates import TemplateRecord, store_template, templates
 from autotune.store.trial_rows import Origin, outcome_values, trial_of, trials

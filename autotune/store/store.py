@@ -6,22 +6,22 @@ from pathlib import Path
 from types import TracebackType
 
 from autotune.store.best import BestStore
+from autotune.store.device_rates import RateStore
 from autotune.store.devices import DeviceStore, Runs
 from autotune.store.dispatchers import DispatcherStore
-from autotune.store.end_to_end import EndToEndStore
+from autotune.store.end_to_end_timings import EndToEndStore
 from autotune.store.finals import FinalsStore
 from autotune.store.known import KnownStore
 from autotune.store.measurements import MeasurementStore
 from autotune.store.noise_floors import NoiseFloorStore
 from autotune.store.profiles import ProfileStore
 from autotune.store.quarantine import QuarantineStore
-from autotune.store.rates import RateStore
 from autotune.store.retimes import RetimeStore
 from autotune.store.scopes import ScopeStore
 from autotune.store.sources import SourceStore
 from autotune.store.spaces import SpaceStore
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, utc_now
-from autotune.store.sqlite.opening import open_for_reading, open_for_writing
+from autotune.store.sqlite.open_database import open_for_reading, open_for_writing
 from autotune.store.sqlite.query import QueryResult, run_query
 from autotune.store.studies import StudyStore
 from autotune.store.templates import TemplateStore

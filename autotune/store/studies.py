@@ -25,10 +25,10 @@ from sqlalchemy import (
 
 from autotune.errors import StoreError
 from autotune.problem import Layer
-from autotune.store.columns import Text, Values, date_of, flag, integer, metadata, row_id, text
+from autotune.store.column_types import Text, Values, date_of, flag, integer, metadata, row_id, text
 from autotune.store.layers import layers, problem_of, store_layer, subjects
-from autotune.store.rows import insert
 from autotune.store.sqlite.database import Database, one_line
+from autotune.store.statements import insert
 from autotune.trial import Outcome
 
 GENERATIONS = ("newest", "all")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Table, UniqueConstraint, and_, select
 
-from autotune.store.columns import Values, metadata, row_id, text
-from autotune.store.rows import identify
+from autotune.store.column_types import Values, metadata, row_id, text
 from autotune.store.sqlite.database import Database
+from autotune.store.statements import identify
 
 templates = Table(
     "templates",

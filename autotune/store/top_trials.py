@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from autotune.devices.device import DeviceInfo
 from autotune.problem import Conv2dProblem
-from autotune.store.columns import date_text
+from autotune.store.column_types import date_text
 from autotune.store.devices import device_of, devices
 from autotune.store.layers import layers, problem_of, subjects
 from autotune.store.scopes import Scope

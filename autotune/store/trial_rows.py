@@ -26,12 +26,24 @@ from sqlalchemy import (
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.family.source import Stage
 from autotune.problem import Conv2dProblem, Layer
-from autotune.store.columns import Text, Values, date_of, finite, flag, integer, metadata, real, reference, row_id, text
+from autotune.store.column_types import (
+    Text,
+    Values,
+    date_of,
+    finite,
+    flag,
+    integer,
+    metadata,
+    real,
+    reference,
+    row_id,
+    text,
+)
 from autotune.store.devices import device_of, devices, environment_of, environments, runs
 from autotune.store.layers import layers, subjects
 from autotune.store.measurements import measurements, timing_of
-from autotune.store.rows import chunks
 from autotune.store.sources import sources, stage_of
+from autotune.store.statements import chunks
 from autotune.store.studies import layer_of, studies, study_layers
 from autotune.store.templates import templates
 from autotune.trial import Config, ErrorStats, Outcome, Phases, Resources, Trial

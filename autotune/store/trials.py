@@ -12,18 +12,18 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, s
 from autotune.errors import StoreError
 from autotune.family.source import KernelSource
 from autotune.problem import Conv2dProblem
-from autotune.store.columns import Values, date_of
+from autotune.store.column_types import Values, date_of
 from autotune.store.devices import devices
-from autotune.store.end_to_end import span_values, spans
+from autotune.store.end_to_end_timings import end_to_end_timings, parts_values
 from autotune.store.layers import of_problem
 from autotune.store.measurements import measurements, timing_values
-from autotune.store.rows import execute, insert, insert_unless_there
 from autotune.store.scopes import SCOPE, Scope, SubjectScope
 from autotune.store.sources import store_source
 from autotune.store.sqlite.database import Database, one_line
+from autotune.store.statements import execute, insert, insert_unless_there
 from autotune.store.studies import find, one_of, study_layers
 from autotune.store.trial_rows import TrialRow, TrialRows, outcome_values, select_trials, trial_of, trials
-from autotune.trial import Config, Outcome, SpanParts, Trial
+from autotune.trial import Config, EndToEndParts, Outcome, Trial
 
 SORTS = ("number", "median", "registers", "error", "started")
 """Orders of a list of trials; those without the value come last."""
@@ -115,7 +115,9 @@ def begin_trial(
     return int(row[trials.c.id])
 
 
-def end_trial(connection: Connection, key: TrialKey, trial: Trial, now: str, parts: SpanParts | None = None) -> None:
+def end_trial(
+    connection: Connection, key: TrialKey, trial: Trial, now: str, parts: EndToEndParts | None = None
+) -> None:
     """Complete a running trial and add its measurement, with its parts where it is end to end.
 
     Raises StoreError when it is not running.
@@ -134,7 +136,7 @@ def end_trial(connection: Connection, key: TrialKey, trial: Trial, now: str, par
     if timing is not None:
         insert(connection, measurements, {"trial_id": key.id, **timing})
     if parts is not None:
-        insert(connection, spans, {"trial_id": key.id, **span_values(parts, what)})
+        insert(connection, end_to_end_timings, {"trial_id": key.id, **parts_values(parts, what)})
 
 
 def within(scope: SubjectScope) -> ColumnElement[bool]:
@@ -165,7 +167,7 @@ class TrialStore:
         with self.database.write() as connection:
             return self._begin(connection, scope, number, config, source, self.database.now(), proposed_by)
 
-    def end(self, key: TrialKey, trial: Trial, parts: SpanParts | None = None) -> None:
+    def end(self, key: TrialKey, trial: Trial, parts: EndToEndParts | None = None) -> None:
         """Commit what became of a running trial, with its measurement, and its parts where it is end to end."""
         with self.database.write() as connection:
             end_trial(connection, key, trial, self.database.now(), parts)

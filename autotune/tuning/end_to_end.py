@@ -19,9 +19,9 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template import KernelTemplate
-from autotune.measurement.span import SpanPlan, SpanRequest, cut
+from autotune.measurement.host_to_host import EndToEndPlan, EndToEndRequest, cut
 from autotune.problem import Layer
-from autotune.store import BestRow, Scope, SpanRow, Store, StudyRecord, TemplateRecord
+from autotune.store import BestRow, EndToEndRow, Scope, Store, StudyRecord, TemplateRecord
 from autotune.study import EndToEnd, Study
 from autotune.trial import END_TO_END, Config, Outcome, Phases, Trial
 from autotune.tuning.trial_log import STRIKES, Progress, TrialLog
@@ -36,14 +36,14 @@ FAMILY = TemplateRecord(END_TO_END, hashlib.sha256(_HEADER.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
-class SpanResult:
+class EndToEndResult:
     """What timing one layer end to end came to."""
 
     layer: Layer
     name: str
     kernel: BestRow | None
     """None: the layer has no correct kernel to run"""
-    rows: tuple[SpanRow, ...]
+    rows: tuple[EndToEndRow, ...]
     """correct trials with this kernel, fastest first"""
     failures: Mapping[str, int]
 
@@ -72,7 +72,7 @@ def time_end_to_end(
     observe: Callable[[Progress], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.perf_counter,
-) -> tuple[SpanResult, ...]:
+) -> tuple[EndToEndResult, ...]:
     """Time layers that have been tuned, each with its best kernel of the study's classes.
 
     Raises StudyError when a best kernel's family is not among the templates.
@@ -85,9 +85,9 @@ def time_end_to_end(
         kernel = best_kernel(study, layer, evaluator, store)
         scope = store.scopes.open(key, layer, evaluator.info, evaluator.environment, END_TO_END, [FAMILY])
         if kernel is None:
-            results.append(SpanResult(layer, scope.name, None, (), {}))
+            results.append(EndToEndResult(layer, scope.name, None, (), {}))
             continue
-        line = _SpanLine(study, choices, layer, kernel, templates, evaluator, store, scope, clock)
+        line = _EndToEndLine(study, choices, layer, kernel, templates, evaluator, store, scope, clock)
         results.append(line.run(observe, stopping))
     return tuple(results)
 
@@ -104,7 +104,7 @@ def best_kernel(study: Study, layer: Layer, evaluator: DeviceEvaluator, store: S
     return min(rows, key=lambda row: row.median_us, default=None)
 
 
-class _SpanLine:
+class _EndToEndLine:
     """Times one layer under every plan that is not in the database yet."""
 
     def __init__(
@@ -132,7 +132,7 @@ class _SpanLine:
         self.whole = self._render(layer.problem.n)
         self.compiled: dict[str, Future[Binary]] = {}
 
-    def run(self, observe: Callable[[Progress], None], stopping: Callable[[], bool]) -> SpanResult:
+    def run(self, observe: Callable[[Progress], None], stopping: Callable[[], bool]) -> EndToEndResult:
         """Time what is not known yet."""
         wanted = list(configs(self.choices, self.layer.problem.n))
         known = {
@@ -159,9 +159,9 @@ class _SpanLine:
             log.report(done, ended=done == len(wanted))
         rows = [row for row in self.store.end_to_end.list(self.scope.name) if self._ours(row, set(wanted))]
         rows.sort(key=lambda row: row.row.median_us or 0.0)
-        return SpanResult(self.layer, self.scope.name, self.kernel, tuple(rows), dict(log.failures))
+        return EndToEndResult(self.layer, self.scope.name, self.kernel, tuple(rows), dict(log.failures))
 
-    def _ours(self, row: SpanRow, wanted: set[Config]) -> bool:
+    def _ours(self, row: EndToEndRow, wanted: set[Config]) -> bool:
         trial = row.row.trial
         return (
             trial.median_us is not None
@@ -186,7 +186,7 @@ class _SpanLine:
             deterministic=self.whole.deterministic,
         )
         values = config.values()
-        plan = SpanPlan(int(values["streams"]), int(values["segments"]), values["pinned"] == "yes")
+        plan = EndToEndPlan(int(values["streams"]), int(values["segments"]), values["pinned"] == "yes")
         key = self.store.trials.begin(self.scope, number, config, self.whole)
         parts = None
         try:
@@ -196,11 +196,11 @@ class _SpanLine:
             started = self.clock()
             binaries = [self._binary(source.program) for source in sources]
             compile_us = 1e6 * (self.clock() - started)
-            spanned = self.evaluator.span(SpanRequest(plan, tuple(zip(sources, binaries, strict=True))))
+            timed = self.evaluator.end_to_end(EndToEndRequest(plan, tuple(zip(sources, binaries, strict=True))))
         except Rejected as rejected:
             trial = replace(trial, outcome=Outcome(rejected.outcome), reason=rejected.reason, message=rejected.message)
         else:
-            measured, parts = spanned.measured, spanned.parts
+            measured, parts = timed.measured, timed.parts
             resources = binaries[0].resources
             trial = replace(
                 trial,

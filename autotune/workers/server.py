@@ -39,8 +39,8 @@ from autotune.measurement.choices import ChoicesRequest, choices
 from autotune.measurement.exported import Handle, prepared
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GuardedArray
+from autotune.measurement.host_to_host import EndToEndRequest, measure_end_to_end
 from autotune.measurement.network import Network, NetworkRequest
-from autotune.measurement.span import SpanRequest, run_span
 from autotune.measurement.verify import Verifier
 from autotune.trial import Measured, Outcome
 from autotune.workers.worker import (
@@ -128,8 +128,8 @@ class WorkerServer:
                 return self._finals(request)
             case CalibrateRequest(binary):
                 return calibrate(self._opened(), binary)
-            case SpanRequest():
-                return run_span(self._opened(), self._layer(), request, self._clock)
+            case EndToEndRequest():
+                return measure_end_to_end(self._opened(), self._layer(), request, self._clock)
             case ChoicesRequest():
                 return choices(self._opened(), request)
             case NetworkRequest(spec, references, kernels):

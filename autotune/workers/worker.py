@@ -26,8 +26,8 @@ from autotune.errors import AutotuneError
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
 from autotune.measurement.choices import Choices, ChoicesRequest
+from autotune.measurement.host_to_host import EndToEndRequest, EndToEndTiming
 from autotune.measurement.network import Agreement, NetworkRequest
-from autotune.measurement.span import Spanned, SpanRequest
 from autotune.problem import Conv2dProblem
 from autotune.trial import ErrorStats, Measured, Timing
 
@@ -140,7 +140,7 @@ Request = (
     | VerifyRequest
     | FinalsRequest
     | CalibrateRequest
-    | SpanRequest
+    | EndToEndRequest
     | NetworkRequest
     | ChoicesRequest
 )
@@ -152,7 +152,7 @@ Reply = (
     | ErrorStats
     | FinalsTimings
     | Calibration
-    | Spanned
+    | EndToEndTiming
     | Agreement
     | Choices
     | None

@@ -27,7 +27,17 @@ RULED = ("000", "003", "004")
 STUDIES = ("lenet-k5", "lenet-k7", "fashion-k7")
 STREAMED = ("conv1-n1000", "conv2-n1000", "conv2-n10000")
 STEPS = ("rates", "ladder", "dispatch", "tune", "retime", "profile", "streams")
-COUNTED = ("trials", "finals", "verdicts", "retimes", "profiles", "spans", "noise_floors", "rates", "dispatchers")
+COUNTED = (
+    "trials",
+    "finals",
+    "verdicts",
+    "retimes",
+    "profiles",
+    "end_to_end_timings",
+    "noise_floors",
+    "rates",
+    "dispatchers",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import load_template
+from autotune.measurement.host_to_host import EndToEndPlan, EndToEndRequest, EndToEndTiming, cut
 from autotune.measurement.network import NetworkRequest, NetworkSpec
 from autotune.measurement.reference import reference_program
-from autotune.measurement.span import Spanned, SpanPlan, SpanRequest, cut
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.planted import GOOD
@@ -33,19 +33,19 @@ def compiled(gpu: DeviceEvaluator, problem: Conv2dProblem) -> tuple[KernelSource
     return source, gpu.compile(source).result()
 
 
-def timed(gpu: DeviceEvaluator, plan: SpanPlan) -> Spanned:
+def timed(gpu: DeviceEvaluator, plan: EndToEndPlan) -> EndToEndTiming:
     sizes = {segment.n for segment in cut(CONV1.n, plan.segments)}
-    return gpu.span(SpanRequest(plan, tuple(compiled(gpu, CONV1.with_n(n)) for n in sorted(sizes))))
+    return gpu.end_to_end(EndToEndRequest(plan, tuple(compiled(gpu, CONV1.with_n(n)) for n in sorted(sizes))))
 
 
 def test_copies_overlap_with_kernels(gpu: DeviceEvaluator) -> None:
     gpu.begin_layer(CONV1)
-    whole = timed(gpu, SpanPlan(1, 1, pinned=True))
-    many = timed(gpu, SpanPlan(4, 8, pinned=True))
-    pageable = timed(gpu, SpanPlan(1, 1, pinned=False))
-    for spanned, segments in ((whole, 1), (many, 8), (pageable, 1)):
-        assert spanned.measured.error.over_bound < 1
-        assert spanned.parts.distinct_segments == segments
+    whole = timed(gpu, EndToEndPlan(1, 1, pinned=True))
+    many = timed(gpu, EndToEndPlan(4, 8, pinned=True))
+    pageable = timed(gpu, EndToEndPlan(1, 1, pinned=False))
+    for one, segments in ((whole, 1), (many, 8), (pageable, 1)):
+        assert one.measured.error.over_bound < 1
+        assert one.parts.distinct_segments == segments
     assert whole.parts.hidden_fraction is not None
     assert whole.parts.hidden_fraction == pytest.approx(0.0, abs=0.05), "nothing to overlap with"
     assert many.parts.hidden_fraction is not None

@@ -21,7 +21,7 @@ from autotune.store import Store
 from autotune.trial import Resources
 from tests.nursery import Nursery
 
-from .store.builders import DRIVER_580, H200, HOST, add_span, config_of, correct, open_scope, run_trial, source_of
+from .store.builders import DRIVER_580, H200, HOST, add_end_to_end, config_of, correct, open_scope, run_trial, source_of
 
 TITAN_V = DeviceInfo("cuda", "TITAN V", 70, 80, 12_000_000_000, smem_per_sm_bytes=98304)
 CONV1 = Conv2dProblem(10000, 1, 70, 70, 12, 5, 5)
@@ -102,17 +102,17 @@ def printed(tmp_path: Path, nursery: Nursery) -> Mapping[str, Mapping[str, objec
             if device is HOST:
                 trial = replace(trial, resources=Resources(), occupancy=None)
             run_trial(store, open_scope(store, device=device), trial, source)
-        add_span(store, 0, 2500.0)
+        add_end_to_end(store, 0, 2500.0)
         store.rates.add(H200, DRIVER_580, [Rate(unit, "", per_s) for unit, per_s in RATES.items()])
     best = json.loads(nursery.run(tmp_path, "best", "--json").out)
     trials = json.loads(nursery.run(tmp_path, "trials", "--json").out)
-    (span,) = (row for row in trials if row["template"] == "end_to_end")
+    (end_to_end,) = (row for row in trials if row["template"] == "end_to_end")
     return {
         "best cuda": next(row for row in best if row["device"] == H200.name),
         "best host": next(row for row in best if row["device"] == HOST.name),
-        "trial cuda": next(row for row in trials if row["device"] == H200.name and row is not span),
+        "trial cuda": next(row for row in trials if row["device"] == H200.name and row is not end_to_end),
         "trial host": next(row for row in trials if row["device"] == HOST.name),
-        "span": span,
+        "end to end": end_to_end,
     }
 
 
@@ -130,7 +130,7 @@ def test_best_and_trials_print_the_facts(printed: Mapping[str, Mapping[str, obje
         row = printed[name]
         assert {row[key] for key in ("registers", "spill_bytes", "blocks_per_sm", "occupancy", "limiter")} == {None}
         assert row["gb_per_s"] is not None
-    assert (printed["span"]["floor_fraction"], printed["span"]["limiter"]) == (None, None)
+    assert (printed["end to end"]["floor_fraction"], printed["end to end"]["limiter"]) == (None, None)
 
 
 def test_a_kernel_that_beats_its_floor_is_no_silent_103_percent(tmp_path: Path, nursery: Nursery) -> None:

@@ -171,7 +171,7 @@ MISTAKES = {
         "space.direct.unroll: expected a value or a",
     ),
     "unknown span": (("trials = 10", 'span = "all"'), "span: 'all': expected kernel or end_to_end"),
-    "streams without a span": (
+    "streams without end to end": (
         ("trials = 10", "[space.end_to_end]\nstreams = 1"),
         "space.end_to_end: has no effect without",
     ),

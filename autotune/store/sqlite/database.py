@@ -25,7 +25,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from autotune.errors import StoreError, StudyError
-from autotune.store.columns import date_text
+from autotune.store.column_types import date_text
 
 WAL_RETRY_S = 0.005
 """pause between attempts to switch to WAL, which SQLite's busy timeout does not cover"""

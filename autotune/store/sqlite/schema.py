@@ -16,7 +16,7 @@ from sqlalchemy import Column, Connection, Table, select
 
 from autotune import __version__
 from autotune.errors import StoreError, StoreWarning
-from autotune.store.columns import Text, date_text, metadata, text
+from autotune.store.column_types import Text, date_text, metadata, text
 from autotune.store.sqlite.database import (
     Clock,
     Database,

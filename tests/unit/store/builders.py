@@ -16,7 +16,7 @@ from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import DispatchedLayer, KernelProfile, Scope, Store, StudyRecord, TemplateRecord, TrialKey
-from autotune.trial import END_TO_END, Config, ErrorStats, Outcome, Phases, Resources, SpanParts, Timing, Trial
+from autotune.trial import END_TO_END, Config, EndToEndParts, ErrorStats, Outcome, Phases, Resources, Timing, Trial
 
 CONV1 = Layer("conv1", Conv2dProblem(n=100, c=1, h=70, w=70, k=12, r=5, s=5), count=2)
 CONV2 = Layer("conv2", Conv2dProblem(n=100, c=12, h=33, w=33, k=24, r=5, s=5, epilogue="bias_relu"))
@@ -167,7 +167,7 @@ PROFILE = KernelProfile(
 )
 
 
-def add_span(store: Store, number: int, median_us: float, hidden_fraction: float | None = 0.5) -> TrialKey:
+def add_end_to_end(store: Store, number: int, median_us: float, hidden_fraction: float | None = 0.5) -> TrialKey:
     """An end-to-end trial of the first layer."""
     key = store.studies.begin(study_record())
     scope = store.scopes.open(key, CONV1, H200, DRIVER_580, END_TO_END, [END_TO_END_FAMILY])
@@ -175,7 +175,9 @@ def add_span(store: Store, number: int, median_us: float, hidden_fraction: float
     source = source_of(config_of(0))
     trial_key = store.trials.begin(scope, number, config, source)
     trial = replace(correct(number, median_us, source=source), config=config)
-    store.trials.end(trial_key, trial, SpanParts(400.0, 27.5, 2100.0, hidden_fraction, 90_000.0, 2_000_000, 4 + number))
+    store.trials.end(
+        trial_key, trial, EndToEndParts(400.0, 27.5, 2100.0, hidden_fraction, 90_000.0, 2_000_000, 4 + number)
+    )
     return trial_key
 
 

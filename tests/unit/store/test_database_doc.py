@@ -23,7 +23,7 @@ from .builders import (
     HOST,
     PROFILE,
     add_dispatcher,
-    add_span,
+    add_end_to_end,
     config_of,
     correct,
     dispatched,
@@ -74,7 +74,7 @@ def fill(store: Store) -> None:
             store.trials.begin(scope, 5, config_of(5))
             store.finals.add(scope, Finals(winner=2, timings=((2, timing_of(27.5)), (3, timing_of(27.6)))))
     run_trial(store, open_scope(store, environment=DRIVER_590), correct(0, 30.0))
-    add_span(store, 0, 2500.0)
+    add_end_to_end(store, 0, 2500.0)
     add_dispatcher(store, [dispatched(CONV1), dispatched(CONV2, None)])
     store.profiles.add(store.best.list("lenet", kind="cuda")[0].row, H200, DRIVER_590, [PROFILE])
     store.retimes.add(store.trials.list("lenet.conv2", kind="cuda")[0], H200, DRIVER_590, "confirmed", timing_of(30.0))

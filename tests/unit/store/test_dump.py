@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import gzip
 import io
@@ -26,7 +27,7 @@ from .builders import (
     H200,
     PROFILE,
     add_dispatcher,
-    add_span,
+    add_end_to_end,
     config_of,
     correct,
     dispatched,
@@ -52,7 +53,7 @@ def fill(store: Store) -> None:
     store.finals.add(
         scope, Finals(winner=1, timings=((1, timing_of(28.5)),), verdicts=(Verdict("cudnn", "tie", 28.5, 28.6),))
     )
-    add_span(store, 0, 2500.0)
+    add_end_to_end(store, 0, 2500.0)
     row = store.trials.list("lenet.conv1")[1]
     store.profiles.add(row, H200, DRIVER_590, [PROFILE])
     store.retimes.add(row, H200, DRIVER_590, "confirmed", timing_of(28.25))
@@ -148,6 +149,29 @@ def test_a_dump_of_an_older_schema_is_loaded_and_brought_up_to_date(tmp_path: Pa
             "SELECT per_s, origin, driver, method FROM rates JOIN environments ON environments.id = 7"
         ).rows
         assert rows == ((1.0, "measured", "580", "16 bytes a thread"),)
+
+
+def test_a_dump_with_a_table_that_has_another_name_now_is_loaded(tmp_path: Path) -> None:
+    old = tmp_path / "old.db"
+    old.write_bytes(gzip.decompress((DATA / "0007.db.gz").read_bytes()))
+    raw = sqlite3.connect(old)
+    raw.row_factory = sqlite3.Row
+    names = "SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'alembic_version'"
+    records = [
+        {"table": name, "row": {column: packed(row[column]) for column in row.keys()}}  # noqa: SIM118 - of sqlite3.Row
+        for (name,) in raw.execute(names).fetchall()
+        for row in raw.execute(f"SELECT * FROM {name}")
+    ]
+    raw.close()
+    header = {"autotune_dump": 1, "schema": "0007", "autotune": "0.1.0"}
+    load([json.dumps(record) for record in (header, *records, {"end": len(records)})], "dump", tmp_path / "new.db")
+    with Store(tmp_path / "new.db", create=False) as store:
+        assert store.query("SELECT kernel_us, host_bytes FROM end_to_end_timings").rows == ((27.5, 2_000_000),)
+
+
+def packed(value: object) -> object:
+    """A cell as a dump writes it."""
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
 
 def lines_of_filled(folder: Path) -> list[str]:

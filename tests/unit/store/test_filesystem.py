@@ -9,7 +9,7 @@ import pytest
 from autotune.errors import StoreWarning
 from autotune.store.sqlite.database import utc_now
 from autotune.store.sqlite.filesystem import networked
-from autotune.store.sqlite.opening import open_for_writing
+from autotune.store.sqlite.open_database import open_for_writing
 
 
 def mounts_of(folder: Path, *lines: str) -> Path:

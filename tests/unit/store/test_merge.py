@@ -75,7 +75,7 @@ def test_everything_that_ended_comes_once(tmp_path: Path, other: Path) -> None:
         "measurements",
         "finals",
         "verdicts",
-        "spans",
+        "end_to_end_timings",
         "profiles",
         "retimes",
         "quarantine",

@@ -15,7 +15,7 @@ from sqlalchemy import UniqueConstraint, create_engine, inspect
 
 import autotune
 from autotune.store import Store
-from autotune.store.columns import metadata, views
+from autotune.store.column_types import metadata, views
 from autotune.store.sqlite.schema import MIGRATIONS, newest_schema
 
 from .builders import config_of, correct, open_scope, run_trial, source_of, ticking

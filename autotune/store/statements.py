@@ -10,7 +10,7 @@ from sqlalchemy import Connection, CursorResult, Insert, Table, Update, func, se
 from sqlalchemy.dialects.sqlite import dialect
 from sqlalchemy.dialects.sqlite import insert as insert_new
 
-from autotune.store.columns import Values, escaped
+from autotune.store.column_types import Values, escaped
 
 CHUNK = 500
 """rows written at once, ids in one IN list"""

@@ -18,8 +18,15 @@ from autotune.errors import Rejected
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate, load_template
+from autotune.measurement.host_to_host import (
+    EndToEndPlan,
+    EndToEndRequest,
+    EndToEndTiming,
+    Segment,
+    cut,
+    measure_end_to_end,
+)
 from autotune.measurement.reference import check_program
-from autotune.measurement.span import Segment, Spanned, SpanPlan, SpanRequest, cut, run_span
 from autotune.measurement.verify import Verifier
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
@@ -50,7 +57,7 @@ class Segment0Out(HostDevice):
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class EndToEndRunner:
     """Runs plans of one problem on a device."""
 
     device: HostDevice
@@ -58,43 +65,45 @@ class Spans:
     family: KernelTemplate
     cxx: str
 
-    def __call__(self, plan: SpanPlan) -> Spanned:
+    def __call__(self, plan: EndToEndPlan) -> EndToEndTiming:
         problem = self.verifier.problem
         sources = [
             render(BoundTemplate(self.family, problem.with_n(n), self.device.info), CONFIG)
             for n in sorted({segment.n for segment in cut(problem.n, plan.segments)})
         ]
         kernels = tuple((source, compile_host(source.program, Target("host"), cxx=self.cxx)) for source in sources)
-        return run_span(self.device, self.verifier, SpanRequest(plan, kernels), time.perf_counter)
+        return measure_end_to_end(self.device, self.verifier, EndToEndRequest(plan, kernels), time.perf_counter)
 
 
-def spans(device: HostDevice, cxx: str, problem: Conv2dProblem = RAGGED) -> Spans:
+def runner(device: HostDevice, cxx: str, problem: Conv2dProblem = RAGGED) -> EndToEndRunner:
     check = compile_host(check_program(problem), Target("host"), cxx=cxx)
-    return Spans(device, Verifier(device, problem, check), load_template(GOOD), cxx)
+    return EndToEndRunner(device, Verifier(device, problem, check), load_template(GOOD), cxx)
 
 
 @pytest.fixture(scope="module")
-def right(cxx: str) -> Iterator[Spans]:
+def right(cxx: str) -> Iterator[EndToEndRunner]:
     device = HostDevice(cxx)
-    yield spans(device, cxx)
+    yield runner(device, cxx)
     device.close()
 
 
 @pytest.mark.parametrize("pinned", [False, True], ids=["pageable", "pinned"])
 @pytest.mark.parametrize(("streams", "segments"), [(1, 1), (1, 4), (2, 5), (3, 13), (20, 7)])
-def test_every_cut_of_the_batch_gives_the_whole_output(right: Spans, streams: int, segments: int, pinned: bool) -> None:
-    spanned = right(SpanPlan(streams, segments, pinned))
-    assert spanned.measured.error.over_bound < 1
-    assert spanned.measured.timing.median_us > 0
-    assert spanned.parts.distinct_segments == len(cut(RAGGED.n, segments))
-    assert spanned.parts.host_bytes == 4 * (RAGGED.x_elements + RAGGED.y_elements)
-    assert min(spanned.parts.copy_in_us, spanned.parts.kernel_us, spanned.parts.copy_out_us) > 0
-    assert spanned.parts.allocate_us > 0
+def test_every_cut_of_the_batch_gives_the_whole_output(
+    right: EndToEndRunner, streams: int, segments: int, pinned: bool
+) -> None:
+    timed = right(EndToEndPlan(streams, segments, pinned))
+    assert timed.measured.error.over_bound < 1
+    assert timed.measured.timing.median_us > 0
+    assert timed.parts.distinct_segments == len(cut(RAGGED.n, segments))
+    assert timed.parts.host_bytes == 4 * (RAGGED.x_elements + RAGGED.y_elements)
+    assert min(timed.parts.copy_in_us, timed.parts.kernel_us, timed.parts.copy_out_us) > 0
+    assert timed.parts.allocate_us > 0
 
 
-def test_the_memory_is_given_back(right: Spans) -> None:
+def test_the_memory_is_given_back(right: EndToEndRunner) -> None:
     before = dict(right.device._sizes)
-    right(SpanPlan(2, 4, pinned=False))
+    right(EndToEndPlan(2, 4, pinned=False))
     assert right.device._sizes == before
 
 
@@ -110,10 +119,10 @@ def test_segments_that_all_use_the_offset_of_the_first_are_caught(
     cxx: str, device_type: type[HostDevice], reason: str, words: str
 ) -> None:
     device = device_type(cxx)
-    wrong = spans(device, cxx)
-    assert wrong(SpanPlan(1, 1, pinned=False)).measured.error.over_bound < 1, "one segment has no other offset"
+    wrong = runner(device, cxx)
+    assert wrong(EndToEndPlan(1, 1, pinned=False)).measured.error.over_bound < 1, "one segment has no other offset"
     with pytest.raises(Rejected) as caught:
-        wrong(SpanPlan(2, 4, pinned=False))
+        wrong(EndToEndPlan(2, 4, pinned=False))
     assert (caught.value.outcome, caught.value.reason) == ("correctness", reason)
     assert words in caught.value.message
     device.close()
@@ -122,11 +131,11 @@ def test_segments_that_all_use_the_offset_of_the_first_are_caught(
 def test_segments_that_the_data_cannot_tell_apart_are_refused(cxx: str) -> None:
     repeating = Conv2dProblem(2 * 61 * 53, 1, 2, 2, 1, 1, 1)  # both data sets repeat after half of the images
     device = HostDevice(cxx)
-    halves = spans(device, cxx, repeating)
+    halves = runner(device, cxx, repeating)
     with pytest.raises(Rejected) as caught:
-        halves(SpanPlan(1, 2, pinned=False))
+        halves(EndToEndPlan(1, 2, pinned=False))
     assert (caught.value.outcome, caught.value.reason) == ("constraints", "indistinct")
-    assert halves(SpanPlan(1, 3, pinned=False)).parts.distinct_segments == 3
+    assert halves(EndToEndPlan(1, 3, pinned=False)).parts.distinct_segments == 3
     device.close()
 
 

@@ -15,8 +15,8 @@ from autotune.problem import Layer
 from autotune.study import Study
 
 if TYPE_CHECKING:
-    from autotune.store import BestRow, SpanRow, Store
-    from autotune.tuning.end_to_end import SpanResult
+    from autotune.store import BestRow, EndToEndRow, Store
+    from autotune.tuning.end_to_end import EndToEndResult
     from autotune.tuning.trial_log import Progress
 
 
@@ -28,7 +28,7 @@ def run_end_to_end(
     store: Store,
     observe: Callable[[Progress], None],
     stopping: Callable[[], bool],
-) -> tuple[SpanResult, ...]:
+) -> tuple[EndToEndResult, ...]:
     """Time the tuned layers end to end, where the study says so; nothing on a device that copies nothing."""
     from autotune.tuning.end_to_end import time_end_to_end
 
@@ -44,9 +44,9 @@ def run_end_to_end(
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    result: SpanResult
+    result: EndToEndResult
     kernel: BestRow
-    row: SpanRow
+    row: EndToEndRow
 
     def value(self, name: str) -> int | str:
         """A choice of the plan."""
@@ -85,14 +85,14 @@ _COLUMNS = (
 )
 
 
-def show_end_to_end(results: Sequence[SpanResult], style: str | None) -> None:
+def show_end_to_end(results: Sequence[EndToEndResult], style: str | None) -> None:
     """Every plan as JSON or CSV; on the terminal, for each kind of memory, the uncut batch and the fastest plan."""
     for result in results:
         click.echo(_summary(result), err=True)
     show([line for result in results for line in _lines(result, every=style is not None)], _COLUMNS, style)
 
 
-def _lines(result: SpanResult, *, every: bool) -> list[_Line]:
+def _lines(result: EndToEndResult, *, every: bool) -> list[_Line]:
     if result.kernel is None:
         return []
     lines = [_Line(result, result.kernel, row) for row in result.rows]
@@ -106,7 +106,7 @@ def _lines(result: SpanResult, *, every: bool) -> list[_Line]:
     return kept
 
 
-def _summary(result: SpanResult) -> str:
+def _summary(result: EndToEndResult) -> str:
     if result.kernel is None:
         return f"{result.name}: no correct kernel to time end to end"
     failures = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.failures.items()))

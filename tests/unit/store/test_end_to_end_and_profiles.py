@@ -11,12 +11,12 @@ from autotune.errors import StoreError
 from autotune.store import Store
 from autotune.trial import END_TO_END
 
-from .builders import DRIVER_590, H200, PROFILE, add_span, config_of, correct, open_scope, run_trial, source_of
+from .builders import DRIVER_590, H200, PROFILE, add_end_to_end, config_of, correct, open_scope, run_trial, source_of
 
 
 def test_the_parts_of_an_end_to_end_trial_come_back(store: Store) -> None:
-    add_span(store, 0, 2500.0)
-    add_span(store, 1, 2400.0, hidden_fraction=None)
+    add_end_to_end(store, 0, 2500.0)
+    add_end_to_end(store, 1, 2400.0, hidden_fraction=None)
     first, second = store.end_to_end.list("lenet.conv1")
     assert (first.row.median_us, first.parts.copy_in_us, first.parts.hidden_fraction) == (2500.0, 400.0, 0.5)
     assert (first.parts.allocate_us, first.parts.host_bytes, first.parts.distinct_segments) == (90_000.0, 2_000_000, 4)
@@ -26,15 +26,15 @@ def test_the_parts_of_an_end_to_end_trial_come_back(store: Store) -> None:
 
 def test_end_to_end_times_are_never_the_best_of_kernels(store: Store) -> None:
     run_trial(store, open_scope(store), correct(0, 30.0, source=source_of(config_of(0))), source_of(config_of(0)))
-    add_span(store, 0, 10.0)
+    add_end_to_end(store, 0, 10.0)
     assert [(row.row.policy, row.median_us) for row in store.best.list("lenet.conv1")] == [("cold", 30.0)]
     assert [row.policy for row in store.trials.list("lenet.conv1")] == ["cold", END_TO_END]
 
 
 def test_a_time_that_is_no_number_is_refused_whole(store: Store) -> None:
-    add_span(store, 0, 2500.0)
+    add_end_to_end(store, 0, 2500.0)
     with pytest.raises(StoreError, match="finite"):
-        add_span(store, 1, math.nan)
+        add_end_to_end(store, 1, math.nan)
     assert len(store.end_to_end.list("lenet")) == 1
 
 

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, fields
 from sqlalchemy import Column, Float, ForeignKey, RowMapping, Table, select, tuple_
 
 from autotune.errors import StoreError
-from autotune.store.columns import Values, finite, integer, metadata, real
+from autotune.store.column_types import Values, finite, integer, metadata, real
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import find
 from autotune.store.trial_rows import TrialRow, trials, with_trials
-from autotune.trial import SpanParts
+from autotune.trial import EndToEndParts
 
-spans = Table(
-    "spans",
+end_to_end_timings = Table(
+    "end_to_end_timings",
     metadata,
     Column("trial_id", ForeignKey("trials.id"), primary_key=True),
     *(real(name) for name in ("copy_in_us", "kernel_us", "copy_out_us")),
@@ -26,14 +26,14 @@ spans = Table(
 
 
 @dataclass(frozen=True, slots=True)
-class SpanRow:
+class EndToEndRow:
     """An end-to-end trial with the parts of its time."""
 
     row: TrialRow
-    parts: SpanParts
+    parts: EndToEndParts
 
 
-def span_values(parts: SpanParts, what: str) -> Values:
+def parts_values(parts: EndToEndParts, what: str) -> Values:
     """The columns of an end-to-end trial's parts. Raises StoreError when a time is not a finite number."""
     for value in (parts.copy_in_us, parts.kernel_us, parts.copy_out_us, parts.allocate_us):
         if not math.isfinite(value):
@@ -41,9 +41,9 @@ def span_values(parts: SpanParts, what: str) -> Values:
     return {**asdict(parts), "hidden_fraction": finite(parts.hidden_fraction)}
 
 
-def span_of(row: RowMapping) -> SpanParts:
-    """The parts of a row that has the columns of `spans`."""
-    return SpanParts(*(row[spans.c[field.name]] for field in fields(SpanParts)))
+def parts_of(row: RowMapping) -> EndToEndParts:
+    """The parts of a row that has the columns of `end_to_end_timings`."""
+    return EndToEndParts(*(row[end_to_end_timings.c[field.name]] for field in fields(EndToEndParts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,17 @@ class EndToEndStore:
 
     database: Database
 
-    def list(self, what: str | None = None) -> tuple[SpanRow, ...]:
+    def list(self, what: str | None = None) -> tuple[EndToEndRow, ...]:
         """End-to-end trials of the newest generation of each study, with the parts of their times, as they came."""
         with self.database.read() as connection:
             pairs = [(place.study_id, place.subject_id) for place in find(connection, what, self.database.shown)]
             statement = (
-                select(spans)
-                .join(trials, trials.c.id == spans.c.trial_id)
+                select(end_to_end_timings)
+                .join(trials, trials.c.id == end_to_end_timings.c.trial_id)
                 .where(tuple_(trials.c.study_id, trials.c.subject_id).in_(pairs))
                 .order_by(trials.c.study_id, trials.c.id)
             )
             return tuple(
-                SpanRow(trial, span_of(row)) for row, trial in with_trials(connection, statement, spans.c.trial_id)
+                EndToEndRow(trial, parts_of(row))
+                for row, trial in with_trials(connection, statement, end_to_end_timings.c.trial_id)
             )

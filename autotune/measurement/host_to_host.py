@@ -21,7 +21,7 @@ from autotune.measurement.benchmark import Clocks, Samples, interleave, median_h
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import OUTPUT_GUARD, POISON, GuardedArray
 from autotune.measurement.verify import DataSet, Verifier, exact_on_integers
-from autotune.trial import ErrorStats, Measured, Outcome, SpanParts
+from autotune.trial import EndToEndParts, ErrorStats, Measured, Outcome
 
 _PAGE_BYTES = 4096  # the smallest page of the hosts that CUDA runs on
 _BUDGET_S = 2.0  # sampling of the total and its parts, wall clock
@@ -29,7 +29,7 @@ _LEAST_ROUNDS, _MOST_ROUNDS = 5, 25
 
 
 @dataclass(frozen=True, slots=True)
-class SpanPlan:
+class EndToEndPlan:
     """How a batch is cut and moved."""
 
     streams: int
@@ -46,20 +46,20 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class SpanRequest:
-    """Verify and time the current layer from host to host. Answer: Spanned."""
+class EndToEndRequest:
+    """Verify and time the current layer from host to host. Answer: EndToEndTiming."""
 
-    plan: SpanPlan
+    plan: EndToEndPlan
     kernels: tuple[tuple[KernelSource, Binary], ...]
     """the layer's kernel rendered for each size that a segment has"""
 
 
 @dataclass(frozen=True, slots=True)
-class Spanned:
+class EndToEndTiming:
     """What running one plan told."""
 
     measured: Measured
-    parts: SpanParts
+    parts: EndToEndParts
 
 
 def cut(n: int, segments: int) -> tuple[Segment, ...]:
@@ -68,19 +68,23 @@ def cut(n: int, segments: int) -> tuple[Segment, ...]:
     return tuple(Segment(first, min(size, n - first)) for first in range(0, n, size))
 
 
-def run_span(device: Device, verifier: Verifier, request: SpanRequest, clock: Callable[[], float]) -> Spanned:
+def measure_end_to_end(
+    device: Device, verifier: Verifier, request: EndToEndRequest, clock: Callable[[], float]
+) -> EndToEndTiming:
     """Verify a plan on both data sets, in full, then time it and its parts.
 
     Raises Rejected('correctness', ...) as the verifier does, and Rejected('constraints', 'indistinct', ...) when the
     test data could not tell two segments apart.
     """
     started = clock()
-    with _laid_out(device, verifier, request, clock) as span:
+    with _laid_out(device, verifier, request, clock) as laid_out:
         loaded = clock()
-        span.verify()
+        laid_out.verify()
         verified = clock()
         clocks = Clocks()
-        all_samples = [Samples(take, clocks) for take in (span.total, span.copy_in, span.kernel, span.copy_out)]
+        all_samples = [
+            Samples(take, clocks) for take in (laid_out.total, laid_out.copy_in, laid_out.kernel, laid_out.copy_out)
+        ]
         interleave(
             all_samples,
             budget_s=_BUDGET_S,
@@ -89,19 +93,19 @@ def run_span(device: Device, verifier: Verifier, request: SpanRequest, clock: Ca
             rng=random.Random(0),
             clock=clock,
         )
-        error = span.verify_again()
+        error = laid_out.verify_again()
         measured = clock()
         total, copy_in, kernel, copy_out = (samples.samples_us for samples in all_samples)
-        parts = SpanParts(
+        parts = EndToEndParts(
             copy_in_us=statistics.median(copy_in),
             kernel_us=statistics.median(kernel),
             copy_out_us=statistics.median(copy_out),
             hidden_fraction=hidden_fraction(total, copy_in, kernel, copy_out),
-            allocate_us=span.allocate_us,
-            host_bytes=span.host_x.nbytes + span.host_y.nbytes,
-            distinct_segments=span.distinct_segments,
+            allocate_us=laid_out.allocate_us,
+            host_bytes=laid_out.host_x.nbytes + laid_out.host_y.nbytes,
+            distinct_segments=laid_out.distinct_segments,
         )
-    return Spanned(
+    return EndToEndTiming(
         Measured(
             timing=all_samples[0].timing("hot", device.health()),
             error=error,
@@ -159,7 +163,9 @@ class _Step:
 
 
 @contextmanager
-def _laid_out(device: Device, verifier: Verifier, request: SpanRequest, clock: Callable[[], float]) -> Iterator[_Span]:
+def _laid_out(
+    device: Device, verifier: Verifier, request: EndToEndRequest, clock: Callable[[], float]
+) -> Iterator[_LaidOut]:
     """Everything that a plan needs, allocated and loaded, and given back at the end."""
     problem, plan = verifier.problem, request.plan
     segments = cut(problem.n, plan.segments)
@@ -193,10 +199,10 @@ def _laid_out(device: Device, verifier: Verifier, request: SpanRequest, clock: C
             )
             for number in range(min(plan.streams, len(segments)))
         )
-        yield _Span(device, verifier, segments, kernels, lanes, host_x, host_y, allocate_us, clock)
+        yield _LaidOut(device, verifier, segments, kernels, lanes, host_x, host_y, allocate_us, clock)
 
 
-class _Span:
+class _LaidOut:
     """A plan laid out on the device: its runs, whole and in parts."""
 
     def __init__(
