@@ -41,19 +41,19 @@ def history(
 
 
 def _improvements(rows: Sequence[TrialRow]) -> list[Event]:
-    standing: dict[Hashable, float] = {}
+    best_us: dict[Hashable, float] = {}
     timings: dict[Hashable, Timing | None] = {}
     events = []
     for row in rows:
         kind = (row.problem, row.device.identity, row.trial.accuracy, row.policy)
-        time_us, steady_us = row.median_us or 0.0, standing.get((kind, True))
+        time_us, steady_us = row.median_us or 0.0, best_us.get((kind, True))
         if not row.trial.deterministic and steady_us is not None and steady_us <= time_us:
             continue
-        before, earlier = standing.get((kind, row.trial.deterministic)), timings.get((kind, row.trial.deterministic))
+        before, earlier = best_us.get((kind, row.trial.deterministic)), timings.get((kind, row.trial.deterministic))
         alike = earlier is None or row.trial.timing is None or comparable(earlier, row.trial.timing)
         ratio = time_us / before if before is not None and alike else None
         events.append(Event(row.ended_at or row.started_at, "improvement", row, row.environment, time_us, ratio, ""))
-        standing[kind, row.trial.deterministic] = time_us
+        best_us[kind, row.trial.deterministic] = time_us
         timings[kind, row.trial.deterministic] = row.trial.timing
     return events
 

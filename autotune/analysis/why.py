@@ -86,7 +86,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
-class FamilyStanding:
+class FamilyRow:
     """A family's trials on the layer, and the best of them against the winner."""
 
     template: str
@@ -123,7 +123,7 @@ class Why:
     between: tuple[Between, ...]
     """correct trials on the way from the default to the winner, both left out, fewest changes first"""
     steps: tuple[Step, ...]
-    families: tuple[FamilyStanding, ...]
+    families: tuple[FamilyRow, ...]
     """fastest first, the winner's own among them; those without a correct trial last"""
     failures: tuple[Failures, ...]
     """most frequent first"""
@@ -268,7 +268,7 @@ def _steps(known: Mapping[Config, TrialRow], winner: TrialRow) -> tuple[Step, ..
     return tuple(sorted(found, key=lambda step: (order.index(step.param), step.ratio is None, step.ratio or 0.0)))
 
 
-def _families(rows: Sequence[TrialRow], winner: TrialRow) -> tuple[FamilyStanding, ...]:
+def _families(rows: Sequence[TrialRow], winner: TrialRow) -> tuple[FamilyRow, ...]:
     found = []
     for template in dict.fromkeys(row.trial.config.template for row in rows):
         ours = [row for row in rows if row.trial.config.template == template and row.trial.compiled and not row.reused]
@@ -278,8 +278,8 @@ def _families(rows: Sequence[TrialRow], winner: TrialRow) -> tuple[FamilyStandin
             best = winner  # the finals may have preferred it to a smaller median of the search
         ratio = None if best is None else _ratio(best, winner)
         correct = sum(row.trial.outcome == Outcome.CORRECT for row in ours)
-        found.append(FamilyStanding(template, len(ours), correct, best, ratio))
-    return tuple(sorted(found, key=lambda standing: (standing.ratio is None, standing.ratio or 0.0)))
+        found.append(FamilyRow(template, len(ours), correct, best, ratio))
+    return tuple(sorted(found, key=lambda family: (family.ratio is None, family.ratio or 0.0)))
 
 
 def _failures(rows: Sequence[TrialRow]) -> tuple[Failures, ...]:

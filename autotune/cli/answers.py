@@ -49,8 +49,8 @@ def trials(
     with Store(db, create=False) as store:
         rows = store.trials.list(name, outcome=outcome, sort=sort, limit=limit, generations=generations)
         spaces = store.spaces.list(name, outcome=outcome, sort=sort, limit=limit)
-        found = [*judged(store, rows), *(Judged(row, NO_FACTS) for row in spaces)][:limit]
-        kept = Column[Judged]("source", lambda trial: _text(store, trial.row), terminal=False)
+        found = [*with_rooflines(store, rows), *(TrialWithRoofline(row, NO_FACTS) for row in spaces)][:limit]
+        kept = Column[TrialWithRoofline]("source", lambda trial: _text(store, trial.row), terminal=False)
         shown = trial_columns(imported=any(row.row.origin == "imported" for row in found))
         columns = (*shown, kept) if sources else shown
         show(found, _for_failures(columns) if outcome not in (None, "correct") else columns, style)
@@ -79,7 +79,7 @@ def whole(row: TrialRow, text: str | None) -> str:
     return f"{head}\n{text if text is not None else '// no source is kept of it'}\n"
 
 
-def _for_failures(columns: Sequence[Column[Judged]]) -> list[Column[Judged]]:
+def _for_failures(columns: Sequence[Column[TrialWithRoofline]]) -> list[Column[TrialWithRoofline]]:
     """The columns with, on the terminal, what is known of a trial that was not timed."""
     shown = ("layer", "number", "template", "config", "reason", "message")
     return [column.on_terminal(shown=column.key in shown) for column in columns]
@@ -128,7 +128,7 @@ def open_filled(db: str) -> Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BestWithRoofline:
     """A best row set against what its device can do."""
 
     best: BestRow
@@ -141,7 +141,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class TrialWithRoofline:
     """A trial set against what its device can do."""
 
     row: TrialRow | SpaceTrial
@@ -152,9 +152,9 @@ NO_FACTS = Facts(None, None, None, None, None)
 """Of a kernel on a device that is known by its name alone"""
 
 
-def with_floor(store: Store, row: BestRow) -> Standing:
+def with_roofline(store: Store, row: BestRow) -> BestWithRoofline:
     """Set a best row against what its device can do, as far as that was calibrated."""
-    return Standing(row, _facts(row.row, row.median_us, store.rates.best(row.row.device)))
+    return BestWithRoofline(row, _facts(row.row, row.median_us, store.rates.best(row.row.device)))
 
 
 def tell_beaten(found: Iterable[tuple[TrialRow | SpaceTrial, Facts]]) -> None:
@@ -185,7 +185,7 @@ def _class_of(found: BestRow) -> tuple[str, str, str, str]:
     return (found.name, found.row.device.name, found.row.trial.accuracy, found.row.policy)
 
 
-def judged(store: Store, rows: Iterable[TrialRow]) -> Iterator[Judged]:
+def with_rooflines(store: Store, rows: Iterable[TrialRow]) -> Iterator[TrialWithRoofline]:
     """Set trials against what their devices can do, as far as that was calibrated."""
     rates: dict[tuple[str, str, int, int, int], Mapping[str, float]] = {}
     for row in rows:
@@ -193,7 +193,7 @@ def judged(store: Store, rows: Iterable[TrialRow]) -> Iterator[Judged]:
         if identity not in rates:
             rates[identity] = store.rates.best(row.device)
         # Host to host, a layer waits for copies: the floor of its kernel says nothing of it.
-        yield Judged(row, _facts(row, row.median_us, {} if row.policy == END_TO_END else rates[identity]))
+        yield TrialWithRoofline(row, _facts(row, row.median_us, {} if row.policy == END_TO_END else rates[identity]))
 
 
 def _facts(row: TrialRow, median_us: float | None, rates: Mapping[str, float]) -> Facts:
@@ -237,41 +237,43 @@ def limits(found: Facts) -> str | None:
 
 
 TRIAL_COLUMNS = (
-    Column[Judged]("layer", lambda trial: trial.row.name),
-    Column[Judged]("number", lambda trial: trial.row.trial.number),
-    Column[Judged]("device", lambda trial: trial.row.device.name, terminal=False),
-    Column[Judged]("template", lambda trial: trial.row.trial.config.template),
-    Column[Judged]("config", lambda trial: config_words(trial.row)),
-    Column[Judged]("accuracy", lambda trial: trial.row.trial.accuracy, terminal=False),
-    Column[Judged]("outcome", lambda trial: trial.row.trial.outcome.value),
-    Column[Judged]("reason", lambda trial: trial.row.trial.reason),
-    Column[Judged]("median_us", lambda trial: trial.row.median_us),
-    Column[Judged]("gflops", lambda trial: trial.row.gflops),
-    Column[Judged]("gb_per_s", lambda trial: trial.facts.gb_per_s, terminal=False),
-    Column[Judged]("floor_fraction", lambda trial: trial.facts.floor_fraction, terminal=False),
-    Column[Judged]("limiter", lambda trial: trial.facts.limiter, terminal=False),
-    Column[Judged]("registers", lambda trial: registers(trial.row)),
-    Column[Judged]("spill_bytes", lambda trial: spill_bytes(trial.row)),
-    Column[Judged]("smem_bytes", lambda trial: trial.row.trial.smem_bytes if trial.row.trial.compiled else None),
-    Column[Judged]("blocks_per_sm", lambda trial: blocks(trial.facts), terminal=False),
-    Column[Judged]("warps_per_sm", lambda trial: warps(trial.facts), terminal=False),
-    Column[Judged]("occupancy", lambda trial: trial.row.trial.occupancy),
-    Column[Judged]("occupancy_limits", lambda trial: limits(trial.facts), terminal=False),
-    Column[Judged]("error_over_bound", lambda trial: trial.row.trial.over_bound, terminal=False),
-    Column[Judged]("compile_us", lambda trial: trial.row.trial.phases.compile_us, terminal=False),
-    Column[Judged]("verify_us", lambda trial: trial.row.trial.phases.verify_us, terminal=False),
-    Column[Judged]("measure_us", lambda trial: trial.row.trial.phases.measure_us, terminal=False),
-    Column[Judged]("message", lambda trial: trial.row.trial.message, terminal=False),
-    Column[Judged]("source_hash", lambda trial: trial.row.trial.source_hash, terminal=False),
-    Column[Judged]("generation", lambda trial: trial.row.generation, terminal=False),
-    Column[Judged](
+    Column[TrialWithRoofline]("layer", lambda trial: trial.row.name),
+    Column[TrialWithRoofline]("number", lambda trial: trial.row.trial.number),
+    Column[TrialWithRoofline]("device", lambda trial: trial.row.device.name, terminal=False),
+    Column[TrialWithRoofline]("template", lambda trial: trial.row.trial.config.template),
+    Column[TrialWithRoofline]("config", lambda trial: config_words(trial.row)),
+    Column[TrialWithRoofline]("accuracy", lambda trial: trial.row.trial.accuracy, terminal=False),
+    Column[TrialWithRoofline]("outcome", lambda trial: trial.row.trial.outcome.value),
+    Column[TrialWithRoofline]("reason", lambda trial: trial.row.trial.reason),
+    Column[TrialWithRoofline]("median_us", lambda trial: trial.row.median_us),
+    Column[TrialWithRoofline]("gflops", lambda trial: trial.row.gflops),
+    Column[TrialWithRoofline]("gb_per_s", lambda trial: trial.facts.gb_per_s, terminal=False),
+    Column[TrialWithRoofline]("floor_fraction", lambda trial: trial.facts.floor_fraction, terminal=False),
+    Column[TrialWithRoofline]("limiter", lambda trial: trial.facts.limiter, terminal=False),
+    Column[TrialWithRoofline]("registers", lambda trial: registers(trial.row)),
+    Column[TrialWithRoofline]("spill_bytes", lambda trial: spill_bytes(trial.row)),
+    Column[TrialWithRoofline](
+        "smem_bytes", lambda trial: trial.row.trial.smem_bytes if trial.row.trial.compiled else None
+    ),
+    Column[TrialWithRoofline]("blocks_per_sm", lambda trial: blocks(trial.facts), terminal=False),
+    Column[TrialWithRoofline]("warps_per_sm", lambda trial: warps(trial.facts), terminal=False),
+    Column[TrialWithRoofline]("occupancy", lambda trial: trial.row.trial.occupancy),
+    Column[TrialWithRoofline]("occupancy_limits", lambda trial: limits(trial.facts), terminal=False),
+    Column[TrialWithRoofline]("error_over_bound", lambda trial: trial.row.trial.over_bound, terminal=False),
+    Column[TrialWithRoofline]("compile_us", lambda trial: trial.row.trial.phases.compile_us, terminal=False),
+    Column[TrialWithRoofline]("verify_us", lambda trial: trial.row.trial.phases.verify_us, terminal=False),
+    Column[TrialWithRoofline]("measure_us", lambda trial: trial.row.trial.phases.measure_us, terminal=False),
+    Column[TrialWithRoofline]("message", lambda trial: trial.row.trial.message, terminal=False),
+    Column[TrialWithRoofline]("source_hash", lambda trial: trial.row.trial.source_hash, terminal=False),
+    Column[TrialWithRoofline]("generation", lambda trial: trial.row.generation, terminal=False),
+    Column[TrialWithRoofline](
         "problem", lambda trial: None if trial.row.problem is None else str(trial.row.problem), terminal=False
     ),
-    Column[Judged]("date", lambda trial: str(trial.row.ended_at), terminal=False),
-    Column[Judged]("proposed_by", lambda trial: trial.row.proposed_by, terminal=False),
+    Column[TrialWithRoofline]("date", lambda trial: str(trial.row.ended_at), terminal=False),
+    Column[TrialWithRoofline]("proposed_by", lambda trial: trial.row.proposed_by, terminal=False),
 )
 
 
-def trial_columns(*, imported: bool) -> tuple[Column[Judged], ...]:
+def trial_columns(*, imported: bool) -> tuple[Column[TrialWithRoofline], ...]:
     """The columns of a list of trials; the terminal shows where they come from when any was imported."""
-    return (*TRIAL_COLUMNS, Column[Judged]("origin", lambda trial: trial.row.origin, terminal=imported))
+    return (*TRIAL_COLUMNS, Column[TrialWithRoofline]("origin", lambda trial: trial.row.origin, terminal=imported))

@@ -11,7 +11,7 @@ import click
 
 from autotune.cli.answers import (
     DATABASE,
-    Standing,
+    BestWithRoofline,
     asked,
     blocks,
     config_words,
@@ -21,7 +21,7 @@ from autotune.cli.answers import (
     tell_beaten,
     undominated,
     warps,
-    with_floor,
+    with_roofline,
 )
 from autotune.cli.devices import open_evaluator
 from autotune.cli.tables import Cell, Column, format_options, show
@@ -43,23 +43,23 @@ class Answer:
     name: str
     """study.layer"""
     layer: Layer
-    standing: Standing | None
+    kernel: BestWithRoofline | None
     distance: float = 0.0
     """of the layer that the kernel was tuned for, and of its device where one was asked for; 0: for this very layer"""
 
     @property
     def match(self) -> str:
         """`exact`, `device class` (same compute capability and SM count), `nearest` (another layer's) or `none`."""
-        if self.standing is None:
+        if self.kernel is None:
             return "none"
-        return self.standing.best.match if self.tuned_for is None else "nearest"
+        return self.kernel.best.match if self.tuned_for is None else "nearest"
 
     @property
     def tuned_for(self) -> Layer | None:
         """The layer that the kernel was tuned for, where it is another."""
-        if self.standing is None or self.standing.best.layer.problem == self.layer.problem:
+        if self.kernel is None or self.kernel.best.layer.problem == self.layer.problem:
             return None
-        return self.standing.best.layer
+        return self.kernel.best.layer
 
     @property
     def differences(self) -> str | None:
@@ -93,8 +93,8 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
         if not nearest:
             answers = tuple(_answers(store, name, device))
             show_answers(answers, BEST_COLUMNS, style)
-            if device is None and not (answers and all(one.standing for one in answers)):
-                _tell_why(store, name, db, [one.layer.problem for one in answers if one.standing is None])
+            if device is None and not (answers and all(one.kernel for one in answers)):
+                _tell_why(store, name, db, [one.layer.problem for one in answers if one.kernel is None])
             return
         info = None if device is None else named_device(store, device)
         layers = of_file or named_layers(store, what)
@@ -105,7 +105,7 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
 def show_answers(answers: Sequence[Answer], columns: Sequence[Column[Answer]], style: str | None) -> None:
     """Print answers, and say of which kernels the floor cannot be right."""
     show(answers, _telling_apart(columns, answers), style)
-    tell_beaten((one.standing.best.row, one.standing.facts) for one in answers if one.standing)
+    tell_beaten((one.kernel.best.row, one.kernel.facts) for one in answers if one.kernel)
 
 
 NamedLayers = Sequence[tuple[str, Layer]]
@@ -147,7 +147,7 @@ def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None) -> 
     """The best kernels of a layer, else for each device those of the layer nearest to it; none: one empty answer."""
     own = undominated(store.best.list(layer.problem, info))
     if own:
-        return [Answer(name, layer, with_floor(store, row)) for row in own]
+        return [Answer(name, layer, with_roofline(store, row)) for row in own]
     least: dict[tuple[str, str, int, int, int], tuple[float, list[BestRow]]] = {}
     for row in undominated(store.best.list(None, info)):
         distance = layer_distance(layer.problem, row.layer.problem)
@@ -159,7 +159,7 @@ def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None) -> 
         elif distance == nearest and row.layer.problem == rows[0].layer.problem:
             rows.append(row)
     found = [
-        Answer(name, layer, with_floor(store, row), distance)
+        Answer(name, layer, with_roofline(store, row), distance)
         for distance, rows in sorted(least.values(), key=lambda one: one[0])
         for row in rows
     ]
@@ -185,7 +185,7 @@ def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Conv
 def _answers(store: Store, what: str | None, device: str | None) -> Iterator[Answer]:
     """The best kernels in the layers' order, and the layers that have none."""
     info = None if device is None else named_device(store, device)
-    found = [answer(with_floor(store, row)) for row in undominated(store.best.list(what, info))]
+    found = [answer(with_roofline(store, row)) for row in undominated(store.best.list(what, info))]
     yield from found
     if what is None and info is None:
         return
@@ -197,9 +197,9 @@ def _answers(store: Store, what: str | None, device: str | None) -> Iterator[Ans
         yield Answer(name, layer, None)
 
 
-def answer(standing: Standing) -> Answer:
+def answer(kernel: BestWithRoofline) -> Answer:
     """A best kernel as an answer."""
-    return Answer(standing.best.name, standing.best.layer, standing)
+    return Answer(kernel.best.name, kernel.best.layer, kernel)
 
 
 def named_device(store: Store, name: str) -> DeviceInfo:
@@ -221,9 +221,9 @@ def named_device(store: Store, name: str) -> DeviceInfo:
     return evaluator.info
 
 
-def _lifted(key: str, value: Callable[[Standing], Cell], *, terminal: bool = True) -> Column[Answer]:
+def _lifted(key: str, value: Callable[[BestWithRoofline], Cell], *, terminal: bool = True) -> Column[Answer]:
     """A column about the best kernel, empty where there is none."""
-    return Column(key, lambda one: None if one.standing is None else value(one.standing), terminal=terminal)
+    return Column(key, lambda one: None if one.kernel is None else value(one.kernel), terminal=terminal)
 
 
 BEST_COLUMNS = (
@@ -268,7 +268,7 @@ _APART = ("deterministic", "policy")
 
 def _telling_apart(columns: Sequence[Column[Answer]], answers: Sequence[Answer]) -> list[Column[Answer]]:
     """The columns; determinism and policy are shown, too, where answers differ in them."""
-    known = [one for one in answers if one.standing]
+    known = [one for one in answers if one.kernel]
     return [
         column.on_terminal(
             shown=column.terminal or (column.key in _APART and len({column.value(one) for one in known}) > 1)
@@ -279,8 +279,8 @@ def _telling_apart(columns: Sequence[Column[Answer]], answers: Sequence[Answer])
 
 NEAREST_COLUMNS = (
     *BEST_COLUMNS[:3],
-    Column[Answer]("distance", lambda one: one.distance if one.standing else None),
-    Column[Answer]("tuned_for", lambda one: one.standing.best.name if one.standing and one.tuned_for else None),
+    Column[Answer]("distance", lambda one: one.distance if one.kernel else None),
+    Column[Answer]("tuned_for", lambda one: one.kernel.best.name if one.kernel and one.tuned_for else None),
     Column[Answer]("differences", lambda one: one.differences),
     *BEST_COLUMNS[3:],
 )

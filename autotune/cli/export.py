@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import ACCURACY, DATABASE, asked, undominated, with_floor
+from autotune.cli.answers import ACCURACY, DATABASE, asked, undominated, with_roofline
 from autotune.cli.choose import dispatcher_of
 from autotune.cli.devices import first_gpu, jobs_default
 from autotune.cli.sanitizers import sanitizer_here
@@ -188,7 +188,7 @@ def chosen_of(store: Store, row: BestRow, db: str) -> Chosen:
     header = store.templates.header(source.config.template, row.row.template_hash)
     if not header:
         raise StoreError(f"{db}: the header of {source.config.template} is not in the database; tune {row.name} again")
-    return Chosen(row, source, header, with_floor(store, row).floor_us)
+    return Chosen(row, source, header, with_roofline(store, row).floor_us)
 
 
 def _prove(exported: Exported, noise: Mapping[str, float]) -> None:

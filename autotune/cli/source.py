@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import ACCURACY, DATABASE, asked, undominated, whole, with_floor
+from autotune.cli.answers import ACCURACY, DATABASE, asked, undominated, whole, with_roofline
 from autotune.cli.best import named_device
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.files import check_folder, write_whole
@@ -154,11 +154,11 @@ def _text(store: Store, found: BestRow | TrialRow, source: KernelSource) -> str:
     from autotune.store import BestRow
 
     if isinstance(found, BestRow):
-        return kernel_text(found, source, with_floor(store, found).floor_us)
+        return kernel_text(found, source, with_roofline(store, found).floor_us)
     if found.trial.timing is None:
         return whole(found, source.program.text)
     best = BestRow(found.study, found.layer, found.trial.timing, "median", found)
-    return kernel_text(best, source, with_floor(store, best).floor_us)
+    return kernel_text(best, source, with_roofline(store, best).floor_us)
 
 
 def _compiled(source: KernelSource, row: TrialRow, kind: str) -> str:

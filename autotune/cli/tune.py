@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from autotune.cli.answers import DATABASE, open_filled, undominated, with_floor
+from autotune.cli.answers import DATABASE, open_filled, undominated, with_roofline
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.choose import unserved
 from autotune.cli.devices import cache_folder, jobs_default, open_evaluator
@@ -213,7 +213,7 @@ def tune_and_show(
                 layers = unserved(store, layers, evaluator.info)
                 click.echo(f"without a kernel: {', '.join(layer.name for layer in layers) or 'none'}", err=True)
             names = {f"{study.name}.{layer.name}" for layer in layers}
-            if not search and not _standing(store, study, names, evaluator.info):
+            if not search and not _best_of(store, study, names, evaluator.info):
                 raise StoreError(
                     f"{db}: no correct kernel of {study.name} on {evaluator.info.name} to compare; "
                     f"run `autotune tune STUDY` first"
@@ -237,9 +237,9 @@ def tune_and_show(
         for result in results:
             for line in summary(result):
                 click.echo(line, err=True)
-        rows = _standing(store, study, {result.name for result in results}, evaluator.info)
+        rows = _best_of(store, study, {result.name for result in results}, evaluator.info)
         if not end_to_end or style is None:
-            show_answers([answer(with_floor(store, row)) for row in undominated(rows)], BEST_COLUMNS, style)
+            show_answers([answer(with_roofline(store, row)) for row in undominated(rows)], BEST_COLUMNS, style)
         if end_to_end:
             show_end_to_end(end_to_end, style)
     if interrupted:
@@ -263,7 +263,7 @@ def _left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult],
     return f"{words}; end-to-end times may be missing" if study.end_to_end else words
 
 
-def _standing(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> list[BestRow]:
+def _best_of(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> list[BestRow]:
     """The best kernels of these layers of a study on a device, of the classes that may win, timed as the study says."""
     from autotune.tuning.tune import policy
 

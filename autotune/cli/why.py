@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import ACCURACY, DATABASE, Standing, asked, config_words, tell_beaten, undominated, with_floor
+from autotune.cli.answers import (
+    ACCURACY,
+    DATABASE,
+    BestWithRoofline,
+    asked,
+    config_words,
+    tell_beaten,
+    undominated,
+    with_roofline,
+)
 from autotune.cli.best import named_device
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.tables import Cell, Column, console, format_options, show
@@ -29,7 +38,7 @@ _STALLS_SHOWN = 2  # reasons of a profile
 class Explained:
     """A best kernel, why it wins, and what its family offers one step from it."""
 
-    standing: Standing
+    kernel: BestWithRoofline
     why: Why
     noise: float | None
     """fraction; None where no finals recorded one"""
@@ -40,7 +49,7 @@ class Explained:
     profiles: tuple[KernelProfile, ...]
     """what a profiler saw of its launches, last"""
 
-    def judged(self, ratio: float | None) -> str | None:
+    def verdict(self, ratio: float | None) -> str | None:
         """Whether a kernel of this many times the winner's time is slower or faster beyond noise."""
         if ratio is None:
             return None
@@ -85,33 +94,33 @@ def why(
                 f"{db}: no best kernel of {what}{f' on {info.name}' if info else ''} to explain; "
                 f"`autotune trials {what}` lists what there is"
             )
-        found = [_explained(store, families, with_floor(store, row)) for row in undominated(rows)]
+        found = [_explained(store, families, with_roofline(store, row)) for row in undominated(rows)]
     if style is None:
         for explained in found:
             _print(explained)
     else:
         show((line for explained in found for line in _lines(explained)), _COLUMNS, style)
-    tell_beaten((explained.standing.best.row, explained.standing.facts) for explained in found)
+    tell_beaten((explained.kernel.best.row, explained.kernel.facts) for explained in found)
 
 
-def _explained(store: Store, families: Mapping[str, KernelTemplate], standing: Standing) -> Explained:
+def _explained(store: Store, families: Mapping[str, KernelTemplate], kernel: BestWithRoofline) -> Explained:
     from autotune.analysis.why import explain, neighbours
 
-    winner = standing.best.row
-    why_it = explain(standing.best, store.trials.like(winner))
+    winner = kernel.best.row
+    why_it = explain(kernel.best, store.trials.like(winner))
     floor = store.noise_floors.latest(winner.device, winner.policy)
     noise = floor.noise_fraction if floor else None
-    seen = [row.profile for row in store.profiles.list(standing.best.name) if row.row.id == winner.id]
+    seen = [row.profile for row in store.profiles.list(kernel.best.name) if row.row.id == winner.id]
     profiles = tuple({profile.position: profile for profile in seen}.values())
     family = families.get(winner.trial.config.template)
     if family is None:
         missing = f"the family {winner.trial.config.template} is not installed"
-        return Explained(standing, why_it, noise, (), missing, profiles)
+        return Explained(kernel, why_it, noise, (), missing, profiles)
     tried = {(step.param, step.value) for step in why_it.steps}
     around = neighbours(BoundTemplate(family, winner.problem, winner.device), winner.trial.config)
     around = tuple(one for one in around if (one.param, one.value) not in tried)
     changed = "" if family.hash == winner.template_hash else "by the installed file, which has changed since"
-    return Explained(standing, why_it, noise, around, changed, profiles)
+    return Explained(kernel, why_it, noise, around, changed, profiles)
 
 
 def _print(explained: Explained) -> None:
@@ -139,7 +148,7 @@ def _print(explained: Explained) -> None:
 
 def _head(explained: Explained) -> Iterator[str]:
     """What wins, how near to the floor, what a multiprocessor holds of it, and how far the default is behind."""
-    best, facts = explained.standing.best, explained.standing.facts
+    best, facts = explained.kernel.best, explained.kernel.facts
     row, trial = best.row, best.row.trial
     yield (
         f"{best.name} on {row.device.name}, {trial.accuracy}: {trial.config.template}, {best.median_us:.5g} us "
@@ -209,7 +218,7 @@ class Line:
 
 
 def _lines(explained: Explained) -> Iterator[Line]:
-    why_it, best = explained.why, explained.standing.best
+    why_it, best = explained.why, explained.kernel.best
     family = best.row.trial.config.template
     refused = {(one.param, one.value): one.refusal for one in explained.neighbours if one.refusal}
     yield _trial_line(explained, "winner", best.row, time_us=best.median_us)
@@ -219,7 +228,7 @@ def _lines(explained: Explained) -> Iterator[Line]:
         yield Line(
             *(best, "parameter", family, effect.param, effect.default, effect.winner),
             over_winner=effect.ratio,
-            verdict=explained.judged(effect.ratio) or "not told",
+            verdict=explained.verdict(effect.ratio) or "not told",
             pairs=effect.pairs,
             distance=effect.distance,
             low=effect.low,
@@ -234,12 +243,12 @@ def _lines(explained: Explained) -> Iterator[Line]:
     for one in explained.neighbours:
         about = "refused" if one.refusal else "untried"
         yield Line(best, about, family, one.param, value=one.value, note=one.refusal or None)
-    for standing in why_it.families:
-        if standing.best is None:
-            line = Line(best, "family", standing.template, note=f"no correct trial of class {best.row.trial.accuracy}")
+    for row in why_it.families:
+        if row.best is None:
+            line = Line(best, "family", row.template, note=f"no correct trial of class {best.row.trial.accuracy}")
         else:
-            line = _trial_line(explained, "family", standing.best)
-        yield replace(line, trials=standing.evaluated, correct=standing.correct)
+            line = _trial_line(explained, "family", row.best)
+        yield replace(line, trials=row.evaluated, correct=row.correct)
     for failures in why_it.failures:
         outcome = f"{failures.outcome} {failures.reason}".strip()
         config = " ".join(f"{name}={value}" for name, value in failures.example.items)
@@ -262,13 +271,13 @@ def _trial_line(
     time_us: float | None = None,
 ) -> Line:
     """A line about one recorded trial."""
-    best, trial = explained.standing.best, row.trial
+    best, trial = explained.kernel.best, row.trial
     ratio = None if row.median_us is None else row.median_us / (best.row.median_us or row.median_us)
     return Line(
         *(best, about, trial.config.template, parameter, None, value),
         time_us=row.median_us if time_us is None else time_us,
         over_winner=ratio,
-        verdict=explained.judged(ratio) or f"{trial.outcome} {trial.reason}".strip(),
+        verdict=explained.verdict(ratio) or f"{trial.outcome} {trial.reason}".strip(),
         trial=trial.number,
         outcome=trial.outcome.value,
         config=config_words(row),
