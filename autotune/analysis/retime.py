@@ -51,7 +51,7 @@ class NotRetimed:
     why: str
 
 
-def leaders(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[TrialRow], most: int) -> list[TrialRow]:
+def top_trials(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[TrialRow], most: int) -> list[TrialRow]:
     """The `most` fastest kernels of each policy, accuracy class and determinism on a device, the winners among them.
 
     A kernel counts once, as the trial by which it ranks; one that was imported and never measured here ranks by the
@@ -95,7 +95,7 @@ def plan(
     most: int,
 ) -> LayerPlan:
     """Choose the `most` fastest kernels of each kind; of `best`, every kind's winner, only `shown` count as winners."""
-    rows = leaders(
+    rows = top_trials(
         store.trials.list(problem, outcome="correct", generations="all"), info, [row.row for row in best], most
     )
     first: dict[Hashable, TrialRow] = {}

@@ -126,14 +126,14 @@ def build_matrix(
         return outputs_of[config]
 
     seen = [number for number in range(len(tuned)) if number not in held]
-    leaders = [
-        _leaders(row, lambda config: sum(padded_outputs(config)[number] > 0 for number in seen))
+    top_configs = [
+        _top_configs(row, lambda config: sum(padded_outputs(config)[number] > 0 for number in seen))
         if number in seen
         else ()
         for number, row in enumerate(tuned)
     ]
     techniques = _techniques(run.study, [tuned[number] for number in seen])
-    configs = tuple(dict.fromkeys([default, *(config for few in leaders for config in few), *techniques.values()]))
+    configs = tuple(dict.fromkeys([default, *(config for few in top_configs for config in few), *techniques.values()]))
     measured = 0
     for number, row in enumerate(rows):
         if run.stopping():
@@ -156,7 +156,7 @@ def build_matrix(
         failed=(fits > 0) & ~np.isfinite(times) & np.array(due),
         padded_outputs=fits,
         best_us=np.array([row.best_us for row in rows]),
-        leaders=tuple(tuple(positions[config] for config in few) for few in leaders),
+        top_configs=tuple(tuple(positions[config] for config in few) for few in top_configs),
         default=0,
         config_similarity=config_similarity({name: one.params for name, one in run.templates.items()}, configs),
         layer_similarity=property_similarity([item.power for item in properties], values, values) / SAME,
@@ -210,7 +210,7 @@ def _here(run: Run, layer: Layer) -> Iterable[TrialRow]:
     return sorted(rows, key=lambda row: row.ranked_us is not None)
 
 
-def _leaders(row: _Row, serves: Callable[[Config], int]) -> tuple[Config, ...]:
+def _top_configs(row: _Row, serves: Callable[[Config], int]) -> tuple[Config, ...]:
     """A layer's fastest few configs, and of those that are nearly as fast the few that may serve the most layers."""
     near = [config for config, time_us in row.own.items() if time_us <= NEAR * min(row.own.values())]
     wide = sorted(near, key=lambda config: -serves(config))  # stable: of equals the faster

@@ -97,7 +97,7 @@ def expected_here(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -
 def with_interpolated(matrix: Matrix, rows: Sequence[int]) -> list[int]:
     """Some of a study's layers, and of the interpolated ones those between these alone."""
     known = {layer.problem for layer in interpolated_layers([matrix.layers[row] for row in rows])}
-    beyond = range(len(matrix.leaders), len(matrix.layers))
+    beyond = range(len(matrix.top_configs), len(matrix.layers))
     return [*rows, *(row for row in beyond if matrix.layers[row].problem in known)]
 
 
@@ -192,7 +192,7 @@ def nearest(matrix: Matrix, rows: Sequence[int], row: int) -> int:
     """The best config of the layer nearest to one, of the next nearest where that does not fit, else the default."""
     problem = matrix.layers[row].problem
     for other in sorted(rows, key=lambda other: layer_distance(matrix.layers[other].problem, problem)):
-        for config in matrix.leaders[other]:
+        for config in matrix.top_configs[other]:
             if np.isfinite(matrix.times_us[row, config]):
                 return config
     return matrix.default if np.isfinite(matrix.times_us[row, matrix.default]) else -1

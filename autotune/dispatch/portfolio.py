@@ -51,7 +51,7 @@ class Matrix:
     """[layers, configs]; outputs that the device could compute in a launch's time; 0 where a config may not serve"""
     best_us: Floats
     """[layers]; of the layer's own best kernel"""
-    leaders: tuple[tuple[int, ...], ...]
+    top_configs: tuple[tuple[int, ...], ...]
     """of each layer of the study, its best few configs, the best first; layers without are interpolated"""
     default: int
     """the safe default among the configs"""
@@ -88,8 +88,8 @@ def suggested_configs(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
 
     A config that only other layers suggest is left out, so that nothing of a layer that is left out gets in.
     """
-    asked = [row for row in rows if row < len(matrix.leaders)]
-    suggested = sorted({config for row in asked for config in matrix.leaders[row]} - {matrix.default})
+    asked = [row for row in rows if row < len(matrix.top_configs)]
+    suggested = sorted({config for row in asked for config in matrix.top_configs[row]} - {matrix.default})
     return tuple(config for config in suggested if not matrix.failed[list(rows), config].any())
 
 

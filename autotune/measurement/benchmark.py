@@ -63,7 +63,7 @@ class Converged:
 class Race:
     """Stop at once when the first sample is far behind the best known kernel, soon when surely behind, else as `then`.
 
-    Only the leaders' times need to be sharp: which of two kernels behind the best is slower decides nothing.
+    Only the top trials' times need to be sharp: which of two kernels behind the best is slower decides nothing.
     """
 
     best_us: float

@@ -1,4 +1,4 @@
-"""measure -> best: the leaders of a layer timed interleaved, and what may be claimed from it.
+"""measure -> best: the top trials of a layer timed interleaved, and what may be claimed from it.
 
 The fastest median of a search is a noisy choice: hundreds of kernels are compared, minutes apart. In the finals the
 few that matter run interleaved, in a random order each round, with one of them entered twice: what that pair differs by
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autotune.measurement.benchmark import paired_ratio
 from autotune.trial import Timing, Trial
 
-LEADERS = 8  # best trials by median that enter
+TOP_TRIALS = 8  # best trials by median that enter
 SUSPICIOUS = 0.9  # a median in the finals below this times the earlier one is timed again in a fresh worker
 LEAST_NOISE = 0.002  # no noise floor is taken to be finer than this fraction
 
@@ -41,11 +41,11 @@ class Comparison:
 
 
 def entrants(trials: Sequence[Trial], keep: Sequence[Trial]) -> list[Trial]:
-    """Who runs in the finals: the LEADERS best, each family's best, and `keep` (default, incumbent), each once."""
+    """Who runs in the finals: the TOP_TRIALS best, each family's best, and `keep` (default, incumbent), each once."""
     ranked = sorted((trial for trial in trials if trial.median_us is not None), key=_median)
     distinct = list({trial.source_hash: trial for trial in reversed(ranked)}.values())[::-1]
     families = {trial.config.template: trial for trial in reversed(distinct)}
-    wanted = [*distinct[:LEADERS], *families.values(), *(trial for trial in keep if trial.median_us is not None)]
+    wanted = [*distinct[:TOP_TRIALS], *families.values(), *(trial for trial in keep if trial.median_us is not None)]
     return sorted({trial.source_hash: trial for trial in wanted}.values(), key=_median)
 
 

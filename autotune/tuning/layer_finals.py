@@ -88,7 +88,7 @@ def hold_finals(
     seed: int,
     disprove: Callable[[Trial, str], None],
 ) -> FinalsResult | None:
-    """Time the leaders of a layer interleaved, decide, and store what was said; None when there is nothing to compare.
+    """Time the top trials of a layer interleaved, decide, and store what was said; None: nothing to compare.
 
     The evaluator has begun the layer. `default` and `incumbent` (the previous best) take part whatever their rank.
     Kernels that are wrong after they were timed are told to `disprove`, and the others run again without them.

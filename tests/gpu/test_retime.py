@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.analysis.retime import Retimed, leaders, retime
+from autotune.analysis.retime import Retimed, retime, top_trials
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import load_templates
 from autotune.problem import Conv2dProblem, Layer
@@ -26,7 +26,7 @@ def test_a_kernel_is_timed_again_where_it_was_tuned(gpu: DeviceEvaluator, tmp_pa
     with Store(tmp_path / "one.db") as store:
         tune(study, families, gpu, store)
         (best,) = (row for row in store.best.list("retimed") if row.row.trial.deterministic)
-        chosen = leaders(store.trials.list(PROBLEM, generations="all"), gpu.info, [best.row], 3)
+        chosen = top_trials(store.trials.list(PROBLEM, generations="all"), gpu.info, [best.row], 3)
         found = list(retime(chosen, PROBLEM, gpu, store, families, budget_s=1.0))
         retimed = [one for one in found if isinstance(one, Retimed)]
         assert len(retimed) == len(found) == len(chosen) >= 3

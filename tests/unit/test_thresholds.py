@@ -41,7 +41,7 @@ def config(name: str) -> Config:
     return Config.of("direct", {"for": name})
 
 
-def matrix(layers: Sequence[Layer], times: Sequence[Sequence[float]], leaders: Sequence[Sequence[int]]) -> Matrix:
+def matrix(layers: Sequence[Layer], times: Sequence[Sequence[float]], top_configs: Sequence[Sequence[int]]) -> Matrix:
     """The first column is the default."""
     times_us = np.array(times, dtype=np.float64)
     values = np.array([[item.plain.of(one.problem) for item in PROPERTIES] for one in layers], dtype=np.int64)
@@ -53,7 +53,7 @@ def matrix(layers: Sequence[Layer], times: Sequence[Sequence[float]], leaders: S
         padded_outputs=np.array([[one.problem.y_elements] * times_us.shape[1] for one in layers])
         * np.isfinite(times_us),
         best_us=times_us.min(axis=1),
-        leaders=tuple(map(tuple, leaders)),
+        top_configs=tuple(map(tuple, top_configs)),
         default=0,
         config_similarity=np.eye(times_us.shape[1]),
         layer_similarity=property_similarity([item.power for item in PROPERTIES], values, values) / SAME,
@@ -262,7 +262,7 @@ def test_a_layer_unlike_the_others_gets_the_default() -> None:
     made = example()
     plan = make(made, range(7), MAKING)
     assert chosen(made, [7], plan) == (2,)
-    far = matrix([*made.layers[:7], layer(48 * 8)], made.times_us.tolist(), made.leaders)
+    far = matrix([*made.layers[:7], layer(48 * 8)], made.times_us.tolist(), made.top_configs)
     assert chosen(far, [7], plan) == (0,)
 
 

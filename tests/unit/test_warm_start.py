@@ -82,10 +82,10 @@ def test_the_best_configs_of_a_like_layer_come_first(store: Store, families: Map
 def test_what_the_layers_own_trials_say_counts(families: Mapping[str, KernelTemplate]) -> None:
     info, near = NullEvaluator("").info, SearchSpace(bind(families["tiny"], SMALL))
     before = [near.config(row) for row in range(len(near.rows))]
-    leaders = [
+    top_trials = [
         TopTrial("before.one", SMALL, info, config, predicted_us(render(near.bound, config))) for config in before
     ]
-    start = warm_start(LARGER, info, leaders, [SearchSpace(bind(families["tiny"], LARGER))], 10)
+    start = warm_start(LARGER, info, top_trials, [SearchSpace(bind(families["tiny"], LARGER))], 10)
     first = start.next({}, [])
     assert first is not None
     second = start.next({}, [first])
@@ -100,7 +100,7 @@ def test_a_family_that_the_nearest_layer_never_tried_comes_first_where_it_was_fa
     info, far = NullEvaluator("").info, Conv2dProblem(3, 4, 13, 12, 8, 3, 3)
     old, new = tiny(tmp_path, name="old"), tiny(tmp_path, name="new")
 
-    def leaders(family: KernelTemplate, problem: Conv2dProblem, slower: float) -> list[TopTrial]:
+    def top_trials(family: KernelTemplate, problem: Conv2dProblem, slower: float) -> list[TopTrial]:
         space = SearchSpace(bind(family, problem))
         rows = [space.config(row) for row in range(len(space.rows))]
         return [
@@ -111,8 +111,8 @@ def test_a_family_that_the_nearest_layer_never_tried_comes_first_where_it_was_fa
         spaces = [SearchSpace(bind(family, LARGER)) for family in (old, new)]
         return warm_start(LARGER, info, known, spaces, 10).next({}, [])
 
-    near, faster = leaders(old, SMALL, 1.0), [*leaders(old, far, 1.0), *leaders(new, far, 0.5)]
-    slower = [*leaders(old, far, 1.0), *leaders(new, far, 2.0)]
+    near, faster = top_trials(old, SMALL, 1.0), [*top_trials(old, far, 1.0), *top_trials(new, far, 0.5)]
+    slower = [*top_trials(old, far, 1.0), *top_trials(new, far, 2.0)]
     for known, family in ((faster, "new"), (near + faster, "new"), (near + slower, "old")):
         found = first(known)
         assert found is not None
