@@ -13,7 +13,7 @@ from autotune.errors import StoreError
 from autotune.store.column_types import Text, Values, date_of, metadata, real, reference, row_id, text
 from autotune.store.devices import environments
 from autotune.store.measurements import measurements, timing_of, timing_values
-from autotune.store.scopes import Scope
+from autotune.store.scopes import Scope, scope_columns
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import chunks, insert
 from autotune.store.studies import find, studies, subject_ids
@@ -27,11 +27,7 @@ finals = Table(
     "finals",
     metadata,
     row_id(),
-    reference("study_id", "studies.id"),
-    reference("subject_id", "subjects.id"),
-    reference("device_id", "devices.id"),
-    reference("environment_id", "environments.id"),
-    text("policy"),
+    *scope_columns(),
     reference("winner_trial_id", "trials.id"),
     text("ended_at"),
     text("origin"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sqlalchemy import Column
+
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.problem import Layer
-from autotune.store.column_types import Values
+from autotune.store.column_types import Values, reference, text
 from autotune.store.devices import Run, Runs
 from autotune.store.layers import store_layer, store_layer_set
 from autotune.store.sqlite.database import Database
@@ -16,6 +18,17 @@ from autotune.store.templates import TemplateRecord, store_template
 
 SCOPE = ("study_id", "subject_id", "device_id", "environment_id", "policy")
 """the columns of a scope: what a trial's number counts within"""
+
+
+def scope_columns() -> tuple[Column[int] | Column[str], ...]:
+    """The columns of SCOPE for one more table."""
+    return (
+        reference("study_id", "studies.id"),
+        reference("subject_id", "subjects.id"),
+        reference("device_id", "devices.id"),
+        reference("environment_id", "environments.id"),
+        text("policy"),
+    )
 
 
 @dataclass(frozen=True, slots=True)

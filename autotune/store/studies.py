@@ -175,7 +175,7 @@ def find(connection: Connection, what: str | None, where: str, generations: str 
     if not found and not _is_space(connection, what):
         raise StoreError(
             f"{where}: no study or layer {one_line(what)!r}; "
-            f"{_offer(what, find(connection, None, where), _space_studies(connection))}"
+            f"{_did_you_mean(what, find(connection, None, where), _space_studies(connection))}"
         )
     return found
 
@@ -215,7 +215,7 @@ def called(what: str) -> ColumnElement[bool]:
     return or_(studies.c.name == what, full_name == what, study_layers.c.name == what)
 
 
-def _offer(what: str, places: Sequence[Place], others: Sequence[str]) -> str:
+def _did_you_mean(what: str, places: Sequence[Place], others: Sequence[str]) -> str:
     """The names nearest to a wrong one, else the studies."""
     known = sorted({place.study for place in places} | set(others))
     if not known:

@@ -42,6 +42,7 @@ from autotune.store.column_types import (
 from autotune.store.devices import device_of, devices, environment_of, environments, runs
 from autotune.store.layers import layers, subjects
 from autotune.store.measurements import measurements, timing_of
+from autotune.store.scopes import scope_columns
 from autotune.store.sources import sources, stage_of
 from autotune.store.statements import chunks
 from autotune.store.studies import layer_of, studies, study_layers
@@ -51,7 +52,6 @@ from autotune.trial import Config, ErrorStats, Outcome, Phases, Resources, Trial
 Origin = Literal["measured", "imported"]
 """Where a trial comes from: tuned into this database, or brought in from another file."""
 
-
 Key = TypeVar("Key")
 
 Record = TypeVar("Record")
@@ -60,11 +60,7 @@ trials = Table(
     "trials",
     metadata,
     row_id(),
-    reference("study_id", "studies.id"),
-    reference("subject_id", "subjects.id"),
-    reference("device_id", "devices.id"),
-    reference("environment_id", "environments.id"),
-    text("policy"),
+    *scope_columns(),
     integer("number"),
     reference("run_id", "runs.id"),
     reference("template_id", "templates.id"),
@@ -108,9 +104,9 @@ class TrialRow:
     """a copy of a trial measured earlier"""
     attempts: int
     stages: tuple[Stage, ...] = ()
+    """the launches of one round of the forward pass; none when rejected before rendering"""
     flops: int | None = None
     """of the kernel's algorithm, where they are not the direct convolution's"""
-    """the launches of one round of the forward pass; none when rejected before rendering"""
     origin: Origin = "measured"
     proposed_by: str = "search"
     """what asked for it: search, default, warm_start, prior"""

@@ -1,1 +1,1 @@
-"""One SQLite file: connections and transactions, its schema and migrations, opening it, a user's SQL, copies."""
+"""One SQLite file: connections and transactions, its schema, how it is opened, whether its locks hold, a user's SQL."""
