@@ -1,4 +1,9 @@
-"""The store: SQLite through SQLAlchemy, behind records. Nothing outside this package imports either."""
+"""The store: SQLite through SQLAlchemy, behind records. Nothing outside this package imports either.
+
+A noun's module holds its table, its records, how one becomes the other, its statements and, as a class whose methods
+are transactions, what callers may ask of it. Trials, the largest, have their table and records in `trial_rows`.
+A column more is a migration and that module.
+"""
 
 from autotune.store.best import BestRow
 from autotune.store.compaction import compact
