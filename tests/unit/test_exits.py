@@ -156,6 +156,7 @@ TECHNIQUES = """
 [[technique]]
 name = "plain"
 template = "tiny"
+space = { order = ["rows"] }
 [[technique]]
 name = "taps"
 template = "tiny"
