@@ -1,7 +1,7 @@
 #pragma once
 #include "_element_f16.cuh"
 
-// Arithmetic: what a multiply-add works on. A Value holds LANES output maps of one pixel, a Scalar one of them.
+// Arithmetic: what a multiply-add works on. A Value holds LANES output channels of one pixel, a Scalar one of them.
 
 __device__ __forceinline__ __half to_half(float value) { return __float2half_rn(value); }
 __device__ __forceinline__ __half to_half(__half value) { return value; }
@@ -21,7 +21,7 @@ __device__ __forceinline__ __half2 half_pair(const __half* first) {
     }
 }
 
-// Sums in half precision, one map a value.
+// Accumulators in half precision, one output channel a value.
 struct HalfArithmetic {
     using Scalar = __half;
     using Value = __half;
@@ -39,17 +39,17 @@ struct HalfArithmetic {
         return to_half(input);
     }
 
-    template <int MAP_STRIDE, typename T>
+    template <int K_STRIDE, typename T>
     static __device__ __forceinline__ Value filters(const T* first) {
         return to_half(*first);
     }
 
-    static __device__ __forceinline__ Value multiply_add(Value a, Value b, Value sum) { return __hfma(a, b, sum); }
+    static __device__ __forceinline__ Value multiply_add(Value a, Value b, Value accumulator) { return __hfma(a, b, accumulator); }
 
     static __device__ __forceinline__ float lane(Value value, int) { return __half2float(value); }
 };
 
-// Sums in half precision, two neighbouring maps a value: one instruction multiplies and adds both.
+// Accumulators in half precision, two neighbouring output channels a value: one instruction multiplies and adds both.
 struct Half2Arithmetic {
     using Scalar = __half;
     using Value = __half2;
@@ -68,13 +68,13 @@ struct Half2Arithmetic {
         return __half2half2(to_half(input));
     }
 
-    // The filters of LANES maps, MAP_STRIDE elements apart.
-    template <int MAP_STRIDE, typename T>
+    // The filters of LANES output channels, K_STRIDE elements apart.
+    template <int K_STRIDE, typename T>
     static __device__ __forceinline__ Value filters(const T* first) {
-        return half_pair<MAP_STRIDE>(first);
+        return half_pair<K_STRIDE>(first);
     }
 
-    static __device__ __forceinline__ Value multiply_add(Value a, Value b, Value sum) { return __hfma2(a, b, sum); }
+    static __device__ __forceinline__ Value multiply_add(Value a, Value b, Value accumulator) { return __hfma2(a, b, accumulator); }
 
     static __device__ __forceinline__ float lane(Value value, int index) {
         return index == 0 ? __low2float(value) : __high2float(value);

@@ -1,9 +1,9 @@
 #pragma once
 #include "_element.cuh"
 
-// Arithmetic: what a multiply-add works on. A Value holds LANES output maps of one pixel, a Scalar one of them.
+// Arithmetic: what a multiply-add works on. A Value holds LANES output channels of one pixel, a Scalar one of them.
 
-// Sums in single precision.
+// Accumulators in single precision.
 struct FloatArithmetic {
     using Scalar = float;
     using Value = float;
@@ -22,13 +22,13 @@ struct FloatArithmetic {
         return to_float(input);
     }
 
-    // The filters of LANES maps, MAP_STRIDE elements apart.
-    template <int MAP_STRIDE, typename T>
+    // The filters of LANES output channels, K_STRIDE elements apart.
+    template <int K_STRIDE, typename T>
     static __device__ __forceinline__ Value filters(const T* first) {
         return to_float(*first);
     }
 
-    static __device__ __forceinline__ Value multiply_add(Value a, Value b, Value sum) { return fmaf(a, b, sum); }
+    static __device__ __forceinline__ Value multiply_add(Value a, Value b, Value accumulator) { return fmaf(a, b, accumulator); }
 
     static __device__ __forceinline__ float lane(Value value, int) { return value; }
 };

@@ -13,6 +13,6 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };

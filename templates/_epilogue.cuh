@@ -1,11 +1,11 @@
 #pragma once
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }

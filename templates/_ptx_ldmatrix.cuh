@@ -4,7 +4,7 @@
 //
 // load_matrices: four matrices of 8 rows of 16 bytes (eight 16-bit elements), each row wherever it lies on a multiple of 16
 // bytes. Lane 8 i + j gives the address of row j of matrix i; lane 4 g + t gets of each matrix i elements 2 t and 2 t + 1 of
-// row g as d[i]: with the matrices at (0, 0), (8, 0), (0, 8) and (8, 8) operand a of a 16-bit product, 16 deep.
+// row g as d[i]: with the matrices at (0, 0), (8, 0), (0, 8) and (8, 8) operand a of a 16-bit MMA, 16 deep.
 
 #ifdef __CUDACC__
 __device__ __forceinline__ void load_matrices(unsigned (&d)[4], const void* row) {

@@ -6,13 +6,13 @@
 // Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
 // b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
 // [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
-// Products of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
+// MMAs of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
 // b are 128 bytes behind the eight before, the second four words `deeper` bytes behind the first; a is a lane's part, or lies in
 // shared memory in the same way.
-// Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
+// MMAs are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
 // before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
-// Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
-// touched, their sums only where no products under way add to them. What is put in a is seen after another wgmma_fence.
+// MMAs since the last commit are a group. wgmma_wait_group<N> waits for all groups but the last N: a of the others may then be
+// touched, their accumulators only where no MMAs under way add to them. What is put in a is seen after another wgmma_fence.
 // decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
 
 #ifdef __CUDACC__
@@ -33,13 +33,13 @@ __device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 template <int GROUPS>
-__device__ __forceinline__ void wgmma_wait_but() {
+__device__ __forceinline__ void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
 }
 
 template <int COLUMNS, int TILES>
 __device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
-    wgmma_wait_but<0>();
+    wgmma_wait_group<0>();
     wgmma_keep(d);
 }
 
@@ -55,12 +55,12 @@ __device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_
 __device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
 
 template <int REGISTERS>
-__device__ __forceinline__ void decrease_registers() {
+__device__ __forceinline__ void warpgroup_reg_dealloc() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
 template <int REGISTERS>
-__device__ __forceinline__ void increase_registers() {
+__device__ __forceinline__ void warpgroup_reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 

@@ -44,7 +44,7 @@ template <int THREADS, int WIDTH, int COUNT>
 __device__ __forceinline__ void load_spread(const float* row, int thread, float (&elements)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i += WIDTH) {
-        const auto loaded = *reinterpret_cast<const Neighbours<float, WIDTH>*>(row + spread<THREADS, WIDTH>(thread, i));
+        const auto loaded = *reinterpret_cast<const AlignedArray<float, WIDTH>*>(row + spread<THREADS, WIDTH>(thread, i));
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j) elements[i + j] = loaded.at[j];
     }

@@ -16,6 +16,7 @@ from autotune.errors import Rejected, TemplateError
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import SUFFIX, KernelTemplate, Param, load_template, load_templates
+from autotune.renamed import renamed
 from autotune.study import find_study, load_study
 from autotune.trial import Config
 
@@ -108,7 +109,9 @@ def _config(bound: BoundTemplate, words: tuple[str, ...]) -> Config:
     for word in words:
         name, _, text = word.partition("=")
         if name not in params:
-            raise TemplateError(f"{word}: no such parameter; {bound.template.name} has {', '.join(params)}")
+            now = renamed(bound.template.name, name)
+            there = f"it is {now} now" if now in params else f"{bound.template.name} has {', '.join(params)}"
+            raise TemplateError(f"{word}: no such parameter; {there}")
         found = [value for value in params[name].values if str(value).lower() == text.lower()]
         if not found:
             raise TemplateError(f"{word}: no value of {name}; there are {', '.join(map(str, params[name].values))}")

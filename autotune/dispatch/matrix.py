@@ -86,7 +86,7 @@ class _Row:
             names = bound.check(config)
         except Rejected:
             return 0
-        return bound.bind(bound.template.room).integer(names) if bound.supported else 0
+        return bound.bind(bound.template.padded_outputs).integer(names) if bound.supported else 0
 
 
 def default_config(template: KernelTemplate) -> Config:

@@ -112,7 +112,7 @@ def predicate(bound: BoundTemplate, config: Config) -> Predicate:
         for rule in level.after:
             require(rule.expression, rule.reason)
     derived = [step for step in steps if step.name]
-    return Predicate(_used(steps), _used([*derived, Step(folded(template.room).text)]))
+    return Predicate(_used(steps), _used([*derived, Step(folded(template.padded_outputs).text)]))
 
 
 def _used(steps: list[Step]) -> tuple[Step, ...]:

@@ -17,6 +17,7 @@ from autotune.family.feasible import Level, Rows, Rule, Tree
 from autotune.family.template import KernelTemplate, Param
 from autotune.family.text import Body, compile_body
 from autotune.problem import Conv2dProblem
+from autotune.renamed import renamed
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 
 MAX_ROWS = 200_000  # configs; a larger space is sampled
@@ -332,7 +333,9 @@ def narrow(template: KernelTemplate, narrowed: Mapping[str, Sequence[Value]]) ->
     known = {param.name: param for param in template.params}
     for name, values in narrowed.items():
         if name not in known:
-            raise StudyError(f"space.{template.name}.{name}: no such parameter; {template.name} has {', '.join(known)}")
+            now = renamed(template.name, name)
+            there = f"it is {now} now" if now in known else f"{template.name} has {', '.join(known)}"
+            raise StudyError(f"space.{template.name}.{name}: no such parameter; {there}")
         for value in values:
             if not any(value == own and type(value) is type(own) for own in known[name].values):
                 raise StudyError(

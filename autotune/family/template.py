@@ -30,11 +30,11 @@ DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_blo
 ARGUMENTS = ("x", "w", "bias", "y", "packed_w", "workspace", "n", "i")
 _HEADER_KEYS = {
     *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
-    *("room", "conflicts", "error_factor", "flops", "tensor_map"),
+    *("padded_outputs", "conflicts", "error_factor", "flops", "tensor_map"),
     *("stage", "prepare", "packed_w", "workspace", "loop"),
 }
 OUTPUTS = "n * k * p * q"
-"""The room that a family which says nothing of it takes: nothing is idle."""
+"""The padded outputs of a family which says nothing of them: nothing is padding or idle."""
 DIRECT_FLOPS = "2 * n * k * p * q * (c // groups) * r * s"
 """What the algorithm of a family which says nothing of it computes: the direct convolution."""
 _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
@@ -91,8 +91,8 @@ class KernelTemplate:
     arch: Expression
     accuracy: Expression
     deterministic: Expression
-    room: Expression
-    """outputs that there is room for in the time that a launch takes, idle threads and multiprocessors included"""
+    padded_outputs: Expression
+    """what could be computed in the time that a launch takes: outputs, and what pads tiles or idles on SMs"""
     params: tuple[Param, ...]
     derived: tuple[tuple[str, Expression], ...]
     """in an order in which each uses only what stands before it"""
@@ -233,7 +233,7 @@ class _Header:
             arch=self.expression("arch", self.string("arch"), self.device_only),
             accuracy=self.accuracy(),
             deterministic=self.expression("deterministic", self.header.get("deterministic", "true")),
-            room=self.expression("room", self.header.get("room", OUTPUTS)),
+            padded_outputs=self.expression("padded_outputs", self.header.get("padded_outputs", OUTPUTS)),
             params=params,
             derived=self.derived(),
             constraints=tuple(

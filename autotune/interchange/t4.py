@@ -24,6 +24,7 @@ from autotune.interchange.recorded_space import (
     timed,
     value_of,
 )
+from autotune.renamed import current
 from autotune.table import Table
 from autotune.trial import Outcome, Trial, Value
 
@@ -43,11 +44,15 @@ def read_t4(path: Path, document: Table) -> Recording:
     unit = str(metadata.get("timeunit") or "milliseconds")
     if unit not in US_PER_UNIT:
         raise StudyError(f"{path}: metadata.timeunit = {unit!r}: expected one of {', '.join(US_PER_UNIT)}")
+    template = str(metadata.get("kernel_name") or path.name.split(".", 1)[0] or path.name)
+    own = str(metadata.get("written_by", "")).startswith("autotune ")
     records = []
     written: dict[str, list[Json]] = {}
     for i, entry in enumerate(document.array("results")):
         result = document.entry(f"results[{i}]", entry)
         config = cast("Mapping[str, Json]", result.entry("configuration", result.get("configuration")).content)
+        if own:
+            config = current(template, config)
         values = {name: value_of(value) for name, value in config.items()}
         for name, value in config.items():
             written.setdefault(name, []).append(value)
@@ -59,7 +64,6 @@ def read_t4(path: Path, document: Table) -> Recording:
         else:
             records.append(timed(values, time, US_PER_UNIT[unit]))
     params = [(name, sorted(values, key=lambda value: _ascending(value_of(value)))) for name, values in written.items()]
-    template = str(metadata.get("kernel_name") or path.name.split(".", 1)[0] or path.name)
     return recording_of(str(path), template, str(metadata.get("device_name") or "unknown"), params, records)
 
 

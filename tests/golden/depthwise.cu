@@ -1,5 +1,5 @@
 // conv2d n2 c8 15x15 k8 3x3 stride 2 pad 1 groups 8 f32 nchw
-// depthwise inputs=bulk stores=direct thread_p=4 thread_q=4 planes=4 bands=1 block=64 unroll=window filters=global warps=16
+// depthwise inputs=bulk stores=direct thread_p=4 thread_q=4 planes=4 row_tiles=1 block=64 unroll=window filters=global warps=16
 
 // Depthwise convolution: each output plane is one input plane convolved with one filter. A thread computes ROWS x COLUMNS
 // outputs of a plane, each row of its inputs passing by once.
@@ -10,11 +10,11 @@
 //   y     [N, K, P, Q]  output
 //   n     images N, any number
 //
-// The planes of all images form one row of N * C planes, of which a block takes PLANES, or one of BANDS bands of a plane's rows.
+// The planes of all images form one row of N * C planes, of which a block takes PLANES, or one of ROW_TILES row tiles of a plane's rows.
 // Their inputs and outputs are contiguous.
 // Inputs are copied to shared memory as they lie in x, filters to registers meanwhile; what is padding is told by where it lies.
 //
-//   grid    band, then block of PLANES planes
+//   grid    row tile, then block of PLANES planes
 //   thread  column tile, then row tile, output plane
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
@@ -30,18 +30,18 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -110,9 +110,9 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 // Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
 //
 // Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
-// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
-// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
-// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
+// they wait for. One thread calls barrier_init with the arrivals of an iteration; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once iteration i is complete, and must be called before
+// iteration i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the iteration of its
 // barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
 // what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
 
@@ -143,7 +143,7 @@ __device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives
                  : "memory");
 }
 
-// An arrival; whether it completed the phase. What the others wrote before they arrived is visible to the last.
+// An arrival; whether it completed the iteration. What the others wrote before they arrived is visible to the last.
 __device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned last;
@@ -162,7 +162,7 @@ __device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int byte
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 
-// Whether the phase of this parity is complete.
+// Whether the iteration of this parity is complete.
 __device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned passed;
@@ -209,21 +209,21 @@ constexpr bool WITH_BIAS = false, WITH_RELU = false;
 // Parameters
 constexpr int ROWS = 4, COLUMNS = 4;  // a thread's outputs
 constexpr int PLANES = 4;  // of x, a block
-constexpr int BANDS = 1;
+constexpr int ROW_TILES = 1;
 constexpr int MIN_BLOCKS = 16;  // blocks that fit a multiprocessor at once: about 16 warps
 
 // Derived
 constexpr int THREADS = 32;
 constexpr int MULTIPLIER = K / C;  // output planes to an input plane
-constexpr int BAND_P = 8;
+constexpr int TILE_P = 8;
 constexpr int TILES_P = 2, TILES_Q = 2;
 constexpr int VECTOR = 4;  // elements of 16 bytes
 constexpr int LOAD = 1, STORE = 4;  // elements of one load of inputs, of one store of outputs
 constexpr int LEAD = 0;  // elements loaded before the first that a thread needs of a row
 constexpr int ROW_LOADS = 9;  // loads of a row
 
-using Inputs = Neighbours<T, LOAD>;
-using Outputs = Neighbours<T, STORE>;
+using Inputs = AlignedArray<T, LOAD>;
+using Outputs = AlignedArray<T, STORE>;
 
 // Of a row of a plane, the inputs from `column` on, a multiple of LOAD; zeros outside the plane. A load lies inside or outside as a whole.
 __device__ __forceinline__ void load_row(float (&inputs)[ROW_LOADS * LOAD], const T* plane, int row, int column) {
@@ -245,13 +245,13 @@ __device__ __forceinline__ void load_row(float (&inputs)[ROW_LOADS * LOAD], cons
     }
 }
 
-// sum += what one filter row adds to an output row.
-__device__ __forceinline__ void add_row(float (&sum)[COLUMNS], const float (&inputs)[ROW_LOADS * LOAD], const float* filter) {
+// accumulator += what one filter row adds to an output row.
+__device__ __forceinline__ void add_row(float (&accumulator)[COLUMNS], const float (&inputs)[ROW_LOADS * LOAD], const float* filter) {
 #pragma unroll
     for (int s = 0; s < S; ++s) {
 #pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
-            sum[j] = fmaf(filter[s], inputs[LEAD + j * STRIDE_W + s * DILATION_W], sum[j]);
+            accumulator[j] = fmaf(filter[s], inputs[LEAD + j * STRIDE_W + s * DILATION_W], accumulator[j]);
         }
     }
 }
@@ -265,12 +265,12 @@ __device__ __forceinline__ void load_filter(float (&filter)[FILTER], const T* __
 
 // Where a thread's tile of outputs lies.
 struct Tile {
-    int plane, row, column;  // output plane of the block; first output row in the band, first column
+    int plane, row, column;  // output plane of the block; first output row in the row tile, first column
 
-    // The last tiles of rows and columns move up to end with the band: outputs of two threads are the same.
+    // The last tiles of rows and columns move up to end with the row tile: outputs of two threads are the same.
     __device__ __forceinline__ explicit Tile(int tile)
         : plane(PLANES * MULTIPLIER == 1 ? 0 : tile / (TILES_P * TILES_Q)),
-          row(min(tile / TILES_Q % TILES_P * ROWS, BAND_P - ROWS)),
+          row(min(tile / TILES_Q % TILES_P * ROWS, TILE_P - ROWS)),
           column(min(tile % TILES_Q * COLUMNS, Q - COLUMNS)) {}
 };
 
@@ -278,10 +278,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv2d_depthwise(const T* __restrict__ x, const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
     const int thread = static_cast<int>(threadIdx.x);
-    const int first_plane = static_cast<int>(blockIdx.x) / BANDS * PLANES;
+    const int first_plane = static_cast<int>(blockIdx.x) / ROW_TILES * PLANES;
     const int planes = PLANES == 1 ? 1 : min(PLANES, n * C - first_plane);
-    // The last band moves up to end with the plane.
-    const int band_row = BANDS == 1 ? 0 : min(static_cast<int>(blockIdx.x) % BANDS * BAND_P, P - BAND_P);
+    // The last row tile moves up to end with the plane.
+    const int tile_row = ROW_TILES == 1 ? 0 : min(static_cast<int>(blockIdx.x) % ROW_TILES * TILE_P, P - TILE_P);
     const int tiles = planes * (MULTIPLIER * TILES_P * TILES_Q);
 
     // The run of inputs that the block needs: whole planes, or rows of one.
@@ -297,28 +297,28 @@ conv2d_depthwise(const T* __restrict__ x, const T* __restrict__ w, const T* __re
     }
     const T* const block_inputs = staged;
 
-    const long long output_begin = static_cast<long long>(first_plane) * (MULTIPLIER * P * Q) + band_row * Q;
+    const long long output_begin = static_cast<long long>(first_plane) * (MULTIPLIER * P * Q) + tile_row * Q;
     T* const block_outputs = y + output_begin;
     constexpr int OUTPUT_PLANE = P * Q;
-    const int first_map = first_plane % C * MULTIPLIER;
-    const auto map_of = [&](int plane) { return PLANES * MULTIPLIER == 1 ? first_map : (first_map + plane) % K; };
+    const int first_k = first_plane % C * MULTIPLIER;
+    const auto k_of = [&](int plane) { return PLANES * MULTIPLIER == 1 ? first_k : (first_k + plane) % K; };
 
     float filter[FILTER];
-    load_filter(filter, w + map_of(min(thread, tiles - 1) / (TILES_P * TILES_Q)) * (R * S));
+    load_filter(filter, w + k_of(min(thread, tiles - 1) / (TILES_P * TILES_Q)) * (R * S));
     __syncthreads();  // the barrier is there
     barrier_wait(copied, 0);
 #pragma unroll 1
     for (int i = thread; i < tiles; i += THREADS) {
         const Tile tile(i);
-        const int map = map_of(tile.plane);
+        const int k = k_of(tile.plane);
         const T* const plane = block_inputs + tile.plane / MULTIPLIER * (H * W);
-        const int row = (band_row + tile.row) * STRIDE_H - PAD_H, column = tile.column * STRIDE_W - PAD_W - LEAD;
+        const int row = (tile_row + tile.row) * STRIDE_H - PAD_H, column = tile.column * STRIDE_W - PAD_W - LEAD;
 
-        float sum[ROWS][COLUMNS];
+        float accumulator[ROWS][COLUMNS];
 #pragma unroll
         for (int p = 0; p < ROWS; ++p) {
 #pragma unroll
-            for (int q = 0; q < COLUMNS; ++q) sum[p][q] = 0.0f;
+            for (int q = 0; q < COLUMNS; ++q) accumulator[p][q] = 0.0f;
         }
 
 #pragma unroll
@@ -329,7 +329,7 @@ conv2d_depthwise(const T* __restrict__ x, const T* __restrict__ w, const T* __re
             for (int r = 0; r < R; ++r) {
                 const int p = (h - r * DILATION_H) / STRIDE_H;  // the output row that filter row r sends it to
                 if (h < r * DILATION_H || p >= ROWS || (h - r * DILATION_H) % STRIDE_H) continue;
-                add_row(sum[p], inputs, filter + r * S);
+                add_row(accumulator[p], inputs, filter + r * S);
             }
         }
 
@@ -341,7 +341,7 @@ conv2d_depthwise(const T* __restrict__ x, const T* __restrict__ w, const T* __re
                 Outputs stored;
 #pragma unroll
                 for (int j = 0; j < STORE; ++j) {
-                    stored.at[j] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(sum[p][q + j], bias, map));
+                    stored.at[j] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(accumulator[p][q + j], bias, k));
                 }
                 *reinterpret_cast<Outputs*>(output + p * Q + q) = stored;
             }

@@ -26,18 +26,18 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Problem
@@ -60,7 +60,7 @@ constexpr int BLOCKS_C = 1, BLOCKS_Q = 1, BLOCKS_P = 2;
 constexpr int ROW_INPUTS = (COLUMNS - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;  // columns that a thread needs of an input row
 constexpr int TAPS = R * S;  // in registers
 
-using Vector = Neighbours<T, CHANNELS>;
+using Vector = AlignedArray<T, CHANNELS>;
 
 extern "C" __global__ void pack_filters(const T* __restrict__ w, T* __restrict__ packed_w) {
     const int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
@@ -97,8 +97,8 @@ __device__ __forceinline__ void load_row(float (&inputs)[ROW_INPUTS][CHANNELS], 
     }
 }
 
-// sum += what one filter row adds to an output row.
-__device__ __forceinline__ void add_row(float (&sum)[COLUMNS][CHANNELS], const float (&inputs)[ROW_INPUTS][CHANNELS],
+// accumulator += what one filter row adds to an output row.
+__device__ __forceinline__ void add_row(float (&accumulator)[COLUMNS][CHANNELS], const float (&inputs)[ROW_INPUTS][CHANNELS],
                                         const float (*filter)[CHANNELS]) {
 #pragma unroll
     for (int s = 0; s < S; ++s) {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void add_row(float (&sum)[COLUMNS][CHANNELS], const f
         for (int q = 0; q < COLUMNS; ++q) {
 #pragma unroll
             for (int i = 0; i < CHANNELS; ++i) {
-                sum[q][i] = fmaf(filter[s][i], inputs[q * STRIDE_W + s * DILATION_W][i], sum[q][i]);
+                accumulator[q][i] = fmaf(filter[s][i], inputs[q * STRIDE_W + s * DILATION_W][i], accumulator[q][i]);
             }
         }
     }
@@ -128,13 +128,13 @@ conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, c
     const int row = first_p * STRIDE_H - PAD_H, column = first_q * STRIDE_W - PAD_W;
     const T* __restrict__ const input = x + (static_cast<long long>(image) * (H * W * C) + channel);
 
-    float sum[ROWS][COLUMNS][CHANNELS];
+    float accumulator[ROWS][COLUMNS][CHANNELS];
 #pragma unroll
     for (int p = 0; p < ROWS; ++p) {
 #pragma unroll
         for (int q = 0; q < COLUMNS; ++q) {
 #pragma unroll
-            for (int i = 0; i < CHANNELS; ++i) sum[p][q][i] = 0.0f;
+            for (int i = 0; i < CHANNELS; ++i) accumulator[p][q][i] = 0.0f;
         }
     }
 
@@ -148,7 +148,7 @@ conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, c
         for (int r = 0; r < R; ++r) {
             const int p = (h - r * DILATION_H) / STRIDE_H;  // the output row that filter row r sends it to
             if (h < r * DILATION_H || p >= ROWS || (h - r * DILATION_H) % STRIDE_H) continue;
-            add_row(sum[p], inputs, filter + r * S);
+            add_row(accumulator[p], inputs, filter + r * S);
         }
     }
     T* __restrict__ const output = y + (static_cast<long long>(image) * (P * Q * C) + (first_p * Q + first_q) * C + channel);
@@ -159,7 +159,7 @@ conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, c
             Vector stored;
 #pragma unroll
             for (int i = 0; i < CHANNELS; ++i) {
-                stored.at[i] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(sum[p][q][i], bias, channel + i));
+                stored.at[i] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(accumulator[p][q][i], bias, channel + i));
             }
             *reinterpret_cast<Vector*>(output + (p * Q + q) * C) = stored;
         }

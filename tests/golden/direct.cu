@@ -1,7 +1,7 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // direct thread_k=1 thread_p=1 thread_q=1 block_q=16 block_p=8 block_k=1 unroll=none filters=global arithmetic=f32 images=1 restrict=True min_blocks=1
 
-// Direct convolution: a thread keeps MAPS x ROWS x COLUMNS outputs in registers and reads its inputs from global memory.
+// Direct convolution: a thread keeps THREAD_K x ROWS x COLUMNS outputs in registers and reads its inputs from global memory.
 //
 //   x     [N, C, H, W]           input
 //   w     [K, C / GROUPS, R, S]  filters
@@ -9,8 +9,8 @@
 //   y     [N, K, P, Q]           output
 //   n     images N, any number
 //
-//   grid  x: (block of images * TILES_P + tile row) * TILES_Q + tile column;  y: block of MAPS * THREADS_K maps
-//   block x: first column of a thread;  y: band of ROWS rows;  z: group of MAPS maps
+//   grid  x: (block of images * TILES_P + tile row) * TILES_Q + tile column;  y: block of THREAD_K * THREADS_K output channels
+//   block x: first column of a thread;  y: row tile of ROWS rows;  z: group of THREAD_K output channels
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
 
@@ -25,13 +25,13 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// Arithmetic: what a multiply-add works on. A Value holds LANES output maps of one pixel, a Scalar one of them.
+// Arithmetic: what a multiply-add works on. A Value holds LANES output channels of one pixel, a Scalar one of them.
 
-// Sums in single precision.
+// Accumulators in single precision.
 struct FloatArithmetic {
     using Scalar = float;
     using Value = float;
@@ -50,25 +50,25 @@ struct FloatArithmetic {
         return to_float(input);
     }
 
-    // The filters of LANES maps, MAP_STRIDE elements apart.
-    template <int MAP_STRIDE, typename T>
+    // The filters of LANES output channels, K_STRIDE elements apart.
+    template <int K_STRIDE, typename T>
     static __device__ __forceinline__ Value filters(const T* first) {
         return to_float(*first);
     }
 
-    static __device__ __forceinline__ Value multiply_add(Value a, Value b, Value sum) { return fmaf(a, b, sum); }
+    static __device__ __forceinline__ Value multiply_add(Value a, Value b, Value accumulator) { return fmaf(a, b, accumulator); }
 
     static __device__ __forceinline__ float lane(Value value, int) { return value; }
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Problem
@@ -83,9 +83,9 @@ constexpr int GROUPS = 1;
 constexpr bool WITH_BIAS = true, WITH_RELU = true;
 
 // Parameters
-constexpr int MAPS = 1;     // a thread's output maps,
-constexpr int ROWS = 1;     // its rows, neighbours,
-constexpr int COLUMNS = 1;  // and its columns, THREADS_Q apart
+constexpr int THREAD_K = 1;  // a thread's output channels,
+constexpr int ROWS = 1;          // its rows, neighbours,
+constexpr int COLUMNS = 1;   // and its columns, THREADS_Q apart
 constexpr int THREADS_Q = 11, THREADS_P = 6, THREADS_K = 1;
 constexpr int IMAGES = 1;  // images a block works through
 constexpr int MIN_BLOCKS = 1;  // blocks that fit a multiprocessor at once
@@ -103,9 +103,9 @@ constexpr int TILE_Q = THREADS_Q * COLUMNS;
 constexpr int THREADS = THREADS_Q * THREADS_P * THREADS_K;
 constexpr int WINDOW = (ROWS - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;  // input rows that ROWS output rows need
 
-// Filters as they lie in w, [map][tap].
+// Filters as they lie in w, [output channel][tap].
 using Filter = T;
-constexpr int MAP_STRIDE = TAPS, TAP_STRIDE = 1;
+constexpr int K_STRIDE = TAPS, TAP_STRIDE = 1;
 
 // The input at (row, column) of a plane, zero in the padding.
 __device__ __forceinline__ Value input_at(const T* plane, int row, int column) {
@@ -126,18 +126,18 @@ __device__ __forceinline__ void load(Value (&inputs)[COUNT][COLUMNS], const T* p
     }
 }
 
-// sum += filters of one tap * the inputs that it meets, STEP rows apart from inputs[first] on.
+// accumulator += filters of one tap * the inputs that it meets, STEP rows apart from inputs[first] on.
 template <int STEP, int COUNT>
-__device__ __forceinline__ void add_tap(Value (&sum)[MAPS / LANES][ROWS][COLUMNS], const Value (&inputs)[COUNT][COLUMNS],
+__device__ __forceinline__ void add_tap(Value (&accumulator)[THREAD_K / LANES][ROWS][COLUMNS], const Value (&inputs)[COUNT][COLUMNS],
                                         int first, const Filter* filters) {
 #pragma unroll
-    for (int m = 0; m < MAPS / LANES; ++m) {
-        const Value filter = Arithmetic::filters<MAP_STRIDE>(filters + m * LANES * MAP_STRIDE);
+    for (int m = 0; m < THREAD_K / LANES; ++m) {
+        const Value filter = Arithmetic::filters<K_STRIDE>(filters + m * LANES * K_STRIDE);
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
 #pragma unroll
             for (int j = 0; j < COLUMNS; ++j) {
-                sum[m][i][j] = Arithmetic::multiply_add(filter, inputs[first + i * STEP][j], sum[m][i][j]);
+                accumulator[m][i][j] = Arithmetic::multiply_add(filter, inputs[first + i * STEP][j], accumulator[m][i][j]);
             }
         }
     }
@@ -147,15 +147,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv2d_direct(const T* __restrict__ x, const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ y, int n) {
     const int tile = static_cast<int>(blockIdx.x % (TILES_P * TILES_Q));
     const int image_block = static_cast<int>(blockIdx.x / (TILES_P * TILES_Q));
-    const int block_map = static_cast<int>(blockIdx.y) * (MAPS * THREADS_K);
-    const int map = block_map + static_cast<int>(threadIdx.z) * MAPS;
+    const int block_k = static_cast<int>(blockIdx.y) * (THREAD_K * THREADS_K);
+    const int k = block_k + static_cast<int>(threadIdx.z) * THREAD_K;
 
-    const Filter* const filters = w + map * TAPS;
+    const Filter* const filters = w + k * TAPS;
 
     int row = (tile / TILES_Q * THREADS_P + static_cast<int>(threadIdx.y)) * ROWS;
     const int column = tile % TILES_Q * TILE_Q + static_cast<int>(threadIdx.x);
     if (row >= P || column >= Q) return;
-    // The last band moves up to end with the output: rows that two threads compute get the same value from both.
+    // The last row tile moves up to end with the output: rows that two threads compute get the same value from both.
     row = min(row, P - ROWS);
 
     // First input row, and the input column of each output column; a column beyond the output repeats the last one.
@@ -166,14 +166,14 @@ conv2d_direct(const T* __restrict__ x, const T* __restrict__ w, const T* __restr
 
     const int first = image_block, last = image_block + IMAGES;
     for (int image = first; image < last; ++image) {
-        const T* const input = x + (static_cast<long long>(image) * C + map / GROUP_K * GROUP_C) * (H * W);
-        Value sum[MAPS / LANES][ROWS][COLUMNS];
+        const T* const input = x + (static_cast<long long>(image) * C + k / GROUP_K * GROUP_C) * (H * W);
+        Value accumulator[THREAD_K / LANES][ROWS][COLUMNS];
 #pragma unroll
-        for (int m = 0; m < MAPS / LANES; ++m) {
+        for (int m = 0; m < THREAD_K / LANES; ++m) {
 #pragma unroll
             for (int i = 0; i < ROWS; ++i) {
 #pragma unroll
-                for (int j = 0; j < COLUMNS; ++j) sum[m][i][j] = Arithmetic::zero();
+                for (int j = 0; j < COLUMNS; ++j) accumulator[m][i][j] = Arithmetic::zero();
             }
         }
 
@@ -188,7 +188,7 @@ conv2d_direct(const T* __restrict__ x, const T* __restrict__ w, const T* __restr
                     load<1>(inputs, plane, input_row, input_column, s * DILATION_W);
 #pragma unroll
                     for (int r = 0; r < R; ++r) {
-                        add_tap<STRIDE_H>(sum, inputs, r * DILATION_H, plane_filters + (r * S + s) * TAP_STRIDE);
+                        add_tap<STRIDE_H>(accumulator, inputs, r * DILATION_H, plane_filters + (r * S + s) * TAP_STRIDE);
                     }
                 }
             } else {
@@ -198,23 +198,23 @@ conv2d_direct(const T* __restrict__ x, const T* __restrict__ w, const T* __restr
                     for (int s = 0; s < S; ++s) {
                         Value inputs[ROWS][COLUMNS];
                         load<STRIDE_H>(inputs, plane, input_row + r * DILATION_H, input_column, s * DILATION_W);
-                        add_tap<1>(sum, inputs, 0, plane_filters + (r * S + s) * TAP_STRIDE);
+                        add_tap<1>(accumulator, inputs, 0, plane_filters + (r * S + s) * TAP_STRIDE);
                     }
                 }
             }
         }
 
-        T* const output = y + (static_cast<long long>(image) * K + map) * (P * Q) + row * Q + column;
+        T* const output = y + (static_cast<long long>(image) * K + k) * (P * Q) + row * Q + column;
 #pragma unroll
-        for (int m = 0; m < MAPS; ++m) {
+        for (int m = 0; m < THREAD_K; ++m) {
 #pragma unroll
             for (int i = 0; i < ROWS; ++i) {
 #pragma unroll
                 for (int j = 0; j < COLUMNS; ++j) {
                     if (j > 0 && column + j * THREADS_Q >= Q) continue;
-                    const float value = Arithmetic::lane(sum[m / LANES][i][j], m % LANES);
+                    const float value = Arithmetic::lane(accumulator[m / LANES][i][j], m % LANES);
                     output[m * (P * Q) + i * Q + j * THREADS_Q] =
-                        from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(value, bias, map + m));
+                        from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(value, bias, k + m));
                 }
             }
         }

@@ -1,7 +1,7 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
-// direct_strip thread_k=1 thread_p=12 block_warps=2 block_k=1 channels=1 stages=2 min_blocks=4 filters=shared
+// direct_strip thread_k=1 thread_p=12 warps_q=2 warps_k=1 stage_channels=1 stages=2 min_blocks=4 filters=shared
 
-// Direct convolution: a lane computes MAPS x ROWS outputs of one output column, one input column at a time.
+// Direct convolution: a lane computes THREAD_K x ROWS outputs of one output column, one input column at a time.
 //
 //   x     [N, C, H, W]  input
 //   w     [K, C, R, S]  filters
@@ -10,12 +10,12 @@
 //   n     images N, any number
 //
 // The output columns of all images form one row of N * Q columns, so that no lane idles at the edge of an image. A
-// block takes TILE_Q of them and one band of ROWS rows at a time, and goes on to the next such unit gridDim.x units
+// block takes TILE_Q of them and one row tile of ROWS rows at a time, and goes on to the next such work tile gridDim.x work tiles
 // away. Of CHANNELS channels at a time, the input columns that it needs are copied to shared memory, each column
 // contiguous: a lane reads four rows at once.
 //
-//   grid  x: units that run at once;  y: block of MAPS * WARPS_K maps
-//   warp  column warp, then group of MAPS maps
+//   grid  x: work tiles that run at once;  y: block of THREAD_K * WARPS_K output channels
+//   warp  column warp, then group of THREAD_K output channels
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
 
@@ -30,18 +30,18 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -117,7 +117,7 @@ constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr bool WITH_BIAS = true, WITH_RELU = true;
 
 // Parameters
-constexpr int MAPS = 1, ROWS = 12;  // a thread's outputs
+constexpr int THREAD_K = 1, ROWS = 12;  // a thread's outputs
 constexpr int WARPS_Q = 2, WARPS_K = 1;
 constexpr int CHANNELS = 1;  // staged at once
 constexpr int STAGES = 2;
@@ -126,26 +126,27 @@ constexpr int MIN_BLOCKS = 4;  // blocks resident on a multiprocessor
 // Derived
 constexpr int THREADS = 32 * WARPS_Q * WARPS_K;
 constexpr int TILE_Q = 32 * WARPS_Q;
-constexpr int BANDS = 1;
-constexpr int WINDOW = 25;  // input rows of a band
+constexpr int ROW_TILES = 1;
+constexpr int WINDOW = 25;  // input rows of a row tile
 constexpr int PITCH = 28;  // floats of a staged column: an odd number of vectors
 constexpr int IMAGE_COLUMNS = (Q - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;  // input columns of an image, padding too
 constexpr int COLUMNS = 149;  // input columns staged at most
 constexpr int STAGE_FLOATS = CHANNELS * COLUMNS * PITCH;
-constexpr int FILTER_FLOATS = 4;  // filters of a filter column and a thread's maps, [r][map]
+constexpr int FILTER_FLOATS = 4;  // filters of a filter column and a thread's output channels, [r][output channel]
 constexpr int FILTER_STEP = WARPS_K * FILTER_FLOATS;  // to the next filter column
 constexpr int BLOCK_FILTERS = C * S * FILTER_STEP;
-constexpr bool FIRST_SETS = C == 1;  // the first filter column sets the sums, which saves clearing them
+constexpr bool FIRST_SETS = C == 1;  // the first filter column sets the accumulators, which saves clearing them
 
-using Vector = Neighbours<float, 4>;
+using Vector = AlignedArray<float, 4>;
 
-// Filter i of those packed [c][s][group of maps][r][map], GROUPS groups of MAPS maps from map `first` on.
-template <int GROUPS>
+// Filter i of those packed [c][s][group of output channels][r][output channel], WARPS_K groups of THREAD_K output channels from channel
+// `first` on.
+template <int WARPS_K>
 __device__ __forceinline__ float packed(const float* __restrict__ w, int first, int i) {
-    const int tap = i % FILTER_FLOATS / MAPS, map = i / FILTER_FLOATS % GROUPS * MAPS + i % FILTER_FLOATS % MAPS;
-    const int column = i / (GROUPS * FILTER_FLOATS);
-    const bool padding = R * MAPS % 4 != 0 && tap >= R;
-    return padding ? 0.0f : w[((first + map) * C + column / S) * (R * S) + tap * S + column % S];
+    const int tap = i % FILTER_FLOATS / THREAD_K, k = i / FILTER_FLOATS % WARPS_K * THREAD_K + i % FILTER_FLOATS % THREAD_K;
+    const int column = i / (WARPS_K * FILTER_FLOATS);
+    const bool padding = R * THREAD_K % 4 != 0 && tap >= R;
+    return padding ? 0.0f : w[((first + k) * C + column / S) * (R * S) + tap * S + column % S];
 }
 
 // The output column that a tile of columns begins with.
@@ -161,17 +162,17 @@ constexpr int COPY_COLUMNS = (COLUMNS + THREADS - 1) / THREADS;
 constexpr int ROW_STEP = COPY_COLUMNS > 1 ? 1 : THREADS / COLUMNS;
 constexpr int COPY_ROWS = (WINDOW + ROW_STEP - 1) / ROW_STEP;
 
-// The unit of work whose input is being copied, and where in x this thread's part of it lies.
+// The work tile whose input is being copied, and where in x this thread's part of it lies.
 struct Copied {
-    int unit, chunk;
+    int work_tile, chunk;
     int row;                            // input row of the thread's first copy
     const float* source[COPY_COLUMNS];  // at that row, in channel 0
     bool inside[COPY_COLUMNS];          // the column lies in an image, not in its padding
 
     __device__ __forceinline__ void locate(const float* __restrict__ x, int n) {
         const int thread = static_cast<int>(threadIdx.x);
-        const First first(unit / BANDS);
-        row = min(unit % BANDS * ROWS, P - ROWS) * STRIDE_H - PAD_H;
+        const First first(work_tile / ROW_TILES);
+        row = min(work_tile % ROW_TILES * ROWS, P - ROWS) * STRIDE_H - PAD_H;
         if constexpr (COPY_COLUMNS == 1) row += thread / COLUMNS;
 #pragma unroll
         for (int j = 0; j < COPY_COLUMNS; ++j) {
@@ -210,9 +211,9 @@ struct Copied {
     }
 };
 
-// sum += what one filter column of one channel adds, or = if SET.
+// accumulator += what one filter column of one channel adds, or = if SET.
 template <bool SET>
-__device__ __forceinline__ void add_column(float (&sum)[MAPS][ROWS], const float* column, const float* filters) {
+__device__ __forceinline__ void add_column(float (&accumulator)[THREAD_K][ROWS], const float* column, const float* filters) {
     float filter[FILTER_FLOATS];
 #pragma unroll
     for (int i = 0; i < FILTER_FLOATS; i += 4) {
@@ -228,9 +229,9 @@ __device__ __forceinline__ void add_column(float (&sum)[MAPS][ROWS], const float
             const int i = (row - r * DILATION_H) / STRIDE_H;  // the output row that tap r sends it to
             if (row < r * DILATION_H || i >= ROWS || (row - r * DILATION_H) % STRIDE_H) continue;
 #pragma unroll
-            for (int m = 0; m < MAPS; ++m) {
-                const float factor = filter[r * MAPS + m];
-                sum[m][i] = SET && r == 0 ? factor * input : fmaf(factor, input, sum[m][i]);
+            for (int m = 0; m < THREAD_K; ++m) {
+                const float factor = filter[r * THREAD_K + m];
+                accumulator[m][i] = SET && r == 0 ? factor * input : fmaf(factor, input, accumulator[m][i]);
             }
         }
     }
@@ -241,29 +242,29 @@ conv2d_strip(const float* __restrict__ x, const float* __restrict__ w, const flo
              float* __restrict__ y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
     const int thread = static_cast<int>(threadIdx.x);
-    const int block_map = static_cast<int>(blockIdx.y) * (MAPS * WARPS_K);
+    const int block_k = static_cast<int>(blockIdx.y) * (THREAD_K * WARPS_K);
     const int tile_column = thread / 32 % WARPS_Q * 32 + thread % 32;
-    float* const block_filters = reinterpret_cast<float*>(smem);  // [c][s][group of maps][r][map]
+    float* const block_filters = reinterpret_cast<float*>(smem);  // [c][s][group of output channels][r][output channel]
     float* const staged = block_filters + BLOCK_FILTERS;          // [stage][channel][column][row]
-    for (int i = thread; i < BLOCK_FILTERS; i += THREADS) block_filters[i] = packed<WARPS_K>(w, block_map, i);
-    const int group = thread / 32 / WARPS_Q;  // of maps
+    for (int i = thread; i < BLOCK_FILTERS; i += THREADS) block_filters[i] = packed<WARPS_K>(w, block_k, i);
+    const int group = thread / 32 / WARPS_Q;  // of output channels
     const float* const filters = block_filters + group * FILTER_FLOATS;
-    const int map = block_map + group * MAPS;
+    const int k = block_k + group * THREAD_K;
 
     constexpr int CHUNKS = C / CHANNELS;
-    const int units = static_cast<int>((static_cast<long long>(n) * Q + TILE_Q - 1) / TILE_Q) * BANDS;
+    const int work_tiles = static_cast<int>((static_cast<long long>(n) * Q + TILE_Q - 1) / TILE_Q) * ROW_TILES;
     const int step = static_cast<int>(gridDim.x);
 
     Copied copied;
-    copied.unit = static_cast<int>(blockIdx.x);
+    copied.work_tile = static_cast<int>(blockIdx.x);
     copied.chunk = 0;
     copied.locate(x, n);
     const auto copy_next = [&](int stage) {
-        if (copied.unit < units) {
+        if (copied.work_tile < work_tiles) {
             copied.start(staged + stage * STAGE_FLOATS);
             if (++copied.chunk == CHUNKS) {
                 copied.chunk = 0;
-                copied.unit += step;
+                copied.work_tile += step;
                 copied.locate(x, n);
             }
         }
@@ -273,19 +274,19 @@ conv2d_strip(const float* __restrict__ x, const float* __restrict__ w, const flo
     for (int stage = 0; stage < STAGES - 1; ++stage) copy_next(stage);
 
     int stage = 0;
-    for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += step) {
+    for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
         // This lane's output column, and where its input begins among the staged columns.
-        const First first(unit / BANDS);
+        const First first(work_tile / ROW_TILES);
         const int images_on = (first.column + tile_column) / Q;
         const int column = (first.column + tile_column) % Q;
         const int offset = (images_on * IMAGE_COLUMNS + (column - first.column) * STRIDE_W) * PITCH;
 
-        float sum[MAPS][ROWS];
+        float accumulator[THREAD_K][ROWS];
         if constexpr (!FIRST_SETS) {
 #pragma unroll
-            for (int m = 0; m < MAPS; ++m) {
+            for (int m = 0; m < THREAD_K; ++m) {
 #pragma unroll
-                for (int i = 0; i < ROWS; ++i) sum[m][i] = 0.0f;
+                for (int i = 0; i < ROWS; ++i) accumulator[m][i] = 0.0f;
             }
         }
 
@@ -307,12 +308,12 @@ conv2d_strip(const float* __restrict__ x, const float* __restrict__ w, const flo
 #pragma unroll 1
             for (int c = 0; c < CHANNELS; ++c) {
                 if constexpr (FIRST_SETS) {
-                    add_column<true>(sum, inputs, column_filters);
+                    add_column<true>(accumulator, inputs, column_filters);
                     column_filters += FILTER_STEP;
                 }
 #pragma unroll 1
                 for (int s = FIRST_SETS; s < S; ++s) {
-                    add_column<false>(sum, inputs + s * (DILATION_W * PITCH), column_filters);
+                    add_column<false>(accumulator, inputs + s * (DILATION_W * PITCH), column_filters);
                     column_filters += FILTER_STEP;
                 }
                 inputs += COLUMNS * PITCH;
@@ -320,14 +321,14 @@ conv2d_strip(const float* __restrict__ x, const float* __restrict__ w, const flo
         }
 
         if (first.image + images_on < n) {
-            const int row = min(unit % BANDS * ROWS, P - ROWS);
-            const long long plane = static_cast<long long>(first.image + images_on) * K + map;
+            const int row = min(work_tile % ROW_TILES * ROWS, P - ROWS);
+            const long long plane = static_cast<long long>(first.image + images_on) * K + k;
             float* __restrict__ output = y + plane * (P * Q) + row * Q + column;
 #pragma unroll
-            for (int m = 0; m < MAPS; ++m) {
+            for (int m = 0; m < THREAD_K; ++m) {
 #pragma unroll
                 for (int i = 0; i < ROWS; ++i) {
-                    output[m * (P * Q) + i * Q] = epilogue<WITH_BIAS, WITH_RELU>(sum[m][i], bias, map + m);
+                    output[m * (P * Q) + i * Q] = epilogue<WITH_BIAS, WITH_RELU>(accumulator[m][i], bias, k + m);
                 }
             }
         }

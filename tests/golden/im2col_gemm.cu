@@ -1,7 +1,7 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // im2col_gemm chunk=all fusion=two_kernels tile=16 unroll_block=256 filters=shared unroll=tile restrict=True
 
-// Explicit matrix product: y [maps x columns] = w [maps x taps] * unrolled [taps x columns], chunk by chunk.
+// Explicit matrix product: y [output channels x columns] = w [output channels x taps] * unrolled [taps x columns], chunk by chunk.
 // A chunk is some images, a column one of their output pixels; a tap is an input channel and a filter position.
 // unrolled = im2col(x) lies in the workspace and serves one chunk after the other.
 //
@@ -14,7 +14,7 @@
 //   i         chunk, from 0
 //
 //   conv2d_unroll    grid x: block of UNROLL_BLOCK columns;  y: input channel;  a thread writes R * S of a column
-//   conv2d_multiply  grid x: tile of columns;  y: tile of maps;  block x: column of the tile;  y: map of the tile
+//   conv2d_multiply  grid x: tile of columns;  y: tile of output channels;  block x: column of the tile;  y: output channel of the tile
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
 
@@ -29,18 +29,18 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Problem
@@ -54,7 +54,7 @@ constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr bool WITH_BIAS = true, WITH_RELU = true;
 
 // Parameters
-constexpr int TILE = 16;  // maps, columns and taps a tile
+constexpr int TILE = 16;  // output channels, columns and taps a tile
 constexpr int UNROLL_BLOCK = 256;  // threads a block that writes im2col(x)
 constexpr int UNROLL_TAPS = TILE;  // of a tile, in the product
 constexpr int UNROLL_S = S;  // filter columns, in writing im2col(x)
@@ -117,15 +117,15 @@ __device__ __forceinline__ void unroll_column(const T* x, T* unrolled, const Chu
     }
 }
 
-// A thread's output of the product, up to bias and rectifier. The block goes through the taps together, TILE at a time.
-__device__ __forceinline__ float product(const T* w, const T* unrolled, const Chunk& chunk, int first_map, int column,
+// A thread's output of the product, up to bias and ReLU. The block goes through the taps together, TILE at a time.
+__device__ __forceinline__ float gemm(const T* w, const T* unrolled, const Chunk& chunk, int first_k, int column,
                                          float* tiles) {
     const int thread_m = static_cast<int>(threadIdx.y), thread_n = static_cast<int>(threadIdx.x);
     float* const column_tile = tiles;  // [tap][column]
-    float* const filter_tile = tiles + TILE * TILE;  // [map][tap]
-    const int map = first_map + thread_m;
+    float* const filter_tile = tiles + TILE * TILE;  // [output channel][tap]
+    const int k = first_k + thread_m;
 
-    float sum = 0.0f;
+    float accumulator = 0.0f;
 #pragma unroll 1
     for (int step = 0; step < STEPS; ++step) {
         const int first_tap = step * TILE;
@@ -134,23 +134,23 @@ __device__ __forceinline__ float product(const T* w, const T* unrolled, const Ch
         column_tile[thread_m * TILE + thread_n] =
             exists ? to_float(unrolled[static_cast<long long>(tap) * chunk.columns + column]) : 0.0f;
         const int filter_tap = first_tap + thread_n;
-        const bool filter_exists = (TAPS % TILE == 0 || filter_tap < TAPS) && (K % TILE == 0 || map < K);
-        filter_tile[thread_m * TILE + thread_n] = filter_exists ? to_float(w[map * TAPS + filter_tap]) : 0.0f;
+        const bool filter_exists = (TAPS % TILE == 0 || filter_tap < TAPS) && (K % TILE == 0 || k < K);
+        filter_tile[thread_m * TILE + thread_n] = filter_exists ? to_float(w[k * TAPS + filter_tap]) : 0.0f;
         __syncthreads();
 #pragma unroll UNROLL_TAPS
         for (int k = 0; k < TILE; ++k) {
             const float filter = filter_tile[thread_m * TILE + k];
-            sum = fmaf(filter, column_tile[k * TILE + thread_n], sum);
+            accumulator = fmaf(filter, column_tile[k * TILE + thread_n], accumulator);
         }
         __syncthreads();
     }
-    return sum;
+    return accumulator;
 }
 
-__device__ __forceinline__ void store(T* y, const T* bias, const Chunk& chunk, int map, int column, float sum) {
-    if (map >= K || column >= chunk.columns) return;
+__device__ __forceinline__ void store(T* y, const T* bias, const Chunk& chunk, int k, int column, float accumulator) {
+    if (k >= K || column >= chunk.columns) return;
     const long long image = chunk.first_image + column / PIXELS;
-    y[(image * K + map) * PIXELS + column % PIXELS] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(sum, bias, map));
+    y[(image * K + k) * PIXELS + column % PIXELS] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(accumulator, bias, k));
 }
 
 extern "C" __global__ void __launch_bounds__(UNROLL_BLOCK)
@@ -167,8 +167,8 @@ conv2d_multiply(const T* __restrict__ w, const T* __restrict__ unrolled, const T
     float* const tiles = reinterpret_cast<float*>(smem);
     const Chunk chunk = chunk_at(i, n);
     const int column = static_cast<int>(blockIdx.x * TILE + threadIdx.x);
-    const int first_map = static_cast<int>(blockIdx.y) * TILE;
+    const int first_k = static_cast<int>(blockIdx.y) * TILE;
     if (static_cast<int>(blockIdx.x) * TILE >= chunk.columns) return;  // the last chunk may be smaller
-    const float sum = product(w, unrolled, chunk, first_map, column, tiles);
-    store(y, bias, chunk, first_map + static_cast<int>(threadIdx.y), column, sum);
+    const float accumulator = gemm(w, unrolled, chunk, first_k, column, tiles);
+    store(y, bias, chunk, first_k + static_cast<int>(threadIdx.y), column, accumulator);
 }

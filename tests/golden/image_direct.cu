@@ -1,8 +1,8 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
-// image_direct thread_k=1 thread_p=2 thread_q=6 bands=1 block_k=1 images=1 rounds=1 store=bulk staging=1 min_blocks=2
+// image_direct thread_k=1 thread_p=2 thread_q=6 row_tiles=1 block_k=1 images=1 tiles_per_thread=1 store=bulk epilogue_stages=1 min_blocks=2
 
-// Direct convolution: a block copies IMAGES images, or one of BANDS bands of an image's rows, to shared memory while it
-// computes those before; a thread computes MAPS x ROWS x COLUMNS outputs.
+// Direct convolution: a block copies IMAGES images, or one of ROW_TILES row tiles of an image's rows, to shared memory while it
+// computes those before; a thread computes THREAD_K x ROWS x COLUMNS outputs.
 //
 //   x     [N, C, H, W]  input
 //   w     [K, C, R, S]  filters
@@ -10,10 +10,11 @@
 //   y     [N, K, P, Q]  output
 //   n     images N, any number
 //
-// A block goes on to the next such unit gridDim.x units away. It computes BLOCK_MAPS maps at a time, a phase.
-// Their outputs are staged in shared memory and leave as one copy of contiguous bytes, while the next phase is computed.
+// A block goes on to the next such work tile gridDim.x work tiles away. It computes CHANNELS_AT_ONCE output channels at a time, an
+// iteration.
+// Their outputs are staged in shared memory and leave as one copy of contiguous bytes, while the next iteration is computed.
 //
-//   thread  column tile, then row tile, group of MAPS maps, image
+//   thread  column tile, then row tile, group of THREAD_K output channels, image
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
 
@@ -28,18 +29,18 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -115,34 +116,34 @@ constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr bool WITH_BIAS = true, WITH_RELU = true;
 
 // Parameters
-constexpr int MAPS = 1, ROWS = 2, COLUMNS = 6;  // a thread's outputs
-constexpr int BANDS = 1;
-constexpr int GROUPS_K = 1;  // groups of MAPS maps computed at once
+constexpr int THREAD_K = 1, ROWS = 2, COLUMNS = 6;  // a thread's outputs
+constexpr int ROW_TILES = 1;
+constexpr int BLOCK_K = 1;  // groups of THREAD_K output channels computed at once
 constexpr int IMAGES = 1;
-constexpr int ROUNDS = 1;    // tiles a thread computes one after the other
-constexpr int MIN_BLOCKS = 2;  // blocks resident on a multiprocessor
+constexpr int TILES_PER_THREAD = 1;  // tiles a thread computes one after the other
+constexpr int MIN_BLOCKS = 2;              // blocks resident on a multiprocessor
 
 // Derived
 constexpr int THREADS = 32;
-constexpr int BAND_P = 12;
+constexpr int TILE_P = 12;
 constexpr int TILES_P = 6, TILES_Q = 2;
-constexpr int TILES = IMAGES * GROUPS_K * TILES_P * TILES_Q;
-constexpr int BLOCK_MAPS = MAPS * GROUPS_K, PHASES = K / BLOCK_MAPS;
+constexpr int TILES = IMAGES * BLOCK_K * TILES_P * TILES_Q;
+constexpr int CHANNELS_AT_ONCE = THREAD_K * BLOCK_K, ITERATIONS = K / CHANNELS_AT_ONCE;
 constexpr int INPUT_H = 25, PITCH = 28;  // staged rows of a plane, floats of a row
 constexpr int INPUT_FLOATS = 4200;  // staged at once
 constexpr int ROW_INPUTS = (COLUMNS - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;  // inputs that a thread needs of a row
 constexpr int LOAD = 2;  // floats of one load of staged inputs
 
-using Inputs = Neighbours<float, LOAD>;
+using Inputs = AlignedArray<float, LOAD>;
 
 constexpr int FILTER_FLOATS = 632;
-constexpr int FILTER_LOAD = MAPS % 4 == 0 ? 4 : MAPS % 2 == 0 ? 2 : 1;  // floats of one load of filters
-using Filters = Neighbours<float, FILTER_LOAD>;
+constexpr int FILTER_LOAD = THREAD_K % 4 == 0 ? 4 : THREAD_K % 2 == 0 ? 2 : 1;  // floats of one load of filters
+using Filters = AlignedArray<float, FILTER_LOAD>;
 
-// Starts copying the input of a unit of work.
-__device__ __forceinline__ void copy_inputs(float* staged, const float* __restrict__ x, int unit, int n) {
-    const int first = unit / BANDS * IMAGES;
-    const int row = min(unit % BANDS * BAND_P, P - BAND_P) * STRIDE_H - PAD_H;
+// Starts copying the input of a work tile.
+__device__ __forceinline__ void copy_inputs(float* staged, const float* __restrict__ x, int work_tile, int n) {
+    const int first = work_tile / ROW_TILES * IMAGES;
+    const int row = min(work_tile % ROW_TILES * TILE_P, P - TILE_P) * STRIDE_H - PAD_H;
     const float* from = x + static_cast<long long>(first) * (C * H * W);
     const int planes = IMAGES == 1 ? C : min(IMAGES, n - first) * C;
 #pragma unroll 1
@@ -165,15 +166,15 @@ __device__ __forceinline__ void load_row(float (&inputs)[ROW_INPUTS], const floa
     for (int j = 0; j < ROW_INPUTS; ++j) inputs[j] = reinterpret_cast<const Inputs*>(first)[j / LOAD].at[j % LOAD];
 }
 
-// The outputs of MAPS maps, tap by tap; filters [c][r][s][map].
-__device__ __forceinline__ void compute(float (&sum)[MAPS][ROWS][COLUMNS], const float* inputs, const float* filters) {
+// The outputs of THREAD_K output channels, tap by tap; filters [c][r][s][output channel].
+__device__ __forceinline__ void compute(float (&accumulator)[THREAD_K][ROWS][COLUMNS], const float* inputs, const float* filters) {
     if constexpr (C > 1) {
 #pragma unroll
-        for (int m = 0; m < MAPS; ++m) {
+        for (int m = 0; m < THREAD_K; ++m) {
 #pragma unroll
             for (int i = 0; i < ROWS; ++i) {
 #pragma unroll
-                for (int j = 0; j < COLUMNS; ++j) sum[m][i][j] = 0.0f;
+                for (int j = 0; j < COLUMNS; ++j) accumulator[m][i][j] = 0.0f;
             }
         }
     }
@@ -190,15 +191,15 @@ __device__ __forceinline__ void compute(float (&sum)[MAPS][ROWS][COLUMNS], const
             for (int s = 0; s < S; ++s) {
                 const Filters* tap = reinterpret_cast<const Filters*>(filters + (r * S + s) * K);
 #pragma unroll
-                for (int m = 0; m < MAPS; ++m) {
+                for (int m = 0; m < THREAD_K; ++m) {
                     const float filter = tap[m / FILTER_LOAD].at[m % FILTER_LOAD];
 #pragma unroll
                     for (int i = 0; i < ROWS; ++i) {
 #pragma unroll
                         for (int j = 0; j < COLUMNS; ++j) {
                             const float value = input[i * STRIDE_H + r * DILATION_H][j * STRIDE_W + s * DILATION_W];
-                            sum[m][i][j] =
-                                C == 1 && r == 0 && s == 0 ? filter * value : fmaf(filter, value, sum[m][i][j]);
+                            accumulator[m][i][j] =
+                                C == 1 && r == 0 && s == 0 ? filter * value : fmaf(filter, value, accumulator[m][i][j]);
                         }
                     }
                 }
@@ -214,14 +215,14 @@ conv2d_image(const float* __restrict__ x, const float* __restrict__ w, const flo
              float* __restrict__ y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
     float* const filters = reinterpret_cast<float*>(smem);
-    float* const staged_inputs = filters + FILTER_FLOATS;            // [2][image][c][row][column]
-    float* const staged_outputs = staged_inputs + 2 * INPUT_FLOATS;  // [image][map][row][column]
+    float* const staged_inputs = filters + FILTER_FLOATS;  // [2][image][c][row][column]
+    float* const staged_outputs = staged_inputs + 2 * INPUT_FLOATS;  // [image][output channel][row][column]
     const int thread = static_cast<int>(threadIdx.x);
-    const int units = (n + IMAGES - 1) / IMAGES * BANDS;
+    const int work_tiles = (n + IMAGES - 1) / IMAGES * ROW_TILES;
     const int step = static_cast<int>(gridDim.x);
 
-    int unit = static_cast<int>(blockIdx.x);
-    copy_inputs(staged_inputs, x, unit, n);
+    int work_tile = static_cast<int>(blockIdx.x);
+    copy_inputs(staged_inputs, x, work_tile, n);
     copy_async_commit();
     for (int i = thread; i < C * R * S * K; i += THREADS) filters[i % (C * R * S) * K + i / (C * R * S)] = w[i];
 
@@ -229,48 +230,48 @@ conv2d_image(const float* __restrict__ x, const float* __restrict__ w, const flo
     __syncthreads();
 
     int buffer = 0;
-    float* phase_outputs = staged_outputs;
-    for (; unit < units; unit += step) {
-        if (unit + step < units) copy_inputs(staged_inputs + (1 - buffer) * INPUT_FLOATS, x, unit + step, n);
+    float* iteration_outputs = staged_outputs;
+    for (; work_tile < work_tiles; work_tile += step) {
+        if (work_tile + step < work_tiles) copy_inputs(staged_inputs + (1 - buffer) * INPUT_FLOATS, x, work_tile + step, n);
         copy_async_commit();
-        const float* const unit_inputs = staged_inputs + buffer * INPUT_FLOATS;
+        const float* const tile_inputs = staged_inputs + buffer * INPUT_FLOATS;
         buffer = 1 - buffer;
 
-        const int first = unit / BANDS * IMAGES;
+        const int first = work_tile / ROW_TILES * IMAGES;
         const int images = IMAGES == 1 ? 1 : min(IMAGES, n - first);
-        const int band_row = min(unit % BANDS * BAND_P, P - BAND_P);
-        float* const unit_outputs = y + static_cast<long long>(first) * (K * P * Q) + band_row * Q;
+        const int tile_row = min(work_tile % ROW_TILES * TILE_P, P - TILE_P);
+        float* const tile_outputs = y + static_cast<long long>(first) * (K * P * Q) + tile_row * Q;
 
 #pragma unroll 1
-        for (int phase = 0; phase < PHASES; ++phase) {
+        for (int iteration = 0; iteration < ITERATIONS; ++iteration) {
 #pragma unroll 1
-            for (int round = 0; round < ROUNDS; ++round) {
-                const int tile = thread + round * THREADS;
-                // The last tiles of rows and columns move up to end with the band: outputs of two threads are the same.
+            for (int tile_index = 0; tile_index < TILES_PER_THREAD; ++tile_index) {
+                const int tile = thread + tile_index * THREADS;
+                // The last tiles of rows and columns move up to end with the row tile: outputs of two threads are the same.
                 const int column = min(tile % TILES_Q * COLUMNS, Q - COLUMNS);
-                const int row = min(tile / TILES_Q % TILES_P * ROWS, BAND_P - ROWS);
-                const int group = GROUPS_K == 1 ? 0 : tile / (TILES_Q * TILES_P) % GROUPS_K;
-                const int image = IMAGES == 1 ? 0 : tile / (TILES_Q * TILES_P * GROUPS_K);
+                const int row = min(tile / TILES_Q % TILES_P * ROWS, TILE_P - ROWS);
+                const int group = BLOCK_K == 1 ? 0 : tile / (TILES_Q * TILES_P) % BLOCK_K;
+                const int image = IMAGES == 1 ? 0 : tile / (TILES_Q * TILES_P * BLOCK_K);
                 const bool active = tile < TILES && image < images;
-                const int map = phase * BLOCK_MAPS + group * MAPS;
+                const int k = iteration * CHANNELS_AT_ONCE + group * THREAD_K;
 
-                float sum[MAPS][ROWS][COLUMNS];
+                float accumulator[THREAD_K][ROWS][COLUMNS];
                 if (active) {
-                    const float* inputs = unit_inputs + (image * (C * INPUT_H) + row * STRIDE_H) * PITCH;
-                    compute(sum, inputs + column * STRIDE_W, filters + map);
+                    const float* inputs = tile_inputs + (image * (C * INPUT_H) + row * STRIDE_H) * PITCH;
+                    compute(accumulator, inputs + column * STRIDE_W, filters + k);
                 }
 
-                if (round == 0) {
+                if (tile_index == 0) {
                     // What was staged before has been written.
                     bulk_store_wait_read<0>();
                     __syncthreads();
                 }
                 if (active) {
-                    using Outputs = Neighbours<float, 1>;
-                    const int first_map = image * BLOCK_MAPS + group * MAPS;
-                    float* output = phase_outputs + first_map * (BAND_P * Q) + row * Q + column;
+                    using Outputs = AlignedArray<float, 1>;
+                    const int first_k = image * CHANNELS_AT_ONCE + group * THREAD_K;
+                    float* output = iteration_outputs + first_k * (TILE_P * Q) + row * Q + column;
 #pragma unroll
-                    for (int m = 0; m < MAPS; ++m) {
+                    for (int m = 0; m < THREAD_K; ++m) {
 #pragma unroll
                         for (int i = 0; i < ROWS; ++i) {
 #pragma unroll
@@ -278,23 +279,23 @@ conv2d_image(const float* __restrict__ x, const float* __restrict__ w, const flo
                                 Outputs stored;
 #pragma unroll
                                 for (int l = 0; l < 1; ++l) {
-                                    stored.at[l] = epilogue<WITH_BIAS, WITH_RELU>(sum[m][i][j + l], bias, map + m);
+                                    stored.at[l] = epilogue<WITH_BIAS, WITH_RELU>(accumulator[m][i][j + l], bias, k + m);
                                 }
-                                *reinterpret_cast<Outputs*>(output + m * (BAND_P * Q) + i * Q + j) = stored;
+                                *reinterpret_cast<Outputs*>(output + m * (TILE_P * Q) + i * Q + j) = stored;
                             }
                         }
                     }
                 }
             }
-            // Contiguous runs of y: all maps of the phase, or of a band one map.
-            constexpr int RUN_MAPS = BANDS == 1 ? BLOCK_MAPS : 1, RUN = RUN_MAPS * BAND_P * Q;
-            constexpr int RUNS = BLOCK_MAPS / RUN_MAPS;
-            if (phase == PHASES - 1) copy_async_wait<0>();  // the next unit's input is there
+            // Contiguous runs of y: all output channels of the iteration, or of a row tile one output channel.
+            constexpr int RUN_K = ROW_TILES == 1 ? CHANNELS_AT_ONCE : 1, RUN = RUN_K * TILE_P * Q;
+            constexpr int RUNS = CHANNELS_AT_ONCE / RUN_K;
+            if (iteration == ITERATIONS - 1) copy_async_wait<0>();  // the next work tile's input is there
             fence_bulk();
             __syncthreads();
             for (int run = thread; run < images * RUNS; run += THREADS) {
-                float* output = unit_outputs + (run / RUNS * K + phase * BLOCK_MAPS + run % RUNS * RUN_MAPS) * (P * Q);
-                bulk_store(output, phase_outputs + run * RUN, 4 * RUN);
+                float* output = tile_outputs + (run / RUNS * K + iteration * CHANNELS_AT_ONCE + run % RUNS * RUN_K) * (P * Q);
+                bulk_store(output, iteration_outputs + run * RUN, 4 * RUN);
             }
             bulk_store_commit();
         }

@@ -1,7 +1,8 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // implicit_gemm bm=32 bn=128 bk=8 tm=4 tn=8 vec=4 stages=2 unroll=8 filters=global offsets=computed smem_pad=4 min_blocks=1 launch=batch restrict=True
 
-// Implicit matrix product: y [maps x pixels] = w [maps x taps] * im2col(x) [taps x pixels], for each group of channels.
+// Implicit matrix product: y [output channels x pixels] = w [output channels x taps] * im2col(x) [taps x pixels], for each group of
+// channels.
 // A pixel is an output position of an image, all images in a row; a tap is an input channel and a filter position.
 // The block's tile of im2col(x) is gathered from x a step of BK taps at a time and never exists in global memory.
 //
@@ -11,7 +12,7 @@
 //   y     [N, K, P, Q]           output
 //   n     images N, any number
 //
-//   grid  x: (tile of BN pixels * GROUPS + group) * MAP_TILES + tile of BM maps
+//   grid  x: (tile of BN pixels * GROUPS + group) * TILES_M + tile of BM output channels
 //   block x: THREADS_M x THREADS_N threads, each TM x TN outputs
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
@@ -27,18 +28,18 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Tiles in shared memory: which of their elements a thread loads, and which it multiplies. Needs _element.cuh.
@@ -85,7 +86,7 @@ template <int THREADS, int WIDTH, int COUNT>
 __device__ __forceinline__ void load_spread(const float* row, int thread, float (&elements)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i += WIDTH) {
-        const auto loaded = *reinterpret_cast<const Neighbours<float, WIDTH>*>(row + spread<THREADS, WIDTH>(thread, i));
+        const auto loaded = *reinterpret_cast<const AlignedArray<float, WIDTH>*>(row + spread<THREADS, WIDTH>(thread, i));
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j) elements[i + j] = loaded.at[j];
     }
@@ -104,20 +105,20 @@ constexpr int GROUPS = 1;
 constexpr bool WITH_BIAS = true, WITH_RELU = true;
 
 // Parameters
-constexpr int BM = 32, BN = 128, BK = 8;  // maps and pixels a block, taps a step
-constexpr int TM = 4, TN = 8;  // maps and pixels a thread
+constexpr int BM = 32, BN = 128, BK = 8;  // output channels and pixels a block, taps a step
+constexpr int TM = 4, TN = 8;  // output channels and pixels a thread
 constexpr int STAGES = 2;  // tiles in shared memory
 constexpr int UNROLL = 8;  // taps unrolled
 constexpr int SMEM_PAD = 4;  // unused elements after a row of a tile
 constexpr int MIN_BLOCKS = 1;  // blocks that fit a multiprocessor at once
-constexpr int FILTER_VEC = 4, PIXEL_VEC = 4;  // neighbouring maps and pixels of a thread
+constexpr int FILTER_VEC = 4, PIXEL_VEC = 4;  // neighbouring output channels and pixels of a thread
 
 // Derived
 constexpr int GROUP_C = C / GROUPS, GROUP_K = K / GROUPS;
 constexpr int TAPS = GROUP_C * R * S;
 constexpr int PIXELS = P * Q;  // an image
 constexpr int STEPS = (TAPS + BK - 1) / BK;
-constexpr int MAP_TILES = (GROUP_K + BM - 1) / BM;
+constexpr int TILES_M = (GROUP_K + BM - 1) / BM;
 constexpr int THREADS_M = BM / TM, THREADS_N = BN / TN;
 constexpr int THREADS = THREADS_M * THREADS_N;
 constexpr int PIXEL_ROW = BN + SMEM_PAD;  // a row of a tile in shared memory, elements
@@ -174,17 +175,17 @@ conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
     float* const filter_tiles = pixel_tiles + STAGES * BK * PIXEL_ROW;  // [STAGES][BK][FILTER_ROW]
 
     const int thread = static_cast<int>(threadIdx.x);
-    const int map_tile = static_cast<int>(blockIdx.x % MAP_TILES);
-    const int group = static_cast<int>(blockIdx.x / MAP_TILES % GROUPS);
-    const int first_map = group * GROUP_K + map_tile * BM;
-    const int maps_left = GROUP_K - map_tile * BM;
-    const long long first_pixel = static_cast<long long>(blockIdx.x / (MAP_TILES * GROUPS)) * BN;
+    const int tile_m = static_cast<int>(blockIdx.x % TILES_M);
+    const int group = static_cast<int>(blockIdx.x / TILES_M % GROUPS);
+    const int first_channel = group * GROUP_K + tile_m * BM;
+    const int channels_left = GROUP_K - tile_m * BM;
+    const long long first_pixel = static_cast<long long>(blockIdx.x / (TILES_M * GROUPS)) * BN;
     const int pixels_left = static_cast<int>(min(static_cast<long long>(n) * PIXELS - first_pixel, static_cast<long long>(BN)));
     const int first_image = static_cast<int>(first_pixel / PIXELS);
     const int skipped = static_cast<int>(first_pixel % PIXELS);  // pixels of the first image in tiles before this one
 
     const T* __restrict__ input = x + static_cast<long long>(first_image) * (C * H * W) + group * GROUP_C * (NHWC ? 1 : H * W);
-    const T* __restrict__ weights = w + first_map * TAPS;
+    const T* __restrict__ weights = w + first_channel * TAPS;
 
     // The pixels that this thread loads; those beyond the last image repeat the tile's first one and are not stored.
     Pixel pixels[PIXELS_KEPT];
@@ -196,14 +197,14 @@ conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
 
     float fetched_pixels[PixelLoad::SLOW_LOADS][PixelLoad::FAST_LOADS];
     float fetched_filters[FilterLoad::SLOW_LOADS][FilterLoad::FAST_LOADS];
-    float sum[TM][TN];
+    float accumulator[TM][TN];
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
-        for (int j = 0; j < TN; ++j) sum[i][j] = 0.0f;
+        for (int j = 0; j < TN; ++j) accumulator[i][j] = 0.0f;
     }
 
-    // Global memory to registers: this thread's part of a step's tiles, zero beyond the last tap or map.
+    // Global memory to registers: this thread's part of a step's tiles, zero beyond the last tap or output channel.
     const auto fetch = [&](int first_tap) {
 #pragma unroll
         for (int i = 0; i < PixelLoad::SLOW_LOADS; ++i) {
@@ -224,11 +225,11 @@ conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
         for (int i = 0; i < FilterLoad::SLOW_LOADS; ++i) {
 #pragma unroll
             for (int j = 0; j < FilterLoad::FAST_LOADS; ++j) {
-                const int map = FilterLoad::slow(thread, i);
+                const int output_channel = FilterLoad::slow(thread, i);
                 const int index = first_tap + FilterLoad::fast(thread, j);
-                const bool exists = FilterLoad::has(thread, j, i) && (GROUP_K % BM == 0 || map < maps_left) &&
+                const bool exists = FilterLoad::has(thread, j, i) && (GROUP_K % BM == 0 || output_channel < channels_left) &&
                                     (TAPS % BK == 0 || index < TAPS);
-                fetched_filters[i][j] = exists ? to_float(weights[map * TAPS + index]) : 0.0f;
+                fetched_filters[i][j] = exists ? to_float(weights[output_channel * TAPS + index]) : 0.0f;
             }
         }
     };
@@ -258,7 +259,7 @@ conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
         }
     };
 
-    // Neighbouring threads of the multiplication store neighbouring outputs: pixels in nchw, maps in nhwc.
+    // Neighbouring threads of the multiplication store neighbouring outputs: pixels in nchw, output channels in nhwc.
     const int thread_m = NHWC ? thread % THREADS_M : thread / THREADS_N;
     const int thread_n = NHWC ? thread / THREADS_M : thread % THREADS_N;
 
@@ -280,7 +281,7 @@ conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
 #pragma unroll
-                for (int j = 0; j < TN; ++j) sum[i][j] = fmaf(filter[i], pixel[j], sum[i][j]);
+                for (int j = 0; j < TN; ++j) accumulator[i][j] = fmaf(filter[i], pixel[j], accumulator[i][j]);
             }
         }
 
@@ -300,20 +301,20 @@ conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
         const int position = spread<THREADS_N, PIXEL_VEC>(thread_n, j);
         if (position >= pixels_left) continue;
         const int image = (skipped + position) / PIXELS;
-        T* __restrict__ output = NHWC ? y + (first_pixel + position) * K + first_map
-                                      : y + (static_cast<long long>(first_image + image) * K + first_map) * PIXELS +
+        T* __restrict__ output = NHWC ? y + (first_pixel + position) * K + first_channel
+                                      : y + (static_cast<long long>(first_image + image) * K + first_channel) * PIXELS +
                                             (skipped + position) % PIXELS;
 #pragma unroll
         for (int i = 0; i < TM; i += NHWC ? STORE_VEC : 1) {
-            const int map = spread<THREADS_M, FILTER_VEC>(thread_m, i);
-            if (GROUP_K % BM != 0 && map >= maps_left) continue;
-            Neighbours<T, STORE_VEC> stored;
+            const int output_channel = spread<THREADS_M, FILTER_VEC>(thread_m, i);
+            if (GROUP_K % BM != 0 && output_channel >= channels_left) continue;
+            AlignedArray<T, STORE_VEC> stored;
 #pragma unroll
             for (int v = 0; v < STORE_VEC; ++v) {
-                const float value = NHWC ? sum[i + v][j] : sum[i][j + v];
-                stored.at[v] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(value, bias, first_map + map + (NHWC ? v : 0)));
+                const float value = NHWC ? accumulator[i + v][j] : accumulator[i][j + v];
+                stored.at[v] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(value, bias, first_channel + output_channel + (NHWC ? v : 0)));
             }
-            *reinterpret_cast<Neighbours<T, STORE_VEC>*>(output + map * (NHWC ? 1 : PIXELS)) = stored;
+            *reinterpret_cast<AlignedArray<T, STORE_VEC>*>(output + output_channel * (NHWC ? 1 : PIXELS)) = stored;
         }
     }
 }

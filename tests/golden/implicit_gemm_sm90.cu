@@ -1,5 +1,5 @@
 // conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
-// implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong window_rows=0 epilogue_parts=2
+// implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong window_rows=0 epilogue_subtiles=2
 
 // Implicit matrix product for Hopper: y [K x pixels] = w [K x (taps x channels)] * im2col(x) [(taps x channels) x pixels].
 //
@@ -9,12 +9,12 @@
 //   y         [N, P, Q, K]  output
 //   n         images N, any number
 //
-// Output channels are the rows of a warpgroup's products and pixels, counted through all images, their columns, of which there may
+// Output channels are the rows of a warpgroup's MMAs and pixels, counted through all images, their columns, of which there may
 // be any multiple of eight: so tiles of TILE_M x TILE_N divide the work evenly between multiprocessors. A block stays and takes
 // tiles gridDim.x apart; tiles of the same pixels follow each other, so that these are read once from memory.
 //
 //   producer   one thread of the first warpgroup: TMA loads 64 channels of one tap, of filters and pixels, as a stage
-//   consumers  multiply stages out of shared memory, finish the sums in registers, and store them by TMA
+//   consumers  multiply stages out of shared memory, finish the accumulators in registers, and store them by TMA
 //              in turn: while one multiplies a tile, the other stores the tile before
 #include <cuda_fp16.h>
 
@@ -31,7 +31,7 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
@@ -108,9 +108,9 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 // Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
 //
 // Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
-// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
-// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
-// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
+// they wait for. One thread calls barrier_init with the arrivals of an iteration; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once iteration i is complete, and must be called before
+// iteration i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the iteration of its
 // barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
 // what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
 
@@ -141,7 +141,7 @@ __device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives
                  : "memory");
 }
 
-// An arrival; whether it completed the phase. What the others wrote before they arrived is visible to the last.
+// An arrival; whether it completed the iteration. What the others wrote before they arrived is visible to the last.
 __device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned last;
@@ -160,7 +160,7 @@ __device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int byte
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 
-// Whether the phase of this parity is complete.
+// Whether the iteration of this parity is complete.
 __device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned passed;
@@ -296,13 +296,13 @@ __device__ __forceinline__ void store_matrices_trans(void* column, const unsigne
 // Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
 // b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
 // [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
-// Products of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
+// MMAs of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
 // b are 128 bytes behind the eight before, the second four words `deeper` bytes behind the first; a is a lane's part, or lies in
 // shared memory in the same way.
-// Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
+// MMAs are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
 // before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
-// Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
-// touched, their sums only where no products under way add to them. What is put in a is seen after another wgmma_fence.
+// MMAs since the last commit are a group. wgmma_wait_group<N> waits for all groups but the last N: a of the others may then be
+// touched, their accumulators only where no MMAs under way add to them. What is put in a is seen after another wgmma_fence.
 // decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
 
 #ifdef __CUDACC__
@@ -323,13 +323,13 @@ __device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 template <int GROUPS>
-__device__ __forceinline__ void wgmma_wait_but() {
+__device__ __forceinline__ void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
 }
 
 template <int COLUMNS, int TILES>
 __device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
-    wgmma_wait_but<0>();
+    wgmma_wait_group<0>();
     wgmma_keep(d);
 }
 
@@ -345,12 +345,12 @@ __device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_
 __device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
 
 template <int REGISTERS>
-__device__ __forceinline__ void decrease_registers() {
+__device__ __forceinline__ void warpgroup_reg_dealloc() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
 template <int REGISTERS>
-__device__ __forceinline__ void increase_registers() {
+__device__ __forceinline__ void warpgroup_reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
@@ -422,7 +422,7 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* point
 // Needs _ptx_barrier.cuh.
 //
 // A buffer is full when the bytes that the producer announced have arrived, and empty when all its consumers have released it. Each
-// side goes through the buffers in order with a PipelineState of its own: the buffer's index, and the parity of the barrier's phase.
+// side goes through the buffers in order with a PipelineState of its own: the buffer's index, and the parity of the barrier's iteration.
 
 template <int STAGES>
 struct PipelineState {
@@ -479,19 +479,19 @@ constexpr int STAGES = 5;
 
 // Derived
 constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, and the producer's
-constexpr int GROUP_M = 64, GROUP_N = 192;  // what one computes of a tile
-constexpr int BLOCKS_M = GROUP_M / 64;                   // products side by side
-constexpr int EPILOGUE_N = 96, BUFFERS = 2;  // pixels staged at once
+constexpr int GROUP_M = 64, GROUP_N = 192;                 // what one computes of a tile
+constexpr int BLOCKS_M = GROUP_M / 64;                                    // MMAs side by side
+constexpr int EPILOGUE_N = 96, EPILOGUE_STAGES = 2;   // pixels staged at once
 constexpr int CHANNEL_TILES = 1, K_TILES = R * S * CHANNEL_TILES;
-constexpr int K_BLOCKS = 1;  // products in depth of a stage: none of padding alone
+constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
 constexpr int TILES_M = 1;
 constexpr int X_BOXES = 1;
 constexpr int STAGE_BYTES = (TILE_M + TILE_N) * TILE_K * 2;
-constexpr int STAGED_BYTES = EPILOGUE_N * 128;
+constexpr int EPILOGUE_STAGE_BYTES = EPILOGUE_N * 128;
 
 struct Barriers {
     PipelineTma<STAGES> pipeline;
-    Barrier turn[CONSUMERS];  // a warpgroup may multiply
+    Barrier mainloop_order[CONSUMERS];  // a warpgroup may multiply
 };
 
 // d = w [64 x 16] * x [16 x GROUP_N] (+ d), operands in shared memory.
@@ -556,28 +556,28 @@ __device__ __forceinline__ void mma(float (&d)[GROUP_N / 8][4], unsigned long lo
 #endif
 }
 
-// What becomes of a sum before it is stored. A NaN stays a NaN.
-__device__ __forceinline__ float finish(float sum, float bias) {
-    if constexpr (WITH_BIAS) sum += bias;
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+// What becomes of an accumulator before it is stored. A NaN stays a NaN.
+__device__ __forceinline__ float finish(float accumulator, float bias) {
+    if constexpr (WITH_BIAS) accumulator += bias;
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 __device__ __forceinline__ unsigned pack(float low, float high) {
-    const Neighbours<T, 2> pair = {from_float<T>(low), from_float<T>(high)};
+    const AlignedArray<T, 2> pair = {from_float<T>(low), from_float<T>(high)};
     unsigned word;
     memcpy(&word, &pair, sizeof word);
     return word;
 }
 
-// Finishes a part of a product's sums, from its eight pixels `first` on, and stages them: a pixel's 64 channels in a row, swizzled.
+// Finishes a part of an MMA's accumulators, from its eight pixels `first` on, and stages them: a pixel's 64 channels in a row, swizzled.
 __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d)[GROUP_N / 8][4], int first, const float (&bias)[2],
                                               int warp, int lane) {
     // Lane 8 i + j stores a pixel's eight channels as row j of matrix i: of eight pixels the warp's first eight channels and its last.
     unsigned char* const column = to + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
     const auto word = [&](int tile, int half) {
-        const float* const sums = d[first + tile] + 2 * half;
-        return pack(finish(sums[0], bias[half]), finish(sums[1], bias[half]));
+        const float* const accumulators = d[first + tile] + 2 * half;
+        return pack(finish(accumulators[0], bias[half]), finish(accumulators[1], bias[half]));
     };
 #pragma unroll
     for (int tile = 0; tile < EPILOGUE_N / 16 * 2; tile += 2) {
@@ -627,8 +627,8 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
                           const __grid_constant__ TensorMap y_map, const T* __restrict__ bias, int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* const stages = smem;  // [stage] filters [TILE_M][64], then pixels [TILE_N][64]
-    unsigned char* const staged = stages + STAGES * STAGE_BYTES;  // [consumer][buffer] outputs [EPILOGUE_N][64]
-    Barriers& barriers = *reinterpret_cast<Barriers*>(staged + CONSUMERS * BUFFERS * STAGED_BYTES);
+    unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage] outputs [EPILOGUE_N][64]
+    Barriers& barriers = *reinterpret_cast<Barriers*>(epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
     PipelineTma<STAGES>& pipeline = barriers.pipeline;
 
     // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
@@ -638,29 +638,29 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     if (group == 0) {
         if (threadIdx.x == 0) {
             pipeline.init(4);
-            for (int i = 0; i < CONSUMERS; ++i) barrier_init(barriers.turn + i, 4);
+            for (int i = 0; i < CONSUMERS; ++i) barrier_init(barriers.mainloop_order + i, 4);
             barrier_init_fence();
         }
         __syncwarp();
         arrive_threads<THREADS>(CONSUMERS + 1);  // and the first loads are under way before the others come
-        decrease_registers<40>();
+        warpgroup_reg_dealloc<40>();
         if (threadIdx.x == 0) produce(stages, pipeline, x_map, w_map, tiles);
         return;
     }
     sync_threads<THREADS>(CONSUMERS + 1);  // for the barriers
-    increase_registers<232>();
+    warpgroup_reg_alloc<232>();
     const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
     // What is this warpgroup's of a tile.
     const int group_m = 0;
     const int group_n = 0;
     const unsigned long long w_operand = wgmma_descriptor(stages + group_m * 128);
     const unsigned long long x_operand = wgmma_descriptor(stages + (TILE_M + group_n) * 128);
-    unsigned char* const outputs = staged + consumer * (BUFFERS * STAGED_BYTES);
-    int buffer = 0;
+    unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
+    int epilogue_stage = 0;
     if (thread == 0) prefetch_tma_descriptor(&y_map);
 
     PipelineState<STAGES> state;
-    int turn_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
+    int order_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
     if (consumer == 1) state.advance<K_TILES>();
     for (int tile = static_cast<int>(blockIdx.x) + consumer * static_cast<int>(gridDim.x); tile < tiles;
          tile += 2 * static_cast<int>(gridDim.x)) {
@@ -669,15 +669,15 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
         if constexpr (WITH_BIAS) {
 #pragma unroll
             for (int i = 0; i < 2 * BLOCKS_M; ++i) {
-                const int map = k + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4;
-                if (map < K) biases[i / 2][i % 2] = to_float(bias[map]);
+                const int output_channel = k + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4;
+                if (output_channel < K) biases[i / 2][i % 2] = to_float(bias[output_channel]);
             }
         }
         float d[BLOCKS_M][GROUP_N / 8][4];
-        barrier_wait(barriers.turn + consumer, turn_phase);
-        turn_phase ^= 1;
+        barrier_wait(barriers.mainloop_order + consumer, order_phase);
+        order_phase ^= 1;
         wgmma_begin(d);
-        int last = 0;  // stage whose products are under way
+        int last = 0;  // stage whose MMAs are under way
 #pragma unroll 1
         for (int k_tile = 0; k_tile < K_TILES; ++k_tile, ++state) {
             pipeline.consumer_wait(state);
@@ -692,30 +692,30 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
             }
             wgmma_commit();
             if (k_tile > 0) {
-                wgmma_wait_but<1>();
+                wgmma_wait_group<1>();
                 if (lane == 0) pipeline.consumer_release(last);
             }
             last = state.index;
         }
-        if (lane == 0) barrier_arrive(barriers.turn + (consumer ^ 1));
+        if (lane == 0) barrier_arrive(barriers.mainloop_order + (consumer ^ 1));
         wgmma_wait(d);
         if (lane == 0) pipeline.consumer_release(last);
         state.advance<K_TILES>();
 #pragma unroll
         for (int i = 0; i < BLOCKS_M; ++i) {
 #pragma unroll
-            for (int part = 0; part < GROUP_N / EPILOGUE_N; ++part) {
-                if (thread == 0) bulk_store_wait_read<BUFFERS - 1>();
+            for (int subtile = 0; subtile < GROUP_N / EPILOGUE_N; ++subtile) {
+                if (thread == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
                 sync_threads<128>(1 + consumer);
-                unsigned char* const to = outputs + buffer * STAGED_BYTES;
-                stage_outputs(to, d[i], part * (EPILOGUE_N / 8), biases[i], warp % 4, lane);
+                unsigned char* const to = outputs + epilogue_stage * EPILOGUE_STAGE_BYTES;
+                stage_outputs(to, d[i], subtile * (EPILOGUE_N / 8), biases[i], warp % 4, lane);
                 fence_bulk();
                 sync_threads<128>(1 + consumer);
                 if (thread == 0) {
-                    tma_store(&y_map, to, k + i * 64, pixel + part * EPILOGUE_N);
+                    tma_store(&y_map, to, k + i * 64, pixel + subtile * EPILOGUE_N);
                     bulk_store_commit();
                 }
-                if (BUFFERS > 1) buffer ^= 1;
+                if (EPILOGUE_STAGES > 1) epilogue_stage ^= 1;
             }
         }
     }

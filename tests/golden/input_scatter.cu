@@ -10,7 +10,7 @@
 //   y     [N, K, P, Q]  output
 //   n     images N, any number
 //
-//   conv2d_scatter  grid x: image * PIXEL_TILES + tile of BLOCK input pixels;  y: group of MAPS maps;
+//   conv2d_scatter  grid x: image * PIXEL_TILES + tile of BLOCK input pixels;  y: group of THREAD_K output channels;
 //                        z: group of CHANNELS channels
 //   others          go over all outputs, WIDTH neighbours a thread
 
@@ -27,41 +27,41 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Outputs that many threads add to: what they hold before the first addition, and what is done to them after the last.
-// A thread takes WIDTH neighbouring outputs of one map, as one access. Needs _element.cuh and _epilogue.cuh.
+// A thread takes WIDTH neighbouring outputs of one output channel, as one access. Needs _element.cuh and _epilogue.cuh.
 
-// Outputs start as their map's bias, or zero.
-template <int MAPS, int PIXELS, int WIDTH, bool WITH_BIAS>
-__device__ __forceinline__ void begin_outputs(float* y, const float* bias, long long first) {
-    const int map = static_cast<int>(first / PIXELS % MAPS);
-    const float start = epilogue<WITH_BIAS, false>(0.0f, bias, map);
-    Neighbours<float, WIDTH> outputs;
+// Outputs start as their output channel's bias, or zero.
+template <int CHANNELS, int PIXELS, int WIDTH, bool WITH_BIAS>
+__device__ __forceinline__ void init_outputs(float* y, const float* bias, long long first) {
+    const int k = static_cast<int>(first / PIXELS % CHANNELS);
+    const float start = epilogue<WITH_BIAS, false>(0.0f, bias, k);
+    AlignedArray<float, WIDTH> outputs;
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) outputs.at[i] = start;
-    *reinterpret_cast<Neighbours<float, WIDTH>*>(y + first) = outputs;
+    *reinterpret_cast<AlignedArray<float, WIDTH>*>(y + first) = outputs;
 }
 
-// The rectifier, once everything is added.
+// ReLU, once everything is added.
 template <int WIDTH>
-__device__ __forceinline__ void rectify_outputs(float* y, long long first) {
-    auto outputs = *reinterpret_cast<const Neighbours<float, WIDTH>*>(y + first);
+__device__ __forceinline__ void apply_relu(float* y, long long first) {
+    auto outputs = *reinterpret_cast<const AlignedArray<float, WIDTH>*>(y + first);
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) outputs.at[i] = epilogue<false, true, float>(outputs.at[i], nullptr, 0);
-    *reinterpret_cast<Neighbours<float, WIDTH>*>(y + first) = outputs;
+    *reinterpret_cast<AlignedArray<float, WIDTH>*>(y + first) = outputs;
 }
 
 // Problem
@@ -75,14 +75,14 @@ constexpr bool WITH_BIAS = true;
 
 // Parameters
 constexpr int CHANNELS = 1;  // input channels a thread
-constexpr int MAPS = 7;  // output maps a thread
+constexpr int THREAD_K = 7;  // output channels a thread
 constexpr int BLOCK = 256;  // threads a block, one input position each
 constexpr int UNROLL_R = 1, UNROLL_S = 1;
 
 // Derived
 constexpr int PIXEL_TILES = (H * W + BLOCK - 1) / BLOCK;
 constexpr int SWEEP_BLOCK = 256;  // threads a block that goes over the outputs, each
-constexpr int WIDTH = 4;  // so many neighbours of one map
+constexpr int WIDTH = 4;  // so many neighbours of one output channel
 
 // The output row or column that an input row or column reaches through filter row or column `tap`; false if none.
 template <int STRIDE, int PAD, int DILATION, int EXTENT>
@@ -95,18 +95,18 @@ __device__ __forceinline__ bool reached(int input, int tap, int& output) {
 extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK)
 conv2d_begin(const float* __restrict__ bias, float* __restrict__ y, int n) {
     const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
-    if (first < static_cast<long long>(n) * (K * P * Q)) begin_outputs<K, P * Q, WIDTH, WITH_BIAS>(y, bias, first);
+    if (first < static_cast<long long>(n) * (K * P * Q)) init_outputs<K, P * Q, WIDTH, WITH_BIAS>(y, bias, first);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
 conv2d_scatter(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int n) {
     const int image = static_cast<int>(blockIdx.x / PIXEL_TILES);
     const int position = static_cast<int>(blockIdx.x % PIXEL_TILES * BLOCK + threadIdx.x);
-    const int first_map = static_cast<int>(blockIdx.y) * MAPS;
+    const int first_k = static_cast<int>(blockIdx.y) * THREAD_K;
     const int first_channel = static_cast<int>(blockIdx.z) * CHANNELS;
 
-    constexpr int MAP_STRIDE = C * R * S;
-    const float* filters = w + (first_map * C + first_channel) * (R * S);
+    constexpr int K_STRIDE = C * R * S;
+    const float* filters = w + (first_k * C + first_channel) * (R * S);
     if (image >= n || position >= H * W) return;
 
     const int row = position / W, column = position % W;
@@ -116,9 +116,9 @@ conv2d_scatter(const float* __restrict__ x, const float* __restrict__ w, float* 
         input[j] = x[(static_cast<long long>(image) * C + first_channel + j) * (H * W) + position];
     }
 
-    float* plane = y + (static_cast<long long>(image) * K + first_map) * (P * Q);
+    float* plane = y + (static_cast<long long>(image) * K + first_k) * (P * Q);
 #pragma unroll 1
-    for (int map = 0; map < MAPS; ++map) {
+    for (int k = 0; k < THREAD_K; ++k) {
 #pragma unroll UNROLL_R
         for (int r = 0; r < R; ++r) {
             int p;
@@ -127,18 +127,18 @@ conv2d_scatter(const float* __restrict__ x, const float* __restrict__ w, float* 
             for (int s = 0; s < S; ++s) {
                 int q;
                 if (!reached<STRIDE_W, PAD_W, DILATION_W, Q>(column, s, q)) continue;
-                float sum = 0.0f;
+                float accumulator = 0.0f;
 #pragma unroll
-                for (int j = 0; j < CHANNELS; ++j) sum = fmaf(filters[(j * R + r) * S + s], input[j], sum);
-                atomicAdd(plane + p * Q + q, sum);
+                for (int j = 0; j < CHANNELS; ++j) accumulator = fmaf(filters[(j * R + r) * S + s], input[j], accumulator);
+                atomicAdd(plane + p * Q + q, accumulator);
             }
         }
         plane += P * Q;
-        filters += MAP_STRIDE;
+        filters += K_STRIDE;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK) conv2d_rectify(float* y, int n) {
     const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
-    if (first < static_cast<long long>(n) * (K * P * Q)) rectify_outputs<WIDTH>(y, first);
+    if (first < static_cast<long long>(n) * (K * P * Q)) apply_relu<WIDTH>(y, first);
 }

@@ -1,23 +1,23 @@
 // conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
-// mma_gemm products=warp rows=4 map_tiles=3 block_k=1 bands=1 strips=1 images=1 runs=pixel cuts=1 stages=2 lookahead=0 filters=resident min_blocks=2
+// mma_gemm mma=warp warp_p=4 warp_tiles_k=3 warps_k=1 row_tiles=1 column_tiles=1 images=1 contiguous_taps=pixel channel_slices=1 stages=2 register_prefetch=0 filters=resident min_blocks=2
 
-// Implicit matrix product: y [pixels x maps] = im2col(x) [pixels x taps] * w [taps x maps], on tensor cores.
+// Implicit matrix product: y [pixels x output channels] = im2col(x) [pixels x taps] * w [taps x output channels], on tensor cores.
 // Eight taps that neighbour each other in x are a chunk of 16 bytes: a row of an operand. So the window of x that a tile of
 // pixels needs is staged in shared memory once, and im2col(x) is nothing but addresses in it.
 //
 //   x         [N, H, W, C]  input
-//   packed_w  filters as the lanes of a warp take them: [block of maps][cut][step][FILTER_TILES map tiles][lane][...]
+//   packed_w  filters as the lanes of a warp take them: [block of output channels][slice][step][FILTER_TILES tiles of output channels][lane][...]
 //   bias      [K]           not read without WITH_BIAS
 //   y         [N, P, Q, K]  output
 //   n         images N, any number
 //
 // Taps are the channels of a pixel, padded to whole chunks, CHANNELS of them staged at once.
 // A block takes IMAGES images, or a tile of TILE_P rows and TILE_Q columns of one, at a time, and goes on to the next such
-// unit gridDim.x units away.
+// work tile gridDim.x work tiles away.
 //
-//   grid  x: units that run at once;  y: block of maps
-//   warp  16 columns of ROWS output rows, then group of MAP_TILES tiles of 8 maps
-//   lane  of a product columns lane / 4 and lane / 4 + 8, maps 2 (lane % 4) and the next
+//   grid  x: work tiles that run at once;  y: block of output channels
+//   warp  16 columns of WARP_P output rows, then group of WARP_TILES_K tiles of 8 output channels
+//   lane  of an MMA columns lane / 4 and lane / 4 + 8, output channels 2 (lane % 4) and the next
 
 #include <cuda_fp16.h>
 
@@ -34,7 +34,7 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
@@ -45,14 +45,14 @@ __device__ __forceinline__ __half from_float<__half>(float value) {
     return __float2half_rn(value);
 }
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -122,7 +122,7 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 //
 // load_matrices: four matrices of 8 rows of 16 bytes (eight 16-bit elements), each row wherever it lies on a multiple of 16
 // bytes. Lane 8 i + j gives the address of row j of matrix i; lane 4 g + t gets of each matrix i elements 2 t and 2 t + 1 of
-// row g as d[i]: with the matrices at (0, 0), (8, 0), (0, 8) and (8, 8) operand a of a 16-bit product, 16 deep.
+// row g as d[i]: with the matrices at (0, 0), (8, 0), (0, 8) and (8, 8) operand a of a 16-bit MMA, 16 deep.
 
 #ifdef __CUDACC__
 __device__ __forceinline__ void load_matrices(unsigned (&d)[4], const void* row) {
@@ -140,7 +140,7 @@ __device__ __forceinline__ void load_matrices(unsigned (&d)[4], const void* row)
 // mma_m16n8k8_tf32: d = a * b + c by all 32 lanes of a warp; of a and b the last 13 bits are ignored, so round with to_tf32.
 // Lane 4 g + t holds a (16 x 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), b (8 x 8) at (t, g), (t + 4, g), and c
 // and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1). Of m16n8k4 it is the first half of a and b.
-// The 16-bit products have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
+// The 16-bit MMAs have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
 
 #ifdef __CUDACC__
 // To the nearest number of 10 fraction bits, ties away from zero.
@@ -210,19 +210,19 @@ constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr bool WITH_BIAS = false, WITH_RELU = false;
 
 // Parameters
-constexpr int ROWS = 4;  // of outputs, a warp
-constexpr int MAP_TILES = 3, GROUPS_K = 1;
-constexpr int BANDS = 1, STRIPS = 1, IMAGES = 1;
-constexpr int CUTS = 1, STAGES = 2;
+constexpr int WARP_P = 4;  // of outputs, a warp
+constexpr int WARP_TILES_K = 3, WARPS_K = 1;
+constexpr int ROW_TILES = 1, COLUMN_TILES = 1, IMAGES = 1;
+constexpr int CHANNEL_SLICES = 1, STAGES = 2;
 constexpr int MIN_BLOCKS = 2;  // blocks resident on a multiprocessor
 
 // Derived
 constexpr int THREADS = 96, WARPS_Q = 3;
 constexpr int TILE_P = 11, TILE_Q = 13;
-constexpr int GROUPS_P = (TILE_P + ROWS - 1) / ROWS;  // groups of ROWS rows
+constexpr int GROUPS_P = (TILE_P + WARP_P - 1) / WARP_P;  // groups of WARP_P rows
 constexpr int GROUP_COLUMNS = 13;
 constexpr int COLUMNS = IMAGES * GROUPS_P * GROUP_COLUMNS;
-constexpr int BLOCK_TILES = MAP_TILES * GROUPS_K;
+constexpr int BLOCK_TILES = WARP_TILES_K * WARPS_K;
 constexpr int CHANNELS = 8;  // staged at once
 constexpr int RUN_CHUNKS = 3;  // of a filter row
 constexpr int PAIRS = RUN_CHUNKS / 2;  // of chunks of a filter row: a step of 16 taps for each filter row
@@ -230,35 +230,35 @@ constexpr int ODD_STEPS = RUN_CHUNKS % 2 * ((R + 1) / 2);  // of the chunks that
 constexpr int STEPS = PAIRS * R + ODD_STEPS;
 constexpr int UNROLL = 1;  // pairs
 constexpr int WINDOW_H = 13;  // rows of input of a tile, padding too
-constexpr int PIECE = 8;  // elements copied at once
+constexpr int COPY_ELEMENTS = 8;  // elements copied at once
 constexpr int WINDOW_W = 15;
 constexpr int PIXEL_CHUNKS = 1;  // odd: of eight neighbours no two begin in the same banks
 constexpr int ROW_CHUNKS = 15;  // of which WINDOW_W * PIXEL_CHUNKS are filled, against bank conflicts
-constexpr int CUT_FILTERS = STEPS * BLOCK_TILES * 16;  // 16 bytes each
+constexpr int SLICE_FILTERS = STEPS * BLOCK_TILES * 16;  // 16 bytes each
 constexpr int STAGE_CHUNKS = 200;
-constexpr int OUTPUT_PITCH = 24;  // elements of a pixel's staged outputs: rows of a product in different banks
-constexpr int MAPS = MAP_TILES * 8 < K ? MAP_TILES * 8 : K;  // of a warp
+constexpr int OUTPUT_PITCH = 24;  // elements of a pixel's staged outputs: rows of an MMA in different banks
+constexpr int WARP_K = WARP_TILES_K * 8 < K ? WARP_TILES_K * 8 : K;  // of a warp
 constexpr int STORE_VEC = 8;
-constexpr int VECTORS = (MAPS + STORE_VEC - 1) / STORE_VEC, STORES = (16 * VECTORS + 31) / 32;  // of a pixel, of a lane and row
+constexpr int VECTORS = (WARP_K + STORE_VEC - 1) / STORE_VEC, STORES = (16 * VECTORS + 31) / 32;  // of a pixel, of a lane and row
 
 struct alignas(16) Chunk {
     Bits at[8];
 };
 
-constexpr int FILTER_TILES = MAP_TILES % 2 == 0 ? 2 : 1;  // tiles whose filters a lane loads at once
-using Filters = Neighbours<unsigned, 2 * FILTER_TILES>;
+constexpr int FILTER_TILES = WARP_TILES_K % 2 == 0 ? 2 : 1;  // tiles whose filters a lane loads at once
+using Filters = AlignedArray<unsigned, 2 * FILTER_TILES>;
 // First of the two filter rows whose last chunks make a step. Of an odd number of rows the last but one comes twice.
 __device__ __forceinline__ constexpr int odd_row(int step) { return R == 1 ? 0 : 2 * step < R - 2 ? 2 * step : R - 2; }
 
 extern "C" __global__ void pack_filters(const Bits* __restrict__ w, unsigned* __restrict__ packed_w) {
-    constexpr int PACKED = 1 * CUTS * CUT_FILTERS * 4;
+    constexpr int PACKED = 1 * CHANNEL_SLICES * SLICE_FILTERS * 4;
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= PACKED) return;
     constexpr int GROUP = 64 * FILTER_TILES;
     const int lane = i % GROUP / (2 * FILTER_TILES), chunk = i % 2;
     const int tile = i / GROUP % (BLOCK_TILES / FILTER_TILES) * FILTER_TILES + i / 2 % FILTER_TILES;
     const int step = i / (BLOCK_TILES * 64) % STEPS;
-    const int map = (i / (CUT_FILTERS * 4 * CUTS) * BLOCK_TILES + tile) * 8 + lane / 4;
+    const int k = (i / (SLICE_FILTERS * 4 * CHANNEL_SLICES) * BLOCK_TILES + tile) * 8 + lane / 4;
     const bool paired = step < PAIRS * R;
     const int odd = step - PAIRS * R;  // step of the chunks that are left
     const int row = paired ? step % R : odd_row(odd) + chunk;
@@ -267,39 +267,39 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, unsigned* __
     unsigned word = 0;
     for (int half = 0; half < 2; ++half) {
         const int tap = in_run * 8 + lane % 4 * 2 + half;  // of the filter row
-        const int channel = i / (CUT_FILTERS * 4) % CUTS * CHANNELS + tap % CHANNELS;
+        const int channel = i / (SLICE_FILTERS * 4) % CHANNEL_SLICES * CHANNELS + tap % CHANNELS;
         const bool there = channel < C;
         const int at = tap / CHANNELS * C + channel;
-        if (there && once && map < K) word |= unsigned{w[(map * R + row) * (S * C) + at]} << 16 * half;
+        if (there && once && k < K) word |= unsigned{w[(k * R + row) * (S * C) + at]} << 16 * half;
     }
     packed_w[i] = word;
 }
 
-// A unit of work: where its outputs begin.
-struct Unit {
+// A work tile: where its outputs begin.
+struct WorkTile {
     int image, row, column;
 
-    __device__ __forceinline__ explicit Unit(unsigned unit)
-        : image(static_cast<int>(unit / (BANDS * STRIPS)) * IMAGES),
-          row(min(static_cast<int>(unit / STRIPS % BANDS) * TILE_P, P - TILE_P)),
-          column(min(static_cast<int>(unit % STRIPS) * TILE_Q, Q - TILE_Q)) {}
+    __device__ __forceinline__ explicit WorkTile(unsigned work_tile)
+        : image(static_cast<int>(work_tile / (ROW_TILES * COLUMN_TILES)) * IMAGES),
+          row(min(static_cast<int>(work_tile / COLUMN_TILES % ROW_TILES) * TILE_P, P - TILE_P)),
+          column(min(static_cast<int>(work_tile % COLUMN_TILES) * TILE_Q, Q - TILE_Q)) {}
 };
-// Copies what a unit needs of x; zeros stand for padding.
-__device__ __forceinline__ void copy_inputs(Chunk* staged, const Bits* __restrict__ x, unsigned unit, int cut, int n) {
+// Copies what a work tile needs of x; zeros stand for padding.
+__device__ __forceinline__ void copy_inputs(Chunk* staged, const Bits* __restrict__ x, unsigned work_tile, int slice, int n) {
     constexpr int TAPS = CHANNELS / 8, ROW_COPIES = WINDOW_W * TAPS;
     // A thread copies chunks of every ROW_STEP-th row, at the same place in each.
-    constexpr int PASSES = (ROW_COPIES + THREADS - 1) / THREADS, ROW_STEP = PASSES > 1 ? 1 : THREADS / ROW_COPIES;
-    const int thread = static_cast<int>(threadIdx.x), thread_row = PASSES > 1 ? 0 : thread / ROW_COPIES;
+    constexpr int ITERATIONS = (ROW_COPIES + THREADS - 1) / THREADS, ROW_STEP = ITERATIONS > 1 ? 1 : THREADS / ROW_COPIES;
+    const int thread = static_cast<int>(threadIdx.x), thread_row = ITERATIONS > 1 ? 0 : thread / ROW_COPIES;
     if (thread_row >= ROW_STEP) return;
-    const Unit from(unit);
+    const WorkTile from(work_tile);
     const int first_row = from.row * STRIDE_H - PAD_H + thread_row, first_column = from.column * STRIDE_W - PAD_W;
     staged += thread_row * ROW_CHUNKS;
     x += (static_cast<long long>(from.image) * H + first_row) * (W * C) + first_column * C;
-    for (int pass = 0; pass < PASSES; ++pass) {
-        const int in_line = PASSES > 1 ? thread + pass * THREADS : thread % ROW_COPIES;
-        if (PASSES > 1 && in_line >= ROW_COPIES) continue;
+    for (int iteration = 0; iteration < ITERATIONS; ++iteration) {
+        const int in_line = ITERATIONS > 1 ? thread + iteration * THREADS : thread % ROW_COPIES;
+        if (ITERATIONS > 1 && in_line >= ROW_COPIES) continue;
         const int column = in_line / TAPS, tap = in_line % TAPS * 8;
-        const int channel = cut * CHANNELS + tap;
+        const int channel = slice * CHANNELS + tap;
         const bool in_row = PAD_W == 0 || static_cast<unsigned>(first_column + column) < static_cast<unsigned>(W);
         Chunk* const line_to = staged + column * PIXEL_CHUNKS + tap / 8;
         const Bits* const line = x + column * C + channel;
@@ -313,8 +313,8 @@ __device__ __forceinline__ void copy_inputs(Chunk* staged, const Bits* __restric
                 Chunk* const to = line_to + (image * WINDOW_H + step) * ROW_CHUNKS;
                 const Bits* const chunk = line + (image * H + step) * (W * C);
 #pragma unroll
-                for (int element = 0; element < 8; element += PIECE) {
-                    copy_async<2 * PIECE>(to->at + element, chunk + element, there && inside(element));
+                for (int element = 0; element < 8; element += COPY_ELEMENTS) {
+                    copy_async<2 * COPY_ELEMENTS>(to->at + element, chunk + element, there && inside(element));
                 }
             }
         }
@@ -327,14 +327,14 @@ __device__ __forceinline__ constexpr int chunk_at(int chunk) {
     return chunk / TAPS * (DILATION_W * PIXEL_CHUNKS) + chunk % TAPS;
 }
 
-// A column of ROWS output rows of a tile. A spare one repeats the last and is not stored.
+// A column of WARP_P output rows of a tile. A spare one repeats the last and is not stored.
 struct Column {
     int image, row, column;
     bool stored;
 
     __device__ __forceinline__ explicit Column(unsigned index)
         : image(static_cast<int>(index / (GROUPS_P * GROUP_COLUMNS))),
-          row(min(static_cast<int>(index / GROUP_COLUMNS % GROUPS_P) * ROWS, TILE_P - ROWS)),
+          row(min(static_cast<int>(index / GROUP_COLUMNS % GROUPS_P) * WARP_P, TILE_P - WARP_P)),
           column(min(static_cast<int>(index % GROUP_COLUMNS), TILE_Q - 1)),
           stored(index < COLUMNS && index % GROUP_COLUMNS < TILE_Q) {}
 
@@ -344,18 +344,18 @@ struct Column {
         return at + column * (STRIDE_W * PIXEL_CHUNKS);
     }
 
-    // Where its first output is, seen from the unit's.
+    // Where its first output is, seen from the work tile's.
     __device__ __forceinline__ int output() const { return ((image * P + row) * Q + column) * K; }
 };
 
-using Sums = float[ROWS][MAP_TILES][4];
+using Accumulators = float[WARP_P][WARP_TILES_K][4];
 
-// sums += the products of the steps that lie in the same chunks of COUNT filter rows, or pairs of them (ODD): a row of input is
-// loaded once for all of ROWS output rows.
+// accumulators += the MMAs of the steps that lie in the same chunks of COUNT filter rows, or pairs of them (ODD): a row of input is
+// loaded once for all of WARP_P output rows.
 template <int COUNT, bool ODD>
-__device__ __forceinline__ void add_steps(Sums& sums, const Chunk* inputs, const Filters* filters) {
-    constexpr int LAST = (ROWS - 1) * STRIDE_H + (R - 1) * DILATION_H;
-    Filters loaded[COUNT][MAP_TILES / FILTER_TILES];
+__device__ __forceinline__ void add_steps(Accumulators& accumulators, const Chunk* inputs, const Filters* filters) {
+    constexpr int LAST = (WARP_P - 1) * STRIDE_H + (R - 1) * DILATION_H;
+    Filters loaded[COUNT][WARP_TILES_K / FILTER_TILES];
 #pragma unroll
     for (int row = 0; row <= LAST; ++row) {
         unsigned pixels[4];
@@ -365,20 +365,20 @@ __device__ __forceinline__ void add_steps(Sums& sums, const Chunk* inputs, const
             const int begin = (ODD ? odd_row(step) : step) * DILATION_H;
             if (row == begin) {
 #pragma unroll
-                for (int j = 0; j < MAP_TILES / FILTER_TILES; ++j) {
+                for (int j = 0; j < WARP_TILES_K / FILTER_TILES; ++j) {
                     loaded[step][j] = filters[(step * BLOCK_TILES / FILTER_TILES + j) * 32];
                 }
             }
 #pragma unroll
-            for (int i = 0; i < ROWS; ++i) {
+            for (int i = 0; i < WARP_P; ++i) {
                 if (row != begin + i * STRIDE_H) continue;
                 if (first) load_matrices(pixels, inputs + row * ROW_CHUNKS);
                 first = false;
 #pragma unroll
-                for (int j = 0; j < MAP_TILES; ++j) {
+                for (int j = 0; j < WARP_TILES_K; ++j) {
                     const unsigned* const at = loaded[step][j / FILTER_TILES].at + j % FILTER_TILES * 2;
                     const unsigned filter[2] = {at[0], at[1]};
-                    mma_m16n8k16_f16(sums[i][j], pixels, filter, sums[i][j]);
+                    mma_m16n8k16_f16(accumulators[i][j], pixels, filter, accumulators[i][j]);
                 }
             }
         }
@@ -392,34 +392,34 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
     const int thread = static_cast<int>(threadIdx.x);
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
     const int group = warp / WARPS_Q;
-    packed_w += static_cast<int>(blockIdx.y) * (CUTS * CUT_FILTERS);
+    packed_w += static_cast<int>(blockIdx.y) * (CHANNEL_SLICES * SLICE_FILTERS);
     Chunk* const block_filters = staged + STAGES * STAGE_CHUNKS;
-    for (int i = thread; i < CUTS * CUT_FILTERS; i += THREADS) copy_async<16>(block_filters + i, packed_w + i);
-    T* const outputs = reinterpret_cast<T*>(block_filters + CUTS * CUT_FILTERS) + warp * (2 * 16 * OUTPUT_PITCH);
-    const int first_map = (static_cast<int>(blockIdx.y) * BLOCK_TILES + group * MAP_TILES) * 8;
+    for (int i = thread; i < CHANNEL_SLICES * SLICE_FILTERS; i += THREADS) copy_async<16>(block_filters + i, packed_w + i);
+    T* const outputs = reinterpret_cast<T*>(block_filters + CHANNEL_SLICES * SLICE_FILTERS) + warp * (2 * 16 * OUTPUT_PITCH);
+    const int first_k = (static_cast<int>(blockIdx.y) * BLOCK_TILES + group * WARP_TILES_K) * 8;
 
     const unsigned first_column = warp % WARPS_Q * 16;
     const int column_input = Column(min(first_column + threadIdx.x % 16, COLUMNS - 1u)).input();
-    int output_at[STORES];  // what this lane stores of a row, seen from the unit's outputs; -1 for nothing
+    int output_at[STORES];  // what this lane stores of a row, seen from the work tile's outputs; -1 for nothing
 #pragma unroll
     for (int i = 0; i < STORES; ++i) {
         const unsigned vector = i * 32 + threadIdx.x % 32;
         const Column column(first_column + vector / VECTORS);
-        const int map = static_cast<int>(vector % VECTORS) * STORE_VEC;
-        const bool there = vector < 16 * VECTORS && column.stored && first_map + map < K;
-        output_at[i] = there ? column.output() + map : -1;
+        const int k = static_cast<int>(vector % VECTORS) * STORE_VEC;
+        const bool there = vector < 16 * VECTORS && column.stored && first_k + k < K;
+        output_at[i] = there ? column.output() + k : -1;
     }
 
-    const unsigned units = (static_cast<unsigned>(n) + IMAGES - 1) / IMAGES * (BANDS * STRIPS);
+    const unsigned work_tiles = (static_cast<unsigned>(n) + IMAGES - 1) / IMAGES * (ROW_TILES * COLUMN_TILES);
 
-    unsigned copied_unit = blockIdx.x;
-    int copied_cut = 0;
+    unsigned copied_tile = blockIdx.x;
+    int copied_slice = 0;
     const auto copy_next = [&](int stage) {
-        if (copied_unit < units) {
-            copy_inputs(staged + stage * STAGE_CHUNKS, x, copied_unit, copied_cut, n);
-            if (++copied_cut == CUTS) {
-                copied_cut = 0;
-                copied_unit += gridDim.x;
+        if (copied_tile < work_tiles) {
+            copy_inputs(staged + stage * STAGE_CHUNKS, x, copied_tile, copied_slice, n);
+            if (++copied_slice == CHANNEL_SLICES) {
+                copied_slice = 0;
+                copied_tile += gridDim.x;
             }
         }
         copy_async_commit();
@@ -428,18 +428,18 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
     for (int stage = 0; stage < STAGES - 1; ++stage) copy_next(stage);
 
     int stage = 0;
-    for (unsigned unit = blockIdx.x; unit < units; unit += gridDim.x) {
-        Sums sums;
+    for (unsigned work_tile = blockIdx.x; work_tile < work_tiles; work_tile += gridDim.x) {
+        Accumulators accumulators;
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
+        for (int i = 0; i < WARP_P; ++i) {
 #pragma unroll
-            for (int j = 0; j < MAP_TILES; ++j) {
+            for (int j = 0; j < WARP_TILES_K; ++j) {
 #pragma unroll
-                for (int l = 0; l < 4; ++l) sums[i][j][l] = 0.0f;
+                for (int l = 0; l < 4; ++l) accumulators[i][j][l] = 0.0f;
             }
         }
 #pragma unroll 1
-        for (int cut = 0; cut < CUTS; ++cut) {
+        for (int slice = 0; slice < CHANNEL_SLICES; ++slice) {
             if constexpr (STAGES == 1) {
                 __syncthreads();
                 copy_next(0);
@@ -452,52 +452,52 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
             }
             const Chunk* const inputs = staged + stage * STAGE_CHUNKS;
             const Chunk* const taps = inputs + column_input;  // of this lane's column
-            const Chunk* const cut_filters = block_filters + cut * CUT_FILTERS;
+            const Chunk* const slice_filters = block_filters + slice * SLICE_FILTERS;
             const Filters* const filters =
-                reinterpret_cast<const Filters*>(cut_filters + group * (MAP_TILES * 16)) + lane;
+                reinterpret_cast<const Filters*>(slice_filters + group * (WARP_TILES_K * 16)) + lane;
             // Lanes 0 to 15 load a step's first chunk of 16 columns, the others its second.
 #pragma unroll UNROLL
             for (int i = 0; i < PAIRS; ++i) {
-                add_steps<R, false>(sums, taps + (lane < 16 ? chunk_at(2 * i) : chunk_at(2 * i + 1)),
+                add_steps<R, false>(accumulators, taps + (lane < 16 ? chunk_at(2 * i) : chunk_at(2 * i + 1)),
                                     filters + i * (R * BLOCK_TILES / FILTER_TILES * 32));
             }
             if constexpr (ODD_STEPS > 0) {
                 add_steps<ODD_STEPS, true>(
-                    sums, taps + chunk_at(RUN_CHUNKS - 1) + (lane < 16 || R == 1 ? 0 : DILATION_H * ROW_CHUNKS),
+                    accumulators, taps + chunk_at(RUN_CHUNKS - 1) + (lane < 16 || R == 1 ? 0 : DILATION_H * ROW_CHUNKS),
                     filters + PAIRS * (R * BLOCK_TILES / FILTER_TILES * 32));
             }
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
 
         // A warp stages the outputs of 16 columns of a row and stores them in order, a row here and the next one there.
-        const Unit to(unit);
+        const WorkTile to(work_tile);
         const unsigned left = min(IMAGES, n - to.image) * (P * Q * K);
-        T* const unit_outputs = y + ((static_cast<long long>(to.image) * P + to.row) * Q + to.column) * K + first_map;
+        T* const tile_outputs = y + ((static_cast<long long>(to.image) * P + to.row) * Q + to.column) * K + first_k;
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
+        for (int i = 0; i < WARP_P; ++i) {
             T* const row_outputs = outputs + i % 2 * (16 * OUTPUT_PITCH);
 #pragma unroll
-            for (int j = 0; j < MAP_TILES; ++j) {
-                const int map = j * 8 + lane % 4 * 2;
+            for (int j = 0; j < WARP_TILES_K; ++j) {
+                const int k = j * 8 + lane % 4 * 2;
 #pragma unroll
                 for (int l = 0; l < 2; ++l) {
-                    Neighbours<T, 2> pair;
+                    AlignedArray<T, 2> pair;
 #pragma unroll
                     for (int v = 0; v < 2; ++v) {
-                        const int at = min(first_map + map + v, K - 1);
-                        pair.at[v] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(sums[i][j][2 * l + v], bias, at));
+                        const int at = min(first_k + k + v, K - 1);
+                        pair.at[v] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(accumulators[i][j][2 * l + v], bias, at));
                     }
-                    *reinterpret_cast<Neighbours<T, 2>*>(row_outputs + (l * 8 + lane / 4) * OUTPUT_PITCH + map) = pair;
+                    *reinterpret_cast<AlignedArray<T, 2>*>(row_outputs + (l * 8 + lane / 4) * OUTPUT_PITCH + k) = pair;
                 }
             }
             __syncwarp();
 #pragma unroll
             for (int v = 0; v < STORES; ++v) {
                 if (static_cast<unsigned>(output_at[v]) >= left) continue;
-                using Vector = Neighbours<T, STORE_VEC>;
+                using Vector = AlignedArray<T, STORE_VEC>;
                 const int vector = v * 32 + lane;
                 const T* const from = row_outputs + vector / VECTORS * OUTPUT_PITCH + vector % VECTORS * STORE_VEC;
-                *reinterpret_cast<Vector*>(unit_outputs + output_at[v] + i * (Q * K)) = *reinterpret_cast<const Vector*>(from);
+                *reinterpret_cast<Vector*>(tile_outputs + output_at[v] + i * (Q * K)) = *reinterpret_cast<const Vector*>(from);
             }
         }
     }

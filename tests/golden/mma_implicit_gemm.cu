@@ -1,22 +1,22 @@
 // conv2d n3 c17 9x7 k33 1x1 f32 nchw
-// mma_implicit_gemm precision=tf32 teams=2 subtiles=1 map_tiles=3 depth=8 slots=3
+// mma_implicit_gemm precision=tf32 consumer_warpgroups=2 subtiles=1 block_tiles_k=3 stage_channels=8 stages=3
 
-// Convolution as matrix products of four warps, on tensor cores: [pixels x (channels x taps)] * [(channels x taps) x maps].
+// Convolution as matrix products of warpgroups (wgmma): [pixels x (channels x taps)] * [(channels x taps) x output channels].
 //
 //   x         [N, C, H, W]  input
-//   packed_w  filters as products take them: [block of maps][eight channels][tap][half of the eight][map][4]
+//   packed_w  filters as MMAs take them: [block of output channels][eight channels][tap][half of the eight][output channel][4]
 //   bias      [K]           not read without WITH_BIAS
 //   y         [N, K, P, Q]  output
 //   n         images N, any number
 //
-// Output pixels of all images are counted through, and a block computes PIXELS of them by MAPS maps at a time: a tile. The rows of
-// inputs that these need, of DEPTH channels at once, are copied to shared memory as they lie, with zeros for padding, and serve all
-// taps: a lane loads its part of a product from registers' addresses that differ from tap to tap by a constant. Filters follow the
-// same way, packed, as one bulk copy; products read them from shared memory.
+// Output pixels of all images are counted through, and a block computes PIXELS of them by TILE_K output channels at a time: a tile. The
+// rows of inputs that these need, of STAGE_CHANNELS channels at once, are copied to shared memory as they lie, with zeros for padding, and
+// serve all taps: a lane loads its part of an MMA from registers' addresses that differ from tap to tap by a constant. Filters follow the
+// same way, packed, as one bulk copy; MMAs read them from shared memory.
 //
-//   team    SUBTILES products of 64 pixels side by side: a warp's are 16 of each, a lane's lane / 4 and lane / 4 + 8; channels
-//           lane % 4 and lane % 4 + 4 of eight; of each tile of maps 2 (lane % 4) and the next
-//   copier  a warp of four that supply all teams: a lane copies the same places of every channel
+//   consumer  SUBTILES MMAs of 64 pixels side by side: a warp's are 16 of each, a lane's lane / 4 and lane / 4 + 8; channels
+//           lane % 4 and lane % 4 + 4 of eight; of each tile of output channels 2 (lane % 4) and the next
+//   producer  a warp of the producer warpgroup: a lane copies the same places of every channel
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
 
@@ -31,18 +31,18 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -111,9 +111,9 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 // Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
 //
 // Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
-// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
-// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
-// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
+// they wait for. One thread calls barrier_init with the arrivals of an iteration; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once iteration i is complete, and must be called before
+// iteration i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the iteration of its
 // barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
 // what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
 
@@ -144,7 +144,7 @@ __device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives
                  : "memory");
 }
 
-// An arrival; whether it completed the phase. What the others wrote before they arrived is visible to the last.
+// An arrival; whether it completed the iteration. What the others wrote before they arrived is visible to the last.
 __device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned last;
@@ -163,7 +163,7 @@ __device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int byte
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 
-// Whether the phase of this parity is complete.
+// Whether the iteration of this parity is complete.
 __device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned passed;
@@ -215,7 +215,7 @@ __device__ __forceinline__ void copy_async_arrive(Barrier* barrier) {
 // mma_m16n8k8_tf32: d = a * b + c by all 32 lanes of a warp; of a and b the last 13 bits are ignored, so round with to_tf32.
 // Lane 4 g + t holds a (16 x 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), b (8 x 8) at (t, g), (t + 4, g), and c
 // and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1). Of m16n8k4 it is the first half of a and b.
-// The 16-bit products have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
+// The 16-bit MMAs have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
 
 #ifdef __CUDACC__
 // To the nearest number of 10 fraction bits, ties away from zero.
@@ -278,13 +278,13 @@ __device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (
 // Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
 // b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
 // [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
-// Products of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
+// MMAs of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
 // b are 128 bytes behind the eight before, the second four words `deeper` bytes behind the first; a is a lane's part, or lies in
 // shared memory in the same way.
-// Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
+// MMAs are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
 // before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
-// Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
-// touched, their sums only where no products under way add to them. What is put in a is seen after another wgmma_fence.
+// MMAs since the last commit are a group. wgmma_wait_group<N> waits for all groups but the last N: a of the others may then be
+// touched, their accumulators only where no MMAs under way add to them. What is put in a is seen after another wgmma_fence.
 // decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
 
 #ifdef __CUDACC__
@@ -305,13 +305,13 @@ __device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 template <int GROUPS>
-__device__ __forceinline__ void wgmma_wait_but() {
+__device__ __forceinline__ void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
 }
 
 template <int COLUMNS, int TILES>
 __device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
-    wgmma_wait_but<0>();
+    wgmma_wait_group<0>();
     wgmma_keep(d);
 }
 
@@ -327,12 +327,12 @@ __device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_
 __device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
 
 template <int REGISTERS>
-__device__ __forceinline__ void decrease_registers() {
+__device__ __forceinline__ void warpgroup_reg_dealloc() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
 template <int REGISTERS>
-__device__ __forceinline__ void increase_registers() {
+__device__ __forceinline__ void warpgroup_reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
@@ -393,17 +393,17 @@ constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr bool WITH_BIAS = false, WITH_RELU = false;
 
 // Parameters
-constexpr int TEAMS = 2, SUBTILES = 1, MAP_TILES = 3;
-constexpr int DEPTH = 8;  // channels staged at once
-constexpr int SLOTS = 3;  // buffers of inputs and filters
+constexpr int CONSUMER_WARPGROUPS = 2, SUBTILES = 1, BLOCK_TILES_K = 3;
+constexpr int STAGE_CHANNELS = 8;  // channels staged at once
+constexpr int STAGES = 3;  // pipeline stages: inputs and filters in shared memory
 
 // Derived
-constexpr int COPIERS = 128;  // threads
+constexpr int PRODUCER_THREADS = 128;  // threads
 constexpr int THREADS = 384;
-constexpr int PIXELS = 128, MAPS = 24, MAP_BLOCKS = 2;  // of a tile
+constexpr int PIXELS = 128, TILE_K = 24, BLOCKS_K = 2;  // of a tile
 constexpr int PARTS = 1;  // of an input or a filter
-constexpr int CHUNKS = 3;  // of DEPTH channels
-constexpr int TAPS = R * S, STEPS = DEPTH / 8 * TAPS;
+constexpr int CHANNEL_TILES = 3;  // of STAGE_CHANNELS channels
+constexpr int TAPS = R * S, STEPS = STAGE_CHANNELS / 8 * TAPS;
 constexpr int ROW_STEP = 1;  // rows of x from one that is staged to the next
 constexpr int STRIDE_ROWS = 1;  // staged rows from an output row to the next
 constexpr int REMAINDERS = 1, REMAINDER = 7;  // parts of a staged row, their columns
@@ -412,77 +412,77 @@ constexpr int IMAGE_ROWS = 9;  // staged rows that an image's outputs need
 constexpr int WINDOW = 140, PLANE = 168;  // words of a channel: used, from one to the next
 constexpr int VECTOR = 1, LEFT = 0;  // words that are copied at once, and before the first of x in a staged row
 constexpr int PLACES = 2;  // vectors of a channel that a thread copies
-constexpr int INPUTS = DEPTH * PLANE, FILTERS = STEPS * PARTS * 8 * MAPS;  // words of a buffer
-constexpr int PACKED = MAP_BLOCKS * CHUNKS * FILTERS;
+constexpr int INPUTS = STAGE_CHANNELS * PLANE, FILTERS = STEPS * PARTS * 8 * TILE_K;  // words of a buffer
+constexpr int PACKED = BLOCKS_K * CHANNEL_TILES * FILTERS;
 
 extern "C" __global__ void pack_filters(const float* __restrict__ w, float* __restrict__ packed_w) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= PACKED) return;
-    const int step = i / (PARTS * 8 * MAPS), tap = step % TAPS, eight = step / TAPS % (CHUNKS * DEPTH / 8);
-    const int channel = eight * 8 + i / (4 * MAPS) % 2 * 4 + i % 4, map = i / (CHUNKS * FILTERS) * MAPS + i / 4 % MAPS;
-    const float filter = channel < C && map < K ? w[(map * C + channel) * TAPS + tap] : 0.0f;
+    const int step = i / (PARTS * 8 * TILE_K), tap = step % TAPS, eight = step / TAPS % (CHANNEL_TILES * STAGE_CHANNELS / 8);
+    const int channel = eight * 8 + i / (4 * TILE_K) % 2 * 4 + i % 4, k = i / (CHANNEL_TILES * FILTERS) * TILE_K + i / 4 % TILE_K;
+    const float filter = channel < C && k < K ? w[(k * C + channel) * TAPS + tap] : 0.0f;
     packed_w[i] = to_tf32(filter);
 }
 
-// A block's next tile: its maps, and where its pixels begin.
+// A block's next tile: its output channels, and where its pixels begin.
 struct Tile {
-    int block_map;
+    int block_k;
     int image, row, column;  // of the first pixel
 
     __device__ __forceinline__ Tile(int tile)
-        : block_map(tile % MAP_BLOCKS * MAPS) {
-        const long long pixel = tile / MAP_BLOCKS * static_cast<long long>(PIXELS), output_row = pixel / Q;
+        : block_k(tile % BLOCKS_K * TILE_K) {
+        const long long pixel = tile / BLOCKS_K * static_cast<long long>(PIXELS), output_row = pixel / Q;
         image = static_cast<int>(output_row / P);
         row = static_cast<int>(output_row % P);
         column = static_cast<int>(pixel % Q);
     }
 };
 
-// Supplies all teams: copies inputs and filters of tile after tile, SLOTS ahead.
-__device__ __forceinline__ void supply(float* slots, Barrier* filled, Barrier* taken, const float* __restrict__ x,
+// Supplies all consumer warpgroups: copies inputs and filters of tile after tile, STAGES ahead.
+__device__ __forceinline__ void produce(float* stages, Barrier* full, Barrier* empty, const float* __restrict__ x,
                                        const float* __restrict__ packed_w, int thread, int tiles, int n) {
-    int slot = 0, parity = 1;  // nobody holds a buffer before its first use
+    int stage = 0, parity = 1;  // nobody holds a buffer before its first use
     for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
         const Tile tile(index);
         const float* const planes = x + tile.image * static_cast<long long>(C * H * W);
         int offsets[PLACES];  // of elements of channel 0 from there; -1 where there is padding
 #pragma unroll
         for (int i = 0; i < PLACES; ++i) {
-            const int place = (i * COPIERS + thread) * VECTOR, staged_row = tile.row * STRIDE_ROWS + place / PITCH;
+            const int place = (i * PRODUCER_THREADS + thread) * VECTOR, staged_row = tile.row * STRIDE_ROWS + place / PITCH;
             const int row = staged_row % IMAGE_ROWS * ROW_STEP - PAD_H, image = staged_row / IMAGE_ROWS;
             const int column = place % PITCH - LEFT;
             const bool inside = tile.image + image < n && row >= 0 && row < H && column >= 0 && column < W;
             offsets[i] = inside ? (image * (C * H) + row) * W + column : -1;
         }
-        const float* filters = packed_w + tile.block_map / MAPS * static_cast<long long>(CHUNKS * FILTERS);
+        const float* filters = packed_w + tile.block_k / TILE_K * static_cast<long long>(CHANNEL_TILES * FILTERS);
 #pragma unroll 1
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            barrier_wait(taken + slot, parity);
-            float* const inputs = slots + slot * (INPUTS + FILTERS);
+        for (int channel_tile = 0; channel_tile < CHANNEL_TILES; ++channel_tile) {
+            barrier_wait(empty + stage, parity);
+            float* const inputs = stages + stage * (INPUTS + FILTERS);
             if (thread == 0) {
-                barrier_arrive_expect(filled + slot, 4 * FILTERS);
-                bulk_load(inputs + INPUTS, filters, 4 * FILTERS, filled + slot);
+                barrier_arrive_expect(full + stage, 4 * FILTERS);
+                bulk_load(inputs + INPUTS, filters, 4 * FILTERS, full + stage);
             }
             filters += FILTERS;
 #pragma unroll 4
-            for (int i = 0; i < DEPTH; ++i) {
-                const int channel = chunk * DEPTH + i;
+            for (int i = 0; i < STAGE_CHANNELS; ++i) {
+                const int channel = channel_tile * STAGE_CHANNELS + i;
                 const float* const plane = planes + channel * (H * W);
 #pragma unroll
                 for (int j = 0; j < PLACES; ++j) {
-                    const int place = (j * COPIERS + thread) * VECTOR;
-                    if (WINDOW < PLACES * COPIERS * VECTOR && j == PLACES - 1 && place >= WINDOW) continue;
+                    const int place = (j * PRODUCER_THREADS + thread) * VECTOR;
+                    if (WINDOW < PLACES * PRODUCER_THREADS * VECTOR && j == PLACES - 1 && place >= WINDOW) continue;
                     const bool inside = offsets[j] >= 0 && channel < C;
                     copy_async<4 * VECTOR>(inputs + i * PLANE + place, inside ? plane + offsets[j] : x, inside);
                 }
             }
-            copy_async_arrive(filled + slot);
-            if (++slot == SLOTS) slot = 0, parity ^= 1;
+            copy_async_arrive(full + stage);
+            if (++stage == STAGES) stage = 0, parity ^= 1;
         }
     }
 }
 
-// A lane's inputs of a step: rows of a product lane / 4 and lane / 4 + 8, depths lane % 4 and lane % 4 + 4.
+// A lane's inputs of a step: rows of an MMA lane / 4 and lane / 4 + 8, depths lane % 4 and lane % 4 + 4.
 struct Inputs {
     float parts[PARTS][SUBTILES][4];
 };
@@ -511,9 +511,9 @@ __device__ __forceinline__ void take(Inputs& inputs, const float (&loaded)[SUBTI
 
 // Starts d = inputs * filters (+ d) of 64 pixels.
 template <bool ADDED>
-__device__ __forceinline__ void multiply(float (&d)[MAP_TILES][4], const float (&a)[4], const float* filters, int offset) {
+__device__ __forceinline__ void multiply(float (&d)[BLOCK_TILES_K][4], const float (&a)[4], const float* filters, int offset) {
 #ifdef __CUDACC__
-    const unsigned long long operand = wgmma_operand(filters, 4 * offset, 16 * MAPS, 128);
+    const unsigned long long operand = wgmma_operand(filters, 4 * offset, 16 * TILE_K, 128);
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %17, 0; "
         "wgmma.mma_async.sync.aligned.m64n24k8.f32.tf32.tf32 {"
@@ -527,15 +527,15 @@ __device__ __forceinline__ void multiply(float (&d)[MAP_TILES][4], const float (
         "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3])
         : "r"(wgmma_word(a[0])), "r"(wgmma_word(a[1])), "r"(wgmma_word(a[2])), "r"(wgmma_word(a[3])), "l"(operand), "n"(ADDED));
 #else
-    wgmma_tf32_wide<ADDED>(d, a, filters + offset, 16 * MAPS);
+    wgmma_tf32_wide<ADDED>(d, a, filters + offset, 16 * TILE_K);
 #endif
 }
 
-// Starts the products of a step.
+// Starts the MMAs of a step.
 template <bool ADDED>
-__device__ __forceinline__ void add_step(float (&d)[SUBTILES][MAP_TILES][4], const Inputs& inputs, const float* filters, int step) {
+__device__ __forceinline__ void add_step(float (&d)[SUBTILES][BLOCK_TILES_K][4], const Inputs& inputs, const float* filters, int step) {
     wgmma_fence();
-    const int at = step * (PARTS * 8 * MAPS);
+    const int at = step * (PARTS * 8 * TILE_K);
 #pragma unroll
     for (int i = 0; i < SUBTILES; ++i) multiply<ADDED>(d[i], inputs.parts[0][i], filters, at);
     wgmma_commit();
@@ -545,37 +545,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ packed_w, const float* __restrict__ bias,
                          float* __restrict__ y, int n) {
     extern __shared__ __align__(128) unsigned char smem[];
-    Barrier* const filled = reinterpret_cast<Barrier*>(smem);  // [slot] inputs and filters are there
-    Barrier* const taken = filled + SLOTS;                     // [slot] all products with them are done
-    float* const slots = reinterpret_cast<float*>(smem + 128);  // [slot] channels of inputs, then filters
+    Barrier* const full = reinterpret_cast<Barrier*>(smem);                   // [stage] inputs and filters are there
+    Barrier* const empty = full + STAGES;                                     // [stage] all MMAs with them are done
+    float* const stages = reinterpret_cast<float*>(smem + 128);  // [stage] channels of inputs, then filters
 
     // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
-    const int team = warp / 4;
+    const int consumer = warp / 4;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < SLOTS; ++i) {
-            barrier_init(filled + i, COPIERS + 1);
-            barrier_init(taken + i, 128 * TEAMS);
+        for (int i = 0; i < STAGES; ++i) {
+            barrier_init(full + i, PRODUCER_THREADS + 1);
+            barrier_init(empty + i, 128 * CONSUMER_WARPGROUPS);
         }
         barrier_init_fence();
     }
     __syncthreads();
-    const int tiles = static_cast<int>((n * static_cast<long long>(P * Q) + PIXELS - 1) / PIXELS) * MAP_BLOCKS;
-    if (team == TEAMS) {
-        decrease_registers<48>();
-        supply(slots, filled, taken, x, packed_w, static_cast<int>(threadIdx.x) - 128 * TEAMS, tiles, n);
+    const int tiles = static_cast<int>((n * static_cast<long long>(P * Q) + PIXELS - 1) / PIXELS) * BLOCKS_K;
+    if (consumer == CONSUMER_WARPGROUPS) {
+        warpgroup_reg_dealloc<48>();
+        produce(stages, full, empty, x, packed_w, static_cast<int>(threadIdx.x) - 128 * CONSUMER_WARPGROUPS, tiles, n);
         return;
     }
-    increase_registers<224>();
+    warpgroup_reg_alloc<224>();
 
-    int slot = 0, parity = 0;
+    int stage = 0, parity = 0;
 #pragma unroll 1
     for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
         const Tile tile(index);
         int pixels[SUBTILES][2];  // where a lane's are among a channel's inputs
         // How many pixels a lane's is behind the first of the tile's first row.
         const auto behind_row = [&](int i, int j) {
-            return tile.column + (team * SUBTILES + i) * 64 + warp % 4 * 16 + j * 8 + lane / 4;
+            return tile.column + (consumer * SUBTILES + i) * 64 + warp % 4 * 16 + j * 8 + lane / 4;
         };
 #pragma unroll
         for (int i = 0; i < SUBTILES; ++i) {
@@ -586,28 +586,28 @@ conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ 
                 pixels[i][j] = staged_row * PITCH + behind % Q + lane % 4 * PLANE;
             }
         }
-        float sums[SUBTILES][MAP_TILES][4] = {};
+        float accumulators[SUBTILES][BLOCK_TILES_K][4] = {};
 #pragma unroll 1
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            const float* const inputs = slots + slot * (INPUTS + FILTERS);
+        for (int channel_tile = 0; channel_tile < CHANNEL_TILES; ++channel_tile) {
+            const float* const inputs = stages + stage * (INPUTS + FILTERS);
             const float* const filters = inputs + INPUTS;
-            barrier_wait(filled + slot, parity);
+            barrier_wait(full + stage, parity);
             float loaded[SUBTILES][4];
             Inputs operands[2];  // those of a step, multiplied while the next ones are loaded
             load(loaded, inputs, pixels, 0);
             take(operands[0], loaded);
-            wgmma_begin(sums);
-            add_step<true>(sums, operands[0], filters, 0);
+            wgmma_begin(accumulators);
+            add_step<true>(accumulators, operands[0], filters, 0);
 #pragma unroll
             for (int step = 1; step < STEPS; ++step) {
                 load(loaded, inputs, pixels, step);
-                wgmma_wait_but<1>();  // for those whose inputs make way
+                wgmma_wait_group<1>();  // for those whose inputs make way
                 take(operands[step % 2], loaded);
-                add_step<true>(sums, operands[step % 2], filters, step);
+                add_step<true>(accumulators, operands[step % 2], filters, step);
             }
-            wgmma_wait(sums);
-            barrier_arrive(taken + slot);
-            if (++slot == SLOTS) slot = 0, parity ^= 1;
+            wgmma_wait(accumulators);
+            barrier_arrive(empty + stage);
+            if (++stage == STAGES) stage = 0, parity ^= 1;
         }
 #pragma unroll
         for (int i = 0; i < SUBTILES; ++i) {
@@ -617,10 +617,10 @@ conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ 
                 if (image >= n) continue;
                 float* const output = y + image * static_cast<long long>(K * P * Q) + row % P * Q + behind % Q;
 #pragma unroll
-                for (int l = 0; l < 2 * MAP_TILES; ++l) {
-                    const int map = tile.block_map + l / 2 * 8 + lane % 4 * 2 + l % 2;
-                    if (K % MAPS > 0 && map >= K) continue;
-                    output[map * (P * Q)] = epilogue<WITH_BIAS, WITH_RELU>(sums[i][l / 2][j * 2 + l % 2], bias, map);
+                for (int l = 0; l < 2 * BLOCK_TILES_K; ++l) {
+                    const int k = tile.block_k + l / 2 * 8 + lane % 4 * 2 + l % 2;
+                    if (K % TILE_K > 0 && k >= K) continue;
+                    output[k * (P * Q)] = epilogue<WITH_BIAS, WITH_RELU>(accumulators[i][l / 2][j * 2 + l % 2], bias, k);
                 }
             }
         }

@@ -1,25 +1,25 @@
 // conv2d n2 c3 9x11 k5 3x3 f32 nchw
-// mma_pair precision=tf32 neighbours=2 rows=5 columns=1 quads=1 batch=2 bands=1 teams=2 sharing=1 slots=4 staging=3 lookahead=1 min_blocks=1
+// mma_pair precision=tf32 mma_q=2 thread_p=5 thread_q=1 channel_groups=1 commit_rows=2 row_tiles=1 consumer_warpgroups=2 cooperating_warpgroups=1 stages=4 epilogue_stages=3 register_prefetch=1 min_blocks=1
 
-// Convolution as matrix products of four warps, on tensor cores: [64 pairs of output columns x taps] * [taps x sums].
-// A pair is the columns q and q + 1 of a row, q even; the sums are those of both columns, of all maps. With the filter of a row
-// moved on by one tap for the second column, both take the same taps q to q + S of x, which lie there as a product takes them.
+// Convolution as matrix products of warpgroups (wgmma): [64 pairs of output columns x taps] * [taps x accumulators].
+// A pair is the columns q and q + 1 of a row, q even; the accumulators are those of both columns, of all output channels. With the filter
+// of a row moved on by one tap for the second column, both take the same taps q to q + S of x, which lie there as an MMA takes them.
 // Depth is four channels by two words: taps.
 //
 //   x         [N, C, H, W]  input
-//   packed_w  filters as products take them: [pass][step][tile][half][sum][channel]
+//   packed_w  filters as MMAs take them: [iteration][step][tile][half][accumulator][channel]
 //   bias      [K]           not read without WITH_BIAS
 //   y         [N, K, P, Q]  output
 //   n         images N, any number
 //
-// A block takes whole images, or BANDS bands of their rows, gridDim.x apart, and its teams of four warps take them in turn,
-// SHARING teams each, which take its rounds in turn.
-// A lane loads a row of its strip's inputs once, for all output rows that need it. Outputs are staged in one of STAGING buffers
-// and leave as runs of rows, one for each map.
+// A block takes whole images, or ROW_TILES row tiles of their rows, gridDim.x apart, and its consumer warpgroups take them in turn,
+// COOPERATING_WARPGROUPS consumer warpgroups each, which share its iterations.
+// A lane loads a row of its strip's inputs once, for all output rows that need it. Outputs are staged in EPILOGUE_STAGES epilogue stages
+// and leave as runs of rows, one for each output channel.
 //
-//   team  64 strips at once, of ROWS rows and COLUMNS times NEIGHBOURS columns each
-//   lane  strips lane / 4 and lane / 4 + 8 of its warp's 16;  channel lane % 4 of a quad;  sums 2 (lane % 4) and the next of a tile
-//   supply  a warp more copies outputs, three inputs
+//   consumer  64 strips at once, of THREAD_P rows and THREAD_Q times MMA_Q columns each
+//   lane  strips lane / 4 and lane / 4 + 8 of its warp's 16;  channel lane % 4 of a group;  accumulators 2 (lane % 4) and the next of a tile
+//   producer  a warp more copies outputs, three inputs
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
 
@@ -34,18 +34,18 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -114,9 +114,9 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 // Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
 //
 // Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
-// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
-// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
-// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
+// they wait for. One thread calls barrier_init with the arrivals of an iteration; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once iteration i is complete, and must be called before
+// iteration i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the iteration of its
 // barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
 // what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
 
@@ -147,7 +147,7 @@ __device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives
                  : "memory");
 }
 
-// An arrival; whether it completed the phase. What the others wrote before they arrived is visible to the last.
+// An arrival; whether it completed the iteration. What the others wrote before they arrived is visible to the last.
 __device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned last;
@@ -166,7 +166,7 @@ __device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int byte
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 
-// Whether the phase of this parity is complete.
+// Whether the iteration of this parity is complete.
 __device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned passed;
@@ -218,7 +218,7 @@ __device__ __forceinline__ void copy_async_arrive(Barrier* barrier) {
 // mma_m16n8k8_tf32: d = a * b + c by all 32 lanes of a warp; of a and b the last 13 bits are ignored, so round with to_tf32.
 // Lane 4 g + t holds a (16 x 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), b (8 x 8) at (t, g), (t + 4, g), and c
 // and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1). Of m16n8k4 it is the first half of a and b.
-// The 16-bit products have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
+// The 16-bit MMAs have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
 
 #ifdef __CUDACC__
 // To the nearest number of 10 fraction bits, ties away from zero.
@@ -282,13 +282,13 @@ __device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (
 // Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
 // b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
 // [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
-// Products of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
+// MMAs of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
 // b are 128 bytes behind the eight before, the second four words `deeper` bytes behind the first; a is a lane's part, or lies in
 // shared memory in the same way.
-// Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
+// MMAs are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
 // before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
-// Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
-// touched, their sums only where no products under way add to them. What is put in a is seen after another wgmma_fence.
+// MMAs since the last commit are a group. wgmma_wait_group<N> waits for all groups but the last N: a of the others may then be
+// touched, their accumulators only where no MMAs under way add to them. What is put in a is seen after another wgmma_fence.
 // decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
 
 #ifdef __CUDACC__
@@ -309,13 +309,13 @@ __device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 template <int GROUPS>
-__device__ __forceinline__ void wgmma_wait_but() {
+__device__ __forceinline__ void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
 }
 
 template <int COLUMNS, int TILES>
 __device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
-    wgmma_wait_but<0>();
+    wgmma_wait_group<0>();
     wgmma_keep(d);
 }
 
@@ -331,12 +331,12 @@ __device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_
 __device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
 
 template <int REGISTERS>
-__device__ __forceinline__ void decrease_registers() {
+__device__ __forceinline__ void warpgroup_reg_dealloc() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
 template <int REGISTERS>
-__device__ __forceinline__ void increase_registers() {
+__device__ __forceinline__ void warpgroup_reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
@@ -390,7 +390,7 @@ WGMMA(wgmma_bf16, unsigned, "k16", "bf16.bf16", ", 0")
 
 using T = float;  // x, w, bias and y in memory
 using Bits = float;  // of an element of x or w
-using Word = float;  // of a product
+using Word = float;  // of an MMA
 // Problem
 constexpr int C = 3, H = 9, W = 11;
 constexpr int K = 5, R = 3, S = 3;
@@ -398,26 +398,26 @@ constexpr int P = 7, Q = 9;
 constexpr bool WITH_BIAS = false, WITH_RELU = false;
 
 // Parameters
-constexpr int NEIGHBOURS = 2;  // output columns that share a product
-constexpr int ROWS = 5, COLUMNS = 1;  // of a lane; times NEIGHBOURS
-constexpr int QUADS = 1;  // of channels, loaded together
-constexpr int BATCH = 2;  // rows of inputs
-constexpr int TEAMS = 2;
-constexpr int SHARING = 1;  // teams that compute a unit together
-constexpr int BANDS = 1;
-constexpr int SLOTS = 4;  // buffers of inputs
-constexpr int STAGING = 3;  // buffers of outputs
+constexpr int MMA_Q = 2;  // output columns that share an MMA
+constexpr int THREAD_P = 5, THREAD_Q = 1;  // of a lane; times MMA_Q
+constexpr int CHANNEL_GROUPS = 1;  // of channels, loaded together
+constexpr int COMMIT_ROWS = 2;  // rows of inputs
+constexpr int CONSUMER_WARPGROUPS = 2;
+constexpr int COOPERATING_WARPGROUPS = 1;  // consumer warpgroups that compute a work tile together
+constexpr int ROW_TILES = 1;
+constexpr int STAGES = 4;  // pipeline stages: inputs in shared memory
+constexpr int EPILOGUE_STAGES = 3;  // epilogue stages
 constexpr int MIN_BLOCKS = 1;  // blocks resident on a multiprocessor
 
 // Derived
-constexpr int THREADS = 128 * (TEAMS + 1);
-constexpr int BAND_P = 7, WINDOW_H = BAND_P + R - 1;
+constexpr int THREADS = 128 * (CONSUMER_WARPGROUPS + 1);
+constexpr int TILE_P = 7, WINDOW_H = TILE_P + R - 1;
 constexpr int STRIPS_Q = 5, ROW_GROUPS = 2;  // of a row; of rows
-constexpr int STRIPS = 16, EIGHTS = 1;  // of a band; eights of a row
-constexpr int ROUNDS = 1;
-constexpr int CREWS = 2;  // of SHARING teams
-constexpr int SKIPPED = (ROWS - BAND_P % ROWS) % ROWS;  // rows of the last strips that those before have, too
-constexpr int PASSES = 1;  // over groups of QUADS
+constexpr int STRIPS = 16, EIGHTS = 1;  // of a row tile; eights of a row
+constexpr int ITERATIONS = 1;
+constexpr int CONSUMER_GROUPS = 2;  // of COOPERATING_WARPGROUPS consumer warpgroups
+constexpr int SKIPPED = (THREAD_P - TILE_P % THREAD_P) % THREAD_P;  // rows of the last strips that those before have, too
+constexpr int CHANNEL_ITERATIONS = 1;  // over groups of CHANNEL_GROUPS
 constexpr int WORD_TAPS = 1;  // elements of a word
 constexpr int WORDS = 4;  // of a filter row
 constexpr int COLUMN_WORDS = 2;  // from column to column of a lane
@@ -425,132 +425,132 @@ constexpr int WINDOW = 4;  // words of a lane's row
 constexpr int HALVES = 4, FULL = HALVES / 2;  // of a filter row: half steps, steps
 constexpr int APART = 1;  // half steps of a step
 constexpr int STEPS = 6;
-constexpr int TILES = 3;  // of 8 sums
+constexpr int TILES = 3;  // of 8 accumulators
 constexpr int PARTS = 1;  // of a filter: rounded to the nearest TF32
 constexpr int STEP_FILTERS = TILES * PARTS * 64;  // words
 constexpr int FILTER_WORDS = 1152;
-constexpr int PLANE = 112, SKEW = 1, SLOT = 452;  // words
-constexpr int MAP_STEP = 1;
-constexpr int COPIERS = 3;  // warps that copy inputs
-constexpr int RUN = BAND_P * Q;  // outputs of a map
+constexpr int PLANE = 112, SKEW = 1, STAGE = 452;  // words
+constexpr int K_STEP = 1;
+constexpr int PRODUCER_WARPS = 3;  // warps that copy inputs
+constexpr int RUN = TILE_P * Q;  // outputs of an output channel
 constexpr int VECTOR = 4;  // elements of 16 bytes
-constexpr int MAP = 68;  // elements from map to map of staged outputs
-constexpr int BUFFER = 340;  // elements
+constexpr int PLANE_Y = 68;  // elements from channel to channel of staged outputs
+constexpr int EPILOGUE_STAGE = 340;  // elements
 
-// The map of a sum of a tile. Lanes' maps are MAP_STEP apart.
-__device__ __forceinline__ constexpr int map_of(int tile, int sum) {
-    const int map = NEIGHBOURS == 2 ? sum / 2 : sum % 2 * 4 + sum / 2;
-    return tile / MAP_STEP * (8 / NEIGHBOURS * MAP_STEP) + map * MAP_STEP + tile % MAP_STEP;
+// The output channel of an accumulator of a tile. Lanes' output channels are K_STEP apart.
+__device__ __forceinline__ constexpr int k_of(int tile, int accumulator) {
+    const int k = MMA_Q == 2 ? accumulator / 2 : accumulator % 2 * 4 + accumulator / 2;
+    return tile / K_STEP * (8 / MMA_Q * K_STEP) + k * K_STEP + tile % K_STEP;
 }
 
 extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __restrict__ packed_w) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= FILTER_WORDS) return;
-    const int tile = i / (64 * PARTS) % TILES, step = i / STEP_FILTERS % STEPS, pass = i / (STEP_FILTERS * STEPS);
-    const int column = i / 4 % NEIGHBOURS, map = map_of(tile, i / 4 % 8);
+    const int tile = i / (64 * PARTS) % TILES, step = i / STEP_FILTERS % STEPS, channel_iteration = i / (STEP_FILTERS * STEPS);
+    const int column = i / 4 % MMA_Q, k = k_of(tile, i / 4 % 8);
     // The last steps are of two filter rows, where a row's half steps are odd in number.
     const bool last = step >= R * FULL;
     const int row = last ? (step - R * FULL) * 2 + i / 32 % 2 : step / FULL;
     const int half = last ? HALVES - 1 : step % FULL / APART * (2 * APART) + step % APART + i / 32 % 2 * APART;
-    const int channel = (pass * QUADS + half / WORDS) * 4 + i % 4;
+    const int channel = (channel_iteration * CHANNEL_GROUPS + half / WORDS) * 4 + i % 4;
     const auto filter = [&](int tap) {
         const int s = tap - column;
-        const bool there = row < R && map < K && channel < C && s >= 0 && s < S;
-        return there ? w[((map * C + channel) * R + row) * S + s] : Bits{0};
+        const bool there = row < R && k < K && channel < C && s >= 0 && s < S;
+        return there ? w[((k * C + channel) * R + row) * S + s] : Bits{0};
     };
     packed_w[i] = to_tf32(filter(half % WORDS));
 }
 
-// First output row of a unit, a band of an image.
-__device__ __forceinline__ int first_row(int unit) { return min(unit % BANDS * BAND_P, P - BAND_P); }
+// First output row of a work tile, a row tile of an image.
+__device__ __forceinline__ int first_row(int work_tile) { return min(work_tile % ROW_TILES * TILE_P, P - TILE_P); }
 
-// Where a unit's rows of a channel begin in x; where those of a map do in y.
-__device__ __forceinline__ long long input_at(int unit, int channel) {
-    return static_cast<long long>(unit / BANDS) * (C * H * W) + (channel * H + first_row(unit)) * W;
+// Where a work tile's rows of a channel begin in x; where those of an output channel do in y.
+__device__ __forceinline__ long long input_at(int work_tile, int channel) {
+    return static_cast<long long>(work_tile / ROW_TILES) * (C * H * W) + (channel * H + first_row(work_tile)) * W;
 }
-__device__ __forceinline__ long long output_at(int unit, int map) {
-    return static_cast<long long>(unit / BANDS) * (K * P * Q) + (map * P + first_row(unit)) * Q;
+__device__ __forceinline__ long long output_at(int work_tile, int k) {
+    return static_cast<long long>(work_tile / ROW_TILES) * (K * P * Q) + (k * P + first_row(work_tile)) * Q;
 }
-// Where a channel's rows lie in a slot, words.
+// Where a channel's rows lie in a pipeline stage, words.
 __device__ __forceinline__ constexpr int plane_at(int channel) { return channel * PLANE + channel % 4 / 2 * SKEW; }
-// What copies a block's inputs: COPIERS warps, a plane a warp, in words from the one that has its first element.
-__device__ __forceinline__ void copy_inputs(Word* slots, Barrier* filled, Barrier* taken, const Bits* __restrict__ x, int units,
+// What copies a block's inputs: PRODUCER_WARPS warps, a plane a warp, in words from the one that has its first element.
+__device__ __forceinline__ void copy_inputs(Word* stages, Barrier* full, Barrier* empty, const Bits* __restrict__ x, int work_tiles,
                                             int warp, int n) {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    int slot = 0, parity = 1;  // nobody has to free a slot before its first use
-    for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
-        barrier_wait(taken + slot, parity);
+    int stage = 0, parity = 1;  // nobody has to free a pipeline stage before its first use
+    for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += static_cast<int>(gridDim.x)) {
+        barrier_wait(empty + stage, parity);
 #pragma unroll 1
-        for (int channel = warp; channel < C; channel += COPIERS) {
-            const long long begin = input_at(unit, channel) / WORD_TAPS * WORD_TAPS;
+        for (int channel = warp; channel < C; channel += PRODUCER_WARPS) {
+            const long long begin = input_at(work_tile, channel) / WORD_TAPS * WORD_TAPS;
             const Bits* const from = x + begin;
-            Word* const to = slots + slot * SLOT + plane_at(channel);
+            Word* const to = stages + stage * STAGE + plane_at(channel);
 #pragma unroll 8
             for (int i = lane; i < WINDOW_H * W; i += 32) copy_async<4>(to + i, from + i);
         }
-        copy_async_arrive(filled + slot);
-        if (++slot == SLOTS) slot = 0, parity ^= 1;
+        copy_async_arrive(full + stage);
+        if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 }
 // Elements between an address and the 16-byte boundary before it. What is staged lies like its place in memory.
-__device__ __forceinline__ int behind_vector(const T* at) {
+__device__ __forceinline__ int alignment_offset(const T* at) {
     return static_cast<int>(reinterpret_cast<unsigned long long>(at) % 16 / sizeof(T));
 }
 
 // What copies its outputs: a warp.
-__device__ __forceinline__ void copy_outputs(const T* buffers, Barrier* staged, Barrier* written, T* __restrict__ y, int units) {
+__device__ __forceinline__ void store_outputs(const T* epilogue_stages, Barrier* epilogue_full, Barrier* epilogue_empty, T* __restrict__ y, int work_tiles) {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    int buffer = 0, parity = 0;
+    int epilogue_stage = 0, parity = 0;
     int last = -1;  // the buffer being copied
-    for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
-        const T* const from = buffers + buffer * BUFFER;
-        barrier_wait(staged + buffer, parity);
-        for (int map = lane; map < K; map += 32) {
-            T* const run = y + output_at(unit, map);
-            const int before = behind_vector(run), head = (VECTOR - before) % VECTOR, vectors = (RUN - head) / VECTOR;
-            if (RUN >= 2 * VECTOR || vectors > 0) bulk_store(run + head, from + map * MAP + before + head, 16 * vectors);
+    for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += static_cast<int>(gridDim.x)) {
+        const T* const from = epilogue_stages + epilogue_stage * EPILOGUE_STAGE;
+        barrier_wait(epilogue_full + epilogue_stage, parity);
+        for (int k = lane; k < K; k += 32) {
+            T* const run = y + output_at(work_tile, k);
+            const int before = alignment_offset(run), head = (VECTOR - before) % VECTOR, vectors = (RUN - head) / VECTOR;
+            if (RUN >= 2 * VECTOR || vectors > 0) bulk_store(run + head, from + k * PLANE_Y + before + head, 16 * vectors);
         }
         bulk_store_commit();
         // What whole vectors leave of a run at its beginning and its end.
         constexpr int EDGES = 2 * (VECTOR - 1);
         for (int i = lane; i < K * EDGES; i += 32) {
-            T* const run = y + output_at(unit, i / EDGES);
-            const int before = behind_vector(run), head = min((VECTOR - before) % VECTOR, RUN), rest = (RUN - head) % VECTOR;
+            T* const run = y + output_at(work_tile, i / EDGES);
+            const int before = alignment_offset(run), head = min((VECTOR - before) % VECTOR, RUN), tail = (RUN - head) % VECTOR;
             const int edge = i % EDGES, at = edge < VECTOR - 1 ? edge : RUN - 1 - (edge - (VECTOR - 1));
-            if (edge < VECTOR - 1 ? edge < head : edge - (VECTOR - 1) < rest) run[at] = from[i / EDGES * MAP + before + at];
+            if (edge < VECTOR - 1 ? edge < head : edge - (VECTOR - 1) < tail) run[at] = from[i / EDGES * PLANE_Y + before + at];
         }
-        if (STAGING == 1) {
+        if (EPILOGUE_STAGES == 1) {
             bulk_store_wait_read<0>();
             __syncwarp();
-            if (lane == 0) barrier_arrive(written + buffer);
+            if (lane == 0) barrier_arrive(epilogue_empty + epilogue_stage);
         } else if (last >= 0) {
             bulk_store_wait_read<1>();
             __syncwarp();
-            if (lane == 0) barrier_arrive(written + last);
+            if (lane == 0) barrier_arrive(epilogue_empty + last);
         }
-        last = buffer;
-        if (++buffer == STAGING) buffer = 0, parity ^= 1;
+        last = epilogue_stage;
+        if (++epilogue_stage == EPILOGUE_STAGES) epilogue_stage = 0, parity ^= 1;
     }
     bulk_store_wait_read<0>();
 }
 
 // A lane's inputs of a row, words of two strips.
 struct Inputs {
-    Word of[PARTS][QUADS][WINDOW][2];
+    Word of[PARTS][CHANNEL_GROUPS][WINDOW][2];
 
-    // Of the strips that begin at `strips`, in a quad's first channel.
+    // Of the strips that begin at `strips`, in a group's first channel.
     __device__ __forceinline__ void load(const Word* const (&strips)[2], int row) {
 #pragma unroll
-        for (int quad = 0; quad < QUADS; ++quad) {
+        for (int group = 0; group < CHANNEL_GROUPS; ++group) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
 #pragma unroll
                 for (int word = 0; word < WINDOW; word += 1) {
-                    const Word* const at = strips[i] + quad * (4 * PLANE) + row * (W / WORD_TAPS) + word;
-                    const auto loaded = *reinterpret_cast<const Neighbours<Word, 1>*>(at);
+                    const Word* const at = strips[i] + group * (4 * PLANE) + row * (W / WORD_TAPS) + word;
+                    const auto loaded = *reinterpret_cast<const AlignedArray<Word, 1>*>(at);
 #pragma unroll
                     for (int j = 0; j < 1 && word + j < WINDOW; ++j) {
-                        of[0][quad][word + j][i] = to_tf32(loaded.at[j]);
+                        of[0][group][word + j][i] = to_tf32(loaded.at[j]);
                     }
                 }
             }
@@ -563,15 +563,15 @@ struct Inputs {
     }
 };
 
-// A strip's place among the strips of a band: eights of each row, then what is left of all rows, column by column.
+// A strip's place among the strips of a row tile: eights of each row, then what is left of all rows, column by column.
 struct Place {
     int row, column;
 
     __device__ __forceinline__ explicit Place(int strip) {
-        const int rest = strip - ROW_GROUPS * EIGHTS * 8;
-        if (EIGHTS == 0 || rest >= 0) {
-            row = rest % ROW_GROUPS;
-            column = EIGHTS * 8 + rest / ROW_GROUPS;
+        const int tail = strip - ROW_GROUPS * EIGHTS * 8;
+        if (EIGHTS == 0 || tail >= 0) {
+            row = tail % ROW_GROUPS;
+            column = EIGHTS * 8 + tail / ROW_GROUPS;
         } else {
             row = strip / (EIGHTS > 0 ? EIGHTS * 8 : 1);
             column = strip % (EIGHTS > 0 ? EIGHTS * 8 : 1);
@@ -579,7 +579,7 @@ struct Place {
     }
 };
 
-using Sums = float[ROWS * COLUMNS][TILES][4];
+using Accumulators = float[THREAD_P * THREAD_Q][TILES][4];
 
 // Starts d = pixels * filters (+ d), of two half steps; their filters begin `words` behind `filters`.
 template <bool ADDED = true>
@@ -589,37 +589,37 @@ __device__ __forceinline__ void multiply(float (&d)[TILES][4], const Word (&firs
     wgmma_tf32<ADDED, 64 * PARTS>(d, pixels, filters, words * static_cast<int>(sizeof(Word)));
 }
 
-constexpr int ROWS_IN = ROWS + R - 1, LAST_BATCH = (ROWS_IN - 1) / BATCH * BATCH;  // of a lane's inputs
-constexpr int LAST_LOADED = LAST_BATCH > BATCH ? LAST_BATCH - BATCH : 0;  // the batch when the last one is loaded
+constexpr int ROWS_IN = THREAD_P + R - 1, LAST_COMMIT = (ROWS_IN - 1) / COMMIT_ROWS * COMMIT_ROWS;  // of a lane's inputs
+constexpr int LAST_LOADED = LAST_COMMIT > COMMIT_ROWS ? LAST_COMMIT - COMMIT_ROWS : 0;  // the batch when the last one is loaded
 
-// Of BATCH rows, and of as many before them or behind.
-using Batches = Inputs[2 * BATCH];
+// Of COMMIT_ROWS rows, and of as many before them or behind.
+using CommitGroups = Inputs[2 * COMMIT_ROWS];
 
-// Loads the batch that begins with row `first`.
-__device__ __forceinline__ void load_batch(Batches& inputs, const Word* const (&strips)[2], int first) {
+// Loads the rows of a commit group, from `first` on.
+__device__ __forceinline__ void load_rows(CommitGroups& inputs, const Word* const (&strips)[2], int first) {
 #pragma unroll
-    for (int row = first; row < min(first + BATCH, ROWS_IN); ++row) inputs[row % (2 * BATCH)].load(strips, row);
+    for (int row = first; row < min(first + COMMIT_ROWS, ROWS_IN); ++row) inputs[row % (2 * COMMIT_ROWS)].load(strips, row);
 }
 
-// Starts sums += the products that take the batch of rows that begins with `first`.
-__device__ __forceinline__ void multiply_batch(Sums& sums, const Batches& inputs, const Word* filters, int first) {
-    constexpr int PRODUCTS[1][2] = {};  // parts of pixels, of filters
+// Starts accumulators += the MMAs that take the rows from `first`.
+__device__ __forceinline__ void multiply_rows(Accumulators& accumulators, const CommitGroups& inputs, const Word* filters, int first) {
+    constexpr int MMAS[1][2] = {};  // parts of pixels, of filters
 #pragma unroll
-    for (const auto& part : PRODUCTS) {
+    for (const auto& part : MMAS) {
 #pragma unroll
-        for (int row = first; row < min(first + BATCH, ROWS_IN); ++row) {
-            const Inputs& now = inputs[row % (2 * BATCH)];
+        for (int row = first; row < min(first + COMMIT_ROWS, ROWS_IN); ++row) {
+            const Inputs& now = inputs[row % (2 * COMMIT_ROWS)];
 #pragma unroll
             for (int step = 0; step < FULL; ++step) {
                 const int half = step / APART * (2 * APART) + step % APART;
 #pragma unroll
-                for (int output = max(0, row - R + 1); output <= min(row, ROWS - 1); ++output) {
+                for (int output = max(0, row - R + 1); output <= min(row, THREAD_P - 1); ++output) {
 #pragma unroll
-                    for (int column = 0; column < COLUMNS; ++column) {
+                    for (int column = 0; column < THREAD_Q; ++column) {
                         const auto& one = now.half_step(part[0], half, column);
                         const auto& two = now.half_step(part[0], half + APART, column);
                         const int words = ((row - output) * FULL + step) * STEP_FILTERS + part[1] * 64;
-                        multiply(sums[output * COLUMNS + column], one, two, filters, words);
+                        multiply(accumulators[output * THREAD_Q + column], one, two, filters, words);
                     }
                 }
             }
@@ -630,122 +630,122 @@ __device__ __forceinline__ void multiply_batch(Sums& sums, const Batches& inputs
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, const T* __restrict__ bias, T* __restrict__ y, int n) {
     extern __shared__ __align__(128) unsigned char smem[];
-    Barrier* const filled = reinterpret_cast<Barrier*>(smem);  // [slot] its inputs are there
-    Barrier* const taken = filled + SLOTS;                     // [slot] its teams have read them
-    Barrier* const staged = taken + SLOTS;                     // [buffer] its teams have staged their outputs
-    Barrier* const written = staged + STAGING;                 // [buffer] they have been copied out
-    Barrier* const packed = written + STAGING;                 // filters are there
+    Barrier* const full = reinterpret_cast<Barrier*>(smem);           // [stage] its inputs are there
+    Barrier* const empty = full + STAGES;                             // [stage] its consumer warpgroups have read them
+    Barrier* const epilogue_full = empty + STAGES;                    // [epilogue stage] its consumer warpgroups have staged their outputs
+    Barrier* const epilogue_empty = epilogue_full + EPILOGUE_STAGES;  // [epilogue stage] they have been copied out
+    Barrier* const filters_full = epilogue_empty + EPILOGUE_STAGES;   // filters are there
     Word* const filters = reinterpret_cast<Word*>(smem + 128);
-    Word* const slots = filters + FILTER_WORDS;                           // [slot][channel][row][column]
-    T* const buffers = reinterpret_cast<T*>(slots + SLOTS * SLOT);        // [buffer][map][row][column]
+    Word* const stages = filters + FILTER_WORDS;                               // [stage][channel][row][column]
+    T* const epilogue_stages = reinterpret_cast<T*>(stages + STAGES * STAGE);  // [epilogue stage][output channel][row][column]
 
     // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
-    const int team = warp / 4;
-    const int units = n * BANDS;
+    const int consumer = warp / 4;
+    const int work_tiles = n * ROW_TILES;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < SLOTS; ++i) {
-            barrier_init(filled + i, 32 * COPIERS);
-            barrier_init(taken + i, 4 * SHARING);
+        for (int i = 0; i < STAGES; ++i) {
+            barrier_init(full + i, 32 * PRODUCER_WARPS);
+            barrier_init(empty + i, 4 * COOPERATING_WARPGROUPS);
         }
-        for (int i = 0; i < STAGING; ++i) {
-            barrier_init(staged + i, 4 * SHARING);
-            barrier_init(written + i, 1);
+        for (int i = 0; i < EPILOGUE_STAGES; ++i) {
+            barrier_init(epilogue_full + i, 4 * COOPERATING_WARPGROUPS);
+            barrier_init(epilogue_empty + i, 1);
         }
-        barrier_init(packed, 1);
+        barrier_init(filters_full, 1);
         barrier_init_fence();
-        barrier_arrive_expect(packed, 4 * FILTER_WORDS);
-        bulk_load(filters, packed_w, 4 * FILTER_WORDS, packed);
+        barrier_arrive_expect(filters_full, 4 * FILTER_WORDS);
+        bulk_load(filters, packed_w, 4 * FILTER_WORDS, filters_full);
     }
-    for (int i = static_cast<int>(threadIdx.x); i < SLOTS * SLOT; i += THREADS) slots[i] = Word{0};  // what lies behind planes
+    for (int i = static_cast<int>(threadIdx.x); i < STAGES * STAGE; i += THREADS) stages[i] = Word{0};  // what lies behind planes
     fence_bulk();
     __syncthreads();
 
-    if (team == TEAMS) {
-        decrease_registers<56>();
-        if (warp == 4 * TEAMS) copy_outputs(buffers, staged, written, y, units);
-        if (warp > 4 * TEAMS) copy_inputs(slots, filled, taken, x, units, warp - 4 * TEAMS - 1, n);
+    if (consumer == CONSUMER_WARPGROUPS) {
+        warpgroup_reg_dealloc<56>();
+        if (warp == 4 * CONSUMER_WARPGROUPS) store_outputs(epilogue_stages, epilogue_full, epilogue_empty, y, work_tiles);
+        if (warp > 4 * CONSUMER_WARPGROUPS) copy_inputs(stages, full, empty, x, work_tiles, warp - 4 * CONSUMER_WARPGROUPS - 1, n);
         return;
     }
-    increase_registers<224>();
-    barrier_wait(packed, 0);
+    warpgroup_reg_alloc<224>();
+    barrier_wait(filters_full, 0);
 
-    const int step = CREWS * static_cast<int>(gridDim.x), first_round = team % SHARING;
-    int turn = team / SHARING;  // of the block's units
-    for (int unit = static_cast<int>(blockIdx.x) + turn * static_cast<int>(gridDim.x); unit < units; unit += step, turn += CREWS) {
-        const int slot = turn % SLOTS, buffer = turn % STAGING;
-        T* const output = buffers + buffer * BUFFER;
-        barrier_wait(filled + slot, turn / SLOTS % 2);
+    const int step = CONSUMER_GROUPS * static_cast<int>(gridDim.x), first_iteration = consumer % COOPERATING_WARPGROUPS;
+    int tile_index = consumer / COOPERATING_WARPGROUPS;  // of the block's work tiles
+    for (int work_tile = static_cast<int>(blockIdx.x) + tile_index * static_cast<int>(gridDim.x); work_tile < work_tiles; work_tile += step, tile_index += CONSUMER_GROUPS) {
+        const int stage = tile_index % STAGES, epilogue_stage = tile_index % EPILOGUE_STAGES;
+        T* const output = epilogue_stages + epilogue_stage * EPILOGUE_STAGE;
+        barrier_wait(full + stage, tile_index / STAGES % 2);
 #pragma unroll 1
-        for (int round = first_round; round < ROUNDS; round += SHARING) {
+        for (int iteration = first_iteration; iteration < ITERATIONS; iteration += COOPERATING_WARPGROUPS) {
             const Word* inputs_at[2];
             int row_at[2], column_at[2], skipped[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const int strip = round * 64 + warp % 4 * 16 + i * 8 + lane / 4, there = min(strip, STRIPS - 1);
+                const int strip = iteration * 64 + warp % 4 * 16 + i * 8 + lane / 4, there = min(strip, STRIPS - 1);
                 const Place place(there);
-                const int strip_row = place.row * ROWS, strip_column = min(place.column, STRIPS_Q - 1) * (COLUMNS * NEIGHBOURS);
-                row_at[i] = min(strip_row, BAND_P - ROWS);
+                const int strip_row = place.row * THREAD_P, strip_column = min(place.column, STRIPS_Q - 1) * (THREAD_Q * MMA_Q);
+                row_at[i] = min(strip_row, TILE_P - THREAD_P);
                 column_at[i] = strip < STRIPS && place.column < STRIPS_Q ? strip_column : Q;
                 skipped[i] = strip_row - row_at[i];
                 const int at = row_at[i] * W + strip_column;
-                inputs_at[i] = slots + slot * SLOT + plane_at(lane % 4) + at;
+                inputs_at[i] = stages + stage * STAGE + plane_at(lane % 4) + at;
             }
-            Sums sums;
+            Accumulators accumulators;
 #pragma unroll
-            for (int i = 0; i < ROWS * COLUMNS; ++i) {
+            for (int i = 0; i < THREAD_P * THREAD_Q; ++i) {
 #pragma unroll
                 for (int tile = 0; tile < TILES; ++tile) {
 #pragma unroll
-                    for (int j = 0; j < 4; ++j) sums[i][tile][j] = 0.0f;
+                    for (int j = 0; j < 4; ++j) accumulators[i][tile][j] = 0.0f;
                 }
             }
-            const Word* pass_filters = filters;
+            const Word* iteration_filters = filters;
 #pragma unroll 1
-            for (int pass = 0; pass < PASSES; ++pass) {
+            for (int channel_iteration = 0; channel_iteration < CHANNEL_ITERATIONS; ++channel_iteration) {
                 const Word* strips[2];
 #pragma unroll
-                for (int i = 0; i < 2; ++i) strips[i] = inputs_at[i] + pass * (QUADS * 4 * PLANE);
+                for (int i = 0; i < 2; ++i) strips[i] = inputs_at[i] + channel_iteration * (CHANNEL_GROUPS * 4 * PLANE);
                 const auto release_inputs = [&] {
-                    if (round + SHARING < ROUNDS || pass + 1 < PASSES) return;
-                    fence_bulk();  // the next copy into the slot comes after these loads
+                    if (iteration + COOPERATING_WARPGROUPS < ITERATIONS || channel_iteration + 1 < CHANNEL_ITERATIONS) return;
+                    fence_bulk();  // the next copy into the pipeline stage comes after these loads
                     __syncwarp();
-                    if (lane == 0) barrier_arrive(taken + slot);
+                    if (lane == 0) barrier_arrive(empty + stage);
                 };
-                Batches inputs;
-                load_batch(inputs, strips, 0);
+                CommitGroups inputs;
+                load_rows(inputs, strips, 0);
 #pragma unroll
-                for (int row = 0; row < ROWS_IN; row += BATCH) {
-                    wgmma_begin(sums);
-                    multiply_batch(sums, inputs, pass_filters, row);
+                for (int row = 0; row < ROWS_IN; row += COMMIT_ROWS) {
+                    wgmma_begin(accumulators);
+                    multiply_rows(accumulators, inputs, iteration_filters, row);
                     wgmma_commit();
-                    load_batch(inputs, strips, row + BATCH);
+                    load_rows(inputs, strips, row + COMMIT_ROWS);
                     if (row == LAST_LOADED) release_inputs();
-                    wgmma_wait(sums);
+                    wgmma_wait(accumulators);
                 }
-                pass_filters += STEPS * STEP_FILTERS;
+                iteration_filters += STEPS * STEP_FILTERS;
             }
-            if (round == first_round) barrier_wait(written + buffer, turn / STAGING % 2 ^ 1);
+            if (iteration == first_iteration) barrier_wait(epilogue_empty + epilogue_stage, tile_index / EPILOGUE_STAGES % 2 ^ 1);
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile) {
 #pragma unroll
-                for (int sum = 0; sum < 2; sum += NEIGHBOURS) {
-                    const int map = map_of(tile, lane % 4 * 2 + sum);
-                    if (NEIGHBOURS * K < 8 * TILES && map >= K) continue;
-                    T* const run = output + map * MAP + behind_vector(y + output_at(unit, map));
+                for (int accumulator = 0; accumulator < 2; accumulator += MMA_Q) {
+                    const int k = k_of(tile, lane % 4 * 2 + accumulator);
+                    if (MMA_Q * K < 8 * TILES && k >= K) continue;
+                    T* const run = output + k * PLANE_Y + alignment_offset(y + output_at(work_tile, k));
 #pragma unroll
                     for (int i = 0; i < 2; ++i) {
 #pragma unroll
-                        for (int row = 0; row < ROWS; ++row) {
+                        for (int row = 0; row < THREAD_P; ++row) {
                             if (row < SKIPPED && row < skipped[i]) continue;
                             T* const stored = run + (row_at[i] + row) * Q + column_at[i];
 #pragma unroll
-                            for (int column = 0; column < COLUMNS; ++column) {
-                                const float* const sums_at = sums[row * COLUMNS + column][tile] + 2 * i + sum;
-                                const int at = column * NEIGHBOURS, left = Q - column_at[i] - at;
+                            for (int column = 0; column < THREAD_Q; ++column) {
+                                const float* const accumulators_at = accumulators[row * THREAD_Q + column][tile] + 2 * i + accumulator;
+                                const int at = column * MMA_Q, left = Q - column_at[i] - at;
 #pragma unroll
-                                for (int j = 0; j < NEIGHBOURS; ++j) {
-                                    if (j < left) stored[at + j] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(sums_at[j], bias, map));
+                                for (int j = 0; j < MMA_Q; ++j) {
+                                    if (j < left) stored[at + j] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(accumulators_at[j], bias, k));
                                 }
                             }
                         }
@@ -755,6 +755,6 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
         }
         fence_bulk();
         __syncwarp();
-        if (lane == 0) barrier_arrive(staged + buffer);
+        if (lane == 0) barrier_arrive(epilogue_full + epilogue_stage);
     }
 }

@@ -1,24 +1,25 @@
 // conv2d n2 c3 9x11 k5 3x3 f32 nchw
-// mma_shift precision=tf32 rows=4 cuts=1 filters=shared teams=2 slots=2 staging=2 formers=3 batch=4
+// mma_shift precision=tf32 mma_p=4 image_tiles=1 filters=shared consumer_warpgroups=2 stages=2 epilogue_stages=2 producer_warps=3 producer_pixels=4
 
-// Convolution as matrix products of four warps, on tensor cores: [filters x taps] * [taps x pixels], ROWS output rows at once.
+// Convolution as matrix products of warpgroups (wgmma): [filters x taps] * [taps x pixels], MMA_P output rows at once.
 //
 //   x         [N, C, H, W]  input
-//   packed_w  filters as products take them: [channel block][filter column][lag][map][VECTOR], then lags of zeros
+//   packed_w  filters as MMAs take them: [channel block][filter column][lag][output channel][VECTOR], then lags of zeros
 //   bias      [K]           not read without WITH_BIAS
 //   y         [N, K, P, Q]  output
 //   n         images N, any number
 //
 // Inputs lie in shared memory in chunks of 16 bytes, CHANNELS channels by FOLD rows of a pixel, row by row: the pixels that all
 // outputs need under one tap follow each other, and from tap to tap all of them move on alike. So a tap is an address. Columns of a
-// product are neighbours through all rows; those that hang over the end of a row are computed and dropped.
-// Rows of a product are maps of ROWS output rows; an output row takes a filter's row one later than the next, so that filters of all
-// rows lie, lag by lag, once. Of every eight rows USED are maps; the others are zeros where shared memory has room for them.
-// A block takes whole images, gridDim.x apart, PIECES pieces each. Teams of four warps take pieces in turn, and a team starts its products
-// when the one before has started all of its own: they run one after another without a gap while other teams stage outputs.
+// MMA are neighbours through all rows; those that hang over the end of a row are computed and dropped.
+// Rows of an MMA are output channels of MMA_P output rows; an output row takes a filter's row one later than the next, so that filters of
+// all rows lie, lag by lag, once. Of every eight rows USED are output channels; the others are zeros where shared memory has room for them.
+// A block takes whole images, gridDim.x apart, SUBTILES subtiles each. Consumer warpgroups take subtiles in turn, and a consumer warpgroup
+// starts its MMAs when the one before has started all of its own: they run one after another without a gap while other consumer warpgroups
+// stage outputs.
 //
-//   team    sums of a piece: rows of a product lane / 4 and lane / 4 + 8 of a warp's 16, columns 2 (lane % 4) and the next of a tile
-//   supply  a warp copies outputs, FORMERS put inputs in order
+//   consumer  accumulators of a subtile: rows of an MMA lane / 4 and lane / 4 + 8 of a warp's 16, columns 2 (lane % 4) and the next of a tile
+//   producer  a warp copies outputs, PRODUCER_WARPS transform the inputs' layout
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
 
@@ -33,18 +34,18 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -113,9 +114,9 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 // Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
 //
 // Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
-// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
-// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
-// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
+// they wait for. One thread calls barrier_init with the arrivals of an iteration; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once iteration i is complete, and must be called before
+// iteration i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the iteration of its
 // barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
 // what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
 
@@ -146,7 +147,7 @@ __device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives
                  : "memory");
 }
 
-// An arrival; whether it completed the phase. What the others wrote before they arrived is visible to the last.
+// An arrival; whether it completed the iteration. What the others wrote before they arrived is visible to the last.
 __device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned last;
@@ -165,7 +166,7 @@ __device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int byte
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 
-// Whether the phase of this parity is complete.
+// Whether the iteration of this parity is complete.
 __device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned passed;
@@ -203,36 +204,36 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, int 
 
 // Elements between a place in memory and the 16-byte boundary before it. What is staged, or copied, lies like its place in memory.
 template <typename E>
-__device__ __forceinline__ int behind_vector(const E* place) {
+__device__ __forceinline__ int alignment_offset(const E* place) {
     return static_cast<int>(reinterpret_cast<unsigned long long>(place) % 16 / sizeof(E));
 }
 
-// What copies a block's images of ELEMENTS to y: a warp. STAGING buffers of BUFFER elements hold them in turn; `staged` says of each that an
-// image is there, `written` that it has been read. A block's images are gridDim.x apart.
-template <int ELEMENTS, int BUFFER, int STAGING, typename T>
-__device__ __forceinline__ void copy_images(const T* buffers, Barrier* staged, Barrier* written, T* __restrict__ y, int n) {
+// What copies a block's images of ELEMENTS to y: a warp. STAGES epilogue stages of STAGE elements hold them; `full` says of each that an
+// image is there, `empty` that it has been read. A block's images are gridDim.x apart.
+template <int ELEMENTS, int STAGE, int STAGES, typename T>
+__device__ __forceinline__ void store_images(const T* stages, Barrier* full, Barrier* empty, T* __restrict__ y, int n) {
     constexpr int VECTOR = 16 / static_cast<int>(sizeof(T));
     const int lane = static_cast<int>(threadIdx.x % 32);
-    int buffer = 0, parity = 0;
+    int stage = 0, parity = 0;
     for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
-        const T* const from = buffers + buffer * BUFFER;
+        const T* const from = stages + stage * STAGE;
         T* const to = y + image * static_cast<long long>(ELEMENTS);
-        barrier_wait(staged + buffer, parity);
+        barrier_wait(full + stage, parity);
         if constexpr (ELEMENTS % VECTOR == 0) {
             if (lane == 0) bulk_store(to, from, ELEMENTS * static_cast<int>(sizeof(T)));
         } else {
-            const int before = behind_vector(to), head = min((VECTOR - before) % VECTOR, ELEMENTS), rest = (ELEMENTS - head) % VECTOR;
+            const int before = alignment_offset(to), head = min((VECTOR - before) % VECTOR, ELEMENTS), tail = (ELEMENTS - head) % VECTOR;
             const int vectors = (ELEMENTS - head) / VECTOR;
             if (lane == 0 && vectors > 0) bulk_store(to + head, from + before + head, 16 * vectors);
             // What whole vectors leave at the beginning and the end.
             if (lane < head) to[lane] = from[before + lane];
-            if (lane < rest) to[ELEMENTS - 1 - lane] = from[before + ELEMENTS - 1 - lane];
+            if (lane < tail) to[ELEMENTS - 1 - lane] = from[before + ELEMENTS - 1 - lane];
         }
         bulk_store_commit();
         bulk_store_wait_read<0>();
         __syncwarp();
-        if (lane == 0) barrier_arrive(written + buffer);
-        if (++buffer == STAGING) buffer = 0, parity ^= 1;
+        if (lane == 0) barrier_arrive(empty + stage);
+        if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 }
 
@@ -254,7 +255,7 @@ __device__ __forceinline__ void bulk_fetch(const void* global, int bytes) {
 // mma_m16n8k8_tf32: d = a * b + c by all 32 lanes of a warp; of a and b the last 13 bits are ignored, so round with to_tf32.
 // Lane 4 g + t holds a (16 x 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), b (8 x 8) at (t, g), (t + 4, g), and c
 // and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1). Of m16n8k4 it is the first half of a and b.
-// The 16-bit products have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
+// The 16-bit MMAs have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
 
 #ifdef __CUDACC__
 // To the nearest number of 10 fraction bits, ties away from zero.
@@ -318,13 +319,13 @@ __device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (
 // Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
 // b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
 // [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
-// Products of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
+// MMAs of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
 // b are 128 bytes behind the eight before, the second four words `deeper` bytes behind the first; a is a lane's part, or lies in
 // shared memory in the same way.
-// Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
+// MMAs are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
 // before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
-// Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
-// touched, their sums only where no products under way add to them. What is put in a is seen after another wgmma_fence.
+// MMAs since the last commit are a group. wgmma_wait_group<N> waits for all groups but the last N: a of the others may then be
+// touched, their accumulators only where no MMAs under way add to them. What is put in a is seen after another wgmma_fence.
 // decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
 
 #ifdef __CUDACC__
@@ -345,13 +346,13 @@ __device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 template <int GROUPS>
-__device__ __forceinline__ void wgmma_wait_but() {
+__device__ __forceinline__ void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
 }
 
 template <int COLUMNS, int TILES>
 __device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
-    wgmma_wait_but<0>();
+    wgmma_wait_group<0>();
     wgmma_keep(d);
 }
 
@@ -367,12 +368,12 @@ __device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_
 __device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
 
 template <int REGISTERS>
-__device__ __forceinline__ void decrease_registers() {
+__device__ __forceinline__ void warpgroup_reg_dealloc() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
 template <int REGISTERS>
-__device__ __forceinline__ void increase_registers() {
+__device__ __forceinline__ void warpgroup_reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
@@ -426,7 +427,7 @@ WGMMA(wgmma_bf16, unsigned, "k16", "bf16.bf16", ", 0")
 
 using T = float;  // x, w, bias and y in memory
 using Bits = float;  // of an element of x or w
-using Word = float;  // of a product
+using Word = float;  // of an MMA
 // Problem
 constexpr int C = 3, H = 9, W = 11;
 constexpr int K = 5, R = 3, S = 3;
@@ -434,12 +435,12 @@ constexpr int P = 7, Q = 9;
 constexpr bool WITH_BIAS = false, WITH_RELU = false;
 
 // Parameters
-constexpr int ROWS = 4;  // of outputs
-constexpr int CUTS = 1, PIECES = 1;  // of an image
-constexpr int TEAMS = 2;
-constexpr int SLOTS = 2;  // buffers of inputs
-constexpr int STAGING = 2;  // buffers of outputs
-constexpr int FORMERS = 3, BATCH = 4;  // warps; pixels of a lane
+constexpr int MMA_P = 4;  // of outputs
+constexpr int IMAGE_TILES = 1, SUBTILES = 1;  // of an image
+constexpr int CONSUMER_WARPGROUPS = 2;
+constexpr int STAGES = 2;  // pipeline stages: inputs in shared memory
+constexpr int EPILOGUE_STAGES = 2;  // epilogue stages
+constexpr int PRODUCER_WARPS = 3, PRODUCER_PIXELS = 4;  // warps; pixels of a lane
 
 // Derived
 constexpr int THREADS = 384;
@@ -448,34 +449,35 @@ constexpr int FOLD = 1, CHANNELS = 4;  // rows and channels of a chunk
 constexpr int CHANNEL_BLOCKS = 1, AT_ONCE = 1;  // of CHANNELS; those loaded together
 constexpr int PHASES = 4;  // planes of a block of channels: chunks' rows by what they leave divided by PHASES
 constexpr int CHUNK_ROWS = 9;  // rows of chunks that are put in order
-constexpr int TAPS_H = 6;  // rows of chunks that ROWS output rows need
+constexpr int TAPS_H = 6;  // rows of chunks that MMA_P output rows need
 constexpr int PITCH = 11, BLOCK = 9 * PITCH;  // chunks from row to row, of a block of channels
-constexpr int COLUMNS = 24, TILES = 3;  // of a product; of 8 columns
-constexpr int EIGHTS = 2;  // times eight rows of a product are an output row
-constexpr int USED = 3, STORED = 8;  // of every eight rows of a product
+constexpr int COLUMNS = 24, TILES = 3;  // of an MMA; of 8 columns
+constexpr int EIGHTS = 2;  // times eight rows of an MMA are an output row
+constexpr int USED = 3, STORED = 8;  // of every eight rows of an MMA
 constexpr int LAG = EIGHTS * STORED;  // rows of a lag
 constexpr int LAGS = TAPS_H * FOLD, FILTER = LAGS * LAG;  // lags and rows from column to column of filters
 constexpr int STEPS = 9;  // of two chunks
 constexpr int FILTER_ROWS = 336;  // of 16 bytes
-constexpr int SLOT = 103;  // chunks
-constexpr int BUFFER = 320;  // elements
+constexpr int STAGE = 103;  // chunks
+constexpr int EPILOGUE_STAGE = 320;  // elements
 
-// The map of the row of an output row's used ones: `step` maps from row to row, then those between. There are K or a few less than K maps.
-__host__ __device__ constexpr int map_of(int row, int step) { return row % (K / step) * step + row / (K / step); }
+// The output channel of the row of an output row's used ones: `step` output channels from row to row, then those between. There are K or a
+// few less than K output channels.
+__host__ __device__ constexpr int k_of(int row, int step) { return row % (K / step) * step + row / (K / step); }
 
 // How often the lanes of four warps that stage a column meet in the busiest bank.
 constexpr int conflicts(int step) {
-    int sum = 0;
+    int accumulator = 0;
     for (int eight = 0; eight < EIGHTS; ++eight) {
         int most = 0, met[32] = {};
         for (int i = 0; i < 4 * USED && eight * USED + i / 4 < K; ++i) {
-            const int at = map_of(eight * USED + i / 4, step) * P * Q + i % 4 * 2;
+            const int at = k_of(eight * USED + i / 4, step) * P * Q + i % 4 * 2;
             const int bank = at * static_cast<int>(sizeof(T)) / 4 % 32;
             if (++met[bank] > most) most = met[bank];
         }
-        sum += most;
+        accumulator += most;
     }
-    return sum;
+    return accumulator;
 }
 
 constexpr int best_step() {
@@ -486,7 +488,7 @@ constexpr int best_step() {
     return best;
 }
 
-constexpr int MAP_STEP = best_step();
+constexpr int K_STEP = best_step();
 
 struct alignas(16) Chunk {
     Word words[4];
@@ -505,15 +507,15 @@ __device__ __forceinline__ Chunk chunk_of(const Bits (&elements)[VECTOR]) {
 extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Chunk* __restrict__ packed_w) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= FILTER_ROWS) return;
-    const int eight = i / STORED % EIGHTS, row = eight * USED + i % STORED, map = map_of(row, MAP_STEP);
-    const int first_row = i % FILTER / LAG - (ROWS - 1), s = i / FILTER % S, channel_block = i / (FILTER * S);
+    const int eight = i / STORED % EIGHTS, row = eight * USED + i % STORED, k = k_of(row, K_STEP);
+    const int first_row = i % FILTER / LAG - (MMA_P - 1), s = i / FILTER % S, channel_block = i / (FILTER * S);
     const bool used = i % STORED < USED && row < K;
     Bits elements[VECTOR];
 #pragma unroll
     for (int j = 0; j < VECTOR; ++j) {
         const int r = first_row + j / CHANNELS, channel = channel_block * CHANNELS + j % CHANNELS;
         const bool there = used && channel < C && r >= 0 && r < R;
-        elements[j] = there ? w[((map * C + channel) * R + r) * S + s] : Bits{0};
+        elements[j] = there ? w[((k * C + channel) * R + r) * S + s] : Bits{0};
     }
     packed_w[i] = chunk_of(elements);
 }
@@ -534,25 +536,25 @@ struct Pixel {
     }
 };
 
-// What puts inputs in order: FORMERS warps. A lane takes BATCH pixels at once, AT_ONCE chunks of each.
-__device__ __forceinline__ void form_chunks(Chunk* slots, Barrier* filled, Barrier* taken, const Bits* __restrict__ x, int n, int warp) {
-    constexpr int PIXELS = CHUNK_ROWS * W, PLACES = 99, STRIDE = 32 * FORMERS;
-    constexpr int ROUNDS = (PLACES + BATCH * STRIDE - 1) / (BATCH * STRIDE);
+// What transforms the inputs' layout: PRODUCER_WARPS warps. A lane takes PRODUCER_PIXELS pixels at once, AT_ONCE chunks of each.
+__device__ __forceinline__ void transform_chunks(Chunk* stages, Barrier* full, Barrier* empty, const Bits* __restrict__ x, int n, int warp) {
+    constexpr int PIXELS = CHUNK_ROWS * W, PLACES = 99, STRIDE = 32 * PRODUCER_WARPS;
+    constexpr int ITERATIONS = (PLACES + PRODUCER_PIXELS * STRIDE - 1) / (PRODUCER_PIXELS * STRIDE);
     const int lane = static_cast<int>(threadIdx.x % 32);
-    int slot = 0, parity = 1;  // nobody has to free a slot before its first use
+    int stage = 0, parity = 1;  // nobody has to free a pipeline stage before its first use
     for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
-        Chunk* const chunks = slots + slot * SLOT;
+        Chunk* const chunks = stages + stage * STAGE;
         const Bits* const planes = x + image * static_cast<long long>(C * H * W);
         if (warp == 0 && lane == 0 && image + static_cast<int>(gridDim.x) < n) {
             bulk_fetch(planes + gridDim.x * static_cast<long long>(C * H * W), C * H * W * static_cast<int>(sizeof(Bits)));
         }
 #pragma unroll 1
-        for (int round = 0; round < ROUNDS; ++round) {
-            Bits loaded[BATCH][AT_ONCE][VECTOR];
-            Chunk* to[BATCH];
-            const int first = (round * BATCH * FORMERS + warp) * 32 + lane;
+        for (int iteration = 0; iteration < ITERATIONS; ++iteration) {
+            Bits loaded[PRODUCER_PIXELS][AT_ONCE][VECTOR];
+            Chunk* to[PRODUCER_PIXELS];
+            const int first = (iteration * PRODUCER_PIXELS * PRODUCER_WARPS + warp) * 32 + lane;
 #pragma unroll
-            for (int i = 0; i < BATCH; ++i) {
+            for (int i = 0; i < PRODUCER_PIXELS; ++i) {
                 const int place = first + i * STRIDE, channel_block = place / PIXELS * AT_ONCE;
                 const Pixel pixel(place % PIXELS);
                 const int row = pixel.row, column = pixel.column;
@@ -565,9 +567,9 @@ __device__ __forceinline__ void form_chunks(Chunk* slots, Barrier* filled, Barri
                     loaded[i][j / VECTOR][j % VECTOR] = there ? from[(channel * H + below) * W] : Bits{0};
                 }
             }
-            if (round == 0) barrier_wait(taken + slot, parity);
+            if (iteration == 0) barrier_wait(empty + stage, parity);
 #pragma unroll
-            for (int i = 0; i < BATCH; ++i) {
+            for (int i = 0; i < PRODUCER_PIXELS; ++i) {
                 if (first + i * STRIDE >= PLACES) continue;
 #pragma unroll
                 for (int j = 0; j < AT_ONCE; ++j) {
@@ -575,10 +577,10 @@ __device__ __forceinline__ void form_chunks(Chunk* slots, Barrier* filled, Barri
                 }
             }
         }
-        fence_bulk();  // products read chunks by another way
+        fence_bulk();  // MMAs read chunks by another way
         __syncwarp();
-        if (lane == 0) barrier_arrive(filled + slot);
-        if (++slot == SLOTS) slot = 0, parity ^= 1;
+        if (lane == 0) barrier_arrive(full + stage);
+        if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 }
 
@@ -635,7 +637,7 @@ __device__ __forceinline__ void multiply(float (&d)[3][4], const Filters& filter
     const Step step = step_of<Part>(index);
 #ifdef __CUDACC__
     const unsigned long long pixels = wgmma_operand(inputs, step.inputs * 16, step.inputs_deeper * 16, 128);
-    const unsigned long long maps = wgmma_operand(filters, step.filters * 16, step.filters_deeper * 16, STORED * 16);
+    const unsigned long long weights = wgmma_operand(filters, step.filters * 16, step.filters_deeper * 16, STORED * 16);
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %14, 0; "
         "wgmma.mma_async.sync.aligned.m64n24k8.f32.tf32.tf32 {"
@@ -647,36 +649,36 @@ __device__ __forceinline__ void multiply(float (&d)[3][4], const Filters& filter
         "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
         "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
         "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3])
-        : "l"(maps), "l"(pixels), "n"(ADDED));
+        : "l"(weights), "l"(pixels), "n"(ADDED));
 #else
     wgmma_tf32_wide<ADDED>(d, filters[step.filters].words, step.filters_deeper * 16, STORED * 16, inputs + step.inputs,
                           step.inputs_deeper * 16);
 #endif
 }
 
-// Stages a piece's sums.
+// Stages a subtile's accumulators.
 template <int PART, int COUNT>
-__device__ __forceinline__ void stage(const float (&sums)[COUNT][4], T* staged_outputs, const T* __restrict__ bias, int warp, int lane, int piece) {
+__device__ __forceinline__ void stage_outputs(const float (&accumulators)[COUNT][4], T* staged_outputs, const T* __restrict__ bias, int warp, int lane, int subtile) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        // Output rows are those of a product in reverse.
-        const int eight = warp % 4 * 2 + i, row = eight % EIGHTS * USED + lane / 4, map = map_of(row, MAP_STEP);
-        const int output_row = ROWS - 1 - eight / EIGHTS;
+        // Output rows are those of an MMA in reverse.
+        const int eight = warp % 4 * 2 + i, row = eight % EIGHTS * USED + lane / 4, k = k_of(row, K_STEP);
+        const int output_row = MMA_P - 1 - eight / EIGHTS;
         if (lane / 4 >= USED || row >= K) continue;
-        const int groups = (P - 1 - output_row) / ROWS + 1;  // of output rows, that have this one
-        T* const stored = staged_outputs + (map * P + output_row) * Q + lane % 4 * 2;
+        const int groups = (P - 1 - output_row) / MMA_P + 1;  // of output rows, that have this one
+        T* const stored = staged_outputs + (k * P + output_row) * Q + lane % 4 * 2;
 #pragma unroll
-        for (int cut = 0; cut < CUTS; ++cut) {
+        for (int image_tile = 0; image_tile < IMAGE_TILES; ++image_tile) {
 #pragma unroll
             for (int j = 0; j < 2 * COUNT; ++j) {
                 // Eight columns are in a row or go on in the next; a tile's place is known here, a lane's is not.
-                const int first = cut * COLUMNS + j / 2 * 8, group = first / PITCH, column = first % PITCH;
+                const int first = image_tile * COLUMNS + j / 2 * 8, group = first / PITCH, column = first % PITCH;
                 const int behind = lane % 4 * 2 + j % 2;
                 const int over = column + 8 <= PITCH ? 0 : PITCH < 8 ? (column + behind) / PITCH : column + behind >= PITCH ? 1 : 0;
                 if (column + 8 > Q && column + behind - over * PITCH >= Q) continue;
-                if (group + 1 + (column + 7) / PITCH > P / ROWS && group + over >= groups) continue;
-                const float sum = epilogue<WITH_BIAS, WITH_RELU>(sums[j / 2][i * 2 + j % 2], bias, map);
-                stored[group * (ROWS * Q) + column + j % 2 + over * (ROWS * Q - PITCH)] = from_float<T>(sum);
+                if (group + 1 + (column + 7) / PITCH > P / MMA_P && group + over >= groups) continue;
+                const float accumulator = epilogue<WITH_BIAS, WITH_RELU>(accumulators[j / 2][i * 2 + j % 2], bias, k);
+                stored[group * (MMA_P * Q) + column + j % 2 + over * (MMA_P * Q - PITCH)] = from_float<T>(accumulator);
             }
         }
     }
@@ -685,75 +687,75 @@ __device__ __forceinline__ void stage(const float (&sums)[COUNT][4], T* staged_o
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias, T* __restrict__ y, int n) {
     extern __shared__ __align__(128) unsigned char smem[];
-    Barrier* const filled = reinterpret_cast<Barrier*>(smem);  // [slot] its inputs are there
-    Barrier* const taken = filled + SLOTS;                     // [slot] all products of its pieces are done
-    Barrier* const staged = taken + SLOTS;                     // [buffer] outputs of all pieces are there
-    Barrier* const written = staged + STAGING;                 // [buffer] they have been copied out
-    Barrier* const turns = written + STAGING;                  // [team] the one before has started its products
-    Barrier* const packed = turns + TEAMS;                     // filters are there
+    Barrier* const full = reinterpret_cast<Barrier*>(smem);            // [stage] its inputs are there
+    Barrier* const empty = full + STAGES;                              // [stage] all MMAs of its subtiles are done
+    Barrier* const epilogue_full = empty + STAGES;                     // [epilogue stage] outputs of all subtiles are there
+    Barrier* const epilogue_empty = epilogue_full + EPILOGUE_STAGES;   // [epilogue stage] they have been copied out
+    Barrier* const mainloop_order = epilogue_empty + EPILOGUE_STAGES;  // [consumer warpgroup] the one before has started its MMAs
+    Barrier* const filters_full = mainloop_order + CONSUMER_WARPGROUPS;  // filters are there
     Chunk* const shared_filters = reinterpret_cast<Chunk*>(smem + 128);
-    Chunk* const slots = shared_filters + FILTER_ROWS;         // [slot][channel block][place of a row][column]
-    T* const buffers = reinterpret_cast<T*>(slots + SLOTS * SLOT);  // [buffer][map][row][column]
+    Chunk* const stages = shared_filters + FILTER_ROWS;  // [stage][channel block][place of a row][column]
+    T* const epilogue_stages = reinterpret_cast<T*>(stages + STAGES * STAGE);  // [epilogue stage][output channel][row][column]
 
     // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
-    const int team = warp / 4;
+    const int consumer = warp / 4;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < SLOTS; ++i) {
-            barrier_init(filled + i, FORMERS);
-            barrier_init(taken + i, 4 * PIECES);
+        for (int i = 0; i < STAGES; ++i) {
+            barrier_init(full + i, PRODUCER_WARPS);
+            barrier_init(empty + i, 4 * SUBTILES);
         }
-        for (int i = 0; i < STAGING; ++i) {
-            barrier_init(staged + i, 4 * PIECES);
-            barrier_init(written + i, 1);
+        for (int i = 0; i < EPILOGUE_STAGES; ++i) {
+            barrier_init(epilogue_full + i, 4 * SUBTILES);
+            barrier_init(epilogue_empty + i, 1);
         }
-        for (int i = 0; i < TEAMS; ++i) barrier_init(turns + i, 4);
-        barrier_init(packed, 1);
+        for (int i = 0; i < CONSUMER_WARPGROUPS; ++i) barrier_init(mainloop_order + i, 4);
+        barrier_init(filters_full, 1);
         barrier_init_fence();
-        barrier_arrive_expect(packed, 16 * FILTER_ROWS);
-        bulk_load(shared_filters, packed_w, 16 * FILTER_ROWS, packed);
+        barrier_arrive_expect(filters_full, 16 * FILTER_ROWS);
+        bulk_load(shared_filters, packed_w, 16 * FILTER_ROWS, filters_full);
     }
     // Rows and columns of padding, rows that filters of zero meet.
-    for (int i = static_cast<int>(threadIdx.x); i < SLOTS * SLOT; i += THREADS) slots[i] = Chunk{};
+    for (int i = static_cast<int>(threadIdx.x); i < STAGES * STAGE; i += THREADS) stages[i] = Chunk{};
     fence_bulk();
     __syncthreads();
 
-    if (team >= TEAMS) {
-        decrease_registers<64>();
-        const int supply = warp - 4 * TEAMS;
-        if (supply == 0) {
-            copy_images<K * P * Q, BUFFER, STAGING>(buffers, staged, written, y, n);
+    if (consumer >= CONSUMER_WARPGROUPS) {
+        warpgroup_reg_dealloc<64>();
+        const int producer = warp - 4 * CONSUMER_WARPGROUPS;
+        if (producer == 0) {
+            store_images<K * P * Q, EPILOGUE_STAGE, EPILOGUE_STAGES>(epilogue_stages, epilogue_full, epilogue_empty, y, n);
         } else {
-            form_chunks(slots, filled, taken, x, n, supply - 1);
+            transform_chunks(stages, full, empty, x, n, producer - 1);
         }
         return;
     }
-    increase_registers<216>();
-    barrier_wait(packed, 0);
+    warpgroup_reg_alloc<216>();
+    barrier_wait(filters_full, 0);
     const Chunk* const filters = shared_filters;
     const int images = (n - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
 #pragma unroll 1
-    for (int turn = team; turn < images * PIECES; turn += TEAMS) {
-        const int image = turn / PIECES, piece = turn % PIECES, slot = image % SLOTS, buffer = image % STAGING;
-        const Chunk* const inputs = slots + slot * SLOT + piece * COLUMNS;
-        barrier_wait(turns + team, turn / TEAMS % 2 ^ (team == 0 ? 1 : 0));  // nobody comes before the first one
-        barrier_wait(filled + slot, image / SLOTS % 2);  // after its turn has come: the phase before is complete
+    for (int tile_index = consumer; tile_index < images * SUBTILES; tile_index += CONSUMER_WARPGROUPS) {
+        const int image = tile_index / SUBTILES, subtile = tile_index % SUBTILES, stage = image % STAGES, epilogue_stage = image % EPILOGUE_STAGES;
+        const Chunk* const inputs = stages + stage * STAGE + subtile * COLUMNS;
+        barrier_wait(mainloop_order + consumer, tile_index / CONSUMER_WARPGROUPS % 2 ^ (consumer == 0 ? 1 : 0));  // nobody comes before the first one
+        barrier_wait(full + stage, image / STAGES % 2);  // after its turn has come: the iteration before is complete
         {
-            float sums[1][Part<0>::TILES][4];
-            wgmma_begin(sums);
-            multiply<Part<0>, false>(sums[0], filters, inputs, 0);
+            float accumulators[1][Part<0>::TILES][4];
+            wgmma_begin(accumulators);
+            multiply<Part<0>, false>(accumulators[0], filters, inputs, 0);
 #pragma unroll
-            for (int step = 1; step < Part<0>::STEPS; ++step) multiply<Part<0>, true>(sums[0], filters, inputs, step);
+            for (int step = 1; step < Part<0>::STEPS; ++step) multiply<Part<0>, true>(accumulators[0], filters, inputs, step);
             wgmma_commit();
-            if (lane == 0) barrier_arrive(turns + (team + 1) % TEAMS);
-            wgmma_wait(sums);
-            if (lane == 0) barrier_arrive(taken + slot);
-            barrier_wait(written + buffer, image / STAGING % 2 ^ 1);
-            T* const staged_outputs = buffers + buffer * BUFFER + behind_vector(y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q));
-            stage<0>(sums[0], staged_outputs, bias, warp, lane, piece);
+            if (lane == 0) barrier_arrive(mainloop_order + (consumer + 1) % CONSUMER_WARPGROUPS);
+            wgmma_wait(accumulators);
+            if (lane == 0) barrier_arrive(empty + stage);
+            barrier_wait(epilogue_empty + epilogue_stage, image / EPILOGUE_STAGES % 2 ^ 1);
+            T* const staged_outputs = epilogue_stages + epilogue_stage * EPILOGUE_STAGE + alignment_offset(y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q));
+            stage_outputs<0>(accumulators[0], staged_outputs, bias, warp, lane, subtile);
         }
         fence_bulk();
         __syncwarp();
-        if (lane == 0) barrier_arrive(staged + buffer);
+        if (lane == 0) barrier_arrive(epilogue_full + epilogue_stage);
     }
 }

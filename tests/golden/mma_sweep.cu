@@ -1,23 +1,24 @@
 // conv2d n2 c3 9x11 k5 3x3 f32 nchw
-// mma_sweep bands=3 cuts=1 teams=2 slots=2 staging=2 formers=7 batch=1 copies=1
+// mma_sweep row_tiles=3 subtiles=1 consumer_warpgroups=2 stages=2 epilogue_stages=2 producer_warps=7 producer_pixels=1 copy_stages=1
 
-// Convolution as matrix products of four warps, on tensor cores: [pixels x taps of a row] * [taps of a row x (filter row, map)].
+// Convolution as matrix products of warpgroups (wgmma): [pixels x taps of a row] * [taps of a row x (filter row, output channel)].
 //
 //   x         [N, C, H, W]  input
-//   packed_w  filters as products take them: [chunk][filter row from the last on, then all but the first again][map][VECTOR]
+//   packed_w  filters as MMAs take them: [chunk][filter row from the last on, then all but the first again][output channel][VECTOR]
 //   bias      [K]           not read without WITH_BIAS
 //   y         [N, K, P, Q]  output
 //   n         images N, any number
 //
-// A row of inputs is multiplied by all filter rows at once: what comes of it belongs to R rows of outputs, whose sums a team holds, maps
-// side by side. The next row of inputs completes one of them, and a new one takes its sums; the filter rows that meet the sums move on
-// by one, and since they lie in memory one after another, twice, that is another address.
+// A row of inputs is multiplied by all filter rows at once: what comes of it belongs to R rows of outputs, whose accumulators a consumer
+// warpgroup holds, output channels side by side. The next row of inputs completes one of them, and a new one takes its accumulators; the
+// filter rows that meet the accumulators move on by one, and since they lie in memory one after another, twice, that is another address.
 // Inputs lie in shared memory in chunks of 16 bytes, VECTOR channels of a pixel, or the channels that are left of FOLD neighbouring pixels,
-// pixel by pixel: a filter column is an address, too. Rows of BANDS bands of an image lie side by side, those of one product.
-// A block takes whole images, gridDim.x apart, CUTS pieces each: of all bands the same rows. Teams of four warps take pieces in turn.
+// pixel by pixel: a filter column is an address, too. Rows of ROW_TILES row tiles of an image lie side by side, those of one MMA.
+// A block takes whole images, gridDim.x apart, SUBTILES subtiles each: of all row tiles the same rows. Consumer warpgroups take subtiles in
+// turn.
 //
-//   team    sums of pixels lane / 4 and lane / 4 + 8 of a warp's 16, maps 2 (lane % 4) and the next of a tile
-//   supply  a warp copies outputs, FORMERS put inputs in order
+//   consumer  accumulators of pixels lane / 4 and lane / 4 + 8 of a warp's 16, output channels 2 (lane % 4) and the next of a tile
+//   producer  a warp copies outputs, PRODUCER_WARPS transform the inputs' layout
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
 
@@ -32,18 +33,18 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -112,9 +113,9 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 // Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
 //
 // Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
-// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
-// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
-// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
+// they wait for. One thread calls barrier_init with the arrivals of an iteration; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once iteration i is complete, and must be called before
+// iteration i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the iteration of its
 // barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
 // what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
 
@@ -145,7 +146,7 @@ __device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives
                  : "memory");
 }
 
-// An arrival; whether it completed the phase. What the others wrote before they arrived is visible to the last.
+// An arrival; whether it completed the iteration. What the others wrote before they arrived is visible to the last.
 __device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned last;
@@ -164,7 +165,7 @@ __device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int byte
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 
-// Whether the phase of this parity is complete.
+// Whether the iteration of this parity is complete.
 __device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned passed;
@@ -202,36 +203,36 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, int 
 
 // Elements between a place in memory and the 16-byte boundary before it. What is staged, or copied, lies like its place in memory.
 template <typename E>
-__device__ __forceinline__ int behind_vector(const E* place) {
+__device__ __forceinline__ int alignment_offset(const E* place) {
     return static_cast<int>(reinterpret_cast<unsigned long long>(place) % 16 / sizeof(E));
 }
 
-// What copies a block's images of ELEMENTS to y: a warp. STAGING buffers of BUFFER elements hold them in turn; `staged` says of each that an
-// image is there, `written` that it has been read. A block's images are gridDim.x apart.
-template <int ELEMENTS, int BUFFER, int STAGING, typename T>
-__device__ __forceinline__ void copy_images(const T* buffers, Barrier* staged, Barrier* written, T* __restrict__ y, int n) {
+// What copies a block's images of ELEMENTS to y: a warp. STAGES epilogue stages of STAGE elements hold them; `full` says of each that an
+// image is there, `empty` that it has been read. A block's images are gridDim.x apart.
+template <int ELEMENTS, int STAGE, int STAGES, typename T>
+__device__ __forceinline__ void store_images(const T* stages, Barrier* full, Barrier* empty, T* __restrict__ y, int n) {
     constexpr int VECTOR = 16 / static_cast<int>(sizeof(T));
     const int lane = static_cast<int>(threadIdx.x % 32);
-    int buffer = 0, parity = 0;
+    int stage = 0, parity = 0;
     for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
-        const T* const from = buffers + buffer * BUFFER;
+        const T* const from = stages + stage * STAGE;
         T* const to = y + image * static_cast<long long>(ELEMENTS);
-        barrier_wait(staged + buffer, parity);
+        barrier_wait(full + stage, parity);
         if constexpr (ELEMENTS % VECTOR == 0) {
             if (lane == 0) bulk_store(to, from, ELEMENTS * static_cast<int>(sizeof(T)));
         } else {
-            const int before = behind_vector(to), head = min((VECTOR - before) % VECTOR, ELEMENTS), rest = (ELEMENTS - head) % VECTOR;
+            const int before = alignment_offset(to), head = min((VECTOR - before) % VECTOR, ELEMENTS), tail = (ELEMENTS - head) % VECTOR;
             const int vectors = (ELEMENTS - head) / VECTOR;
             if (lane == 0 && vectors > 0) bulk_store(to + head, from + before + head, 16 * vectors);
             // What whole vectors leave at the beginning and the end.
             if (lane < head) to[lane] = from[before + lane];
-            if (lane < rest) to[ELEMENTS - 1 - lane] = from[before + ELEMENTS - 1 - lane];
+            if (lane < tail) to[ELEMENTS - 1 - lane] = from[before + ELEMENTS - 1 - lane];
         }
         bulk_store_commit();
         bulk_store_wait_read<0>();
         __syncwarp();
-        if (lane == 0) barrier_arrive(written + buffer);
-        if (++buffer == STAGING) buffer = 0, parity ^= 1;
+        if (lane == 0) barrier_arrive(empty + stage);
+        if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 }
 
@@ -253,7 +254,7 @@ __device__ __forceinline__ void bulk_fetch(const void* global, int bytes) {
 // mma_m16n8k8_tf32: d = a * b + c by all 32 lanes of a warp; of a and b the last 13 bits are ignored, so round with to_tf32.
 // Lane 4 g + t holds a (16 x 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), b (8 x 8) at (t, g), (t + 4, g), and c
 // and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1). Of m16n8k4 it is the first half of a and b.
-// The 16-bit products have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
+// The 16-bit MMAs have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
 
 #ifdef __CUDACC__
 // To the nearest number of 10 fraction bits, ties away from zero.
@@ -317,13 +318,13 @@ __device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (
 // Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
 // b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
 // [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
-// Products of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
+// MMAs of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
 // b are 128 bytes behind the eight before, the second four words `deeper` bytes behind the first; a is a lane's part, or lies in
 // shared memory in the same way.
-// Products are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
+// MMAs are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
 // before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
-// Products since the last commit are a group. wgmma_wait_but<N> waits for all groups but the last N: a of the others may then be
-// touched, their sums only where no products under way add to them. What is put in a is seen after another wgmma_fence.
+// MMAs since the last commit are a group. wgmma_wait_group<N> waits for all groups but the last N: a of the others may then be
+// touched, their accumulators only where no MMAs under way add to them. What is put in a is seen after another wgmma_fence.
 // decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
 
 #ifdef __CUDACC__
@@ -344,13 +345,13 @@ __device__ __forceinline__ void wgmma_begin(float (&d)[COLUMNS][TILES][4]) {
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 template <int GROUPS>
-__device__ __forceinline__ void wgmma_wait_but() {
+__device__ __forceinline__ void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
 }
 
 template <int COLUMNS, int TILES>
 __device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
-    wgmma_wait_but<0>();
+    wgmma_wait_group<0>();
     wgmma_keep(d);
 }
 
@@ -366,12 +367,12 @@ __device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_
 __device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
 
 template <int REGISTERS>
-__device__ __forceinline__ void decrease_registers() {
+__device__ __forceinline__ void warpgroup_reg_dealloc() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
 template <int REGISTERS>
-__device__ __forceinline__ void increase_registers() {
+__device__ __forceinline__ void warpgroup_reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
@@ -425,7 +426,7 @@ WGMMA(wgmma_bf16, unsigned, "k16", "bf16.bf16", ", 0")
 
 using T = float;  // x, w, bias and y in memory
 using Bits = float;  // of an element of x or w
-using Word = float;  // of a product
+using Word = float;  // of an MMA
 // Problem
 constexpr int C = 3, H = 9, W = 11;
 constexpr int K = 5, R = 3, S = 3;
@@ -433,12 +434,12 @@ constexpr int P = 7, Q = 9;
 constexpr bool WITH_BIAS = false, WITH_RELU = false;
 
 // Parameters
-constexpr int BANDS = 3, CUTS = 1;  // of an image; of a band
-constexpr int TEAMS = 2;
-constexpr int SLOTS = 2;  // buffers of inputs
-constexpr int STAGING = 2;  // buffers of outputs
-constexpr int FORMERS = 7, BATCH = 1;  // warps; pixels of a lane
-constexpr int COPIES = 1;  // buffers of images as they lie
+constexpr int ROW_TILES = 3, SUBTILES = 1;  // of an image; of a row tile
+constexpr int CONSUMER_WARPGROUPS = 2;
+constexpr int STAGES = 2;  // pipeline stages: inputs in shared memory
+constexpr int EPILOGUE_STAGES = 2;  // epilogue stages
+constexpr int PRODUCER_WARPS = 7, PRODUCER_PIXELS = 1;  // warps; pixels of a lane
+constexpr int COPY_STAGES = 1;  // buffers of images as they lie
 
 // Derived
 constexpr int THREADS = 512;
@@ -447,14 +448,14 @@ constexpr int WHOLE_BLOCKS = 0;  // of VECTOR channels
 constexpr int AT_ONCE = 1;  // chunks of a pixel that a lane takes together
 constexpr int PART = 4, FOLD = 1;  // channels of a pixel, and pixels, of a chunk of those that are left
 constexpr int ROW_CHUNKS = 3, STEPS = 2;  // of a filter row; of two chunks
-constexpr int MAPS = 8, RUN = 40;  // rows of filters of a filter row; of all of a chunk
-constexpr int PITCH = 11, ACROSS = 33;  // chunks of a row of a band; of all bands
-constexpr int BAND_ROWS = 3, PIECE_ROWS = 3;  // of outputs
-constexpr int PLANE = 165, SLOT = 198;  // chunks
+constexpr int PADDED_K = 8, RUN = 40;  // rows of filters of a filter row; of all of a chunk
+constexpr int PITCH = 11, ACROSS = 33;  // chunks of a row of a row tile; of all row tiles
+constexpr int TILE_P = 3, SUBTILE_P = 3;  // of outputs
+constexpr int PLANE = 165, STAGE = 198;  // chunks
 constexpr int FILTER_ROWS = 160;  // of 16 bytes
-constexpr int BUFFER = 320;  // elements
-constexpr int IMAGE = C * H * W, COPY = 300;  // elements
-constexpr int TILES = MAPS / 8;  // of a filter row
+constexpr int EPILOGUE_STAGE = 320;  // elements
+constexpr int IMAGE = C * H * W, COPY_STAGE = 300;  // elements
+constexpr int TILES = PADDED_K / 8;  // of a filter row
 
 struct alignas(16) Chunk {
     Word words[4];
@@ -478,15 +479,15 @@ __host__ __device__ constexpr int filter_row(int place) { return (2 * R - 1 - pl
 extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Chunk* __restrict__ packed_w) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= FILTER_ROWS) return;
-    const int map = i % MAPS, r = filter_row(i / MAPS % (2 * R - 1)), chunk = i / RUN;
+    const int output_channel = i % PADDED_K, r = filter_row(i / PADDED_K % (2 * R - 1)), chunk = i / RUN;
     const bool left = chunk >= WHOLE_BLOCKS * S;
     Bits elements[VECTOR];
 #pragma unroll
     for (int j = 0; j < VECTOR; ++j) {
         const int s = left ? (chunk - WHOLE_BLOCKS * S) * FOLD + j / PART : chunk % S;
         const int channel = left ? WHOLE_BLOCKS * VECTOR + j % PART : chunk / S * VECTOR + j;
-        const bool there = map < K && chunk < ROW_CHUNKS && s < S && channel < C;
-        elements[j] = there ? w[((map * C + channel) * R + r) * S + s] : Bits{0};
+        const bool there = output_channel < K && chunk < ROW_CHUNKS && s < S && channel < C;
+        elements[j] = there ? w[((output_channel * C + channel) * R + r) * S + s] : Bits{0};
     }
     packed_w[i] = chunk_of(elements);
 }
@@ -498,34 +499,35 @@ struct alignas(PART * sizeof(Bits)) Part {
 
 // Starts an image's copy, by one thread: whole vectors, which others share at both ends; but before the first one and behind the last one
 // there may be nothing to read.
-__device__ __forceinline__ void copy_image(Bits* to, const Bits* __restrict__ x, int image, int n, Barrier* copied) {
+__device__ __forceinline__ void copy_image(Bits* to, const Bits* __restrict__ x, int image, int n, Barrier* copy_full) {
     const Bits* const from = x + image * static_cast<long long>(IMAGE);
-    const int before = behind_vector(from), end = before + IMAGE;
+    const int before = alignment_offset(from), end = before + IMAGE;
     const int first = image == 0 && before > 0 ? VECTOR : 0, last = image == n - 1 ? end / VECTOR * VECTOR : (end + VECTOR - 1) / VECTOR * VECTOR;
     for (int i = before; i < min(first, end); ++i) to[i] = from[i - before];
     for (int i = max(last, before); i < end; ++i) to[i] = from[i - before];
     const int bytes = max(last - first, 0) * static_cast<int>(sizeof(Bits));
-    barrier_arrive_expect(copied, bytes);
-    if (bytes > 0) bulk_load(to + first, from - before + first, bytes, copied);
+    barrier_arrive_expect(copy_full, bytes);
+    if (bytes > 0) bulk_load(to + first, from - before + first, bytes, copy_full);
     if (image + static_cast<int>(gridDim.x) < n) bulk_fetch(from + gridDim.x * static_cast<long long>(IMAGE), IMAGE * static_cast<int>(sizeof(Bits)));
 }
 
-// What puts inputs in order: FORMERS warps. A lane takes BATCH pixels at once, AT_ONCE chunks of each, the first before there is a slot for them.
-__device__ __forceinline__ void form_chunks(Chunk* slots, Bits* copies, Barrier* filled, Barrier* taken, Barrier* copied, Barrier* loaded, const Bits* __restrict__ x, int n, int warp) {
-    constexpr int PIXELS = H * W, PLACES = 99, STRIDE = 32 * FORMERS;
-    constexpr int ROUNDS = (PLACES + BATCH * STRIDE - 1) / (BATCH * STRIDE);
+// What transforms the inputs' layout: PRODUCER_WARPS warps. A lane takes PRODUCER_PIXELS pixels at once, AT_ONCE chunks of each, the first
+// before there is a pipeline stage for them.
+__device__ __forceinline__ void transform_chunks(Chunk* stages, Bits* copy_stages, Barrier* full, Barrier* empty, Barrier* copy_full, Barrier* copy_empty, const Bits* __restrict__ x, int n, int warp) {
+    constexpr int PIXELS = H * W, PLACES = 99, STRIDE = 32 * PRODUCER_WARPS;
+    constexpr int ITERATIONS = (PLACES + PRODUCER_PIXELS * STRIDE - 1) / (PRODUCER_PIXELS * STRIDE);
     const int lane = static_cast<int>(threadIdx.x % 32);
-    int slot = 0, parity = 1, copy = 0, copy_parity = 0;  // nobody has to free a slot before its first use
+    int stage = 0, parity = 1, copy = 0, copy_parity = 0;  // nobody has to free a pipeline stage before its first use
     for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
-        Chunk* const chunks = slots + slot * SLOT;
-        const Bits* const elements = copies + copy * COPY + behind_vector(x + image * static_cast<long long>(IMAGE));
-        barrier_wait(copied + copy, copy_parity);
+        Chunk* const chunks = stages + stage * STAGE;
+        const Bits* const elements = copy_stages + copy * COPY_STAGE + alignment_offset(x + image * static_cast<long long>(IMAGE));
+        barrier_wait(copy_full + copy, copy_parity);
 #pragma unroll 1
-        for (int round = 0; round < ROUNDS; ++round) {
-            Chunk own[BATCH][AT_ONCE];
-            const int first = (round * BATCH * FORMERS + warp) * 32 + lane;
+        for (int iteration = 0; iteration < ITERATIONS; ++iteration) {
+            Chunk own[PRODUCER_PIXELS][AT_ONCE];
+            const int first = (iteration * PRODUCER_PIXELS * PRODUCER_WARPS + warp) * 32 + lane;
 #pragma unroll
-            for (int i = 0; i < BATCH; ++i) {
+            for (int i = 0; i < PRODUCER_PIXELS; ++i) {
                 const int place = first + i * STRIDE;
                 const Bits* const from = elements + place;
 #pragma unroll
@@ -539,33 +541,33 @@ __device__ __forceinline__ void form_chunks(Chunk* slots, Bits* copies, Barrier*
                     own[i][j] = chunk_of(channels);
                 }
             }
-            if (round + 1 == ROUNDS) {
+            if (iteration + 1 == ITERATIONS) {
                 // The last warp that has read the image has the next one copied in its place.
                 fence_bulk();
                 __syncwarp();
-                const int next = image + COPIES * static_cast<int>(gridDim.x);
-                if (lane == 0 && barrier_arrive_last(loaded + copy) && next < n) copy_image(copies + copy * COPY, x, next, n, copied + copy);
+                const int next = image + COPY_STAGES * static_cast<int>(gridDim.x);
+                if (lane == 0 && barrier_arrive_last(copy_empty + copy) && next < n) copy_image(copy_stages + copy * COPY_STAGE, x, next, n, copy_full + copy);
             }
-            if (round == 0) barrier_wait(taken + slot, parity);
+            if (iteration == 0) barrier_wait(empty + stage, parity);
 #pragma unroll
-            for (int i = 0; i < BATCH; ++i) {
+            for (int i = 0; i < PRODUCER_PIXELS; ++i) {
                 const int place = first + i * STRIDE, pixel = place;
                 if (place >= PLACES) continue;
                 const int row = pixel / W, column = pixel % W;
-                const int band = min(row / BAND_ROWS, BANDS - 1), within = row - band * BAND_ROWS;
-                // The first rows of a band are the last ones of the band before, too.
-                constexpr int BEFORE = BAND_ROWS * ACROSS - PITCH;
-                const bool twice = band > 0 && within < R - 1;
-                Chunk* const to = chunks + (within * BANDS + band) * PITCH + column;
+                const int row_tile = min(row / TILE_P, ROW_TILES - 1), within = row - row_tile * TILE_P;
+                // The first rows of a row tile are the last ones of the row tile before, too.
+                constexpr int BEFORE = TILE_P * ACROSS - PITCH;
+                const bool twice = row_tile > 0 && within < R - 1;
+                Chunk* const to = chunks + (within * ROW_TILES + row_tile) * PITCH + column;
 #pragma unroll
                 for (int j = 0; j < AT_ONCE; ++j) {
                     const int block = j;
                     if (block == WHOLE_BLOCKS) {
                         const Part part = reinterpret_cast<const Part&>(own[i][j]);
 #pragma unroll
-                        for (int turn = 0; turn < FOLD; ++turn) {
+                        for (int tile_index = 0; tile_index < FOLD; ++tile_index) {
                             // Every eight lanes begin elsewhere, or they would meet the banks of others.
-                            const int k = (turn + lane / 8 * 1) % FOLD;
+                            const int k = (tile_index + lane / 8 * 1) % FOLD;
                             if (column < k) continue;
                             *(reinterpret_cast<Part*>(to + block * PLANE) - k * (FOLD - 1)) = part;
                             if (twice) *(reinterpret_cast<Part*>(to + block * PLANE + BEFORE) - k * (FOLD - 1)) = part;
@@ -577,11 +579,11 @@ __device__ __forceinline__ void form_chunks(Chunk* slots, Bits* copies, Barrier*
                 }
             }
         }
-        fence_bulk();  // products read chunks by another way
+        fence_bulk();  // MMAs read chunks by another way
         __syncwarp();
-        if (lane == 0) barrier_arrive(filled + slot);
-        if (++copy == COPIES) copy = 0, copy_parity ^= 1;
-        if (++slot == SLOTS) slot = 0, parity ^= 1;
+        if (lane == 0) barrier_arrive(full + stage);
+        if (++copy == COPY_STAGES) copy = 0, copy_parity ^= 1;
+        if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 }
 
@@ -591,7 +593,7 @@ __device__ __forceinline__ constexpr int pixels_at(int chunk) {
     return left ? WHOLE_BLOCKS * PLANE + (chunk - WHOLE_BLOCKS * S) * FOLD : chunk / S * PLANE + chunk % S;
 }
 
-// Starts sums of ROWS filter rows += pixels * filters, of a step.
+// Starts accumulators of ROWS filter rows += pixels * filters, of a step.
 template <int ROWS, int STEP>
 __device__ __forceinline__ void multiply(float (&d)[ROWS * TILES][4], const Chunk* pixels, const Chunk* filters) {
     constexpr int FIRST = pixels_at(2 * STEP);
@@ -648,8 +650,8 @@ __device__ __forceinline__ void multiply_row(float (&d)[ROWS * TILES][4], const 
     }
 }
 
-// Makes a row of sums zero where they are. Where a constant is assigned to some of them, or they are copied for the compiler to see, ptxas
-// runs all products one by one.
+// Makes a row of accumulators zero where they are. Where a constant is assigned to some of them, or they are copied for the compiler to
+// see, ptxas runs all MMAs one by one.
 __device__ __forceinline__ void clear(float (&d)[TILES][4]) {
 #pragma unroll
     for (int i = 0; i < TILES * 4; ++i) {
@@ -661,7 +663,7 @@ __device__ __forceinline__ void clear(float (&d)[TILES][4]) {
     }
 }
 
-// Copies a row of sums.
+// Copies a row of accumulators.
 __device__ __forceinline__ void move(float (&to)[TILES][4], float (&from)[TILES][4]) {
 #pragma unroll
     for (int i = 0; i < TILES * 4; ++i) {
@@ -673,7 +675,7 @@ __device__ __forceinline__ void move(float (&to)[TILES][4], float (&from)[TILES]
     }
 }
 
-// Has a row of outputs computed here: where ptxas puts it off to behind the next products, it runs these one by one.
+// Has a row of outputs computed here: where ptxas puts it off to behind the next MMAs, it runs these one by one.
 __device__ __forceinline__ void keep(T (&row)[TILES][4]) {
 #ifdef __CUDACC__
 #pragma unroll
@@ -681,98 +683,99 @@ __device__ __forceinline__ void keep(T (&row)[TILES][4]) {
 #endif
 }
 
-// Adds to the first BLOCKS rows of sums a row of inputs times the filter rows from the PLACE-th in memory on.
+// Adds to the first BLOCKS rows of accumulators a row of inputs times the filter rows from the PLACE-th in memory on.
 template <int BLOCKS, int PLACE>
-__device__ __forceinline__ void take_row(float (&sums)[R][TILES][4], const Chunk* pixels, const Chunk* filters) {
-    multiply_row<BLOCKS>(reinterpret_cast<float (&)[BLOCKS * TILES][4]>(sums), pixels, filters + PLACE * MAPS);
+__device__ __forceinline__ void take_row(float (&accumulators)[R][TILES][4], const Chunk* pixels, const Chunk* filters) {
+    multiply_row<BLOCKS>(reinterpret_cast<float (&)[BLOCKS * TILES][4]>(accumulators), pixels, filters + PLACE * PADDED_K);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias, T* __restrict__ y, int n) {
     extern __shared__ __align__(128) unsigned char smem[];
-    Barrier* const filled = reinterpret_cast<Barrier*>(smem);  // [slot] its inputs are there
-    Barrier* const taken = filled + SLOTS;                     // [slot] all products of it are done
-    Barrier* const staged = taken + SLOTS;                     // [buffer] all outputs are there
-    Barrier* const written = staged + STAGING;                 // [buffer] they have been copied out
-    Barrier* const copied = written + STAGING;                 // [copy] an image is there as it lies
-    Barrier* const loaded = copied + COPIES;                   // [copy] formers have read it
-    Barrier* const packed = loaded + COPIES;                   // filters are there
+    Barrier* const full = reinterpret_cast<Barrier*>(smem);           // [stage] its inputs are there
+    Barrier* const empty = full + STAGES;                             // [stage] all MMAs of it are done
+    Barrier* const epilogue_full = empty + STAGES;                    // [epilogue stage] all outputs are there
+    Barrier* const epilogue_empty = epilogue_full + EPILOGUE_STAGES;  // [epilogue stage] they have been copied out
+    Barrier* const copy_full = epilogue_empty + EPILOGUE_STAGES;      // [copy] an image is there as it lies
+    Barrier* const copy_empty = copy_full + COPY_STAGES;              // [copy] formers have read it
+    Barrier* const filters_full = copy_empty + COPY_STAGES;           // filters are there
     Chunk* const filters = reinterpret_cast<Chunk*>(smem + 128);
-    Chunk* const slots = filters + FILTER_ROWS;                // [slot][channel block][row][band][column]
-    T* const buffers = reinterpret_cast<T*>(slots + SLOTS * SLOT);  // [buffer][map][row][column]
-    Bits* const copies = reinterpret_cast<Bits*>(buffers + STAGING * BUFFER);  // [copy][channel][row][column]
+    Chunk* const stages = filters + FILTER_ROWS;                                                            // [stage][channel block][row][row tile][column]
+    T* const epilogue_stages = reinterpret_cast<T*>(stages + STAGES * STAGE);                               // [epilogue stage][output channel][row][column]
+    Bits* const copy_stages = reinterpret_cast<Bits*>(epilogue_stages + EPILOGUE_STAGES * EPILOGUE_STAGE);  // [copy][channel][row][column]
 
     // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
-    const int team = warp / 4;
+    const int consumer = warp / 4;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < SLOTS; ++i) {
-            barrier_init(filled + i, FORMERS);
-            barrier_init(taken + i, 4 * CUTS);
+        for (int i = 0; i < STAGES; ++i) {
+            barrier_init(full + i, PRODUCER_WARPS);
+            barrier_init(empty + i, 4 * SUBTILES);
         }
-        for (int i = 0; i < STAGING; ++i) {
-            barrier_init(staged + i, 4 * CUTS);
-            barrier_init(written + i, 1);
+        for (int i = 0; i < EPILOGUE_STAGES; ++i) {
+            barrier_init(epilogue_full + i, 4 * SUBTILES);
+            barrier_init(epilogue_empty + i, 1);
         }
-        for (int i = 0; i < COPIES; ++i) {
-            barrier_init(copied + i, 1);
-            barrier_init(loaded + i, FORMERS);
+        for (int i = 0; i < COPY_STAGES; ++i) {
+            barrier_init(copy_full + i, 1);
+            barrier_init(copy_empty + i, PRODUCER_WARPS);
         }
-        barrier_init(packed, 1);
+        barrier_init(filters_full, 1);
         barrier_init_fence();
-        for (int i = 0; i < COPIES; ++i) {
+        for (int i = 0; i < COPY_STAGES; ++i) {
             const int image = static_cast<int>(blockIdx.x) + i * static_cast<int>(gridDim.x);
-            if (image < n) copy_image(copies + i * COPY, x, image, n, copied + i);
+            if (image < n) copy_image(copy_stages + i * COPY_STAGE, x, image, n, copy_full + i);
         }
-        barrier_arrive_expect(packed, 16 * FILTER_ROWS);
-        bulk_load(filters, packed_w, 16 * FILTER_ROWS, packed);
+        barrier_arrive_expect(filters_full, 16 * FILTER_ROWS);
+        bulk_load(filters, packed_w, 16 * FILTER_ROWS, filters_full);
     }
     // Rows and columns of padding, pixels that filters of zero meet.
-    for (int i = static_cast<int>(threadIdx.x); i < SLOTS * SLOT; i += THREADS) slots[i] = Chunk{};
+    for (int i = static_cast<int>(threadIdx.x); i < STAGES * STAGE; i += THREADS) stages[i] = Chunk{};
     fence_bulk();
     __syncthreads();
 
-    if (team >= TEAMS) {
-        decrease_registers<56>();
-        const int supply = warp - 4 * TEAMS;
-        if (supply == 0) {
-            copy_images<K * P * Q, BUFFER, STAGING>(buffers, staged, written, y, n);
+    if (consumer >= CONSUMER_WARPGROUPS) {
+        warpgroup_reg_dealloc<56>();
+        const int producer = warp - 4 * CONSUMER_WARPGROUPS;
+        if (producer == 0) {
+            store_images<K * P * Q, EPILOGUE_STAGE, EPILOGUE_STAGES>(epilogue_stages, epilogue_full, epilogue_empty, y, n);
         } else {
-            form_chunks(slots, copies, filled, taken, copied, loaded, x, n, supply - 1);
+            transform_chunks(stages, copy_stages, full, empty, copy_full, copy_empty, x, n, producer - 1);
         }
         return;
     }
-    increase_registers<200>();
-    barrier_wait(packed, 0);
+    warpgroup_reg_alloc<200>();
+    barrier_wait(filters_full, 0);
 
     // A lane's two pixels of a row of inputs: the first of their outputs, and how many rows of them there are.
     int first[2], rows[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const int pixel = warp % 4 * 16 + i * 8 + lane / 4, band = pixel / PITCH, column = pixel % PITCH;
-        first[i] = band * (BAND_ROWS * Q) + column + lane % 4 * (2 * P * Q);
-        rows[i] = band < BANDS && column < Q ? min(BAND_ROWS, P - band * BAND_ROWS) : 0;
+        const int pixel = warp % 4 * 16 + i * 8 + lane / 4, row_tile = pixel / PITCH, column = pixel % PITCH;
+        first[i] = row_tile * (TILE_P * Q) + column + lane % 4 * (2 * P * Q);
+        rows[i] = row_tile < ROW_TILES && column < Q ? min(TILE_P, P - row_tile * TILE_P) : 0;
     }
     const int images = (n - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
 #pragma unroll 1
-    for (int turn = team; turn < images * CUTS; turn += TEAMS) {
-        const int image = turn / CUTS, piece = turn % CUTS, slot = image % SLOTS, buffer = image % STAGING;
-        const Chunk* const inputs = slots + slot * SLOT + piece * (PIECE_ROWS * ACROSS);
-        T* const outputs = buffers + buffer * BUFFER + behind_vector(y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q));
-        float sums[R][TILES][4];
+    for (int tile_index = consumer; tile_index < images * SUBTILES; tile_index += CONSUMER_WARPGROUPS) {
+        const int image = tile_index / SUBTILES, subtile = tile_index % SUBTILES, stage = image % STAGES, epilogue_stage = image % EPILOGUE_STAGES;
+        const Chunk* const inputs = stages + stage * STAGE + subtile * (SUBTILE_P * ACROSS);
+        T* const outputs = epilogue_stages + epilogue_stage * EPILOGUE_STAGE + alignment_offset(y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q));
+        float accumulators[R][TILES][4];
 #pragma unroll
-        for (int i = 0; i < R; ++i) clear(sums[i]);
-        // A row of outputs that is complete, out of its sums, which are for another one then: it is staged while that one's products run.
+        for (int i = 0; i < R; ++i) clear(accumulators[i]);
+        // A row of outputs that is complete, out of its accumulators, which are for another one then: it is staged while that one's MMAs
+        // run.
         alignas(8) T complete[TILES][4];
         const auto take = [&](float (&done)[TILES][4]) {
 #pragma unroll
             for (int i = 0; i < TILES * 4; ++i) {
-                const int map = i / 4 * 8 + lane % 4 * 2 + i % 2;
-                complete[i / 4][i % 4] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(done[i / 4][i % 4], bias, min(map, K - 1)));
+                const int output_channel = i / 4 * 8 + lane % 4 * 2 + i % 2;
+                complete[i / 4][i % 4] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(done[i / 4][i % 4], bias, min(output_channel, K - 1)));
             }
             keep(complete);
         };
-        const auto stage = [&](int row) {
+        const auto stage_outputs = [&](int row) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -782,42 +785,42 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
                 }
             }
         };
-        barrier_wait(filled + slot, image / SLOTS % 2);
-        wgmma_begin(sums);
-        take_row<1, 2>(sums, inputs + 0 * ACROSS, filters);
+        barrier_wait(full + stage, image / STAGES % 2);
+        wgmma_begin(accumulators);
+        take_row<1, 2>(accumulators, inputs + 0 * ACROSS, filters);
         wgmma_commit();
-        wgmma_wait(sums);
-        wgmma_begin(sums);
-        take_row<2, 1>(sums, inputs + 1 * ACROSS, filters);
+        wgmma_wait(accumulators);
+        wgmma_begin(accumulators);
+        take_row<2, 1>(accumulators, inputs + 1 * ACROSS, filters);
         wgmma_commit();
-        wgmma_wait(sums);
-        wgmma_begin(sums);
-        take_row<3, 0>(sums, inputs + 2 * ACROSS, filters);
+        wgmma_wait(accumulators);
+        wgmma_begin(accumulators);
+        take_row<3, 0>(accumulators, inputs + 2 * ACROSS, filters);
         wgmma_commit();
-        wgmma_wait(sums);
-        take(sums[0]);
-        // No new row takes its sums: the rows that are left move on to the first ones.
-        move(sums[0], sums[1]);
-        move(sums[1], sums[2]);
-        wgmma_begin(sums);
-        take_row<2, 0>(sums, inputs + 3 * ACROSS, filters);
+        wgmma_wait(accumulators);
+        take(accumulators[0]);
+        // No new row takes its accumulators: the rows that are left move on to the first ones.
+        move(accumulators[0], accumulators[1]);
+        move(accumulators[1], accumulators[2]);
+        wgmma_begin(accumulators);
+        take_row<2, 0>(accumulators, inputs + 3 * ACROSS, filters);
         wgmma_commit();
-        barrier_wait(written + buffer, image / STAGING % 2 ^ 1);
-        stage(piece * PIECE_ROWS + 0);
-        wgmma_wait(sums);
-        take(sums[0]);
-        // No new row takes its sums: the rows that are left move on to the first ones.
-        move(sums[0], sums[1]);
-        wgmma_begin(sums);
-        take_row<1, 0>(sums, inputs + 4 * ACROSS, filters);
+        barrier_wait(epilogue_empty + epilogue_stage, image / EPILOGUE_STAGES % 2 ^ 1);
+        stage_outputs(subtile * SUBTILE_P + 0);
+        wgmma_wait(accumulators);
+        take(accumulators[0]);
+        // No new row takes its accumulators: the rows that are left move on to the first ones.
+        move(accumulators[0], accumulators[1]);
+        wgmma_begin(accumulators);
+        take_row<1, 0>(accumulators, inputs + 4 * ACROSS, filters);
         wgmma_commit();
-        stage(piece * PIECE_ROWS + 1);
-        wgmma_wait(sums);
-        if (lane == 0) barrier_arrive(taken + slot);
-        take(sums[0]);
-        stage(piece * PIECE_ROWS + 2);
+        stage_outputs(subtile * SUBTILE_P + 1);
+        wgmma_wait(accumulators);
+        if (lane == 0) barrier_arrive(empty + stage);
+        take(accumulators[0]);
+        stage_outputs(subtile * SUBTILE_P + 2);
         fence_bulk();
         __syncwarp();
-        if (lane == 0) barrier_arrive(staged + buffer);
+        if (lane == 0) barrier_arrive(epilogue_full + epilogue_stage);
     }
 }

@@ -1,10 +1,10 @@
 // conv2d n3 c1 30x30 k12 5x5 f32 nchw
-// mma_toeplitz rows=11 bands=1 tiles=1 staging=3 slots=2 min_blocks=2
+// mma_toeplitz thread_p=11 row_tiles=1 tiles=1 epilogue_stages=3 stages=2 min_blocks=2
 
-// Convolution of one channel as matrix products: [16 pairs of output columns x taps] * [taps x 8 sums], on tensor cores.
-// A pair is the columns q and q + 1 of a row, q even; the sums are those of both columns, of four maps. With the filter of a
-// row moved on by one tap for the second column, both take the same taps q to q + S of x: an even number of columns, of which
-// a product takes eight, as they lie in x.
+// Convolution of one channel as matrix products: [16 pairs of output columns x taps] * [taps x 8 accumulators], on tensor cores.
+// A pair is the columns q and q + 1 of a row, q even; the accumulators are those of both columns, of four output channels. With the filter
+// of a row moved on by one tap for the second column, both take the same taps q to q + S of x: an even number of columns, of which
+// an MMA takes eight, as they lie in x.
 //
 //   x         [N, 1, H, W]  input
 //   packed_w  filters as the lanes of a warp take them: [tile][vector][lane][4]
@@ -12,12 +12,13 @@
 //   y         [N, K, P, Q]  output
 //   n         images N, any number
 //
-// A block takes whole images, or BANDS bands of their rows, gridDim.x apart. A lane keeps its taps of ROWS + R - 1 rows of
-// input in registers and computes tile after tile of sums: row r of the filter takes for output row i the fragment of input
-// row i + r. Outputs of a phase, TILES tiles, are staged in one of STAGING buffers and leave as bulk copies, in the order of y.
+// A block takes whole images, or ROW_TILES row tiles of their rows, gridDim.x apart. A lane keeps its taps of THREAD_P + R - 1 rows of
+// input in registers and computes tile after tile of accumulators: row r of the filter takes for output row i the fragment of input
+// row i + r. Outputs of an iteration, TILES tiles, are staged in one of EPILOGUE_STAGES epilogue stages and leave as bulk copies, in the
+// order of y.
 //
-//   warp  16 pairs of columns of ROWS output rows; the last two copy inputs and outputs
-//   lane  pairs lane / 4 and lane / 4 + 8;  taps lane % 4 and lane % 4 + 4 of a unit;  sums 2 (lane % 4) and the next of a tile
+//   warp  16 pairs of columns of THREAD_P output rows; the last two copy inputs and outputs
+//   lane  pairs lane / 4 and lane / 4 + 8;  taps lane % 4 and lane % 4 + 4 of a k block;  accumulators 2 (lane % 4) and the next of a tile
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
 
@@ -32,18 +33,18 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -112,9 +113,9 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 // Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
 //
 // Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
-// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
-// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
-// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
+// they wait for. One thread calls barrier_init with the arrivals of an iteration; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once iteration i is complete, and must be called before
+// iteration i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the iteration of its
 // barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
 // what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
 
@@ -145,7 +146,7 @@ __device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives
                  : "memory");
 }
 
-// An arrival; whether it completed the phase. What the others wrote before they arrived is visible to the last.
+// An arrival; whether it completed the iteration. What the others wrote before they arrived is visible to the last.
 __device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned last;
@@ -164,7 +165,7 @@ __device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int byte
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 
-// Whether the phase of this parity is complete.
+// Whether the iteration of this parity is complete.
 __device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     unsigned passed;
@@ -203,7 +204,7 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, int 
 // mma_m16n8k8_tf32: d = a * b + c by all 32 lanes of a warp; of a and b the last 13 bits are ignored, so round with to_tf32.
 // Lane 4 g + t holds a (16 x 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), b (8 x 8) at (t, g), (t + 4, g), and c
 // and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1). Of m16n8k4 it is the first half of a and b.
-// The 16-bit products have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
+// The 16-bit MMAs have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
 
 #ifdef __CUDACC__
 // To the nearest number of 10 fraction bits, ties away from zero.
@@ -263,7 +264,7 @@ __device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (
 
 using T = float;  // x, w, bias and y in memory
 using Bits = float;  // of an element of x or w
-using Word = float;  // of a product
+using Word = float;  // of an MMA
 // Problem
 constexpr int H = 30, W = 30;
 constexpr int K = 12, R = 5, S = 5;
@@ -272,29 +273,29 @@ constexpr int PAD_H = 0;
 constexpr bool WITH_BIAS = false, WITH_RELU = false;
 
 // Parameters
-constexpr int ROWS = 11;  // of outputs, a lane
-constexpr int BANDS = 1;
-constexpr int TILES = 1;  // of a phase
-constexpr int STAGING = 3;  // buffers of outputs
-constexpr int SLOTS = 2;  // buffers of inputs
+constexpr int THREAD_P = 11;  // of outputs, a lane
+constexpr int ROW_TILES = 1;
+constexpr int TILES = 1;  // of an iteration
+constexpr int EPILOGUE_STAGES = 3;  // epilogue stages
+constexpr int STAGES = 2;  // pipeline stages: inputs in shared memory
 constexpr int MIN_BLOCKS = 2;  // blocks resident on a multiprocessor
 
 // Derived
 constexpr int WARPS = 3, THREADS = 32 * (WARPS + 2);
-constexpr int BAND_P = 26, WINDOW_H = BAND_P + R - 1;
-constexpr int PAIRS_Q = Q / 2, PAIRS = 39;  // of columns: of a row, of all groups of ROWS rows
-constexpr int SKIPPED = (ROWS - BAND_P % ROWS) % ROWS;  // rows of the last group that the one before has, too
-constexpr int PHASES = 3;
-constexpr int CHUNKS = 1, UNITS = R * CHUNKS;  // of 8 taps: of a filter row, of a filter
-constexpr int UNIT_WORDS = 2;  // a lane's of a unit's filter; of its input as many for each of two pairs
+constexpr int TILE_P = 26, WINDOW_H = TILE_P + R - 1;
+constexpr int PAIRS_Q = Q / 2, PAIRS = 39;  // of columns: of a row, of all groups of THREAD_P rows
+constexpr int SKIPPED = (THREAD_P - TILE_P % THREAD_P) % THREAD_P;  // rows of the last group that the one before has, too
+constexpr int ITERATIONS = 3;
+constexpr int CHUNKS = 1, K_BLOCKS = R * CHUNKS;  // of 8 taps: of a filter row, of a filter
+constexpr int BLOCK_WORDS = 2;  // a lane's of a k block's filter; of its input as many for each of two pairs
 constexpr int FILTER_WORDS = 12;  // a lane's of a tile, in whole vectors
 constexpr int ALL_TILES = 3;
 constexpr int PITCH = 30, PAIR = 2;  // words of a row of input, of a pair
-constexpr int PIECE = 4;  // elements copied at once
-constexpr int SLOT_WORDS = 900;
-constexpr int RUN_MAPS = 1, PLANE = BAND_P * Q;  // maps whose outputs are contiguous in y
+constexpr int COPY_ELEMENTS = 4;  // elements copied at once
+constexpr int STAGE_WORDS = 900;
+constexpr int RUN_K = 1, PLANE = TILE_P * Q;  // output channels whose outputs are contiguous in y
 constexpr int RUN_PITCH = 680;  // elements of a run: the next one's are staged in other banks
-constexpr int BUFFER = 2720;  // elements
+constexpr int EPILOGUE_STAGE = 2720;  // elements
 
 struct alignas(16) Vector {
     Word at[4];
@@ -304,40 +305,40 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __rest
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= ALL_TILES * FILTER_WORDS * 32) return;
     const int lane = i / 4 % 32, word = i / 128 * 4 % FILTER_WORDS + i % 4;
-    const int row = word / UNIT_WORDS / CHUNKS, chunk = word / UNIT_WORDS % CHUNKS;
-    const int sum = i / (32 * FILTER_WORDS) * 8 + lane / 4;
-    const int map = sum / 2, column = sum % 2;
+    const int row = word / BLOCK_WORDS / CHUNKS, chunk = word / BLOCK_WORDS % CHUNKS;
+    const int accumulator = i / (32 * FILTER_WORDS) * 8 + lane / 4;
+    const int k = accumulator / 2, column = accumulator % 2;
     const auto filter = [&](int tap) {
         const int s = chunk * 8 + tap - column;
-        const bool there = row < R && map < K && column < 2 && s >= 0 && s < S;
-        return there ? w[(map * R + row) * S + s] : Bits{0};
+        const bool there = row < R && k < K && column < 2 && s >= 0 && s < S;
+        return there ? w[(k * R + row) * S + s] : Bits{0};
     };
     packed_w[i] = to_tf32(filter(word % 2 * 4 + lane % 4));
 }
 
-// First output row of a unit, a band of an image.
-__device__ __forceinline__ int first_row(int unit) { return min(unit % BANDS * BAND_P, P - BAND_P); }
+// First output row of a work tile, a row tile of an image.
+__device__ __forceinline__ int first_row(int work_tile) { return min(work_tile % ROW_TILES * TILE_P, P - TILE_P); }
 
-// Starts copying a unit's rows of input; zeros stand for rows of padding.
-__device__ __forceinline__ void copy_inputs(Word* slot, const Bits* __restrict__ x, int unit) {
-    Bits* const to = reinterpret_cast<Bits*>(slot);
-    const int row = first_row(unit) - PAD_H;
-    const Bits* const from = x + static_cast<long long>(unit / BANDS) * (H * W) + row * W;
-    for (int i = static_cast<int>(threadIdx.x % 32) * PIECE; i < WINDOW_H * W; i += 32 * PIECE) {
-        copy_async<PIECE * sizeof(Bits)>(to + i, from + i);
+// Starts copying a work tile's rows of input; zeros stand for rows of padding.
+__device__ __forceinline__ void copy_inputs(Word* stage, const Bits* __restrict__ x, int work_tile) {
+    Bits* const to = reinterpret_cast<Bits*>(stage);
+    const int row = first_row(work_tile) - PAD_H;
+    const Bits* const from = x + static_cast<long long>(work_tile / ROW_TILES) * (H * W) + row * W;
+    for (int i = static_cast<int>(threadIdx.x % 32) * COPY_ELEMENTS; i < WINDOW_H * W; i += 32 * COPY_ELEMENTS) {
+        copy_async<COPY_ELEMENTS * sizeof(Bits)>(to + i, from + i);
     }
 }
 
-using Inputs = Word[ROWS + R - 1][CHUNKS][2 * UNIT_WORDS];
+using Inputs = Word[THREAD_P + R - 1][CHUNKS][2 * BLOCK_WORDS];
 
-// A lane's taps of two pairs that begin at `pairs`. Taps that pad the last unit meet filters that are zero.
+// A lane's taps of two pairs that begin at `pairs`. Taps that pad the last k block meet filters that are zero.
 __device__ __forceinline__ void load_inputs(Inputs& inputs, const Word* const (&pairs)[2]) {
 #pragma unroll
-    for (int row = 0; row < ROWS + R - 1; ++row) {
+    for (int row = 0; row < THREAD_P + R - 1; ++row) {
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
 #pragma unroll
-            for (int i = 0; i < 2 * UNIT_WORDS; ++i) {
+            for (int i = 0; i < 2 * BLOCK_WORDS; ++i) {
                 const int tap = min(chunk * 8 + i / 2 * 4 + static_cast<int>(threadIdx.x % 4), S);
                 inputs[row][chunk][i] = to_tf32(pairs[i % 2][row * PITCH + tap]);
             }
@@ -345,14 +346,14 @@ __device__ __forceinline__ void load_inputs(Inputs& inputs, const Word* const (&
     }
 }
 
-// sums = the products of output row `row`.
-__device__ __forceinline__ void multiply(float (&sums)[4], const Inputs& inputs, const Word (&filters)[FILTER_WORDS], int row) {
+// accumulators = the MMAs of output row `row`.
+__device__ __forceinline__ void multiply(float (&accumulators)[4], const Inputs& inputs, const Word (&filters)[FILTER_WORDS], int row) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] = 0.0f;
+    for (int i = 0; i < 4; ++i) accumulators[i] = 0.0f;
 #pragma unroll
-    for (int unit = 0; unit < UNITS; ++unit) {
-        const Word filter[2] = {filters[unit * 2], filters[unit * 2 + 1]};
-        mma_m16n8k8_tf32(sums, inputs[row + unit / CHUNKS][unit % CHUNKS], filter, sums);
+    for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
+        const Word filter[2] = {filters[k_block * 2], filters[k_block * 2 + 1]};
+        mma_m16n8k8_tf32(accumulators, inputs[row + k_block / CHUNKS][k_block % CHUNKS], filter, accumulators);
     }
 }
 
@@ -360,24 +361,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv2d_mma_toeplitz(const Bits* __restrict__ x, const Vector* __restrict__ packed_w, const T* __restrict__ bias,
                     T* __restrict__ y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
-    Barrier* const filled = reinterpret_cast<Barrier*>(smem);  // [slot] its inputs are there
-    Barrier* const taken = filled + SLOTS;                     // [slot] all warps have read them
-    Barrier* const staged = taken + SLOTS;                     // [buffer] all warps have staged their outputs
-    Barrier* const written = staged + STAGING;                 // [buffer] they have been copied out
-    Vector* const filters = reinterpret_cast<Vector*>(written + STAGING);               // [tile][vector][lane]
-    Word* const slots = reinterpret_cast<Word*>(filters + ALL_TILES * FILTER_WORDS * 8);  // [slot][row][column]
-    T* const buffers = reinterpret_cast<T*>(slots + SLOTS * SLOT_WORDS);                // [buffer][map][row][column]
+    Barrier* const full = reinterpret_cast<Barrier*>(smem);                                // [stage] its inputs are there
+    Barrier* const empty = full + STAGES;                                                  // [stage] all warps have read them
+    Barrier* const epilogue_full = empty + STAGES;                                         // [epilogue stage] all warps have staged their outputs
+    Barrier* const epilogue_empty = epilogue_full + EPILOGUE_STAGES;                       // [epilogue stage] they have been copied out
+    Vector* const filters = reinterpret_cast<Vector*>(epilogue_empty + EPILOGUE_STAGES);   // [tile][vector][lane]
+    Word* const stages = reinterpret_cast<Word*>(filters + ALL_TILES * FILTER_WORDS * 8);  // [stage][row][column]
+    T* const epilogue_stages = reinterpret_cast<T*>(stages + STAGES * STAGE_WORDS);        // [epilogue stage][output channel][row][column]
 
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-    const int units = n * BANDS, step = static_cast<int>(gridDim.x);
+    const int work_tiles = n * ROW_TILES, step = static_cast<int>(gridDim.x);
     if (thread == 0) {
-        for (int i = 0; i < SLOTS; ++i) {
-            barrier_init(filled + i, 32);
-            barrier_init(taken + i, WARPS);
+        for (int i = 0; i < STAGES; ++i) {
+            barrier_init(full + i, 32);
+            barrier_init(empty + i, WARPS);
         }
-        for (int i = 0; i < STAGING; ++i) {
-            barrier_init(staged + i, WARPS);
-            barrier_init(written + i, 1);
+        for (int i = 0; i < EPILOGUE_STAGES; ++i) {
+            barrier_init(epilogue_full + i, WARPS);
+            barrier_init(epilogue_empty + i, 1);
         }
         barrier_init_fence();
     }
@@ -385,107 +386,107 @@ conv2d_mma_toeplitz(const Bits* __restrict__ x, const Vector* __restrict__ packe
     __syncthreads();
 
     if (warp == WARPS) {
-        int slot = 0, parity = 1;  // nobody has to free a slot before its first use
-        int last = -1;             // the slot that copies are on their way to
-        for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += step) {
-            barrier_wait(taken + slot, parity);
-            copy_inputs(slots + slot * SLOT_WORDS, x, unit);
+        int stage = 0, parity = 1;  // nobody has to free a pipeline stage before its first use
+        int last = -1;              // the pipeline stage that copies are on their way to
+        for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
+            barrier_wait(empty + stage, parity);
+            copy_inputs(stages + stage * STAGE_WORDS, x, work_tile);
             copy_async_commit();
             if (last >= 0) {
                 copy_async_wait<1>();
-                barrier_arrive(filled + last);
+                barrier_arrive(full + last);
             }
-            last = slot;
-            if (++slot == SLOTS) slot = 0, parity ^= 1;
+            last = stage;
+            if (++stage == STAGES) stage = 0, parity ^= 1;
         }
         copy_async_wait<0>();
-        if (last >= 0) barrier_arrive(filled + last);
+        if (last >= 0) barrier_arrive(full + last);
         return;
     }
     if (warp == WARPS + 1) {
         if (lane > 0) return;
-        int buffer = 0, parity = 0;
+        int epilogue_stage = 0, parity = 0;
         int last = -1;  // the buffer being copied out
-        for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += step) {
-            T* const outputs = y + static_cast<long long>(unit / BANDS) * (K * P * Q) + first_row(unit) * (Q);
+        for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
+            T* const outputs = y + static_cast<long long>(work_tile / ROW_TILES) * (K * P * Q) + first_row(work_tile) * (Q);
 #pragma unroll 1
-            for (int phase = 0; phase < PHASES; ++phase) {
-                const T* const from = buffers + buffer * BUFFER;
-                barrier_wait(staged + buffer, parity);
-                const int first = phase * (4 * TILES), maps = min(4 * TILES, K - first);
-                for (int map = 0; map < maps; map += RUN_MAPS) {
-                    bulk_store(outputs + (first + map) * (P * Q), from + map / RUN_MAPS * RUN_PITCH,
-                               RUN_MAPS * PLANE * static_cast<int>(sizeof(T)));
+            for (int iteration = 0; iteration < ITERATIONS; ++iteration) {
+                const T* const from = epilogue_stages + epilogue_stage * EPILOGUE_STAGE;
+                barrier_wait(epilogue_full + epilogue_stage, parity);
+                const int first = iteration * (4 * TILES), channels = min(4 * TILES, K - first);
+                for (int k = 0; k < channels; k += RUN_K) {
+                    bulk_store(outputs + (first + k) * (P * Q), from + k / RUN_K * RUN_PITCH,
+                               RUN_K * PLANE * static_cast<int>(sizeof(T)));
                 }
                 bulk_store_commit();
                 if (last >= 0) {
                     bulk_store_wait_read<1>();
-                    barrier_arrive(written + last);
+                    barrier_arrive(epilogue_empty + last);
                 }
-                last = buffer;
-                if (++buffer == STAGING) buffer = 0, parity ^= 1;
+                last = epilogue_stage;
+                if (++epilogue_stage == EPILOGUE_STAGES) epilogue_stage = 0, parity ^= 1;
             }
         }
         bulk_store_wait_read<0>();
         return;
     }
 
-    // The last group of rows moves up to end with the band, and begins with outputs of the group before.
+    // The last group of rows moves up to end with the row tile, and begins with outputs of the group before.
     const Word* inputs_at[2];
     int output_at[2], skipped[2];  // -1 for nothing; rows
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int pair = warp * 16 + i * 8 + lane / 4, there = min(pair, PAIRS - 1);
-        const int group_row = there / PAIRS_Q * ROWS, row = min(group_row, BAND_P - ROWS), column = there % PAIRS_Q;
-        inputs_at[i] = slots + row * PITCH + column * PAIR;
+        const int group_row = there / PAIRS_Q * THREAD_P, row = min(group_row, TILE_P - THREAD_P), column = there % PAIRS_Q;
+        inputs_at[i] = stages + row * PITCH + column * PAIR;
         output_at[i] = pair < PAIRS ? row * Q + column * 2 : -1;
         skipped[i] = group_row - row;
     }
 
-    int slot = 0, slot_parity = 0;
-    int buffer = 0, buffer_parity = 1;  // nobody has to free a buffer before its first use
-    for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += step) {
-        barrier_wait(filled + slot, slot_parity);
+    int stage = 0, stage_parity = 0;
+    int epilogue_stage = 0, epilogue_parity = 1;  // nobody has to free a buffer before its first use
+    for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
+        barrier_wait(full + stage, stage_parity);
         Inputs inputs;
-        load_inputs(inputs, {inputs_at[0] + slot * SLOT_WORDS, inputs_at[1] + slot * SLOT_WORDS});
+        load_inputs(inputs, {inputs_at[0] + stage * STAGE_WORDS, inputs_at[1] + stage * STAGE_WORDS});
         __syncwarp();
-        if (lane == 0) barrier_arrive(taken + slot);
-        if (++slot == SLOTS) slot = 0, slot_parity ^= 1;
+        if (lane == 0) barrier_arrive(empty + stage);
+        if (++stage == STAGES) stage = 0, stage_parity ^= 1;
 #pragma unroll 1
-        for (int phase = 0; phase < PHASES; ++phase) {
-            T* const output = buffers + buffer * BUFFER;
-            barrier_wait(written + buffer, buffer_parity);
+        for (int iteration = 0; iteration < ITERATIONS; ++iteration) {
+            T* const output = epilogue_stages + epilogue_stage * EPILOGUE_STAGE;
+            barrier_wait(epilogue_empty + epilogue_stage, epilogue_parity);
 #pragma unroll 1
             for (int tile = 0; tile < TILES; ++tile) {
                 Word filter[FILTER_WORDS];
 #pragma unroll
                 for (int i = 0; i < FILTER_WORDS; i += 4) {
-                    const Vector loaded = filters[((phase * TILES + tile) * (FILTER_WORDS / 4) + i / 4) * 32 + lane];
+                    const Vector loaded = filters[((iteration * TILES + tile) * (FILTER_WORDS / 4) + i / 4) * 32 + lane];
 #pragma unroll
                     for (int j = 0; j < 4; ++j) filter[i + j] = loaded.at[j];
                 }
-                const int staged_map = tile * 4 + lane % 4, map = phase * (4 * TILES) + staged_map;
-                T* const tile_output = output + staged_map / RUN_MAPS * RUN_PITCH + staged_map % RUN_MAPS * PLANE;
-                const bool there = K % 4 == 0 || map < K;
+                const int staged_k = tile * 4 + lane % 4, k = iteration * (4 * TILES) + staged_k;
+                T* const tile_output = output + staged_k / RUN_K * RUN_PITCH + staged_k % RUN_K * PLANE;
+                const bool there = K % 4 == 0 || k < K;
 #pragma unroll
-                for (int row = 0; row < ROWS; ++row) {
-                    float sums[4];
-                    multiply(sums, inputs, filter, row);
+                for (int row = 0; row < THREAD_P; ++row) {
+                    float accumulators[4];
+                    multiply(accumulators, inputs, filter, row);
 #pragma unroll
                     for (int i = 0; i < 2; ++i) {
                         if (!there || output_at[i] < 0 || row < SKIPPED && row < skipped[i]) continue;
-                        const Neighbours<T, 2> pair = {
-                            from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(sums[2 * i], bias, map)),
-                            from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(sums[2 * i + 1], bias, map)),
+                        const AlignedArray<T, 2> pair = {
+                            from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(accumulators[2 * i], bias, k)),
+                            from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(accumulators[2 * i + 1], bias, k)),
                         };
-                        *reinterpret_cast<Neighbours<T, 2>*>(tile_output + output_at[i] + row * Q) = pair;
+                        *reinterpret_cast<AlignedArray<T, 2>*>(tile_output + output_at[i] + row * Q) = pair;
                     }
                 }
             }
             fence_bulk();
             __syncwarp();
-            if (lane == 0) barrier_arrive(staged + buffer);
-            if (++buffer == STAGING) buffer = 0, buffer_parity ^= 1;
+            if (lane == 0) barrier_arrive(epilogue_full + epilogue_stage);
+            if (++epilogue_stage == EPILOGUE_STAGES) epilogue_stage = 0, epilogue_parity ^= 1;
         }
     }
 }

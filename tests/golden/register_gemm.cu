@@ -1,10 +1,10 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // register_gemm tile_m=32 tile_n=16 tiles=1 filters=global stores=direct unroll=1 restrict=True
 
-// Register-tiled implicit matrix product: y [maps x pixels] = w [maps x taps] * im2col(x) [taps x pixels].
+// Register-tiled implicit matrix product: y [output channels x pixels] = w [output channels x taps] * im2col(x) [taps x pixels].
 // A pixel is an output position of an image, all images in a row; a tap is an input channel and a filter position.
-// A thread computes TILE_N pixels of one map. In a step it holds STEP filters of its map in registers, and loads one of
-// the STEP x TILE_N inputs that the TILE_M threads of a tile share.
+// A thread computes TILE_N pixels of one output channel. In a step it holds STEP filters of its output channel in registers, and loads one
+// of the STEP x TILE_N inputs that the TILE_M threads of a tile share.
 //
 //   x     [N, C, H, W]  input
 //   w     [K, C, R, S]  filters
@@ -12,8 +12,8 @@
 //   y     [N, K, P, Q]  output
 //   n     images N, any number
 //
-//   grid  x: block of TILES * TILE_N pixels;  y: block of TILE_M maps
-//   block x: map;  y: tile of TILE_N pixels
+//   grid  x: block of TILES * TILE_N pixels;  y: block of TILE_M output channels
+//   block x: output channel;  y: tile of TILE_N pixels
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
 
@@ -28,18 +28,18 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Problem
@@ -53,7 +53,7 @@ constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr bool WITH_BIAS = true, WITH_RELU = true;
 
 // Parameters
-constexpr int TILE_M = 32;  // maps a tile, one a thread
+constexpr int TILE_M = 32;  // output channels a tile, one a thread
 constexpr int TILE_N = 16;  // pixels a tile, all of them to each thread
 constexpr int TILES = 1;  // tiles a block
 constexpr int UNROLL = 1;  // steps unrolled
@@ -101,7 +101,7 @@ conv2d_register_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
     const int pixels_left = left < BLOCK_N ? static_cast<int>(left) : BLOCK_N;
     const long long first_image = first_pixel / PIXELS;
     const int skipped = static_cast<int>(first_pixel % PIXELS);
-    const int first_map = static_cast<int>(blockIdx.y) * TILE_M;
+    const int first_k = static_cast<int>(blockIdx.y) * TILE_M;
 
     // This thread's element of the shared inputs: always of the same pixel, every STEP taps.
     const int load_tap = thread_m / TILE_N, load_pixel = tile * TILE_N + thread_m % TILE_N;
@@ -110,13 +110,13 @@ conv2d_register_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
     const T* const image = x + (first_image + load_position / PIXELS) * (C * H * W);
     const Field field = field_at(load_position % PIXELS);
 
-    // Threads beyond the last map repeat it.
-    const T* const filters = w + min(first_map + thread_m, K - 1) * TAPS;
+    // Threads beyond the last output channel repeat it.
+    const T* const filters = w + min(first_k + thread_m, K - 1) * TAPS;
     constexpr int TAP_STRIDE = 1;
 
-    float sum[TILE_N];
+    float accumulator[TILE_N];
 #pragma unroll
-    for (int j = 0; j < TILE_N; ++j) sum[j] = 0.0f;
+    for (int j = 0; j < TILE_N; ++j) accumulator[j] = 0.0f;
 
 #pragma unroll UNROLL
     for (int first_tap = 0; first_tap < TAPS; first_tap += STEP) {
@@ -136,25 +136,25 @@ conv2d_register_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
 
 #pragma unroll
         for (int j = 0; j < STEP; ++j) {
-            const auto* const pixels = reinterpret_cast<const Neighbours<float, 4>*>(inputs + j * TILE_N);
+            const auto* const pixels = reinterpret_cast<const AlignedArray<float, 4>*>(inputs + j * TILE_N);
 #pragma unroll
             for (int m = 0; m < TILE_N / 4; ++m) {
-                const Neighbours<float, 4> pixel = pixels[m];
+                const AlignedArray<float, 4> pixel = pixels[m];
 #pragma unroll
-                for (int v = 0; v < 4; ++v) sum[m * 4 + v] = fmaf(filter[j], pixel.at[v], sum[m * 4 + v]);
+                for (int v = 0; v < 4; ++v) accumulator[m * 4 + v] = fmaf(filter[j], pixel.at[v], accumulator[m * 4 + v]);
             }
         }
         __syncthreads();  // every thread has read the inputs
     }
 
-    const int map = first_map + thread_m;
-    if (K % TILE_M != 0 && map >= K) return;
+    const int k = first_k + thread_m;
+    if (K % TILE_M != 0 && k >= K) return;
 #pragma unroll
     for (int j = 0; j < TILE_N; ++j) {
         const int pixel = tile * TILE_N + j;
         if (pixel >= pixels_left) return;
         const int position = skipped + pixel;
-        y[((first_image + position / PIXELS) * K + map) * PIXELS + position % PIXELS] =
-            from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(sum[j], bias, map));
+        y[((first_image + position / PIXELS) * K + k) * PIXELS + position % PIXELS] =
+            from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(accumulator[j], bias, k));
     }
 }

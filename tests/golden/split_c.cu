@@ -2,7 +2,7 @@
 // split_c reduction=atomic chunk=all channels=1 block=256 thread_k=1 filters=global unroll=none restrict=True
 
 // Direct convolution, the input channels split over blocks: a thread computes what CHANNELS channels contribute to one
-// pixel of MAPS maps.
+// pixel of THREAD_K output channels.
 // Blocks add their parts to the output with atomics, in any order: the last bits differ between runs.
 //
 //   x        [N, C, H, W]  input
@@ -11,7 +11,7 @@
 //   y        [N, K, P, Q]  output
 //   n        images N, any number
 //
-//   conv2d_split_c  grid x: image * PIXEL_TILES + tile of BLOCK pixels;  y: group of MAPS maps;
+//   conv2d_split_c  grid x: image * PIXEL_TILES + tile of BLOCK pixels;  y: group of THREAD_K output channels;
 //                        z: group of CHANNELS channels
 //   others          go over all outputs, WIDTH neighbours a thread
 
@@ -28,41 +28,41 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Outputs that many threads add to: what they hold before the first addition, and what is done to them after the last.
-// A thread takes WIDTH neighbouring outputs of one map, as one access. Needs _element.cuh and _epilogue.cuh.
+// A thread takes WIDTH neighbouring outputs of one output channel, as one access. Needs _element.cuh and _epilogue.cuh.
 
-// Outputs start as their map's bias, or zero.
-template <int MAPS, int PIXELS, int WIDTH, bool WITH_BIAS>
-__device__ __forceinline__ void begin_outputs(float* y, const float* bias, long long first) {
-    const int map = static_cast<int>(first / PIXELS % MAPS);
-    const float start = epilogue<WITH_BIAS, false>(0.0f, bias, map);
-    Neighbours<float, WIDTH> outputs;
+// Outputs start as their output channel's bias, or zero.
+template <int CHANNELS, int PIXELS, int WIDTH, bool WITH_BIAS>
+__device__ __forceinline__ void init_outputs(float* y, const float* bias, long long first) {
+    const int k = static_cast<int>(first / PIXELS % CHANNELS);
+    const float start = epilogue<WITH_BIAS, false>(0.0f, bias, k);
+    AlignedArray<float, WIDTH> outputs;
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) outputs.at[i] = start;
-    *reinterpret_cast<Neighbours<float, WIDTH>*>(y + first) = outputs;
+    *reinterpret_cast<AlignedArray<float, WIDTH>*>(y + first) = outputs;
 }
 
-// The rectifier, once everything is added.
+// ReLU, once everything is added.
 template <int WIDTH>
-__device__ __forceinline__ void rectify_outputs(float* y, long long first) {
-    auto outputs = *reinterpret_cast<const Neighbours<float, WIDTH>*>(y + first);
+__device__ __forceinline__ void apply_relu(float* y, long long first) {
+    auto outputs = *reinterpret_cast<const AlignedArray<float, WIDTH>*>(y + first);
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) outputs.at[i] = epilogue<false, true, float>(outputs.at[i], nullptr, 0);
-    *reinterpret_cast<Neighbours<float, WIDTH>*>(y + first) = outputs;
+    *reinterpret_cast<AlignedArray<float, WIDTH>*>(y + first) = outputs;
 }
 
 // Problem
@@ -78,14 +78,14 @@ constexpr bool WITH_BIAS = true;
 // Parameters
 constexpr int CHANNELS = 1;  // input channels a block
 constexpr int BLOCK = 256;  // threads a block, one pixel each
-constexpr int MAPS = 1;  // output maps a thread
+constexpr int THREAD_K = 1;  // output channels a thread
 constexpr int UNROLL_R = 1, UNROLL_S = 1;
 
 // Derived
 constexpr int PIXELS = P * Q;  // an image
 constexpr int PIXEL_TILES = (PIXELS + BLOCK - 1) / BLOCK;
 constexpr int SWEEP_BLOCK = 256;  // threads a block that goes over the outputs, each
-constexpr int WIDTH = 4;  // so many neighbours of one map
+constexpr int WIDTH = 4;  // so many neighbours of one output channel
 
 // im2col(x) element by element: the inputs that meet the filters at an output pixel. Needs _element.cuh, T and the
 // problem's constants.
@@ -113,27 +113,27 @@ __device__ __forceinline__ T input_at(const T* plane, Field field, int r, int s)
 extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK)
 conv2d_begin(const float* __restrict__ bias, float* __restrict__ y, int n) {
     const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
-    if (first < static_cast<long long>(n) * (K * PIXELS)) begin_outputs<K, PIXELS, WIDTH, WITH_BIAS>(y, bias, first);
+    if (first < static_cast<long long>(n) * (K * PIXELS)) init_outputs<K, PIXELS, WIDTH, WITH_BIAS>(y, bias, first);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
 conv2d_split_c(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int n) {
     const int image = static_cast<int>(blockIdx.x / PIXEL_TILES);
     const int pixel = static_cast<int>(blockIdx.x % PIXEL_TILES * BLOCK + threadIdx.x);
-    const int map = static_cast<int>(blockIdx.y) * MAPS;
+    const int k = static_cast<int>(blockIdx.y) * THREAD_K;
     const int first_channel = static_cast<int>(blockIdx.z) * CHANNELS;
     const int channels = min(CHANNELS, C - first_channel);
 
-    constexpr int MAP_STRIDE = C * R * S;
-    const float* filters = w + (map * C + first_channel) * (R * S);
+    constexpr int K_STRIDE = C * R * S;
+    const float* filters = w + (k * C + first_channel) * (R * S);
     if (image >= n || pixel >= PIXELS) return;
 
     const long long input_image = image;
     const float* plane = x + (input_image * C + first_channel) * (H * W);
     const Field field = field_at(pixel);
-    float sum[MAPS];
+    float accumulator[THREAD_K];
 #pragma unroll
-    for (int j = 0; j < MAPS; ++j) sum[j] = 0.0f;
+    for (int j = 0; j < THREAD_K; ++j) accumulator[j] = 0.0f;
 
 #pragma unroll 1
     for (int c = 0; c < channels; ++c) {
@@ -143,19 +143,19 @@ conv2d_split_c(const float* __restrict__ x, const float* __restrict__ w, float* 
             for (int s = 0; s < S; ++s) {
                 const float input = input_at(plane, field, r, s);
 #pragma unroll
-                for (int j = 0; j < MAPS; ++j) sum[j] = fmaf(filters[j * MAP_STRIDE + r * S + s], input, sum[j]);
+                for (int j = 0; j < THREAD_K; ++j) accumulator[j] = fmaf(filters[j * K_STRIDE + r * S + s], input, accumulator[j]);
             }
         }
         plane += H * W;
         filters += R * S;
     }
 
-    float* const output = y + (static_cast<long long>(image) * K + map) * PIXELS + pixel;
+    float* const output = y + (static_cast<long long>(image) * K + k) * PIXELS + pixel;
 #pragma unroll
-    for (int j = 0; j < MAPS; ++j) atomicAdd(output + j * PIXELS, sum[j]);
+    for (int j = 0; j < THREAD_K; ++j) atomicAdd(output + j * PIXELS, accumulator[j]);
 }
 
 extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK) conv2d_rectify(float* y, int n) {
     const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
-    if (first < static_cast<long long>(n) * (K * PIXELS)) rectify_outputs<WIDTH>(y, first);
+    if (first < static_cast<long long>(n) * (K * PIXELS)) apply_relu<WIDTH>(y, first);
 }

@@ -1,7 +1,7 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
 // tiled tiling=output_block tile_q=16 tile_p=16 thread_p=1 thread_k=1 block_k=1 channels_staged=1 filters=global unroll=none images=1 restrict=True arithmetic=f32
 
-// Direct convolution of tiles: a block computes TILE_P x TILE_Q outputs of MAPS * THREADS_K maps from a tile of the input
+// Direct convolution of tiles: a block computes TILE_P x TILE_Q outputs of THREAD_K * THREADS_K output channels from a tile of the input
 // in shared memory, STAGED_C channels at a time.
 // The block is as large as the output tile; its threads loop to load the input tile with its halo.
 //
@@ -11,8 +11,8 @@
 //   y     [N, K, P, Q]  output
 //   n     images N, any number
 //
-//   grid  x: (block of images * TILES_P + tile row) * TILES_Q + tile column;  y: block of MAPS * THREADS_K maps
-//   block x, y: column and row in the tile;  z: group of MAPS maps
+//   grid  x: (block of images * TILES_P + tile row) * TILES_Q + tile column;  y: block of THREAD_K * THREADS_K output channels
+//   block x, y: column and row in the tile;  z: group of THREAD_K output channels
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
 
@@ -27,13 +27,13 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// Arithmetic: what a multiply-add works on. A Value holds LANES output maps of one pixel, a Scalar one of them.
+// Arithmetic: what a multiply-add works on. A Value holds LANES output channels of one pixel, a Scalar one of them.
 
-// Sums in single precision.
+// Accumulators in single precision.
 struct FloatArithmetic {
     using Scalar = float;
     using Value = float;
@@ -52,25 +52,25 @@ struct FloatArithmetic {
         return to_float(input);
     }
 
-    // The filters of LANES maps, MAP_STRIDE elements apart.
-    template <int MAP_STRIDE, typename T>
+    // The filters of LANES output channels, K_STRIDE elements apart.
+    template <int K_STRIDE, typename T>
     static __device__ __forceinline__ Value filters(const T* first) {
         return to_float(*first);
     }
 
-    static __device__ __forceinline__ Value multiply_add(Value a, Value b, Value sum) { return fmaf(a, b, sum); }
+    static __device__ __forceinline__ Value multiply_add(Value a, Value b, Value accumulator) { return fmaf(a, b, accumulator); }
 
     static __device__ __forceinline__ float lane(Value value, int) { return value; }
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Problem
@@ -86,7 +86,7 @@ constexpr bool WITH_BIAS = true, WITH_RELU = true;
 // Parameters
 constexpr int TILE_P = 16, TILE_Q = 16;  // output rows and columns a block
 constexpr int ROWS = 1;  // a thread's output rows, THREADS_P apart,
-constexpr int MAPS = 1;  // and its maps, neighbours
+constexpr int THREAD_K = 1;  // and its output channels, neighbours
 constexpr int THREADS_Q = 16, THREADS_P = 16, THREADS_K = 1;
 constexpr int STAGED_C = 1;  // channels in shared memory at a time
 constexpr int IMAGES = 1;  // images a block works through
@@ -104,9 +104,9 @@ constexpr int STAGED_H = 33, STAGED_W = 35;  // inputs that a tile of outputs ne
 constexpr int PITCH = STAGED_W;  // a row of the tile
 constexpr bool EXACT = PAD_H == 0 && PAD_W == 0 && P % TILE_P == 0 && Q % TILE_Q == 0;  // a tile has no input outside x
 
-// Filters as they lie in w, [map][tap].
+// Filters as they lie in w, [output channel][tap].
 using Filter = T;
-constexpr int MAP_STRIDE = TAPS, TAP_STRIDE = 1;
+constexpr int K_STRIDE = TAPS, TAP_STRIDE = 1;
 
 // The input at (row, column) of a plane, zero in the padding and beyond the image.
 __device__ __forceinline__ Scalar input_at(const T* plane, int row, int column) {
@@ -130,20 +130,20 @@ conv2d_tiled(const T* __restrict__ x, const T* __restrict__ w, const T* __restri
     const int tile_column = tile_index % TILES_Q * TILE_Q;
     const int input_row = tile_row * STRIDE_H - PAD_H;
     const int input_column = tile_column * STRIDE_W - PAD_W;
-    const int block_map = static_cast<int>(blockIdx.y) * (MAPS * THREADS_K);
-    const int map = block_map + thread_k * MAPS;
+    const int block_k = static_cast<int>(blockIdx.y) * (THREAD_K * THREADS_K);
+    const int k = block_k + thread_k * THREAD_K;
     const int row = tile_row + thread_p;
     const int column = tile_column + thread_q;
     const bool computes = row < P && column < Q;
-    const Filter* const filters = w + map * TAPS;
+    const Filter* const filters = w + k * TAPS;
     const int first = image_block, last = image_block + IMAGES;
 
     for (int image = first; image < last; ++image) {
-        Value sum[MAPS / LANES][ROWS];
+        Value accumulator[THREAD_K / LANES][ROWS];
 #pragma unroll
-        for (int m = 0; m < MAPS / LANES; ++m) {
+        for (int m = 0; m < THREAD_K / LANES; ++m) {
 #pragma unroll
-            for (int i = 0; i < ROWS; ++i) sum[m][i] = Arithmetic::zero();
+            for (int i = 0; i < ROWS; ++i) accumulator[m][i] = Arithmetic::zero();
         }
 
 #pragma unroll 1
@@ -174,11 +174,11 @@ conv2d_tiled(const T* __restrict__ x, const T* __restrict__ w, const T* __restri
                                 inputs[i] = Arithmetic::splat(tile[(c * STAGED_H + at_row) * PITCH + at_column]);
                             }
 #pragma unroll
-                            for (int m = 0; m < MAPS / LANES; ++m) {
-                                const Value filter = Arithmetic::filters<MAP_STRIDE>(row_filters + s * TAP_STRIDE + m * LANES * MAP_STRIDE);
+                            for (int m = 0; m < THREAD_K / LANES; ++m) {
+                                const Value filter = Arithmetic::filters<K_STRIDE>(row_filters + s * TAP_STRIDE + m * LANES * K_STRIDE);
 #pragma unroll
                                 for (int i = 0; i < ROWS; ++i) {
-                                    sum[m][i] = Arithmetic::multiply_add(filter, inputs[i], sum[m][i]);
+                                    accumulator[m][i] = Arithmetic::multiply_add(filter, inputs[i], accumulator[m][i]);
                                 }
                             }
                         }
@@ -189,14 +189,14 @@ conv2d_tiled(const T* __restrict__ x, const T* __restrict__ w, const T* __restri
         }
 
         if (computes) {
-            T* const output = y + (static_cast<long long>(image) * K + map) * (P * Q) + row * Q + column;
+            T* const output = y + (static_cast<long long>(image) * K + k) * (P * Q) + row * Q + column;
 #pragma unroll
-            for (int m = 0; m < MAPS; ++m) {
+            for (int m = 0; m < THREAD_K; ++m) {
 #pragma unroll
                 for (int i = 0; i < ROWS; ++i) {
                     if (i > 0 && row + i * THREADS_P >= P) continue;
-                    const float value = Arithmetic::lane(sum[m / LANES][i], m % LANES);
-                    output[m * (P * Q) + i * THREADS_P * Q] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(value, bias, map + m));
+                    const float value = Arithmetic::lane(accumulator[m / LANES][i], m % LANES);
+                    output[m * (P * Q) + i * THREADS_P * Q] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(value, bias, k + m));
                 }
             }
         }

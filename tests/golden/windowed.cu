@@ -1,9 +1,9 @@
 // conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
-// windowed images=1 block_q=16 block_p=8 patch_q=1 patch_p=1 window_channels=1 channels_staged=window maps=1 unroll_maps=1 filters=global restrict=True min_blocks=1
+// windowed images=1 block_q=16 block_p=8 thread_q=1 thread_p=1 window_channels=1 channels_staged=window tile_k=1 unroll_k=1 filters=global restrict=True min_blocks=1
 
 // Direct convolution from register windows: a block stages a tile of the input of each of IMAGES images in shared memory;
-// a thread copies the window of its PATCH_P x PATCH_Q outputs, WINDOW_C channels deep, to registers.
-// The windows of one block of channels after the other add to the sums of all the block's maps.
+// a thread copies the window of its THREAD_P x THREAD_Q outputs, WINDOW_C channels deep, to registers.
+// The windows of one block of channels after the other add to the accumulators of all the block's output channels.
 //
 //   x     [N, C, H, W]  input
 //   w     [K, C, R, S]  filters
@@ -11,7 +11,7 @@
 //   y     [N, K, P, Q]  output
 //   n     images N, any number
 //
-//   grid  x: (block of IMAGES images * TILES_P + tile row) * TILES_Q + tile column;  y: block of MAPS maps
+//   grid  x: (block of IMAGES images * TILES_P + tile row) * TILES_Q + tile column;  y: block of TILE_K output channels
 //   block x, y: column and row of the patch in the tile;  z: image of the block
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
@@ -27,18 +27,18 @@ __device__ __forceinline__ float from_float<float>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Neighbours {
+struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished sum before it is stored: the map's bias, then the rectifier. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
 // Needs _element.cuh.
 
 template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float sum, const T* __restrict__ bias, int map) {
-    if constexpr (WITH_BIAS) sum += to_float(bias[map]);
-    if constexpr (WITH_RELU) sum = sum < 0.0f ? 0.0f : sum;
-    return sum;
+__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
+    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
+    return accumulator;
 }
 
 // Problem
@@ -53,8 +53,8 @@ constexpr bool WITH_BIAS = true, WITH_RELU = true;
 // Parameters
 constexpr int IMAGES = 1;  // images a block,
 constexpr int THREADS_Q = 11, THREADS_P = 6;  // threads an image,
-constexpr int PATCH_P = 1, PATCH_Q = 1;  // output rows and columns a thread
-constexpr int MAPS = 1;  // maps a block
+constexpr int THREAD_P = 1, THREAD_Q = 1;  // output rows and columns a thread
+constexpr int TILE_K = 1;  // output channels a block
 constexpr int WINDOW_C = 1;  // channels of a window
 constexpr int STAGED_C = 1;  // channels in shared memory at a time
 constexpr int MIN_BLOCKS = 1;  // blocks that fit a multiprocessor at once
@@ -64,13 +64,13 @@ constexpr int TAPS = C * R * S;
 constexpr int TILES_P = 2, TILES_Q = 1;
 constexpr int LOAD_VEC = 2;  // inputs a load from shared memory,
 constexpr int STORE_VEC = 1;  // outputs a store
-constexpr int WINDOW_H = (PATCH_P - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;
-constexpr int WINDOW_W = ((PATCH_Q - 1) * STRIDE_W + (S - 1) * DILATION_W + LOAD_VEC) / LOAD_VEC * LOAD_VEC;  // in whole loads
-constexpr int TILE_H = (THREADS_P * PATCH_P - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;
-constexpr int TILE_W = (THREADS_Q - 1) * PATCH_Q * STRIDE_W + WINDOW_W;
+constexpr int WINDOW_H = (THREAD_P - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;
+constexpr int WINDOW_W = ((THREAD_Q - 1) * STRIDE_W + (S - 1) * DILATION_W + LOAD_VEC) / LOAD_VEC * LOAD_VEC;  // in whole loads
+constexpr int TILE_H = (THREADS_P * THREAD_P - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;
+constexpr int TILE_W = (THREADS_Q - 1) * THREAD_Q * STRIDE_W + WINDOW_W;
 constexpr int PITCH = TILE_W;  // a row of the tile
 using Window = float[WINDOW_C][WINDOW_H][WINDOW_W];
-using Patch = float[PATCH_P][PATCH_Q];
+using Patch = float[THREAD_P][THREAD_Q];
 
 // The window of the channels whose tiles start at `tile`; `tile` points to the window's corner in the first of them.
 __device__ __forceinline__ void load_window(Window& window, const float* tile) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void load_window(Window& window, const float* tile) {
         for (int i = 0; i < WINDOW_H; ++i) {
 #pragma unroll
             for (int j = 0; j < WINDOW_W; j += LOAD_VEC) {
-                const auto loaded = *reinterpret_cast<const Neighbours<float, LOAD_VEC>*>(tile + (c * TILE_H + i) * PITCH + j);
+                const auto loaded = *reinterpret_cast<const AlignedArray<float, LOAD_VEC>*>(tile + (c * TILE_H + i) * PITCH + j);
 #pragma unroll
                 for (int v = 0; v < LOAD_VEC; ++v) window[c][i][j + v] = loaded.at[v];
             }
@@ -88,16 +88,16 @@ __device__ __forceinline__ void load_window(Window& window, const float* tile) {
     }
 }
 
-__device__ __forceinline__ void clear(Patch& sum) {
+__device__ __forceinline__ void clear(Patch& accumulator) {
 #pragma unroll
-    for (int i = 0; i < PATCH_P; ++i) {
+    for (int i = 0; i < THREAD_P; ++i) {
 #pragma unroll
-        for (int j = 0; j < PATCH_Q; ++j) sum[i][j] = 0.0f;
+        for (int j = 0; j < THREAD_Q; ++j) accumulator[i][j] = 0.0f;
     }
 }
 
-// sum += one map's filters of the window's channels * the window.
-__device__ __forceinline__ void add_window(Patch& sum, const Window& window, const float* filters) {
+// accumulator += one output channel's filters of the window's channels * the window.
+__device__ __forceinline__ void add_window(Patch& accumulator, const Window& window, const float* filters) {
 #pragma unroll
     for (int c = 0; c < WINDOW_C; ++c) {
 #pragma unroll
@@ -106,10 +106,10 @@ __device__ __forceinline__ void add_window(Patch& sum, const Window& window, con
             for (int s = 0; s < S; ++s) {
                 const float filter = filters[(c * R + r) * S + s];
 #pragma unroll
-                for (int i = 0; i < PATCH_P; ++i) {
+                for (int i = 0; i < THREAD_P; ++i) {
 #pragma unroll
-                    for (int j = 0; j < PATCH_Q; ++j) {
-                        sum[i][j] = fmaf(filter, window[c][i * STRIDE_H + r * DILATION_H][j * STRIDE_W + s * DILATION_W], sum[i][j]);
+                    for (int j = 0; j < THREAD_Q; ++j) {
+                        accumulator[i][j] = fmaf(filter, window[c][i * STRIDE_H + r * DILATION_H][j * STRIDE_W + s * DILATION_W], accumulator[i][j]);
                     }
                 }
             }
@@ -117,17 +117,17 @@ __device__ __forceinline__ void add_window(Patch& sum, const Window& window, con
     }
 }
 
-// One map's patch to the part of `output`, its plane, that lies at (row, column).
-__device__ __forceinline__ void store(const Patch& sum, float* output, int row, int column, const float* bias, int map) {
+// One output channel's patch to the part of `output`, its plane, that lies at (row, column).
+__device__ __forceinline__ void store(const Patch& accumulator, float* output, int row, int column, const float* bias, int k) {
 #pragma unroll
-    for (int i = 0; i < PATCH_P; ++i) {
+    for (int i = 0; i < THREAD_P; ++i) {
 #pragma unroll
-        for (int j = 0; j < PATCH_Q; j += STORE_VEC) {
-            if ((P % PATCH_P != 0 && row + i >= P) || (Q % PATCH_Q != 0 && column + j >= Q)) continue;
-            Neighbours<float, STORE_VEC> stored;
+        for (int j = 0; j < THREAD_Q; j += STORE_VEC) {
+            if ((P % THREAD_P != 0 && row + i >= P) || (Q % THREAD_Q != 0 && column + j >= Q)) continue;
+            AlignedArray<float, STORE_VEC> stored;
 #pragma unroll
-            for (int v = 0; v < STORE_VEC; ++v) stored.at[v] = epilogue<WITH_BIAS, WITH_RELU>(sum[i][j + v], bias, map);
-            *reinterpret_cast<Neighbours<float, STORE_VEC>*>(output + (row + i) * Q + column + j) = stored;
+            for (int v = 0; v < STORE_VEC; ++v) stored.at[v] = epilogue<WITH_BIAS, WITH_RELU>(accumulator[i][j + v], bias, k);
+            *reinterpret_cast<AlignedArray<float, STORE_VEC>*>(output + (row + i) * Q + column + j) = stored;
         }
     }
 }
@@ -138,18 +138,18 @@ conv2d_windowed(const float* __restrict__ x, const float* __restrict__ w, const 
     const int thread_q = static_cast<int>(threadIdx.x), thread_p = static_cast<int>(threadIdx.y);
     const int thread = thread_p * THREADS_Q + thread_q;  // of those of its image
     const int tile_index = static_cast<int>(blockIdx.x % (TILES_P * TILES_Q));
-    const int tile_row = tile_index / TILES_Q * (THREADS_P * PATCH_P);
-    const int tile_column = tile_index % TILES_Q * (THREADS_Q * PATCH_Q);
-    const int row = tile_row + thread_p * PATCH_P;
-    const int column = tile_column + thread_q * PATCH_Q;
+    const int tile_row = tile_index / TILES_Q * (THREADS_P * THREAD_P);
+    const int tile_column = tile_index % TILES_Q * (THREADS_Q * THREAD_Q);
+    const int row = tile_row + thread_p * THREAD_P;
+    const int column = tile_column + thread_q * THREAD_Q;
     const int image = static_cast<int>(blockIdx.x / (TILES_P * TILES_Q)) * IMAGES + static_cast<int>(threadIdx.z);
     const bool exists = IMAGES == 1 || image < n;
     const bool computes = exists && row < P && column < Q;
-    const int block_map = static_cast<int>(blockIdx.y) * MAPS;
+    const int block_k = static_cast<int>(blockIdx.y) * TILE_K;
 
     float* const tile = reinterpret_cast<float*>(smem) + threadIdx.z * (STAGED_C * TILE_H * PITCH);  // [STAGED_C][TILE_H][PITCH]
-    const float* const corner = tile + thread_p * PATCH_P * STRIDE_H * PITCH + thread_q * PATCH_Q * STRIDE_W;
-    const float* const filters = w + block_map * TAPS;
+    const float* const corner = tile + thread_p * THREAD_P * STRIDE_H * PITCH + thread_q * THREAD_Q * STRIDE_W;
+    const float* const filters = w + block_k * TAPS;
 
     // STAGED_C channels of an image's tile, zero in the padding and beyond the image.
     const auto stage = [&](int first_channel) {
@@ -166,11 +166,11 @@ conv2d_windowed(const float* __restrict__ x, const float* __restrict__ w, const 
         }
     };
 
-    float* const output = y + (static_cast<long long>(image) * K + block_map) * (P * Q);
+    float* const output = y + (static_cast<long long>(image) * K + block_k) * (P * Q);
     Window window;
-    Patch sum[MAPS];
+    Patch accumulator[TILE_K];
 #pragma unroll
-    for (int m = 0; m < MAPS; ++m) clear(sum[m]);
+    for (int m = 0; m < TILE_K; ++m) clear(accumulator[m]);
 
 #pragma unroll 1
     for (int staged = 0; staged < C; staged += STAGED_C) {
@@ -182,11 +182,11 @@ conv2d_windowed(const float* __restrict__ x, const float* __restrict__ w, const 
         for (int c = 0; c < STAGED_C; c += WINDOW_C) {
             load_window(window, corner + c * (TILE_H * PITCH));
 #pragma unroll
-            for (int m = 0; m < MAPS; ++m) add_window(sum[m], window, filters + m * TAPS + (staged + c) * (R * S));
+            for (int m = 0; m < TILE_K; ++m) add_window(accumulator[m], window, filters + m * TAPS + (staged + c) * (R * S));
         }
     }
     if (!computes) return;
 
 #pragma unroll
-    for (int m = 0; m < MAPS; ++m) store(sum[m], output + m * (P * Q), row, column, bias, block_map + m);
+    for (int m = 0; m < TILE_K; ++m) store(accumulator[m], output + m * (P * Q), row, column, bias, block_k + m);
 }

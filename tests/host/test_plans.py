@@ -93,7 +93,7 @@ def sampled() -> Iterator[Chosen]:
     yield pinned("im2col_gemm", "whole", Conv2dProblem(150, 3, 20, 20, 4, 3, 3), chunk="all")
     layer = Conv2dProblem(150, 6, 20, 20, 6, 3, 3)  # two blocks fit an H200's shared memory, and no A100's
     yield pinned(
-        "direct_strip", "roomy", layer, thread_p=19, block_warps=6, block_k=2, channels=3, stages=2, min_blocks=2
+        "direct_strip", "roomy", layer, thread_p=19, warps_q=6, warps_k=2, stage_channels=3, stages=2, min_blocks=2
     )
 
 

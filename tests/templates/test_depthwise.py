@@ -17,7 +17,7 @@ BASE: dict[str, int | str] = {
     "thread_p": 4,
     "thread_q": 1,
     "planes": 1,
-    "bands": 1,
+    "row_tiles": 1,
     "block": 64,
     "unroll": "window",
     "filters": "global",
@@ -47,7 +47,7 @@ SMALL = Conv2dProblem(5, 8, 7, 7, 8, 3, 3, pad_h=1, pad_w=1, groups=8)
             {"thread_q": 4, "planes": 4, "stores": "staged", "unroll": "row", "filters": "shared"},
         ),
         (HALF, {"thread_q": 4, "inputs": "global", "filters": "constant"}),
-        (WIDE, {"thread_q": 7, "thread_p": 1, "bands": 4, "inputs": "bulk", "stores": "staged"}),
+        (WIDE, {"thread_q": 7, "thread_p": 1, "row_tiles": 4, "inputs": "bulk", "stores": "staged"}),
         (PADDED, {"thread_q": 2, "planes": 8, "stores": "staged"}),
         (POINT, {"thread_p": 1, "planes": 4, "stores": "staged", "inputs": "global"}),
     ],
@@ -73,5 +73,5 @@ def test_a_plane_of_infinities_is_no_other_planes_concern(problem: Conv2dProblem
 def test_products_too_small_for_half_are_rounded_as_such(checked: DeviceEvaluator) -> None:
     problem = Conv2dProblem(9, 17, 9, 75, 17, 1, 1, 2, 1, 2, 2, 2, 2, 17, "f16")
     values: dict[str, int | str] = {"inputs": "shared", "stores": "staged", "thread_p": 7, "thread_q": 7, "planes": 64}
-    values |= {"bands": 1, "block": 256, "unroll": "window", "filters": "global", "warps": 8}
+    values |= {"row_tiles": 1, "block": 256, "unroll": "window", "filters": "global", "warps": 8}
     verify("depthwise", problem, values, checked)

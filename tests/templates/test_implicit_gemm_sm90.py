@@ -24,7 +24,7 @@ BASE: dict[str, int | str] = {
     "tile_n": 64,
     "schedule": "cooperative",
     "window_rows": 0,
-    "epilogue_parts": 1,
+    "epilogue_subtiles": 1,
 }
 HALF = Conv2dProblem(3, 72, 9, 11, 72, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_relu")
 """Two slices of channels a tap, the second of eight; two tiles of output channels; pixels of several images."""
@@ -47,16 +47,16 @@ SMALL = replace(POINTS, n=1, c=8, h=1, w=1, k=8)
     [
         (HALF, {}),
         (HALF, {"schedule": "pingpong", "tile_n": 104}),
-        (replace(HALF, k=120), {"tile_m": 128, "tile_n": 80, "schedule": "pingpong", "epilogue_parts": 2}),
-        (BFLOAT, {"tile_n": 288, "epilogue_parts": 6}),
+        (replace(HALF, k=120), {"tile_m": 128, "tile_n": 80, "schedule": "pingpong", "epilogue_subtiles": 2}),
+        (BFLOAT, {"tile_n": 288, "epilogue_subtiles": 6}),
         (BFLOAT, {"tile_m": 192, "tile_n": 136}),
-        (STRIDED, {"tile_n": 448, "epilogue_parts": 4}),
-        (POINTS, {"tile_m": 128, "tile_n": 200, "epilogue_parts": 5}),
+        (STRIDED, {"tile_n": 448, "epilogue_subtiles": 4}),
+        (POINTS, {"tile_m": 128, "tile_n": 200, "epilogue_subtiles": 5}),
         (POINTS, {"tile_m": 128, "tile_n": 104, "schedule": "pingpong"}),
         (POINTS, {"tile_n": 272}),
-        (SKIPPED, {"tile_n": 240, "schedule": "pingpong", "epilogue_parts": 3}),
+        (SKIPPED, {"tile_n": 240, "schedule": "pingpong", "epilogue_subtiles": 3}),
         (SMALL, {}),
-        (replace(SKIPPED, n=1), {"tile_n": 24, "schedule": "pingpong", "epilogue_parts": 3}),
+        (replace(SKIPPED, n=1), {"tile_n": 24, "schedule": "pingpong", "epilogue_subtiles": 3}),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
@@ -66,7 +66,7 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
 @pytest.mark.cxx
 def test_256_output_channels_are_shared_by_two_warpgroups(plain: DeviceEvaluator) -> None:
     problem = replace(POINTS, n=2, c=64, k=256)
-    verify(NAME, problem, {**BASE, "tile_m": 256, "tile_n": 192, "epilogue_parts": 6}, plain)
+    verify(NAME, problem, {**BASE, "tile_m": 256, "tile_n": 192, "epilogue_subtiles": 6}, plain)
 
 
 APART = replace(HALF, pad_h=0, pad_w=0, dilation_h=2, dilation_w=3)
@@ -129,12 +129,12 @@ def test_accumulators_and_staged_outputs_never_exceed_a_multiprocessor(problem: 
 
 
 LARGEST: list[dict[str, int | str]] = [
-    {"tile_m": 128, "tile_n": 208, "schedule": "pingpong", "epilogue_parts": 2},
-    {"tile_m": 64, "tile_n": 256, "schedule": "pingpong", "epilogue_parts": 1},
-    {"tile_m": 128, "tile_n": 256, "schedule": "cooperative", "epilogue_parts": 4},
-    {"tile_m": 256, "tile_n": 208, "schedule": "cooperative", "epilogue_parts": 2},
-    {"tile_m": 64, "tile_n": 448, "schedule": "cooperative", "epilogue_parts": 4},
-    {"tile_m": 192, "tile_n": 200, "schedule": "cooperative", "epilogue_parts": 5},
+    {"tile_m": 128, "tile_n": 208, "schedule": "pingpong", "epilogue_subtiles": 2},
+    {"tile_m": 64, "tile_n": 256, "schedule": "pingpong", "epilogue_subtiles": 1},
+    {"tile_m": 128, "tile_n": 256, "schedule": "cooperative", "epilogue_subtiles": 4},
+    {"tile_m": 256, "tile_n": 208, "schedule": "cooperative", "epilogue_subtiles": 2},
+    {"tile_m": 64, "tile_n": 448, "schedule": "cooperative", "epilogue_subtiles": 4},
+    {"tile_m": 192, "tile_n": 200, "schedule": "cooperative", "epilogue_subtiles": 5},
 ]
 """As many accumulators as fit each way to share a tile."""
 
@@ -157,7 +157,7 @@ FAULTS = {
         "(full + state.index, state.phase);",
         "(full + state.index, state.phase ^ 1);",
     ),
-    "a stage is released while products read it": ("wgmma_wait_but<1>();", "wgmma_wait_but<2>();"),
+    "a stage is released while products read it": ("wgmma_wait_group<1>();", "wgmma_wait_group<2>();"),
     "sums are read before products are done": ("        wgmma_wait(d);\n", ""),
     "fewer bytes are announced than arrive": ("(full + state.index, bytes);", "(full + state.index, bytes - 128);"),
     "outputs are stored without a fence": ("                fence_bulk();\n", ""),
@@ -165,7 +165,7 @@ FAULTS = {
         "fence_bulk();\n                sync_threads<128>",
         "fence_bulk(); //",
     ),
-    "outputs are staged where a store reads": ("wait_read<BUFFERS - 1>();", "wait_read<BUFFERS>();"),
+    "outputs are staged where a store reads": ("wait_read<EPILOGUE_STAGES - 1>();", "wait_read<EPILOGUE_STAGES>();"),
     "outputs are staged without the swizzle": (") ^ lane % 8) * 16;", ")) * 16;"),
     "a product reads other channels": ("w_operand + (at + i * 512)", "w_operand + (at - k_block * 2 + i * 512)"),
     "a product reads another stage": ("x_operand + at,", "x_operand + k_block * 2,"),
@@ -179,7 +179,7 @@ FAULTY = replace(HALF, n=4, w=19, k=64)
 @pytest.mark.cxx
 @pytest.mark.parametrize("what", FAULTS)
 def test_a_mistake_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
-    values = {**BASE, "tile_n": 96, "epilogue_parts": 3}
+    values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
     assert found(values, *FAULTS[what], plain)
 
 
@@ -201,7 +201,7 @@ def test_a_mistake_with_windows_is_found_without_a_gpu(what: str, plain: DeviceE
 @pytest.mark.cxx
 def test_warpgroups_that_do_not_take_turns_are_found(plain: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "schedule": "pingpong"}
-    assert found(values, "barrier_wait(barriers.turn + consumer, turn_phase);", "", plain)
+    assert found(values, "barrier_wait(barriers.mainloop_order + consumer, order_phase);", "", plain)
 
 
 def found(values: dict[str, int | str], old: str, new: str, plain: DeviceEvaluator) -> bool:

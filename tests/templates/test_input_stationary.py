@@ -14,35 +14,55 @@ from .shipped_families import verify
 EVEN = Conv2dProblem(5, 1, 20, 44, 6, 3, 5, epilogue="bias_relu")
 """Outputs of 18 x 40."""
 
-FEW: Mapping[str, int | str] = {"staging": 2, "ahead": 0, "min_blocks": 2, "window": "registers", "stores": "staged"}
+FEW: Mapping[str, int | str] = {
+    "epilogue_stages": 2,
+    "prefetch_tiles": 0,
+    "min_blocks": 2,
+    "window": "registers",
+    "stores": "staged",
+}
 """So that the rings of buffers go round often."""
 
 UNITS: Mapping[str, Mapping[str, int | str]] = {
     # The last of a row's 7 tiles overlaps another; 9 rows keep two warps busy.
-    "half an image": {"thread_p": 1, "thread_q": 6, "warps": 2, "thread_k": 2, "copies": "last", "filters": "shared"},
+    "half an image": {"thread_p": 1, "thread_q": 6, "warps": 2, "thread_k": 2, "producer": "last", "filters": "shared"},
     # 16 of an image's 9 tile rows, the last unit 13: of two or three images.
-    "some images": {"thread_p": 2, "thread_q": 5, "warps": 4, "thread_k": 1, "copies": "apart", "filters": "constant"},
+    "some images": {
+        "thread_p": 2,
+        "thread_q": 5,
+        "warps": 4,
+        "thread_k": 1,
+        "producer": "apart",
+        "filters": "constant",
+    },
     # 4 tile rows of an image's 6.
-    "a warp alone": {"thread_p": 3, "thread_q": 5, "warps": 1, "thread_k": 2, "copies": "last", "filters": "constant"},
+    "a warp alone": {
+        "thread_p": 3,
+        "thread_q": 5,
+        "warps": 1,
+        "thread_k": 2,
+        "producer": "last",
+        "filters": "constant",
+    },
     # Three images, the last unit two; the last of an image's 5 tile rows overlaps another, and 8 lanes have no tile.
-    "whole images": {"thread_p": 4, "thread_q": 5, "warps": 4, "thread_k": 3, "copies": "apart", "filters": "shared"},
+    "whole images": {"thread_p": 4, "thread_q": 5, "warps": 4, "thread_k": 3, "producer": "apart", "filters": "shared"},
 }
 
 
 WIDE = Conv2dProblem(5, 1, 20, 46, 6, 3, 7)
 """Outputs of 18 x 40; every other row of inputs begins 8 bytes behind a multiple of 16."""
 
-DIRECT: Mapping[str, int | str] = {"stores": "direct", "staging": 4, "thread_q": 4}
+DIRECT: Mapping[str, int | str] = {"stores": "direct", "epilogue_stages": 4, "thread_q": 4}
 AGAIN: Mapping[str, int | str] = {"window": "shared", "thread_k": 1, **DIRECT}
 WAYS: Mapping[str, tuple[Conv2dProblem, Mapping[str, int | str]]] = {
     # 12 of an image's 9 tile rows, the last unit 9: of two images.
-    "stored directly": (EVEN, {"thread_p": 2, "warps": 4, "thread_k": 3, "copies": "apart", **DIRECT}),
+    "stored directly": (EVEN, {"thread_p": 2, "warps": 4, "thread_k": 3, "producer": "apart", **DIRECT}),
     # Two images, the last unit one; the last of an image's 5 tile rows overlaps another, and 28 lanes have no tile.
-    "read again in pairs": (EVEN, {"thread_p": 4, "warps": 4, "copies": "last", **AGAIN}),
+    "read again in pairs": (EVEN, {"thread_p": 4, "warps": 4, "producer": "last", **AGAIN}),
     # An image's 3 tile rows.
-    "read again in vectors": (EVEN, {"thread_p": 6, "warps": 1, "copies": "last", **AGAIN}),
+    "read again in vectors": (EVEN, {"thread_p": 6, "warps": 1, "producer": "last", **AGAIN}),
     # 12 of an image's 3 tile rows, the last unit 3.
-    "read again in vectors and pairs": (WIDE, {"thread_p": 6, "warps": 4, "copies": "apart", **AGAIN}),
+    "read again in vectors and pairs": (WIDE, {"thread_p": 6, "warps": 4, "producer": "apart", **AGAIN}),
 }
 
 

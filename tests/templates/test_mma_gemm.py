@@ -10,17 +10,17 @@ from autotune.problem import Conv2dProblem
 from .shipped_families import verify
 
 BASE: dict[str, int | str] = {
-    "products": "warp",
-    "rows": 3,
-    "map_tiles": 1,
-    "block_k": 1,
-    "bands": 1,
-    "strips": 1,
+    "mma": "warp",
+    "warp_p": 3,
+    "warp_tiles_k": 1,
+    "warps_k": 1,
+    "row_tiles": 1,
+    "column_tiles": 1,
     "images": 1,
-    "runs": "row",
-    "cuts": 1,
+    "contiguous_taps": "row",
+    "channel_slices": 1,
     "stages": 2,
-    "lookahead": 0,
+    "register_prefetch": 0,
     "filters": "resident",
     "min_blocks": 1,
 }
@@ -40,11 +40,21 @@ STRIDED = Conv2dProblem(3, 20, 13, 9, 8, 3, 3, 2, 1, 1, 1, 1, 2, dtype="f16", la
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
-        (ODD, {"bands": 2, "stages": 1, "min_blocks": 2}),
-        (TWELVE, {"images": 2, "map_tiles": 2}),
-        (THREE, {"products": "warpgroup", "map_tiles": 3, "rows": 4, "lookahead": 1}),
-        (FOUR, {"products": "warpgroup", "map_tiles": 4, "rows": 5}),
-        (STRIDED, {"rows": 7, "runs": "pixel", "images": 2, "cuts": 3, "filters": "staged", "stages": 3}),
+        (ODD, {"row_tiles": 2, "stages": 1, "min_blocks": 2}),
+        (TWELVE, {"images": 2, "warp_tiles_k": 2}),
+        (THREE, {"mma": "warpgroup", "warp_tiles_k": 3, "warp_p": 4, "register_prefetch": 1}),
+        (FOUR, {"mma": "warpgroup", "warp_tiles_k": 4, "warp_p": 5}),
+        (
+            STRIDED,
+            {
+                "warp_p": 7,
+                "contiguous_taps": "pixel",
+                "images": 2,
+                "channel_slices": 3,
+                "filters": "staged",
+                "stages": 3,
+            },
+        ),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:

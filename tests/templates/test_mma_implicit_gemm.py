@@ -16,11 +16,11 @@ from .shipped_families import H200, family, images_with_infinities, stays_inside
 
 BASE: dict[str, int | str] = {
     "precision": "3xtf32",
-    "teams": 2,
+    "consumer_warpgroups": 2,
     "subtiles": 1,
-    "map_tiles": 4,
-    "depth": 8,
-    "slots": 2,
+    "block_tiles_k": 4,
+    "stage_channels": 8,
+    "stages": 2,
 }
 SQUARE = Conv2dProblem(11, 36, 7, 7, 60, 3, 3, pad_h=1, pad_w=1, epilogue="bias_relu")
 """Blocks that begin in one image and end in another; more blocks than are computed at once, five chunks each."""
@@ -47,16 +47,16 @@ FEW = Conv2dProblem(1, 24, 5, 6, 5, 3, 3)
     ("problem", "values"),
     [
         (SQUARE, {}),
-        (SQUARE, {"teams": 3, "subtiles": 2, "map_tiles": 8, "precision": "tf32", "slots": 3}),
-        (SQUARE, {"teams": 1, "subtiles": 3, "map_tiles": 4, "depth": 16}),
-        (APART, {"map_tiles": 3, "slots": 3}),
-        (POINTS, {"teams": 4, "map_tiles": 3, "depth": 64, "precision": "tf32"}),
-        (ROW, {"teams": 1, "subtiles": 4, "map_tiles": 3, "precision": "tf32", "depth": 16}),
-        (COLUMN, {"map_tiles": 3}),
-        (SKIPPED, {"map_tiles": 3}),
-        (HALVES, {"map_tiles": 3}),
-        (QUARTERS, {"map_tiles": 3, "precision": "tf32"}),
-        (FEW, {"teams": 1, "map_tiles": 3, "slots": 2}),
+        (SQUARE, {"consumer_warpgroups": 3, "subtiles": 2, "block_tiles_k": 8, "precision": "tf32", "stages": 3}),
+        (SQUARE, {"consumer_warpgroups": 1, "subtiles": 3, "block_tiles_k": 4, "stage_channels": 16}),
+        (APART, {"block_tiles_k": 3, "stages": 3}),
+        (POINTS, {"consumer_warpgroups": 4, "block_tiles_k": 3, "stage_channels": 64, "precision": "tf32"}),
+        (ROW, {"consumer_warpgroups": 1, "subtiles": 4, "block_tiles_k": 3, "precision": "tf32", "stage_channels": 16}),
+        (COLUMN, {"block_tiles_k": 3}),
+        (SKIPPED, {"block_tiles_k": 3}),
+        (HALVES, {"block_tiles_k": 3}),
+        (QUARTERS, {"block_tiles_k": 3, "precision": "tf32"}),
+        (FEW, {"consumer_warpgroups": 1, "block_tiles_k": 3, "stages": 2}),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
@@ -83,7 +83,7 @@ def test_packed_filters_that_31_bits_do_not_count_are_refused() -> None:
     problem = Conv2dProblem(1, 1 << 20, 1, 1, 1, 7, 7, pad_h=6, pad_w=6)
     bound = BoundTemplate(family("mma_implicit_gemm"), problem, H200)
     with pytest.raises(Rejected, match="packed filters are counted by 31 bits"):
-        bound.check(Config.of("mma_implicit_gemm", {**BASE, "teams": 1, "map_tiles": 3}))
+        bound.check(Config.of("mma_implicit_gemm", {**BASE, "consumer_warpgroups": 1, "block_tiles_k": 3}))
 
 
 @pytest.mark.cxx
@@ -96,4 +96,4 @@ def test_an_image_of_infinities_is_no_other_images_concern(precision: str) -> No
 @pytest.mark.cxx
 @pytest.mark.parametrize("problem", [replace(SQUARE, n=2), replace(FEW, epilogue="bias"), HALVES])
 def test_no_byte_before_or_behind_an_array_is_touched(problem: Conv2dProblem) -> None:
-    stays_inside("mma_implicit_gemm", problem, {**BASE, "teams": 1, "map_tiles": 3})
+    stays_inside("mma_implicit_gemm", problem, {**BASE, "consumer_warpgroups": 1, "block_tiles_k": 3})

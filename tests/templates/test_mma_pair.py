@@ -11,17 +11,17 @@ from .shipped_families import verify
 
 BASE: dict[str, int | str] = {
     "precision": "stored",
-    "neighbours": 2,
-    "rows": 3,
-    "columns": 1,
-    "quads": 1,
-    "batch": 1,
-    "teams": 2,
-    "sharing": 1,
-    "bands": 1,
-    "slots": 2,
-    "staging": 2,
-    "lookahead": 1,
+    "mma_q": 2,
+    "thread_p": 3,
+    "thread_q": 1,
+    "channel_groups": 1,
+    "commit_rows": 1,
+    "consumer_warpgroups": 2,
+    "cooperating_warpgroups": 1,
+    "row_tiles": 1,
+    "stages": 2,
+    "epilogue_stages": 2,
+    "register_prefetch": 1,
     "min_blocks": 1,
 }
 WHOLE = Conv2dProblem(7, 5, 6, 16, 10, 3, 3, dtype="f16", epilogue="bias_relu")
@@ -40,11 +40,11 @@ ROUNDS = Conv2dProblem(6, 3, 15, 15, 24, 2, 2, dtype="f16", epilogue="bias")
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
-        (WHOLE, {"columns": 2, "staging": 3}),
-        (FLOAT, {"precision": "3xtf32", "rows": 2, "teams": 1}),
-        (ODD, {"rows": 2, "batch": 2, "slots": 4, "staging": 3, "lookahead": 2}),
-        (SINGLE, {"precision": "tf32", "neighbours": 1, "columns": 2, "bands": 2, "lookahead": 0}),
-        (ROUNDS, {"rows": 1, "sharing": 2, "slots": 3}),
+        (WHOLE, {"thread_q": 2, "epilogue_stages": 3}),
+        (FLOAT, {"precision": "3xtf32", "thread_p": 2, "consumer_warpgroups": 1}),
+        (ODD, {"thread_p": 2, "commit_rows": 2, "stages": 4, "epilogue_stages": 3, "register_prefetch": 2}),
+        (SINGLE, {"precision": "tf32", "mma_q": 1, "thread_q": 2, "row_tiles": 2, "register_prefetch": 0}),
+        (ROUNDS, {"thread_p": 1, "cooperating_warpgroups": 2, "stages": 3}),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:

@@ -13,14 +13,14 @@ from .shipped_families import images_with_infinities, verify
 
 BASE: dict[str, int | str] = {
     "precision": "stored",
-    "rows": 2,
-    "cuts": 2,
+    "mma_p": 2,
+    "image_tiles": 2,
     "filters": "shared",
-    "teams": 2,
-    "slots": 2,
-    "staging": 1,
-    "formers": 3,
-    "batch": 1,
+    "consumer_warpgroups": 2,
+    "stages": 2,
+    "epilogue_stages": 1,
+    "producer_warps": 3,
+    "producer_pixels": 1,
 }
 FOLDED = Conv2dProblem(7, 12, 13, 27, 24, 4, 5, dtype="f16", epilogue="bias_relu")
 """Four channels by two rows are a chunk, an odd number of them multiplied; a last group of rows with a single one."""
@@ -46,16 +46,16 @@ BROAD = Conv2dProblem(2, 9, 12, 11, 40, 2, 3, pad_h=1, pad_w=1, dtype="f16")
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
-        (FOLDED, {"slots": 3, "staging": 2}),
-        (FOLDED, {"filters": "registers", "teams": 1, "formers": 7}),
-        (FLOAT, {"precision": "tf32", "teams": 3, "staging": 2}),
-        (ODD, {"rows": 4, "cuts": 1, "slots": 1, "staging": 2}),
-        (NARROW, {"precision": "tf32", "rows": 4, "cuts": 1, "teams": 1}),
-        (LARGEST, {"precision": "tf32", "rows": 1, "cuts": 3, "batch": 2}),
-        (DEEP, {"precision": "tf32", "rows": 4, "cuts": 1, "staging": 2}),
-        (SHORT, {"rows": 4, "cuts": 1, "staging": 2, "batch": 2}),
-        (EIGHT, {"precision": "tf32", "rows": 8, "cuts": 1, "teams": 3, "batch": 2}),
-        (BROAD, {"rows": 8, "cuts": 1, "staging": 2}),
+        (FOLDED, {"stages": 3, "epilogue_stages": 2}),
+        (FOLDED, {"filters": "registers", "consumer_warpgroups": 1, "producer_warps": 7}),
+        (FLOAT, {"precision": "tf32", "consumer_warpgroups": 3, "epilogue_stages": 2}),
+        (ODD, {"mma_p": 4, "image_tiles": 1, "stages": 1, "epilogue_stages": 2}),
+        (NARROW, {"precision": "tf32", "mma_p": 4, "image_tiles": 1, "consumer_warpgroups": 1}),
+        (LARGEST, {"precision": "tf32", "mma_p": 1, "image_tiles": 3, "producer_pixels": 2}),
+        (DEEP, {"precision": "tf32", "mma_p": 4, "image_tiles": 1, "epilogue_stages": 2}),
+        (SHORT, {"mma_p": 4, "image_tiles": 1, "epilogue_stages": 2, "producer_pixels": 2}),
+        (EIGHT, {"precision": "tf32", "mma_p": 8, "image_tiles": 1, "consumer_warpgroups": 3, "producer_pixels": 2}),
+        (BROAD, {"mma_p": 8, "image_tiles": 1, "epilogue_stages": 2}),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
@@ -66,10 +66,10 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
-        (FLOAT, {"precision": "tf32", "rows": 2, "staging": 2}),
-        (replace(SHORT, epilogue="none"), {"rows": 4, "cuts": 1, "staging": 2, "batch": 2}),
+        (FLOAT, {"precision": "tf32", "mma_p": 2, "epilogue_stages": 2}),
+        (replace(SHORT, epilogue="none"), {"mma_p": 4, "image_tiles": 1, "epilogue_stages": 2, "producer_pixels": 2}),
         (replace(FOLDED, epilogue="none"), {}),
-        (replace(EIGHT, epilogue="none"), {"precision": "tf32", "rows": 8, "cuts": 1, "batch": 2}),
+        (replace(EIGHT, epilogue="none"), {"precision": "tf32", "mma_p": 8, "image_tiles": 1, "producer_pixels": 2}),
     ],
 )
 def test_an_image_of_infinities_is_no_other_images_concern(

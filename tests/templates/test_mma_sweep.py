@@ -13,14 +13,14 @@ from autotune.problem import Conv2dProblem
 from .shipped_families import H200, family, images_with_infinities, stays_inside, verify
 
 BASE: dict[str, int | str] = {
-    "bands": 2,
-    "cuts": 1,
-    "teams": 2,
-    "slots": 2,
-    "staging": 2,
-    "formers": 7,
-    "batch": 1,
-    "copies": 1,
+    "row_tiles": 2,
+    "subtiles": 1,
+    "consumer_warpgroups": 2,
+    "stages": 2,
+    "epilogue_stages": 2,
+    "producer_warps": 7,
+    "producer_pixels": 1,
+    "copy_stages": 1,
 }
 PAIRED = Conv2dProblem(7, 12, 13, 27, 24, 4, 5, dtype="f16", epilogue="bias_relu")
 """Four channels of two pixels are a chunk, beside one of eight; rows of outputs that no multiple of filter rows are."""
@@ -45,13 +45,13 @@ SINGLE = Conv2dProblem(3, 1, 10, 27, 8, 3, 3, dtype="f16")
     ("problem", "values"),
     [
         (PAIRED, {}),
-        (FLOAT, {"cuts": 3, "teams": 3, "slots": 1, "staging": 1, "formers": 3}),
-        (ODD, {"bands": 3, "teams": 1, "slots": 1, "staging": 1, "formers": 3}),
-        (NARROW, {"bands": 2, "formers": 3}),
-        (WIDE, {"bands": 1, "slots": 3, "formers": 3, "batch": 2, "copies": 2}),
-        (FLAT, {"bands": 3, "formers": 3}),
-        (THIN, {"bands": 3, "teams": 1, "slots": 1, "staging": 1, "formers": 3}),
-        (SINGLE, {"formers": 3}),
+        (FLOAT, {"subtiles": 3, "consumer_warpgroups": 3, "stages": 1, "epilogue_stages": 1, "producer_warps": 3}),
+        (ODD, {"row_tiles": 3, "consumer_warpgroups": 1, "stages": 1, "epilogue_stages": 1, "producer_warps": 3}),
+        (NARROW, {"row_tiles": 2, "producer_warps": 3}),
+        (WIDE, {"row_tiles": 1, "stages": 3, "producer_warps": 3, "producer_pixels": 2, "copy_stages": 2}),
+        (FLAT, {"row_tiles": 3, "producer_warps": 3}),
+        (THIN, {"row_tiles": 3, "consumer_warpgroups": 1, "stages": 1, "epilogue_stages": 1, "producer_warps": 3}),
+        (SINGLE, {"producer_warps": 3}),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
@@ -63,7 +63,10 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
     ("problem", "values"),
     [
         (replace(PAIRED, epilogue="none"), {}),
-        (replace(ODD, epilogue="none", dtype="f16"), {"bands": 3, "teams": 1, "slots": 1, "staging": 1, "formers": 3}),
+        (
+            replace(ODD, epilogue="none", dtype="f16"),
+            {"row_tiles": 3, "consumer_warpgroups": 1, "stages": 1, "epilogue_stages": 1, "producer_warps": 3},
+        ),
     ],
 )
 def test_an_image_of_infinities_is_no_other_images_concern(
@@ -75,7 +78,7 @@ def test_an_image_of_infinities_is_no_other_images_concern(
 @pytest.mark.cxx
 @pytest.mark.parametrize("problem", [replace(ODD, n=2), replace(ODD, n=1, c=1, h=4, w=5)])
 def test_no_byte_before_or_behind_an_array_is_touched(problem: Conv2dProblem) -> None:
-    values = {**BASE, "bands": 3 if problem.n == 2 else 1, "formers": 3}
+    values = {**BASE, "row_tiles": 3 if problem.n == 2 else 1, "producer_warps": 3}
     stays_inside("mma_sweep", problem, values)
 
 

@@ -9,7 +9,14 @@ from autotune.problem import Conv2dProblem
 
 from .shipped_families import verify
 
-BASE: dict[str, int | str] = {"rows": 3, "bands": 1, "tiles": 1, "staging": 2, "slots": 2, "min_blocks": 1}
+BASE: dict[str, int | str] = {
+    "thread_p": 3,
+    "row_tiles": 1,
+    "tiles": 1,
+    "epilogue_stages": 2,
+    "stages": 2,
+    "min_blocks": 1,
+}
 LONG = Conv2dProblem(5, 1, 10, 20, 6, 3, 9, dtype="f16", epilogue="bias")
 """Two units of taps a filter row, the second mostly padding; bands of 16-byte runs; a tile with two of four maps."""
 ODD = Conv2dProblem(5, 1, 9, 13, 3, 2, 4)
@@ -24,10 +31,10 @@ TWO = Conv2dProblem(4, 1, 6, 8, 6, 1, 3, dtype="f16", epilogue="bias_relu")
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
-        (LONG, {"bands": 2}),
-        (ODD, {"rows": 4, "slots": 3}),
-        (FOUR, {"tiles": 2, "rows": 2}),
-        (TWO, {"tiles": 1, "rows": 4}),
+        (LONG, {"row_tiles": 2}),
+        (ODD, {"thread_p": 4, "stages": 3}),
+        (FOUR, {"tiles": 2, "thread_p": 2}),
+        (TWO, {"tiles": 1, "thread_p": 4}),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:

@@ -180,7 +180,7 @@ def tiled(v: Names) -> dict[str, Iterable[Access]]:
 def windowed(v: Names) -> dict[str, Iterable[Access]]:
     image = v.staged_c * v.tile_h * v.pitch
     corners: list[Address] = [
-        4 * (z * image + y * v.patch_p * v.stride_h * v.pitch + x * v.patch_q * v.stride_w)
+        4 * (z * image + y * v.thread_p * v.stride_h * v.pitch + x * v.thread_q * v.stride_w)
         for x, y, z in block_of(v.threads_q, v.threads_p, v.images)
     ]
     loads = -(-v.window_w // v.load_vec) * v.window_h * v.c
@@ -198,27 +198,27 @@ def windowed(v: Names) -> dict[str, Iterable[Access]]:
 
 
 def image_direct(v: Names) -> dict[str, Iterable[Access]]:
-    units = -(-v.units // v.units_at_once) * v.phases
-    rows = v.h if v.bands == 1 and not v.padded else v.window_h
+    iterations = -(-v.work_tiles // v.work_tiles_at_once) * v.iterations
+    rows = v.h if v.row_tiles == 1 and not v.padded else v.window_h
     loads = v.c * ((v.rows - 1) * v.stride_h + (v.r - 1) * v.dilation_h + 1) * -(-v.row_inputs // v.load_floats)
     read, staged = [], []
-    for turn in range(v.rounds):
+    for index in range(v.tiles_per_thread):
         inputs: list[Address] = []
         outputs: list[Address] = []
         for thread in range(v.threads):
-            tile = thread + turn * v.threads
+            tile = thread + index * v.threads
             column = min(tile % v.tiles_q * v.thread_q, v.q - v.thread_q)
-            row = min(tile // v.tiles_q % v.tiles_p * v.rows, v.band_p - v.rows)
+            row = min(tile // v.tiles_q % v.tiles_p * v.rows, v.tile_p - v.rows)
             group = tile // (v.tiles_q * v.tiles_p) % v.block_k
             image = tile // (v.tiles_q * v.tiles_p * v.block_k)
-            first_map = image * v.block_maps + group * v.thread_k
+            first_k = image * v.channels_at_once + group * v.thread_k
             there = tile < v.tiles
             inputs.append(
                 4 * ((image * v.c * rows + row * v.stride_h) * v.pitch + column * v.stride_w) if there else None
             )
-            outputs.append(4 * (first_map * v.band_p * v.q + row * v.q + column) if there else None)
-        read.append(Access(4 * v.load_floats, inputs, units * loads))
-        staged.append(Access(4 * v.store_floats, outputs, units * v.outputs // v.store_floats))
+            outputs.append(4 * (first_k * v.tile_p * v.q + row * v.q + column) if there else None)
+        read.append(Access(4 * v.load_floats, inputs, iterations * loads))
+        staged.append(Access(4 * v.store_floats, outputs, iterations * v.outputs // v.store_floats))
     taps = v.c * v.r * v.s
     return {
         "inputs read": read,
@@ -228,7 +228,7 @@ def image_direct(v: Names) -> dict[str, Iterable[Access]]:
 
 
 def input_stationary(v: Names) -> dict[str, Iterable[Access]]:
-    turns = -(-v.units // (v["device.sm_count"] * v.min_blocks))  # type: ignore[operator]
+    turns = -(-v.work_tiles // (v["device.sm_count"] * v.min_blocks))  # type: ignore[operator]
     inputs: list[Address] = []
     outputs: list[Address] = []
     for thread in range(32 * v.warps):
@@ -254,7 +254,7 @@ def input_stationary(v: Names) -> dict[str, Iterable[Access]]:
 
 def direct_strip(v: Names) -> dict[str, Iterable[Access]]:
     columns = (v.q - 1) * v.stride_w + (v.s - 1) * v.dilation_w + 1
-    times = -(-v.units // v.units_at_once) * v.c * v.s * -(-v.window // 4)
+    times = -(-v.work_tiles // v.work_tiles_at_once) * v.c * v.s * -(-v.window // 4)
     lanes: list[Address] = []
     for at in range(32 * v.q):  # after so many a warp begins at the first column of an image again
         first = at // 32 * 32
@@ -282,12 +282,12 @@ def depthwise(v: Names) -> dict[str, Iterable[Access]]:
         outputs: list[Address] = []
         for tile in range(first, first + v.threads):
             plane = tile // (v.tiles_p * v.tiles_q)
-            row = min(tile // v.tiles_q % v.tiles_p * v.rows, v.band_p - v.rows)
+            row = min(tile // v.tiles_q % v.tiles_p * v.rows, v.tile_p - v.rows)
             column = min(tile % v.tiles_q * v.thread_q, v.q - v.thread_q)
             there = tile < v.tiles
             at = (plane // v.multiplier * v.h + row * v.stride_h) * v.w + column * v.stride_w
             inputs.append(width * at if there else None)
-            outputs.append(width * ((plane * v.band_p + row) * v.q + column) if there else None)
+            outputs.append(width * ((plane * v.tile_p + row) * v.q + column) if there else None)
         read.append(Access(width * v.load, inputs, loads))
         staged.append(Access(width * v.store, outputs, v.rows * v.thread_q // v.store))
     return {
@@ -373,10 +373,10 @@ def test_windows_in_shared_memory_are_read_in_vectors_again_for_each_map(columns
             "thread_q": 4,
             "warps": 4,
             "thread_k": 1,
-            "staging": 4,
-            "ahead": 0,
+            "epilogue_stages": 4,
+            "prefetch_tiles": 0,
             "min_blocks": 2,
-            "copies": "last",
+            "producer": "last",
             "filters": "constant",
             "window": "shared",
             "stores": "direct",

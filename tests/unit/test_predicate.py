@@ -46,7 +46,7 @@ def test_a_predicate_agrees_with_the_search_space(name: str) -> None:
                 admitted += expected
                 assert made.holds(other.problem) == expected, f"{config} on {other.problem}"
                 if expected:
-                    outputs = other.bind(template.room).integer(other.check(config))
+                    outputs = other.bind(template.padded_outputs).integer(other.check(config))
                     assert made.padded_outputs_for(other.problem) == outputs, f"{config} on {other.problem}"
                     assert outputs >= other.problem.y_elements, f"{config} on {other.problem}: fewer than the outputs"
     assert admitted, "no config serves any problem"

@@ -254,7 +254,7 @@ def test_expressions_see_the_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "line"),
     [
-        ("room", 'room = "n // (turns - 1)"\n[params]'),
+        ("padded_outputs", 'padded_outputs = "n // (turns - 1)"\n[params]'),
         ('conflicts."the tile"', '[conflicts]\n"the tile" = "n // (turns - 1)"\n[params]'),
         ("error_factor", 'error_factor = "n // (turns - 1)"\n[params]'),
     ],

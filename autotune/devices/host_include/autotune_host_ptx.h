@@ -276,15 +276,15 @@ inline void multiply_warpgroup(float (&d)[TILES][4], const Word (&a)[4], const v
 }  // namespace autotune_host
 
 template <int REGISTERS>
-inline void decrease_registers() {}
+inline void warpgroup_reg_dealloc() {}
 template <int REGISTERS>
-inline void increase_registers() {}
+inline void warpgroup_reg_alloc() {}
 template <class Sums>
 inline void wgmma_begin(Sums&) {}
 inline void wgmma_fence() {}
 inline void wgmma_commit() { ++autotune_host::thread_state()->groups; }
 template <int GROUPS>
-inline void wgmma_wait_but(int line = __builtin_LINE()) {
+inline void wgmma_wait_group(int line = __builtin_LINE()) {
     autotune_host::wait_for_products(GROUPS, line);
 }
 template <class Sums>

@@ -1,0 +1,59 @@
+"""Parameters of shipped families that have other names since schema 0009, which took those of CUDA, cuDNN and CUTLASS.
+
+What was written before that reads on: a results database through its migration, a T4 file of autotune where it is read.
+A study file that has an old name is told the new one. The tables are history: a later change of names gets its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+V = TypeVar("V")
+
+
+def _pairs(text: str) -> Mapping[str, str]:
+    """`OLD=NEW ...`"""
+    return dict(pair.split("=", 1) for pair in text.split())
+
+
+_PIPELINE = "teams=consumer_warpgroups slots=stages staging=epilogue_stages"
+_TRANSFORMED = f"{_PIPELINE} formers=producer_warps batch=producer_pixels"
+_WARP_TILES = "products=mma map_tiles=warp_tiles_k block_k=warps_k bands=row_tiles cuts=channel_slices"
+PARAMETERS: Mapping[str, Mapping[str, str]] = {
+    "depthwise": _pairs("bands=row_tiles"),
+    "direct_strip": _pairs("block_warps=warps_q block_k=warps_k channels=stage_channels"),
+    "image_direct": _pairs("bands=row_tiles rounds=tiles_per_thread staging=epilogue_stages"),
+    "implicit_gemm_sm90": _pairs("epilogue_parts=epilogue_subtiles"),
+    "input_stationary": _pairs("staging=epilogue_stages ahead=prefetch_tiles copies=producer"),
+    "mma_gemm": _pairs(
+        f"{_WARP_TILES} rows=warp_p strips=column_tiles runs=contiguous_taps lookahead=register_prefetch"
+    ),
+    "mma_implicit_gemm": _pairs("teams=consumer_warpgroups map_tiles=block_tiles_k depth=stage_channels slots=stages"),
+    "mma_pair": _pairs(
+        f"{_PIPELINE} neighbours=mma_q rows=thread_p columns=thread_q quads=channel_groups batch=commit_rows "
+        "bands=row_tiles sharing=cooperating_warpgroups lookahead=register_prefetch"
+    ),
+    "mma_shift": _pairs(f"{_TRANSFORMED} rows=mma_p cuts=image_tiles"),
+    "mma_strip": _pairs(
+        f"{_WARP_TILES} teams=consumer_groups copiers=producer_warps columns=thread_q rows=mma_p "
+        "rounds=tiles_per_warp lookahead=register_prefetch"
+    ),
+    "mma_sweep": _pairs(f"{_TRANSFORMED} bands=row_tiles cuts=subtiles copies=copy_stages"),
+    "mma_toeplitz": _pairs("rows=thread_p bands=row_tiles slots=stages staging=epilogue_stages"),
+    "windowed": _pairs("patch_q=thread_q patch_p=thread_p maps=tile_k unroll_maps=unroll_k"),
+}
+"""Family to the names that its parameters had and have. No name is on both sides: a config of today stays as it is."""
+HEADER_KEYS = _pairs("room=padded_outputs")
+"""Keys of a family's header."""
+
+
+def current(family: str, values: Mapping[str, V]) -> dict[str, V]:
+    """A config's values, or whatever is kept by parameter, under the names that a family's parameters have now."""
+    names = PARAMETERS.get(family, {})
+    return {names.get(name, name): value for name, value in values.items()}
+
+
+def renamed(family: str, name: str) -> str | None:
+    """What a parameter that a family no longer has is called now; None where it was not renamed."""
+    return PARAMETERS.get(family, {}).get(name)

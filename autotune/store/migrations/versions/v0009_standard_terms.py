@@ -1,0 +1,122 @@
+"""Configs under the names that parameters have now, and headers of families in which these names are declared.
+
+Kernels' texts stay as they were compiled, and studies' files as they were read. Nothing else stores a parameter's name.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+from alembic import op
+from sqlalchemy import Connection
+
+from autotune.renamed import HEADER_KEYS, PARAMETERS, current
+
+revision = "0009"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+_STRING = re.compile(r"('[^']*')")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_PARAM = re.compile(r"^(\w+)(\s*=\s*\{.*)$")
+_KEYED = re.compile(r'^(\w+|"[^"]*")(\s*=\s*)(.*)$')
+_WORDS = ("summary", "entry", "args", "name", "array")
+"""keys whose values are no expressions"""
+
+
+def upgrade() -> None:
+    """Rename what rows keep by a parameter's name."""
+    connection = op.get_bind()
+    for family in PARAMETERS:
+        for (template_id,) in _rows(connection, "SELECT id FROM templates WHERE family = ?", family):
+            rows = _rows(connection, "SELECT id, config FROM trials WHERE template_id = ?", template_id)
+            if changed := [(_compact(current(family, json.loads(config))), row_id) for row_id, config in rows]:
+                connection.exec_driver_sql("UPDATE trials SET config = ? WHERE id = ?", changed)
+        spaces = "SELECT id, params FROM subjects WHERE kind = 'space' AND name = ?"
+        for row_id, params in _rows(connection, spaces, family):
+            new = json.dumps(current(family, json.loads(params)))
+            connection.exec_driver_sql("UPDATE subjects SET params = ? WHERE id = ?", (new, row_id))
+    for row_id, family, header in _rows(connection, "SELECT id, family, header FROM templates"):
+        new = header_of_today(family, header)
+        if new != header:
+            connection.exec_driver_sql("UPDATE templates SET header = ? WHERE id = ?", (new, row_id))
+    _dispatchers(connection)
+
+
+def _dispatchers(connection: Connection) -> None:
+    """Rename in dispatchers' records, and in the configs of their trials: kernels in words and a hash of the record."""
+    hashes = {}
+    for row_id, record in _rows(connection, "SELECT id, record FROM dispatchers"):
+        content = json.loads(record)
+        for kernel in (*content["kernels"], content["default"]):
+            kernel["params"] = current(kernel["family"], kernel["params"])
+        new = _compact(content)
+        hashes[_hash(record)] = _hash(new)
+        connection.exec_driver_sql("UPDATE dispatchers SET record = ? WHERE id = ?", (new, row_id))
+    of_sets = (
+        "SELECT trials.id, config FROM trials JOIN templates ON templates.id = template_id WHERE family = 'dispatch'"
+    )
+    for row_id, config in _rows(connection, of_sets):
+        values = {name: _in_words(value) for name, value in json.loads(config).items()}
+        hashed = values.get("hash")
+        if isinstance(hashed, str):
+            values["hash"] = hashes.get(hashed, hashed)
+        connection.exec_driver_sql("UPDATE trials SET config = ? WHERE id = ?", (_compact(values), row_id))
+
+
+def _in_words(value: object) -> object:
+    """A kernel as a config of a dispatcher names it, `FAMILY NAME=VALUE ...`, with the names of today."""
+    family, *words = value.split(" ") if isinstance(value, str) else [""]
+    if family not in PARAMETERS or not all("=" in word for word in words):
+        return value
+    pairs = dict(word.split("=", 1) for word in words)
+    return " ".join([family, *(f"{name}={one}" for name, one in current(family, pairs).items())])
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _compact(value: object) -> str:
+    """JSON as configs and dispatchers are stored."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _rows(connection: Connection, sql: str, *parameters: str) -> list[tuple[str, ...]]:
+    """Rows whose ids, too, are taken as text."""
+    return [tuple(map(str, row)) for row in connection.exec_driver_sql(sql, parameters)]
+
+
+def header_of_today(family: str, header: str) -> str:
+    """A header with the names of today: its keys, and parameters where they are declared and used.
+
+    A derived value that has a parameter's new name gets another one.
+    """
+    names = dict(PARAMETERS.get(family, {}))
+    taken = set(_NAME.findall(header)) & set(names.values())
+    names |= {name: f"{name}_" for name in taken}
+    return "\n".join(_lines(header, names))
+
+
+def _lines(header: str, names: Mapping[str, str]) -> Iterator[str]:
+    for line in header.split("\n"):
+        keyed = _KEYED.match(line)
+        if keyed is None:
+            yield line
+            continue
+        key, equals, value = keyed.groups()
+        key = HEADER_KEYS.get(key, names.get(key, key))
+        if _PARAM.match(line) is None and key not in _WORDS:
+            value = "".join(part if part.startswith("'") else _renamed(part, names) for part in _STRING.split(value))
+        yield f"{key}{equals}{value}"
+
+
+def _renamed(expression: str, names: Mapping[str, str]) -> str:
+    return _NAME.sub(lambda found: names.get(found.group(), found.group()), expression)
+
+
+def downgrade() -> None:
+    """Results are never deleted."""
+    raise NotImplementedError("an older autotune cannot keep what this schema holds")

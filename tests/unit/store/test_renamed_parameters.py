@@ -1,0 +1,167 @@
+"""What was recorded under names that parameters no longer have is read under those of today."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from autotune.dispatch.dispatcher import Dispatcher
+from autotune.errors import StudyError
+from autotune.family.render import launches
+from autotune.family.space import BoundTemplate, narrow
+from autotune.family.template import load_templates, template_of_header
+from autotune.interchange.files import read_recording
+from autotune.renamed import PARAMETERS, current
+from autotune.shipped import shipped
+from autotune.store import Store
+from autotune.store.dump import dump, load
+from autotune.trial import Config
+
+from .builders import dispatcher_of
+
+DATA = Path(__file__).parents[2] / "data"
+OLD: dict[str, int | str] = {
+    "thread_k": 4,
+    "thread_p": 2,
+    "thread_q": 6,
+    "bands": 1,
+    "block_k": 1,
+    "images": 1,
+    "rounds": 3,
+    "store": "bulk",
+}
+NEW = {{"bands": "row_tiles", "rounds": "tiles_per_thread"}.get(name, name): value for name, value in OLD.items()}
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A database of schema 0007 whose trials are made ones of `image_direct`."""
+    path = tmp_path / "old.db"
+    path.write_bytes(gzip.decompress((DATA / "databases" / "0007.db.gz").read_bytes()))
+    raw = sqlite3.connect(path)
+    raw.execute("UPDATE templates SET family = 'image_direct', header = ?", ('room = "bands * block_k"',))
+    raw.execute("UPDATE trials SET config = ?", (json.dumps(OLD, separators=(",", ":")),))
+    raw.commit()
+    raw.close()
+    return path
+
+
+def test_no_name_is_both_an_old_and_a_new_one() -> None:
+    families = load_templates()
+    for family, names in PARAMETERS.items():
+        assert not names.keys() & set(names.values()), family
+        assert len(set(names.values())) == len(names), family
+        if family in families:
+            params = {param.name for param in families[family].params}
+            assert set(names.values()) <= params, family
+            assert not names.keys() & params, family
+
+
+def test_configs_of_old_are_read_and_dumped_under_the_names_of_today(old: Path, tmp_path: Path) -> None:
+    with Store(old, create=False) as store:
+        assert {row.trial.config for row in store.trials.list(generations="all")} == {Config.of("image_direct", NEW)}
+    lines: list[str] = []
+    dump(old, lines.append)
+    load(lines, "dump", tmp_path / "loaded.db")
+    with Store(tmp_path / "loaded.db", create=False) as store:
+        assert {row.trial.config for row in store.trials.list(generations="all")} == {Config.of("image_direct", NEW)}
+        headers = set(store.query("SELECT header FROM templates WHERE family = 'image_direct'").rows)
+        assert headers == {('padded_outputs = "row_tiles * block_k"',)}
+
+
+def test_a_dispatcher_of_old_is_known_by_what_it_is_today(old: Path) -> None:
+    made = dispatcher_of()
+    strip, today = (Config.of("direct_strip", {name: 2}) for name in ("block_warps", "warps_q"))
+    then, now = (
+        dataclasses.replace(made, default=dataclasses.replace(made.default, config=config)) for config in (strip, today)
+    )
+    raw = sqlite3.connect(old)
+    raw.execute("INSERT INTO templates VALUES (99, 'dispatch', '', '', '2026')")
+    raw.execute("UPDATE trials SET template_id = 99, config = ? WHERE id = 1", (then.config().to_json(),))
+    raw.execute("INSERT INTO dispatchers VALUES (1, 1, ?, '2026')", (then.to_json(),))
+    raw.commit()
+    raw.close()
+    with Store(old, create=False) as store:
+        ((record, config),) = store.query(
+            "SELECT record, config FROM dispatchers JOIN trials ON trials.id = trial_id"
+        ).rows
+    assert Dispatcher.from_json(str(record)) == now
+    assert config == now.config().to_json()
+
+
+@pytest.mark.parametrize("file", [shipped("studies") / "recorded" / "h200.db", DATA / "databases" / "report-layers.db"])
+def test_every_recorded_config_is_one_of_today(file: Path) -> None:
+    families = load_templates()
+    with Store(file, create=False) as store:
+        for row in store.trials.list(generations="all"):
+            config = row.trial.config
+            assert families[config.template].today(config) is not None, config
+
+
+def test_headers_as_they_were_launch_what_was_recorded() -> None:
+    """An export evaluates the header that a kernel was rendered by."""
+    with Store(shipped("studies") / "recorded" / "h200.db", create=False) as store:
+        best = store.best.list()
+        for found in best:
+            config = found.row.trial.config
+            template = template_of_header(
+                config.template, store.templates.header(config.template, found.row.template_hash)
+            )
+            bound = BoundTemplate(template, found.row.problem, found.row.device)
+            source = store.sources.get(found.row.trial.source_hash or "")
+            assert source is not None
+            assert source.config == config
+            assert launches(bound, template.stages, bound.names(config)) == source.stages, config
+    assert len(best) >= 30
+
+
+def test_a_derived_value_makes_way_for_a_parameter_of_its_name(old: Path) -> None:
+    raw = sqlite3.connect(old)
+    raw.execute("UPDATE templates SET header = ?", (HEADER,))
+    raw.commit()
+    raw.close()
+    with Store(old, create=False) as store:
+        ((header,),) = set(store.query("SELECT header FROM templates WHERE family = 'image_direct'").rows)
+    assert header == HEADER_NOW
+
+
+HEADER = """summary = "bands of rows"
+# bands
+[params]
+bands = { values = [1, 2], doc = "bands of rows" }
+[derived]
+row_tiles = "'bands' if bands > 1 else bands"
+[constraints]
+"bands fit" = "row_tiles <= bands"
+"""
+HEADER_NOW = """summary = "bands of rows"
+# bands
+[params]
+row_tiles = { values = [1, 2], doc = "bands of rows" }
+[derived]
+row_tiles_ = "'bands' if row_tiles > 1 else row_tiles"
+[constraints]
+"bands fit" = "row_tiles_ <= row_tiles"
+"""
+
+
+def test_a_result_file_of_old_is_read_under_the_names_of_today(tmp_path: Path) -> None:
+    """Of autotune alone: another program's kernel may have our names and parameters of its own."""
+    result = {"configuration": OLD, "invalidity": "correct", "measurements": [{"name": "time", "value": 1.0}]}
+    for writer, names in (("autotune 0.1.0", NEW), ("KTT", OLD)):
+        metadata = {"kernel_name": "image_direct", "written_by": writer}
+        path = tmp_path / "t4.json"
+        path.write_text(json.dumps({"schema_version": "1.0.0", "metadata": metadata, "results": [result]}))
+        assert {param.name for param in read_recording(path).params} == names.keys()
+
+
+def test_a_study_with_an_old_name_is_told_the_new_one() -> None:
+    family = load_templates()["image_direct"]
+    with pytest.raises(StudyError, match=r"^space\.image_direct\.bands: no such parameter; it is row_tiles now$"):
+        narrow(family, {"bands": (1,)})
+    assert narrow(family, current("image_direct", {"bands": (1,)}))
