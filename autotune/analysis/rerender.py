@@ -11,6 +11,8 @@ from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.store import Store, TrialRow
 
+ANOTHER = "renders another kernel by now"
+
 
 def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
     """The very kernel of a trial, as stored or rendered again; else why it cannot be had."""
@@ -23,16 +25,21 @@ def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate
 
 def rerender(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
     """The very kernel of a trial as its family renders it now; in words what the family does instead."""
+    source = render_today(row, families)
+    if not isinstance(source, str) and row.trial.source_hash not in (None, source.hash):
+        return ANOTHER
+    return source
+
+
+def render_today(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
+    """What a trial's family renders of its config now, be it another text or not; in words why it renders nothing."""
     config = row.trial.config
     family = families.get(config.template)
     if family is None:
         return "is not installed"
     try:
-        source = render(BoundTemplate(family, row.problem, row.device), config)
+        return render(BoundTemplate(family, row.problem, row.device), config)
     except Rejected as rejected:
         return f"refuses the config by now: {rejected.message}"
     except StudyError:
         return "has other parameters by now"
-    if row.trial.source_hash is not None and source.hash != row.trial.source_hash:
-        return "renders another kernel by now"
-    return source

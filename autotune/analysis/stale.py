@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.analysis.rerender import rerender
+from autotune.analysis.rerender import ANOTHER, render_today
 from autotune.devices.device import DeviceInfo, Environment
+from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.store import BestRow
 from autotune.trial import LONG_US
@@ -36,11 +37,16 @@ class Doubt:
 
 
 def doubts(
-    best: BestRow, measured: Environment, present: Present | None, families: Mapping[str, KernelTemplate]
+    best: BestRow,
+    measured: Environment,
+    present: Present | None,
+    families: Mapping[str, KernelTemplate],
+    is_same: Callable[[BestRow, KernelSource], bool],
 ) -> tuple[Doubt, ...]:
     """What has changed since `best` was last measured, in the environment `measured`.
 
-    A template whose text changed without changing this kernel makes nothing doubtful. `present` is None where nothing
+    A template whose text changed without changing this kernel makes nothing doubtful. `is_same` says of a kernel that
+    is rendered as another text today whether that is the best result's all the same. `present` is None where nothing
     is known of the device's environment now.
     """
     found = []
@@ -56,7 +62,7 @@ def doubts(
         ]
     if best.row.device.kind == "cuda" and best.timing.launch == "stream" and best.timing.median_us < LONG_US:
         found.append(Doubt(best, "launch", "stream, with launch gaps", "graph", "how short kernels are timed"))
-    now = _template_now(best, families)
+    now = _template_now(best, families, is_same)
     if now is not None:
         found.append(Doubt(best, "template", best.row.template_hash[:_HASH_SHOWN], now, "the installed families"))
     return tuple(found)
@@ -75,12 +81,16 @@ def present_of(
     return None
 
 
-def _template_now(best: BestRow, families: Mapping[str, KernelTemplate]) -> str | None:
+def _template_now(
+    best: BestRow, families: Mapping[str, KernelTemplate], is_same: Callable[[BestRow, KernelSource], bool]
+) -> str | None:
     """What the family has become, if that puts the kernel in doubt; None when it renders the very same kernel."""
     family = families.get(best.row.trial.config.template)
     if family is not None and family.hash == best.row.template_hash:
         return None
-    again = rerender(best.row, families)
+    again = render_today(best.row, families)
     if not isinstance(again, str):
-        return None
+        if best.row.trial.source_hash in (None, again.hash) or is_same(best, again):
+            return None
+        again = ANOTHER
     return again if family is None else f"{family.hash[:_HASH_SHOWN]}, which {again}"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.cli.answers import DATABASE, asked, config_words, undominated
-from autotune.cli.devices import jobs_default, open_evaluator, present_devices
+from autotune.cli.devices import binary_cache, jobs_default, open_evaluator, present_devices
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.files import check_folder, write_whole
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from autotune.analysis.retime import Retimed
     from autotune.analysis.stale import Doubt
     from autotune.devices.device import DeviceInfo, Environment
+    from autotune.family.source import KernelSource
     from autotune.store import BestRow, RetimeRow
 
 
@@ -39,9 +41,12 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     """Best results that an upgraded driver, toolkit or template has made doubtful, a row for each change.
 
     A result of a device that is here is compared with that device now; any other with the newest run recorded on its
-    device. Templates are compared with those installed: one that renders the very same kernel makes nothing doubtful.
+    device. Templates are compared with those installed: one that renders the very same kernel makes nothing doubtful,
+    nor does one whose text has other names or comments now and compiles to the same machine code, where nvcc is here.
     """
+    from autotune.analysis.same_code import same_machine_code
     from autotune.store import Store
+    from autotune.workers.compilers import CompilePool
 
     name = asked(what)
     families = load_templates(directories)
@@ -50,7 +55,9 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
         kinds = {row.row.device.kind for row in best}
         opened = _opened(device, kinds)
         retimes = store.retimes.list(name)
-        found = list(_doubts(best, retimes, opened, store.devices.environments(), families))
+        with closing(CompilePool(jobs_default(), binary_cache())) as pool:
+            same = partial(same_machine_code, store, pool)
+            found = list(_doubts(best, retimes, opened, store.devices.environments(), families, same))
     doubtful = {doubt.best.row.id for doubt in found}
     click.echo(f"{len(doubtful)} of {len(best)} best results are doubtful", err=True)
     show(found, _DOUBT_COLUMNS, style)
@@ -75,13 +82,14 @@ def _doubts(
     opened: Sequence[tuple[DeviceInfo, Environment]],
     recorded: Sequence[tuple[DeviceInfo, Environment]],
     families: Mapping[str, KernelTemplate],
+    is_same: Callable[[BestRow, KernelSource], bool],
 ) -> Iterator[Doubt]:
     from autotune.analysis.stale import doubts, present_of
 
     measured = {retime.row.id: retime.environment for retime in retimes if retime.timing is not None}  # the latest
     for row in best:
         environment = measured.get(row.row.id, row.row.environment)
-        yield from doubts(row, environment, present_of(row.row.device, opened, recorded), families)
+        yield from doubts(row, environment, present_of(row.row.device, opened, recorded), families, is_same)
 
 
 _DOUBT_COLUMNS = (
