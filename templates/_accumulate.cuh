@@ -4,21 +4,22 @@
 // A thread takes WIDTH neighbouring outputs of one output channel, as one access. Needs _element.cuh and _epilogue.cuh.
 
 // Outputs start as their output channel's bias, or zero.
-template <int CHANNELS, int PIXELS, int WIDTH, bool WITH_BIAS>
+template <int CHANNELS, int PIXELS, int WIDTH, Epilogue EPILOGUE>
 __device__ __forceinline__ void init_outputs(float* y, const float* bias, long long first) {
     const int k = static_cast<int>(first / PIXELS % CHANNELS);
-    const float start = epilogue<WITH_BIAS, false>(0.0f, bias, k);
+    float start = 0.0f;
+    if constexpr (HAS_BIAS<EPILOGUE>) start += to_float(bias[k]);
     AlignedArray<float, WIDTH> outputs;
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) outputs.at[i] = start;
     *reinterpret_cast<AlignedArray<float, WIDTH>*>(y + first) = outputs;
 }
 
-// ReLU, once everything is added.
-template <int WIDTH>
-__device__ __forceinline__ void apply_relu(float* y, long long first) {
+// The activation, once everything is added.
+template <int WIDTH, Epilogue EPILOGUE>
+__device__ __forceinline__ void activate_outputs(float* y, long long first) {
     auto outputs = *reinterpret_cast<const AlignedArray<float, WIDTH>*>(y + first);
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) outputs.at[i] = epilogue<false, true, float>(outputs.at[i], nullptr, 0);
+    for (int i = 0; i < WIDTH; ++i) outputs.at[i] = activate<EPILOGUE>(outputs.at[i]);
     *reinterpret_cast<AlignedArray<float, WIDTH>*>(y + first) = outputs;
 }

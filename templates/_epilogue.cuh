@@ -1,11 +1,29 @@
 #pragma once
 
-// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
-// Needs _element.cuh.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
+// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 
-template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
-    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
-    return accumulator;
+enum class Epilogue { none, bias, bias_relu };
+
+template <Epilogue EPILOGUE>
+constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
+
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float activate(float value) {
+    if constexpr (EPILOGUE == Epilogue::bias_relu) value = value < 0.0f ? 0.0f : value;
+    return value;
+}
+
+// With the output channel's bias in a register.
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float finish(float accumulator, float bias) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
+    return activate<EPILOGUE>(accumulator);
+}
+
+// With bias[k], which is read only where there is one.
+template <Epilogue EPILOGUE, typename T>
+__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
+    return activate<EPILOGUE>(accumulator);
 }

@@ -6,7 +6,7 @@
 //
 //   x     [N, C, H, W]  input
 //   w     [K, 1, R, S]  filters; K / C output planes to an input plane
-//   bias  [K]           not read without WITH_BIAS
+//   bias  [K]           read where EPILOGUE has one
 //   y     [N, K, P, Q]  output
 //   n     images N, any number
 //
@@ -34,14 +34,32 @@ struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
-// Needs _element.cuh.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
+// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 
-template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
-    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
-    return accumulator;
+enum class Epilogue { none, bias, bias_relu };
+
+template <Epilogue EPILOGUE>
+constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
+
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float activate(float value) {
+    if constexpr (EPILOGUE == Epilogue::bias_relu) value = value < 0.0f ? 0.0f : value;
+    return value;
+}
+
+// With the output channel's bias in a register.
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float finish(float accumulator, float bias) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
+    return activate<EPILOGUE>(accumulator);
+}
+
+// With bias[k], which is read only where there is one.
+template <Epilogue EPILOGUE, typename T>
+__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
+    return activate<EPILOGUE>(accumulator);
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -204,7 +222,7 @@ constexpr int P = 8, Q = 8;
 constexpr int STRIDE_H = 2, STRIDE_W = 2;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr bool WITH_BIAS = false, WITH_RELU = false;
+constexpr auto EPILOGUE = Epilogue::none;
 
 // Parameters
 constexpr int ROWS = 4, COLUMNS = 4;  // a thread's outputs
@@ -341,7 +359,7 @@ conv2d_depthwise(const T* __restrict__ x, const T* __restrict__ w, const T* __re
                 Outputs stored;
 #pragma unroll
                 for (int j = 0; j < STORE; ++j) {
-                    stored.at[j] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(accumulator[p][q + j], bias, k));
+                    stored.at[j] = from_float<T>(finish<EPILOGUE>(accumulator[p][q + j], bias, k));
                 }
                 *reinterpret_cast<Outputs*>(output + p * Q + q) = stored;
             }

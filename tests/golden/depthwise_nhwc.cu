@@ -6,7 +6,7 @@
 //
 //   x         [N, H, W, C]  input
 //   packed_w  [R, S, C]     filters
-//   bias      [C]           not read without WITH_BIAS
+//   bias      [C]           read where EPILOGUE has one
 //   y         [N, P, Q, C]  output
 //   n         images N, any number
 //
@@ -30,14 +30,32 @@ struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
-// Needs _element.cuh.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
+// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 
-template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
-    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
-    return accumulator;
+enum class Epilogue { none, bias, bias_relu };
+
+template <Epilogue EPILOGUE>
+constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
+
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float activate(float value) {
+    if constexpr (EPILOGUE == Epilogue::bias_relu) value = value < 0.0f ? 0.0f : value;
+    return value;
+}
+
+// With the output channel's bias in a register.
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float finish(float accumulator, float bias) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
+    return activate<EPILOGUE>(accumulator);
+}
+
+// With bias[k], which is read only where there is one.
+template <Epilogue EPILOGUE, typename T>
+__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
+    return activate<EPILOGUE>(accumulator);
 }
 
 // Problem
@@ -48,7 +66,7 @@ constexpr int P = 11, Q = 14;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr bool WITH_BIAS = false, WITH_RELU = false;
+constexpr auto EPILOGUE = Epilogue::none;
 
 // Parameters
 constexpr int CHANNELS = 4, ROWS = 2, COLUMNS = 2;  // a thread's outputs
@@ -159,7 +177,7 @@ conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, c
             Vector stored;
 #pragma unroll
             for (int i = 0; i < CHANNELS; ++i) {
-                stored.at[i] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(accumulator[p][q][i], bias, channel + i));
+                stored.at[i] = from_float<T>(finish<EPILOGUE>(accumulator[p][q][i], bias, channel + i));
             }
             *reinterpret_cast<Vector*>(output + (p * Q + q) * C) = stored;
         }

@@ -5,7 +5,7 @@
 //
 //   x     [N, C, H, W]           input
 //   w     [K, C / GROUPS, R, S]  filters
-//   bias  [K]                    not read without WITH_BIAS
+//   bias  [K]                    read where EPILOGUE has one
 //   y     [N, K, P, Q]           output
 //   n     images N, any number
 //
@@ -61,14 +61,32 @@ struct FloatArithmetic {
     static __device__ __forceinline__ float lane(Value value, int) { return value; }
 };
 
-// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
-// Needs _element.cuh.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
+// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 
-template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
-    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
-    return accumulator;
+enum class Epilogue { none, bias, bias_relu };
+
+template <Epilogue EPILOGUE>
+constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
+
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float activate(float value) {
+    if constexpr (EPILOGUE == Epilogue::bias_relu) value = value < 0.0f ? 0.0f : value;
+    return value;
+}
+
+// With the output channel's bias in a register.
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float finish(float accumulator, float bias) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
+    return activate<EPILOGUE>(accumulator);
+}
+
+// With bias[k], which is read only where there is one.
+template <Epilogue EPILOGUE, typename T>
+__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
+    return activate<EPILOGUE>(accumulator);
 }
 
 // Problem
@@ -80,7 +98,7 @@ constexpr int STRIDE_H = 2, STRIDE_W = 2;
 constexpr int PAD_H = 1, PAD_W = 2;
 constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr int GROUPS = 1;
-constexpr bool WITH_BIAS = true, WITH_RELU = true;
+constexpr auto EPILOGUE = Epilogue::bias_relu;
 
 // Parameters
 constexpr int THREAD_K = 1;  // a thread's output channels,
@@ -214,7 +232,7 @@ conv2d_direct(const T* __restrict__ x, const T* __restrict__ w, const T* __restr
                     if (j > 0 && column + j * THREADS_Q >= Q) continue;
                     const float value = Arithmetic::lane(accumulator[m / LANES][i][j], m % LANES);
                     output[m * (P * Q) + i * Q + j * THREADS_Q] =
-                        from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(value, bias, k + m));
+                        from_float<T>(finish<EPILOGUE>(value, bias, k + m));
                 }
             }
         }

@@ -5,7 +5,7 @@
 //
 //   x         [N, H, W, C]  input
 //   w         [K, R, S, C]  filters
-//   bias      [K]           not read without WITH_BIAS
+//   bias      [K]           read where EPILOGUE has one
 //   y         [N, P, Q, K]  output
 //   n         images N, any number
 //
@@ -40,6 +40,34 @@ __device__ __forceinline__ float to_float(__half value) { return __half2float(va
 template <>
 __device__ __forceinline__ __half from_float<__half>(float value) {
     return __float2half_rn(value);
+}
+
+// What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
+// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
+
+enum class Epilogue { none, bias, bias_relu };
+
+template <Epilogue EPILOGUE>
+constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
+
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float activate(float value) {
+    if constexpr (EPILOGUE == Epilogue::bias_relu) value = value < 0.0f ? 0.0f : value;
+    return value;
+}
+
+// With the output channel's bias in a register.
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float finish(float accumulator, float bias) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
+    return activate<EPILOGUE>(accumulator);
+}
+
+// With bias[k], which is read only where there is one.
+template <Epilogue EPILOGUE, typename T>
+__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
+    return activate<EPILOGUE>(accumulator);
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -471,7 +499,7 @@ constexpr int P = 11, Q = 13;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr bool WITH_BIAS = false, WITH_RELU = false;
+constexpr auto EPILOGUE = Epilogue::none;
 
 // Parameters
 constexpr int TILE_M = 64, TILE_N = 192, TILE_K = 64;
@@ -556,13 +584,6 @@ __device__ __forceinline__ void mma(float (&d)[GROUP_N / 8][4], unsigned long lo
 #endif
 }
 
-// What becomes of an accumulator before it is stored. A NaN stays a NaN.
-__device__ __forceinline__ float finish(float accumulator, float bias) {
-    if constexpr (WITH_BIAS) accumulator += bias;
-    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
-    return accumulator;
-}
-
 __device__ __forceinline__ unsigned pack(float low, float high) {
     const AlignedArray<T, 2> pair = {from_float<T>(low), from_float<T>(high)};
     unsigned word;
@@ -577,7 +598,7 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
     unsigned char* const column = to + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
     const auto word = [&](int tile, int half) {
         const float* const accumulators = d[first + tile] + 2 * half;
-        return pack(finish(accumulators[0], bias[half]), finish(accumulators[1], bias[half]));
+        return pack(finish<EPILOGUE>(accumulators[0], bias[half]), finish<EPILOGUE>(accumulators[1], bias[half]));
     };
 #pragma unroll
     for (int tile = 0; tile < EPILOGUE_N / 16 * 2; tile += 2) {
@@ -666,7 +687,7 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
          tile += 2 * static_cast<int>(gridDim.x)) {
         const int k = tile % TILES_M * TILE_M + group_m, pixel = tile / TILES_M * TILE_N + group_n;
         float biases[BLOCKS_M][2] = {};
-        if constexpr (WITH_BIAS) {
+        if constexpr (HAS_BIAS<EPILOGUE>) {
 #pragma unroll
             for (int i = 0; i < 2 * BLOCKS_M; ++i) {
                 const int output_channel = k + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4;

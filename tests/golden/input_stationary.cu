@@ -6,7 +6,7 @@
 //
 //   x     [N, 1, H, W]  input
 //   w     [K, 1, R, S]  filters
-//   bias  [K]           not read without WITH_BIAS
+//   bias  [K]           read where EPILOGUE has one
 //   y     [N, K, P, Q]  output
 //   n     images N, any number
 //
@@ -35,14 +35,32 @@ struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
-// Needs _element.cuh.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
+// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 
-template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
-    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
-    return accumulator;
+enum class Epilogue { none, bias, bias_relu };
+
+template <Epilogue EPILOGUE>
+constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
+
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float activate(float value) {
+    if constexpr (EPILOGUE == Epilogue::bias_relu) value = value < 0.0f ? 0.0f : value;
+    return value;
+}
+
+// With the output channel's bias in a register.
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float finish(float accumulator, float bias) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
+    return activate<EPILOGUE>(accumulator);
+}
+
+// With bias[k], which is read only where there is one.
+template <Epilogue EPILOGUE, typename T>
+__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
+    return activate<EPILOGUE>(accumulator);
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -201,7 +219,7 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, int 
 constexpr int H = 30, W = 30;
 constexpr int K = 12, R = 5, S = 5;
 constexpr int P = 26, Q = 26;
-constexpr bool WITH_BIAS = false, WITH_RELU = false;
+constexpr auto EPILOGUE = Epilogue::none;
 
 // Parameters
 constexpr int ROWS = 3, COLUMNS = 3;  // a thread's outputs of an output channel
@@ -305,7 +323,7 @@ __device__ __forceinline__ void store(float* output, const float (&accumulator)[
             if (Q % COLUMNS != 0 && j < first_column) continue;
             Outputs stored;
 #pragma unroll
-            for (int l = 0; l < STORE; ++l) stored.at[l] = epilogue<WITH_BIAS, WITH_RELU>(accumulator[i][j + l], bias, k);
+            for (int l = 0; l < STORE; ++l) stored.at[l] = finish<EPILOGUE>(accumulator[i][j + l], bias, k);
             *reinterpret_cast<Outputs*>(output + i * Q + j) = stored;
         }
     }

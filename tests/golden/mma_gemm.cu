@@ -7,7 +7,7 @@
 //
 //   x         [N, H, W, C]  input
 //   packed_w  filters as the lanes of a warp take them: [block of output channels][slice][step][FILTER_TILES tiles of output channels][lane][...]
-//   bias      [K]           not read without WITH_BIAS
+//   bias      [K]           read where EPILOGUE has one
 //   y         [N, P, Q, K]  output
 //   n         images N, any number
 //
@@ -45,14 +45,32 @@ __device__ __forceinline__ __half from_float<__half>(float value) {
     return __float2half_rn(value);
 }
 
-// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
-// Needs _element.cuh.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
+// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 
-template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
-    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
-    return accumulator;
+enum class Epilogue { none, bias, bias_relu };
+
+template <Epilogue EPILOGUE>
+constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
+
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float activate(float value) {
+    if constexpr (EPILOGUE == Epilogue::bias_relu) value = value < 0.0f ? 0.0f : value;
+    return value;
+}
+
+// With the output channel's bias in a register.
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float finish(float accumulator, float bias) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
+    return activate<EPILOGUE>(accumulator);
+}
+
+// With bias[k], which is read only where there is one.
+template <Epilogue EPILOGUE, typename T>
+__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
+    return activate<EPILOGUE>(accumulator);
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -207,7 +225,7 @@ constexpr int P = 11, Q = 13;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr bool WITH_BIAS = false, WITH_RELU = false;
+constexpr auto EPILOGUE = Epilogue::none;
 
 // Parameters
 constexpr int WARP_P = 4;  // of outputs, a warp
@@ -485,7 +503,7 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
 #pragma unroll
                     for (int v = 0; v < 2; ++v) {
                         const int at = min(first_k + k + v, K - 1);
-                        pair.at[v] = from_float<T>(epilogue<WITH_BIAS, WITH_RELU>(accumulators[i][j][2 * l + v], bias, at));
+                        pair.at[v] = from_float<T>(finish<EPILOGUE>(accumulators[i][j][2 * l + v], bias, at));
                     }
                     *reinterpret_cast<AlignedArray<T, 2>*>(row_outputs + (l * 8 + lane / 4) * OUTPUT_PITCH + k) = pair;
                 }

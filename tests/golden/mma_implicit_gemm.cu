@@ -5,7 +5,7 @@
 //
 //   x         [N, C, H, W]  input
 //   packed_w  filters as MMAs take them: [block of output channels][eight channels][tap][half of the eight][output channel][4]
-//   bias      [K]           not read without WITH_BIAS
+//   bias      [K]           read where EPILOGUE has one
 //   y         [N, K, P, Q]  output
 //   n         images N, any number
 //
@@ -35,14 +35,32 @@ struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
-// Needs _element.cuh.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
+// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 
-template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
-    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
-    return accumulator;
+enum class Epilogue { none, bias, bias_relu };
+
+template <Epilogue EPILOGUE>
+constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
+
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float activate(float value) {
+    if constexpr (EPILOGUE == Epilogue::bias_relu) value = value < 0.0f ? 0.0f : value;
+    return value;
+}
+
+// With the output channel's bias in a register.
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float finish(float accumulator, float bias) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
+    return activate<EPILOGUE>(accumulator);
+}
+
+// With bias[k], which is read only where there is one.
+template <Epilogue EPILOGUE, typename T>
+__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
+    return activate<EPILOGUE>(accumulator);
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -390,7 +408,7 @@ constexpr int K = 33, R = 1, S = 1;
 constexpr int P = 9, Q = 7;
 constexpr int PAD_H = 0;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr bool WITH_BIAS = false, WITH_RELU = false;
+constexpr auto EPILOGUE = Epilogue::none;
 
 // Parameters
 constexpr int CONSUMER_WARPGROUPS = 2, SUBTILES = 1, BLOCK_TILES_K = 3;
@@ -620,7 +638,7 @@ conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ 
                 for (int l = 0; l < 2 * BLOCK_TILES_K; ++l) {
                     const int k = tile.block_k + l / 2 * 8 + lane % 4 * 2 + l % 2;
                     if (K % TILE_K > 0 && k >= K) continue;
-                    output[k * (P * Q)] = epilogue<WITH_BIAS, WITH_RELU>(accumulators[i][l / 2][j * 2 + l % 2], bias, k);
+                    output[k * (P * Q)] = finish<EPILOGUE>(accumulators[i][l / 2][j * 2 + l % 2], bias, k);
                 }
             }
         }

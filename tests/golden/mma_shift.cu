@@ -5,7 +5,7 @@
 //
 //   x         [N, C, H, W]  input
 //   packed_w  filters as MMAs take them: [channel block][filter column][lag][output channel][VECTOR], then lags of zeros
-//   bias      [K]           not read without WITH_BIAS
+//   bias      [K]           read where EPILOGUE has one
 //   y         [N, K, P, Q]  output
 //   n         images N, any number
 //
@@ -38,14 +38,32 @@ struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
-// Needs _element.cuh.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
+// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 
-template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
-    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
-    return accumulator;
+enum class Epilogue { none, bias, bias_relu };
+
+template <Epilogue EPILOGUE>
+constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
+
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float activate(float value) {
+    if constexpr (EPILOGUE == Epilogue::bias_relu) value = value < 0.0f ? 0.0f : value;
+    return value;
+}
+
+// With the output channel's bias in a register.
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float finish(float accumulator, float bias) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
+    return activate<EPILOGUE>(accumulator);
+}
+
+// With bias[k], which is read only where there is one.
+template <Epilogue EPILOGUE, typename T>
+__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
+    return activate<EPILOGUE>(accumulator);
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -432,7 +450,7 @@ using Word = float;  // of an MMA
 constexpr int C = 3, H = 9, W = 11;
 constexpr int K = 5, R = 3, S = 3;
 constexpr int P = 7, Q = 9;
-constexpr bool WITH_BIAS = false, WITH_RELU = false;
+constexpr auto EPILOGUE = Epilogue::none;
 
 // Parameters
 constexpr int MMA_P = 4;  // of outputs
@@ -677,7 +695,7 @@ __device__ __forceinline__ void stage_outputs(const float (&accumulators)[COUNT]
                 const int over = column + 8 <= PITCH ? 0 : PITCH < 8 ? (column + behind) / PITCH : column + behind >= PITCH ? 1 : 0;
                 if (column + 8 > Q && column + behind - over * PITCH >= Q) continue;
                 if (group + 1 + (column + 7) / PITCH > P / MMA_P && group + over >= groups) continue;
-                const float accumulator = epilogue<WITH_BIAS, WITH_RELU>(accumulators[j / 2][i * 2 + j % 2], bias, k);
+                const float accumulator = finish<EPILOGUE>(accumulators[j / 2][i * 2 + j % 2], bias, k);
                 stored[group * (MMA_P * Q) + column + j % 2 + over * (MMA_P * Q - PITCH)] = from_float<T>(accumulator);
             }
         }

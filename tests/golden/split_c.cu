@@ -7,7 +7,7 @@
 //
 //   x        [N, C, H, W]  input
 //   w        [K, C, R, S]  filters
-//   bias     [K]           not read without WITH_BIAS
+//   bias     [K]           read where EPILOGUE has one
 //   y        [N, K, P, Q]  output
 //   n        images N, any number
 //
@@ -32,36 +32,55 @@ struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
 
-// What happens to a finished accumulator before it is stored: the output channel's bias, then ReLU. A NaN stays a NaN.
-// Needs _element.cuh.
+// What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
+// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 
-template <bool WITH_BIAS, bool WITH_RELU, typename T>
-__device__ __forceinline__ float epilogue(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (WITH_BIAS) accumulator += to_float(bias[k]);
-    if constexpr (WITH_RELU) accumulator = accumulator < 0.0f ? 0.0f : accumulator;
-    return accumulator;
+enum class Epilogue { none, bias, bias_relu };
+
+template <Epilogue EPILOGUE>
+constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
+
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float activate(float value) {
+    if constexpr (EPILOGUE == Epilogue::bias_relu) value = value < 0.0f ? 0.0f : value;
+    return value;
+}
+
+// With the output channel's bias in a register.
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float finish(float accumulator, float bias) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
+    return activate<EPILOGUE>(accumulator);
+}
+
+// With bias[k], which is read only where there is one.
+template <Epilogue EPILOGUE, typename T>
+__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
+    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
+    return activate<EPILOGUE>(accumulator);
 }
 
 // Outputs that many threads add to: what they hold before the first addition, and what is done to them after the last.
 // A thread takes WIDTH neighbouring outputs of one output channel, as one access. Needs _element.cuh and _epilogue.cuh.
 
 // Outputs start as their output channel's bias, or zero.
-template <int CHANNELS, int PIXELS, int WIDTH, bool WITH_BIAS>
+template <int CHANNELS, int PIXELS, int WIDTH, Epilogue EPILOGUE>
 __device__ __forceinline__ void init_outputs(float* y, const float* bias, long long first) {
     const int k = static_cast<int>(first / PIXELS % CHANNELS);
-    const float start = epilogue<WITH_BIAS, false>(0.0f, bias, k);
+    float start = 0.0f;
+    if constexpr (HAS_BIAS<EPILOGUE>) start += to_float(bias[k]);
     AlignedArray<float, WIDTH> outputs;
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) outputs.at[i] = start;
     *reinterpret_cast<AlignedArray<float, WIDTH>*>(y + first) = outputs;
 }
 
-// ReLU, once everything is added.
-template <int WIDTH>
-__device__ __forceinline__ void apply_relu(float* y, long long first) {
+// The activation, once everything is added.
+template <int WIDTH, Epilogue EPILOGUE>
+__device__ __forceinline__ void activate_outputs(float* y, long long first) {
     auto outputs = *reinterpret_cast<const AlignedArray<float, WIDTH>*>(y + first);
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) outputs.at[i] = epilogue<false, true, float>(outputs.at[i], nullptr, 0);
+    for (int i = 0; i < WIDTH; ++i) outputs.at[i] = activate<EPILOGUE>(outputs.at[i]);
     *reinterpret_cast<AlignedArray<float, WIDTH>*>(y + first) = outputs;
 }
 
@@ -73,7 +92,7 @@ constexpr int P = 12, Q = 11;
 constexpr int STRIDE_H = 2, STRIDE_W = 2;
 constexpr int PAD_H = 1, PAD_W = 2;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr bool WITH_BIAS = true;
+constexpr auto EPILOGUE = Epilogue::bias_relu;
 
 // Parameters
 constexpr int CHANNELS = 1;  // input channels a block
@@ -113,7 +132,7 @@ __device__ __forceinline__ T input_at(const T* plane, Field field, int r, int s)
 extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK)
 conv2d_begin(const float* __restrict__ bias, float* __restrict__ y, int n) {
     const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
-    if (first < static_cast<long long>(n) * (K * PIXELS)) init_outputs<K, PIXELS, WIDTH, WITH_BIAS>(y, bias, first);
+    if (first < static_cast<long long>(n) * (K * PIXELS)) init_outputs<K, PIXELS, WIDTH, EPILOGUE>(y, bias, first);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -157,5 +176,5 @@ conv2d_split_c(const float* __restrict__ x, const float* __restrict__ w, float* 
 
 extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK) conv2d_rectify(float* y, int n) {
     const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
-    if (first < static_cast<long long>(n) * (K * PIXELS)) apply_relu<WIDTH>(y, first);
+    if (first < static_cast<long long>(n) * (K * PIXELS)) activate_outputs<WIDTH, EPILOGUE>(y, first);
 }
