@@ -1,12 +1,7 @@
 #pragma once
+#include "_alignment.cuh"
 
 // Images of outputs on their way from shared memory to y. Needs _ptx.cuh and _ptx_barrier.cuh.
-
-// Elements between a place in memory and the 16-byte boundary before it. What is staged, or copied, lies like its place in memory.
-template <typename E>
-__device__ __forceinline__ int alignment_offset(const E* place) {
-    return static_cast<int>(reinterpret_cast<unsigned long long>(place) % 16 / sizeof(E));
-}
 
 // What copies a block's images of ELEMENTS to y: a warp. STAGES epilogue stages of STAGE elements hold them; `full` says of each that an
 // image is there, `empty` that it has been read. A block's images are gridDim.x apart.

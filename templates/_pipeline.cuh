@@ -4,7 +4,7 @@
 // Needs _ptx_barrier.cuh.
 //
 // A buffer is full when the bytes that the producer announced have arrived, and empty when all its consumers have released it. Each
-// side goes through the buffers in order with a PipelineState of its own: the buffer's index, and the parity of the barrier's iteration.
+// side goes through the buffers in order with a PipelineState of its own: the buffer's index, and the parity of the barrier's phase.
 
 template <int STAGES>
 struct PipelineState {

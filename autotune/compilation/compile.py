@@ -145,8 +145,8 @@ def architecture(arch: int, text: str) -> str:
 
 
 def is_exact(text: str) -> bool:
-    """Whether a text has instructions of one architecture alone: matrix products of four warps (PTX ISA, wgmma)."""
-    return "wgmma." in text
+    """Whether a text has instructions of one architecture alone: wgmma and setmaxnreg (PTX ISA)."""
+    return "wgmma." in text or "setmaxnreg." in text
 
 
 def _section_bytes(image: bytes, name: bytes) -> int:

@@ -14,11 +14,12 @@ from jinja2 import Template, nodes
 
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError
+from autotune.family.marks import MARK, MARKS
 from autotune.family.render import visible_names
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
-from autotune.family.text import MARK, MARKS, environment, inline, parse
+from autotune.family.text import environment, inline, parse
 
 _LINE = re.compile(r"\bkernel\.cu(?::(\d+)(?::\d+)?|\((\d+)\))")
 _WORDS = re.compile(r"\bline (\d+)")  # of a barrier, in the words of the host device

@@ -12,15 +12,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from autotune.errors import TemplateError
 from autotune.family.expression import FUNCTIONS
+from autotune.family.marks import MARKS
+from autotune.family.unused import without_unused
 from autotune.shipped import shipped
 
 Body = Template
 """a family's text as Jinja's own code"""
 KEPT = 64
 """Families whose parsed text a process keeps."""
-MARK = "\ue000%s\ue001"
-"""Stands at the end of a line whose origin is asked for: characters that no program has, around where it is written."""
-MARKS = re.compile("\ue000([^\ue001]*)\ue001")
 _MARKED = f"(?:{MARKS.pattern.replace('(', '').replace(')', '')})?"
 _INCLUDE = re.compile(rf'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*{_MARKED}$', re.MULTILINE)
 _PRAGMA_ONCE = re.compile(rf"^#pragma once{_MARKED}\n+", re.MULTILINE)
@@ -106,7 +105,7 @@ def includes_of(path: Path, text: str) -> tuple[tuple[str, str], ...]:
 
 
 def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
-    """Rendered text with its quoted includes replaced by their content, each once, and single blank lines."""
+    """Rendered text with its quoted includes replaced by what it uses of them, each once, and single blank lines."""
     contents = dict(includes)
     done: set[str] = set()
 
@@ -118,4 +117,5 @@ def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
         content = _PRAGMA_ONCE.sub("", contents[name])
         return _INCLUDE.sub(replace, content).rstrip("\n")
 
-    return re.sub(r"\n{3,}", "\n\n", _INCLUDE.sub(replace, text))
+    whole = _INCLUDE.sub(replace, text)
+    return re.sub(r"\n{3,}", "\n\n", without_unused(whole, (contents[name] for name in done)))

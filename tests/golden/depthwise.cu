@@ -73,54 +73,7 @@ __device__ __forceinline__ float finish(float accumulator, const T* __restrict__
 // arrive_threads counts as well, and does not wait.
 
 #ifdef __CUDACC__
-template <int BYTES>
-__device__ __forceinline__ void copy_async_first(void* shared, const void* global, int read) {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read) : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(read)
-                     : "memory");
-    }
-}
 
-template <int BYTES>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
-    copy_async_first<BYTES>(shared, global, inside ? BYTES : 0);
-}
-
-template <int THREADS>
-__device__ __forceinline__ void sync_threads(int id) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
-}
-
-template <int THREADS>
-__device__ __forceinline__ void arrive_threads(int id) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
-}
-
-__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-template <int GROUPS>
-__device__ __forceinline__ void copy_async_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
-}
-
-__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-__device__ __forceinline__ void bulk_store(void* global, const void* shared, int bytes) {
-    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from), "r"(bytes)
-                 : "memory");
-}
-
-__device__ __forceinline__ void bulk_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
-// Waits until the calling thread's bulk stores, but for the latest GROUPS, have read their shared memory.
-template <int GROUPS>
-__device__ __forceinline__ void bulk_store_wait_read() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
-}
 #else
 #include <autotune_host_ptx.h>
 #endif
@@ -128,9 +81,9 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 // Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
 //
 // Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
-// they wait for. One thread calls barrier_init with the arrivals of an iteration; barrier_init_fence and __syncthreads then show
-// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once iteration i is complete, and must be called before
-// iteration i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the iteration of its
+// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
+// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
 // barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
 // what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
 
@@ -148,48 +101,9 @@ __device__ __forceinline__ void barrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-__device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-}
-
-// An arrival where `arrives`, without a branch.
-__device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives) {
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(at),
-                 "r"(static_cast<unsigned>(arrives))
-                 : "memory");
-}
-
-// An arrival; whether it completed the iteration. What the others wrote before they arrived is visible to the last.
-__device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-    unsigned last;
-    asm volatile(
-        "{ .reg .b64 before; .reg .u32 awaited; .reg .pred p, passed; mbarrier.arrive.shared::cta.b64 before, [%1]; "
-        "mbarrier.pending_count.b64 awaited, before; setp.eq.u32 p, awaited, 1; "
-        "@p mbarrier.test_wait.shared::cta.b64 passed, [%1], before; selp.u32 %0, 1, 0, p; }"
-        : "=r"(last)
-        : "r"(at)
-        : "memory");
-    return last;
-}
-
 __device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int bytes) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
-
-// Whether the iteration of this parity is complete.
-__device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-    unsigned passed;
-    asm volatile(
-        "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(passed)
-        : "r"(at), "r"(parity)
-        : "memory");
-    return passed;
 }
 
 __device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {

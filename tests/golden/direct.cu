@@ -24,11 +24,6 @@ __device__ __forceinline__ float from_float<float>(float value) {
     return value;
 }
 
-template <typename T, int N>
-struct alignas(N * sizeof(T)) AlignedArray {
-    T at[N];
-};
-
 // Arithmetic: what a multiply-add works on. A Value holds LANES output channels of one pixel, a Scalar one of them.
 
 // Accumulators in single precision.

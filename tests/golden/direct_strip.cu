@@ -21,14 +21,6 @@
 
 __device__ __forceinline__ float to_float(float value) { return value; }
 
-template <typename T>
-__device__ __forceinline__ T from_float(float value);
-
-template <>
-__device__ __forceinline__ float from_float<float>(float value) {
-    return value;
-}
-
 template <typename T, int N>
 struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
@@ -89,16 +81,6 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, boo
     copy_async_first<BYTES>(shared, global, inside ? BYTES : 0);
 }
 
-template <int THREADS>
-__device__ __forceinline__ void sync_threads(int id) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
-}
-
-template <int THREADS>
-__device__ __forceinline__ void arrive_threads(int id) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
-}
-
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 template <int GROUPS>
@@ -106,21 +88,6 @@ __device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
 }
 
-__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-__device__ __forceinline__ void bulk_store(void* global, const void* shared, int bytes) {
-    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from), "r"(bytes)
-                 : "memory");
-}
-
-__device__ __forceinline__ void bulk_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
-// Waits until the calling thread's bulk stores, but for the latest GROUPS, have read their shared memory.
-template <int GROUPS>
-__device__ __forceinline__ void bulk_store_wait_read() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
-}
 #else
 #include <autotune_host_ptx.h>
 #endif

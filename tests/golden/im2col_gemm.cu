@@ -28,11 +28,6 @@ __device__ __forceinline__ float from_float<float>(float value) {
     return value;
 }
 
-template <typename T, int N>
-struct alignas(N * sizeof(T)) AlignedArray {
-    T at[N];
-};
-
 // What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
 // Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 

@@ -20,14 +20,6 @@
 
 __device__ __forceinline__ float to_float(float value) { return value; }
 
-template <typename T>
-__device__ __forceinline__ T from_float(float value);
-
-template <>
-__device__ __forceinline__ float from_float<float>(float value) {
-    return value;
-}
-
 template <typename T, int N>
 struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
@@ -86,16 +78,6 @@ __device__ __forceinline__ void copy_async_first(void* shared, const void* globa
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
     copy_async_first<BYTES>(shared, global, inside ? BYTES : 0);
-}
-
-template <int THREADS>
-__device__ __forceinline__ void sync_threads(int id) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
-}
-
-template <int THREADS>
-__device__ __forceinline__ void arrive_threads(int id) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
 }
 
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -18,14 +18,6 @@
 
 __device__ __forceinline__ float to_float(float value) { return value; }
 
-template <typename T>
-__device__ __forceinline__ T from_float(float value);
-
-template <>
-__device__ __forceinline__ float from_float<float>(float value) {
-    return value;
-}
-
 template <typename T, int N>
 struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
@@ -43,20 +35,6 @@ template <Epilogue EPILOGUE>
 __device__ __forceinline__ float activate(float value) {
     if constexpr (EPILOGUE == Epilogue::bias_relu) value = value < 0.0f ? 0.0f : value;
     return value;
-}
-
-// With the output channel's bias in a register.
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float finish(float accumulator, float bias) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
-    return activate<EPILOGUE>(accumulator);
-}
-
-// With bias[k], which is read only where there is one.
-template <Epilogue EPILOGUE, typename T>
-__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
-    return activate<EPILOGUE>(accumulator);
 }
 
 // Outputs that many threads add to: what they hold before the first addition, and what is done to them after the last.

@@ -22,19 +22,6 @@
 
 __device__ __forceinline__ float to_float(float value) { return value; }
 
-template <typename T>
-__device__ __forceinline__ T from_float(float value);
-
-template <>
-__device__ __forceinline__ float from_float<float>(float value) {
-    return value;
-}
-
-template <typename T, int N>
-struct alignas(N * sizeof(T)) AlignedArray {
-    T at[N];
-};
-
 // What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
 // Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 
@@ -90,38 +77,6 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, boo
     copy_async_first<BYTES>(shared, global, inside ? BYTES : 0);
 }
 
-template <int THREADS>
-__device__ __forceinline__ void sync_threads(int id) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
-}
-
-template <int THREADS>
-__device__ __forceinline__ void arrive_threads(int id) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
-}
-
-__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-template <int GROUPS>
-__device__ __forceinline__ void copy_async_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
-}
-
-__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-__device__ __forceinline__ void bulk_store(void* global, const void* shared, int bytes) {
-    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from), "r"(bytes)
-                 : "memory");
-}
-
-__device__ __forceinline__ void bulk_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
-// Waits until the calling thread's bulk stores, but for the latest GROUPS, have read their shared memory.
-template <int GROUPS>
-__device__ __forceinline__ void bulk_store_wait_read() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
-}
 #else
 #include <autotune_host_ptx.h>
 #endif
@@ -129,9 +84,9 @@ __device__ __forceinline__ void bulk_store_wait_read() {
 // Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
 //
 // Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
-// they wait for. One thread calls barrier_init with the arrivals of an iteration; barrier_init_fence and __syncthreads then show
-// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once iteration i is complete, and must be called before
-// iteration i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the iteration of its
+// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
+// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
+// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
 // barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
 // what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
 
@@ -154,43 +109,9 @@ __device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
-// An arrival where `arrives`, without a branch.
-__device__ __forceinline__ void barrier_arrive_if(Barrier* barrier, bool arrives) {
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(at),
-                 "r"(static_cast<unsigned>(arrives))
-                 : "memory");
-}
-
-// An arrival; whether it completed the iteration. What the others wrote before they arrived is visible to the last.
-__device__ __forceinline__ bool barrier_arrive_last(Barrier* barrier) {
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-    unsigned last;
-    asm volatile(
-        "{ .reg .b64 before; .reg .u32 awaited; .reg .pred p, passed; mbarrier.arrive.shared::cta.b64 before, [%1]; "
-        "mbarrier.pending_count.b64 awaited, before; setp.eq.u32 p, awaited, 1; "
-        "@p mbarrier.test_wait.shared::cta.b64 passed, [%1], before; selp.u32 %0, 1, 0, p; }"
-        : "=r"(last)
-        : "r"(at)
-        : "memory");
-    return last;
-}
-
 __device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int bytes) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
-
-// Whether the iteration of this parity is complete.
-__device__ __forceinline__ bool barrier_passed(Barrier* barrier, int parity) {
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-    unsigned passed;
-    asm volatile(
-        "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(passed)
-        : "r"(at), "r"(parity)
-        : "memory");
-    return passed;
 }
 
 __device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
@@ -243,67 +164,20 @@ __device__ __forceinline__ float to_tf32(float value) {
     return __uint_as_float(rounded);
 }
 
-__device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2],
-                                                 const float (&c)[4]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%10, %11, %12, %13};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
-          "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-}
-
-__device__ __forceinline__ void mma_m16n8k4_tf32(float (&d)[4], const float (&a)[2], float b, const float (&c)[4]) {
-    asm("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(b)), "f"(c[0]), "f"(c[1]),
-          "f"(c[2]), "f"(c[3]));
-}
-__device__ __forceinline__ void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
-                                                 const float (&c)[4]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%10, %11, %12, %13};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-}
-
-__device__ __forceinline__ void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
-        "{%7, %8, %9, %10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-}
-
-__device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
-                                                  const float (&c)[4]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%10, %11, %12, %13};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-}
-
-__device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
-        "{%7, %8, %9, %10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-}
 #else
 #include <autotune_host_ptx.h>
 #endif
+
 // Matrix products of a warpgroup, four warps in a row, as instructions on the GPU (sm_90a) and as plain C++ on the CPU.
 //
-// wgmma_TYPE: d (64 x 8 TILES) = a (64 x 8 words) * b (8 words x 8 TILES) [+ d]. A word is a TF32 or two 16-bit neighbours.
-// Warp w of the four holds rows 16 w to 16 w + 15 of a and d, laid out as for mma_m16n8k8_tf32 and its like, tile by tile.
-// b lies in shared memory, `offset` bytes behind a pointer, 16-byte aligned, a tile of 8 columns every PITCH words:
-// [word / 4][column][word % 4]. With one pointer and constant offsets, operands differ by an addition.
-// MMAs of other shapes are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
+// MMAs whose operands are not those of _ptx_wgmma_rs.cuh are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
 // b are 128 bytes behind the eight before, the second four words `deeper` bytes behind the first; a is a lane's part, or lies in
 // shared memory in the same way.
 // MMAs are asynchronous: neither d nor a may be touched between wgmma_begin and wgmma_wait, which waits for what was started
 // before wgmma_commit; what threads wrote to b must be made visible before: fence_bulk in each of them and a barrier.
 // MMAs since the last commit are a group. wgmma_wait_group<N> waits for all groups but the last N: a of the others may then be
 // touched, their accumulators only where no MMAs under way add to them. What is put in a is seen after another wgmma_fence.
-// decrease_registers, increase_registers: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
+// warpgroup_reg_dealloc, warpgroup_reg_alloc: registers a thread has from here on, by all warps of a warpgroup, a multiple of 8.
 
 #ifdef __CUDACC__
 template <int COLUMNS, int TILES>
@@ -353,51 +227,6 @@ template <int REGISTERS>
 __device__ __forceinline__ void warpgroup_reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
-
-#define WGMMA_TILE(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-#define WGMMA_INPUTS "r"(wgmma_word(a[0])), "r"(wgmma_word(a[1])), "r"(wgmma_word(a[2])), "r"(wgmma_word(a[3])), "l"(operand), "n"(ADDED)
-
-#define WGMMA(NAME, WORD, SHAPE, TYPE, TRANSPOSED)                                                                         \
-    template <bool ADDED, int PITCH, int TILES>                                                                            \
-    __device__ __forceinline__ void NAME(float (&d)[TILES][4], const WORD (&a)[4], const void* b, int offset = 0) {        \
-        const unsigned long long operand = wgmma_operand(b, offset, 128, PITCH * 4);                                       \
-        if constexpr (TILES == 1) {                                                                                        \
-            asm volatile("{.reg .pred p; setp.ne.b32 p, %9, 0; wgmma.mma_async.sync.aligned.m64n8" SHAPE ".f32." TYPE      \
-                         " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1" TRANSPOSED ";}"                                \
-                         : WGMMA_TILE(0)                                                                                   \
-                         : WGMMA_INPUTS);                                                                                  \
-        } else if constexpr (TILES == 2) {                                                                                 \
-            asm volatile("{.reg .pred p; setp.ne.b32 p, %13, 0; wgmma.mma_async.sync.aligned.m64n16" SHAPE ".f32." TYPE    \
-                         " {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p, 1, 1" TRANSPOSED ";}"             \
-                         : WGMMA_TILE(0), WGMMA_TILE(1)                                                                    \
-                         : WGMMA_INPUTS);                                                                                  \
-        } else if constexpr (TILES == 3) {                                                                                 \
-            asm volatile("{.reg .pred p; setp.ne.b32 p, %17, 0; wgmma.mma_async.sync.aligned.m64n24" SHAPE ".f32." TYPE    \
-                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, %16, p, 1, 1"         \
-                         TRANSPOSED ";}"                                                                                   \
-                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2)                                                     \
-                         : WGMMA_INPUTS);                                                                                  \
-        } else if constexpr (TILES == 4) {                                                                                 \
-            asm volatile("{.reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32" SHAPE ".f32." TYPE    \
-                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, " \
-                         "%20, p, 1, 1" TRANSPOSED ";}"                                                                    \
-                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3)                                      \
-                         : WGMMA_INPUTS);                                                                                  \
-        } else {                                                                                                           \
-            static_assert(TILES == 6, "1, 2, 3, 4 or 6 tiles");                                                            \
-            asm volatile("{.reg .pred p; setp.ne.b32 p, %29, 0; wgmma.mma_async.sync.aligned.m64n48" SHAPE ".f32." TYPE    \
-                         " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "    \
-                         "%20, %21, %22, %23}, {%24, %25, %26, %27}, %28, p, 1, 1" TRANSPOSED ";}"                         \
-                         : WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3), WGMMA_TILE(4), WGMMA_TILE(5)        \
-                         : WGMMA_INPUTS);                                                                                  \
-        }                                                                                                                  \
-    }
-WGMMA(wgmma_tf32, float, "k8", "tf32.tf32", "")
-WGMMA(wgmma_f16, unsigned, "k16", "f16.f16", ", 0")
-WGMMA(wgmma_bf16, unsigned, "k16", "bf16.bf16", ", 0")
-#undef WGMMA
-#undef WGMMA_INPUTS
-#undef WGMMA_TILE
 #else
 #include <autotune_host_ptx.h>
 #endif

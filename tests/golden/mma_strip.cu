@@ -41,6 +41,12 @@ template <typename T, int N>
 struct alignas(N * sizeof(T)) AlignedArray {
     T at[N];
 };
+// Elements between a place in memory and the 16-byte boundary before it. What is staged, or copied, lies like its place in memory.
+template <typename E>
+__device__ __forceinline__ int alignment_offset(const E* place) {
+    return static_cast<int>(reinterpret_cast<unsigned long long>(place) % 16 / sizeof(E));
+}
+
 // What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
 // Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 
@@ -162,38 +168,11 @@ __device__ __forceinline__ void mma_m16n8k4_tf32(float (&d)[4], const float (&a)
         : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(b)), "f"(c[0]), "f"(c[1]),
           "f"(c[2]), "f"(c[3]));
 }
-__device__ __forceinline__ void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
-                                                 const float (&c)[4]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%10, %11, %12, %13};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-}
 
-__device__ __forceinline__ void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
-        "{%7, %8, %9, %10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-}
-
-__device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
-                                                  const float (&c)[4]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%10, %11, %12, %13};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-}
-
-__device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], const unsigned (&a)[2], unsigned b, const float (&c)[4]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
-        "{%7, %8, %9, %10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-}
 #else
 #include <autotune_host_ptx.h>
 #endif
+
 using T = float;  // x, w, bias and y in memory
 using Bits = float;  // of an element of x or w
 using Word = float;  // of an MMA
@@ -259,12 +238,6 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __rest
     const bool padding = pair >= PAIRS || channel >= C || k >= K || r < 0 || r >= R;
     const int at = ((k * C + channel) * R + r) * S + s;
     packed_w[i] = padding ? 0.0f : to_tf32(w[at]);
-}
-
-// Elements between an address and the 16-byte boundary before it. What is staged lies like its place in memory.
-template <typename Element>
-__device__ __forceinline__ int alignment_offset(const Element* at) {
-    return static_cast<int>(reinterpret_cast<unsigned long long>(at) % 16 / sizeof(Element));
 }
 
 // The rows of a work tile's input, and where its first channel's begin in x.
