@@ -184,6 +184,10 @@ def _is_pow2(value: Operand) -> Column:
     return np.asarray((number > 0) & ((number & (number - 1)) == 0))
 
 
+def _max_registers(warps: Operand) -> Column:
+    return _least(255, 65536 // _divisor(_times(32, _round_up(warps, 4))) // 8 * 8)
+
+
 def _least(*values: Operand) -> Column:
     return np.asarray(np.minimum.reduce(np.broadcast_arrays(*map(_whole, values))))
 
@@ -251,6 +255,7 @@ OPERATIONS: Mapping[str, Callable[..., Operand]] = {
     "ceil_div": _ceil_div,
     "round_up": _round_up,
     "is_pow2": _is_pow2,
+    "max_registers": _max_registers,
     "min": _least,
     "max": _greatest,
     "bank_conflicts": _bank_conflicts,

@@ -42,10 +42,20 @@ def is_pow2(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
 
 
+def max_registers(warps: int) -> int:
+    """The most registers of a thread where so many warps are resident on a multiprocessor.
+
+    There are 65,536, for warps by fours and for a thread by eights, at most 255 (CUDA C++ Programming Guide, compute
+    capabilities 7.5 to 12.0).
+    """
+    return min(255, 65536 // (32 * round_up(warps, 4)) // 8 * 8)
+
+
 FUNCTIONS: Mapping[str, Callable[..., int | bool]] = {
     "ceil_div": ceil_div,
     "round_up": round_up,
     "is_pow2": is_pow2,
+    "max_registers": max_registers,
     "min": min,
     "max": max,
     "bank_conflicts": bank_conflicts,

@@ -67,6 +67,7 @@ inline Int ceil_div(Int a, Int b) { return -floor_div(-a, b); }
 inline Int round_up(Int value, Int multiple) { return ceil_div(value, multiple) * multiple; }
 inline Int min(Int a, Int b) { return b < a ? b : a; }
 inline Int max(Int a, Int b) { return b > a ? b : a; }
+inline Int max_registers(Int warps) { return min(Int(255), Int(65536) / (Int(32) * round_up(warps, Int(4))) / Int(8) * Int(8)); }
 inline bool is_pow2(Int value) { return value > 0 && (value.value() & (value.value() - 1)) == 0; }
 
 }  // namespace autotune_conv2d

@@ -84,6 +84,7 @@ def number(rng: random.Random, depth: int) -> str:
             *(f"-({one})", f"({one}) if {condition(rng, depth - 1)} else ({two})"),
             *(f"{word}({one}, {two})" for word in ("ceil_div", "round_up", "min", "max")),
             f"max({one}, {two}, {three})",
+            f"max_registers(max({one}, 1))",
         ]
     )
 
@@ -94,7 +95,12 @@ def condition(rng: random.Random, depth: int) -> str:
     plain = rng.choice(
         [
             *(f"({one}) {sign} ({two})" for sign in ("==", "!=", "<", "<=", ">", ">=")),
-            *(f"is_pow2({one})", f"({one}) in [1, 2, 5]", f"({one}) not in [0, 3]", f"0 < ({one}) <= ({two})"),
+            *(
+                f"is_pow2({one})",
+                f"({one}) in [1, 2, 5]",
+                f"({one}) not in [0, 3]",
+                f"0 < ({one}) <= ({two})",
+            ),
         ]
     )
     if depth < 2:

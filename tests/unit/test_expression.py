@@ -11,7 +11,7 @@ from jinja2 import Environment
 
 from autotune.errors import TemplateError
 from autotune.family.columns import Columns, column_of
-from autotune.family.expression import FUNCTIONS, Expression, ceil_div, is_pow2, round_up
+from autotune.family.expression import FUNCTIONS, Expression, ceil_div, is_pow2, max_registers, round_up
 from autotune.trial import Value
 
 NAMES = ("a", "b", "c", "device.arch")
@@ -116,6 +116,9 @@ def test_the_functions(a: int, b: int) -> None:
     assert (ceil_div(a, b) - 1) * b < a <= ceil_div(a, b) * b
     assert round_up(a, b) % b == 0
     assert 0 <= round_up(a, b) - a < b
+    if a > 0:
+        allocated = 32 * round_up(a, 4)  # for a register of each thread
+        assert max_registers(a) == max(r for r in (*range(0, 256, 8), 255) if r * allocated <= 65536)
     assert is_pow2(a) == (a in {2**power for power in range(12)})
 
 
@@ -130,7 +133,7 @@ def test_the_functions(a: int, b: int) -> None:
         ("a[1:2]", "is not part of expressions"),
         ("device.arch.real", "only device.NAME has a dot"),
         ("(a + b).real", "only device.NAME has a dot"),
-        ("f(a)", "f() does not exist; there are bank_conflicts, ceil_div, is_pow2, max, min, round_up"),
+        ("f(a)", "f() does not exist; there are bank_conflicts, ceil_div, is_pow2, max, max_registers, min, round_up"),
         ("range(3)", "range() does not exist"),
         ("device.arch()", "is not part of expressions"),
         ("min(a, key=b)", "is not part of expressions"),

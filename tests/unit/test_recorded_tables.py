@@ -41,6 +41,7 @@ REFERENCE = (
     "counter",
     "rate",
     "argument",
+    "parameter",
     "class",
     "feature",
     "baseline",
