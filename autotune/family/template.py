@@ -25,6 +25,8 @@ from autotune.table import Table, did_you_mean, read_toml
 from autotune.trial import ACCURACY_CLASSES, Config, Value
 
 SUFFIX = ".cu.j2"
+OPERATION = "conv2d"
+"""The folder of the only operation's families."""
 PROBLEM_NAMES = frozenset(SIZE_NAMES) | {"dtype", "layout", "epilogue", "p", "q"}
 DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_block_bytes", "device.l2_bytes"})
 ARGUMENTS = ("x", "w", "bias", "y", "packed_w", "workspace", "n", "i")
@@ -144,13 +146,15 @@ class KernelTemplate:
 def template_files(directories: Sequence[Path] = ()) -> Mapping[str, Path]:
     """Family name to file: the shipped families, then those of `directories`, in order.
 
+    The families of an operation lie in a folder of its name; files that lie flat in a directory are conv2d's.
+
     Raises TemplateError when a directory does not exist or two of the given files share a name.
     """
     found: dict[str, Path] = {}
     for directory in (shipped("templates"), *directories):
         if not directory.is_dir():
             raise TemplateError(f"{directory}: no such directory of templates")
-        for path in sorted(directory.glob(f"*{SUFFIX}")):
+        for path in (*sorted(directory.glob(f"*{SUFFIX}")), *sorted(directory.glob(f"{OPERATION}/*{SUFFIX}"))):
             name = path.name.removesuffix(SUFFIX)
             if name in found:
                 raise TemplateError(f"{path}: a family named {name!r} exists already in {found[name]}; rename the file")

@@ -24,12 +24,11 @@ from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate, load_template, template_files
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.problem import Conv2dProblem
-from autotune.shipped import shipped
 from autotune.trial import Config
 from tests.problems import AWKWARD
 
-FAMILIES = tuple(template_files())
-FILES = {name: shipped("templates") / f"{name}.cu.j2" for name in FAMILIES}
+FILES = template_files()
+FAMILIES = tuple(FILES)
 H200 = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=150_000_000_000)
 TURING = DeviceInfo(
     *("cuda", "T4", 75, 40, 15_000_000_000),

@@ -9,12 +9,11 @@ import pytest
 
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.space import Admission, BoundTemplate
-from autotune.family.template import KernelTemplate, load_template, load_templates
+from autotune.family.template import KernelTemplate, load_template, load_templates, template_files
 from autotune.interchange.recorded_space import Recording
 from autotune.measurement.rates import Rate
 from autotune.replay.recorded_trials import measured_rows, read_recordings
 from autotune.search.prior import estimate_us
-from autotune.shipped import shipped
 from autotune.store import Store
 from autotune.trial import Config
 from tests.benchmarks.record_space import LAYERS
@@ -73,7 +72,7 @@ def test_of_two_configs_that_differ_in_a_pad_the_one_with_conflicts_is_estimated
     (recording,) = read_recordings(SPACE)
     assert isinstance(recording, Recording)
     times_us = {recording.config(row): float(time_us) for row, time_us in enumerate(recording.times_us)}
-    bound = BoundTemplate(load_template(shipped("templates") / "implicit_gemm.cu.j2"), LAYERS["resnet-3x3"], DEVICE)
+    bound = BoundTemplate(load_template(template_files()["implicit_gemm"]), LAYERS["resnet-3x3"], DEVICE)
     slower = []
     for config, time_us in times_us.items():
         padded = Config.of("implicit_gemm", {**config.values(), "smem_pad": 4})

@@ -18,7 +18,7 @@ from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import Disproved, StudyError
 from autotune.evaluation.null import NullEvaluator, predicted_us
 from autotune.family.source import KernelSource
-from autotune.family.template import KernelTemplate, load_template
+from autotune.family.template import KernelTemplate, load_template, template_files
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Store, TrialRow
 from autotune.study import Study
@@ -593,7 +593,7 @@ def test_a_study_may_be_narrowed_and_widened_between_runs(store: Store, families
 def test_no_config_by_chance_is_compiled_while_the_first_results_are_awaited(store: Store) -> None:
     device = Slow()
     study = small(trials=100, templates=("direct",))
-    direct = load_template(Path(__file__).parents[2] / "templates" / "direct.cu.j2")
+    direct = load_template(template_files()["direct"])
     tune(study, {"direct": direct}, device, store, stopping=lambda: device.before_the_first_answer is not None)
     assert device.before_the_first_answer == 8  # what a lone family's search begins with
 
