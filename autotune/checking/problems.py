@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from autotune.checking.covering import Covering, Rows
 from autotune.devices.device import DeviceInfo
-from autotune.family.columns import Columns
+from autotune.expressions.columns import Columns
 from autotune.family.space import BoundTemplate, SearchSpace, refusal
 from autotune.family.template import KernelTemplate
 from autotune.problem import DTYPES, EPILOGUES, LAYOUTS, SIZE_NAMES, Conv2dProblem

@@ -20,7 +20,7 @@ import numpy as np
 
 from autotune.dispatch.predicate import ALL_BUSY, Predicate, Step
 from autotune.errors import StudyError
-from autotune.family.expression import Bound, Expression
+from autotune.expressions.expression import Bound, Expression
 from autotune.problem import Conv2dProblem
 from autotune.similarity import Ints, property_similarity
 from autotune.trial import Config, Value

@@ -24,7 +24,7 @@ from autotune.dispatch.dispatcher import (
 )
 from autotune.dispatch.predicate import Step, cpp_steps
 from autotune.errors import TemplateError
-from autotune.family.expression import Expression
+from autotune.expressions.expression import Expression
 from autotune.family.folding import fold
 from autotune.family.template import PROBLEM_NAMES, SUFFIX
 from autotune.family.text import Body, environment

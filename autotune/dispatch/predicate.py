@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from autotune.family.expression import Bound, Expression
+from autotune.expressions.expression import Bound, Expression
 from autotune.family.folding import Folded, fold
 from autotune.family.space import BoundTemplate, device_names
 from autotune.family.template import OUTPUTS

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotune.errors import Rejected, StoreError, TemplateError
-from autotune.family.expression import Expression
+from autotune.expressions.expression import Expression
 from autotune.family.folding import Folded, fold
 from autotune.family.render import launches, tensor_maps
 from autotune.family.source import KernelSource

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autotune.family.expression import Apply, Choice, Evaluated, Expression, Items, Known, Logic, Name, Tree, apply
+from autotune.expressions.expression import Apply, Choice, Evaluated, Expression, Items, Known, Logic, Name, Tree, apply
 from autotune.problem import DTYPES, EPILOGUES, LAYOUTS, SIZE_NAMES
 from autotune.trial import Value
 

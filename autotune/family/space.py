@@ -12,7 +12,7 @@ import numpy as np
 
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, StudyError, TemplateError
-from autotune.family.expression import Bound, Expression
+from autotune.expressions.expression import Bound, Expression
 from autotune.family.feasible import Level, Rows, Rule, Tree
 from autotune.family.template import KernelTemplate, Param
 from autotune.family.text import Body, compile_body

@@ -16,7 +16,7 @@ from pathlib import Path
 from jinja2 import meta, nodes
 
 from autotune.errors import TemplateError
-from autotune.family.expression import FUNCTIONS, Expression, words_of
+from autotune.expressions.expression import FUNCTIONS, Expression, words_of
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
 from autotune.family.text import KEPT, includes_of, parse, read_text
 from autotune.problem import SIZE_NAMES

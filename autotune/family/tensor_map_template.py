@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.devices.tensor_map import SWIZZLES, TensorMap
 from autotune.errors import TemplateError
-from autotune.family.expression import Expression
+from autotune.expressions.expression import Expression
 from autotune.table import Table
 
 ARRAYS = ("x", "w", "y", "packed_w")

@@ -11,7 +11,7 @@ from jinja2 import StrictUndefined, Template, TemplateSyntaxError, Undefined, no
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from autotune.errors import TemplateError
-from autotune.family.expression import FUNCTIONS
+from autotune.expressions.expression import FUNCTIONS
 from autotune.family.marks import MARKS
 from autotune.family.unused import without_unused
 from autotune.shipped import shipped

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import TemplateError
-from autotune.family.expression import Expression
+from autotune.expressions.expression import Expression
 from autotune.family.folding import fold
 from autotune.shipped import shipped
 

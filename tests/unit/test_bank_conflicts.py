@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from autotune.family.banks import bank_conflicts
+from autotune.expressions.banks import bank_conflicts
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_templates
 from autotune.problem import Conv2dProblem

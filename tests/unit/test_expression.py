@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from jinja2 import Environment
 
 from autotune.errors import TemplateError
-from autotune.family.columns import Columns, column_of
-from autotune.family.expression import FUNCTIONS, Expression, ceil_div, is_pow2, max_registers, round_up
+from autotune.expressions.columns import Columns, column_of
+from autotune.expressions.expression import FUNCTIONS, Expression, ceil_div, is_pow2, max_registers, round_up
 from autotune.trial import Value
 
 NAMES = ("a", "b", "c", "device.arch")

@@ -10,7 +10,7 @@ import pytest
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.predicate import Predicate, predicate
 from autotune.errors import Rejected
-from autotune.family.expression import Expression
+from autotune.expressions.expression import Expression
 from autotune.family.folding import fold
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files

@@ -19,8 +19,8 @@ from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
 from autotune.errors import TemplateError
-from autotune.family.banks import bank_conflicts
-from autotune.family.columns import OPERATIONS, Column, Columns, Operand, chosen, column_of, filled, of_rows, truth
+from autotune.expressions.banks import bank_conflicts
+from autotune.expressions.columns import OPERATIONS, Column, Columns, Operand, chosen, column_of, filled, of_rows, truth
 from autotune.trial import Value
 
 Names = Mapping[str, Value]
