@@ -7,20 +7,22 @@ output y [N, K, P, Q]. Layout `nhwc` stores x [N, H, W, C], w [K, R, S, C/groups
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
-from autotune.errors import StudyError
+from autotune.operation import DTYPE_BYTES, Array, operation
+from autotune.trial import Value
 
-DTYPES = ("f32", "f16", "bf16")
-LAYOUTS = ("nchw", "nhwc")
-EPILOGUES = ("none", "bias", "bias_relu")
-DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
-MAX_SIZE = 2**31 - 1  # a size is a 32-bit int in every kernel
+_KEPT = 4096  # problems whose arrays and cost a process keeps
 
 
 @dataclass(frozen=True, slots=True)
 class Conv2dProblem:
     """One conv2d forward pass: sizes, stride, padding, dilation, groups, storage type, layout and epilogue.
+
+    What these may be, and what follows from them, is declared in `templates/conv2d/operation.toml`; this record gives
+    the fields types.
 
     Raises StudyError when a size is out of range, the filter exceeds the padded input, or groups do not
     divide c and k.
@@ -45,55 +47,36 @@ class Conv2dProblem:
     epilogue: str = "none"
 
     def __post_init__(self) -> None:
-        for name in SIZE_NAMES:
-            value = getattr(self, name)
-            least = 0 if name in ("pad_h", "pad_w") else 1
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise StudyError(f"{name} = {value!r}: expected a whole number")
-            if not least <= value <= MAX_SIZE:
-                raise StudyError(f"{name} = {value}: expected {least} to {MAX_SIZE}")
-        for name, allowed in (("dtype", DTYPES), ("layout", LAYOUTS), ("epilogue", EPILOGUES)):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise StudyError(f"{name} = {value!r}: expected one of {', '.join(allowed)}")
-        for axis, size, taps, pad, dilation in (
-            ("height (r against h)", self.h, self.r, self.pad_h, self.dilation_h),
-            ("width (s against w)", self.w, self.s, self.pad_w, self.dilation_w),
-        ):
-            if (taps - 1) * dilation + 1 > size + 2 * pad:
-                raise StudyError(
-                    f"filter larger than the padded input in {axis}: a filter of {taps} with dilation {dilation} "
-                    f"spans {(taps - 1) * dilation + 1}, the padded input {size + 2 * pad}; "
-                    f"make the filter smaller or the padding larger"
-                )
-        for name in ("c", "k"):
-            if getattr(self, name) % self.groups:
-                raise StudyError(f"groups = {self.groups} does not divide {name} = {getattr(self, name)}")
+        operation().check(_fields(self))
 
     @property
     def p(self) -> int:
         """Output height."""
-        return (self.h + 2 * self.pad_h - (self.r - 1) * self.dilation_h - 1) // self.stride_h + 1
+        return int(_evaluated(self).names["p"])
 
     @property
     def q(self) -> int:
         """Output width."""
-        return (self.w + 2 * self.pad_w - (self.s - 1) * self.dilation_w - 1) // self.stride_w + 1
+        return int(_evaluated(self).names["q"])
 
     @property
-    def x_elements(self) -> int:
-        """Elements of the input x."""
-        return self.n * self.c * self.h * self.w
+    def arrays(self) -> tuple[Array, ...]:
+        """Every array that the problem has, in the operation's order."""
+        return _evaluated(self).arrays
+
+    def array(self, name: str) -> Array:
+        """One of them."""
+        return next(array for array in self.arrays if array.name == name)
 
     @property
-    def w_elements(self) -> int:
-        """Elements of the filters w."""
-        return self.k * self.reduction
+    def inputs(self) -> tuple[Array, ...]:
+        """The arrays that a kernel reads and must not change."""
+        return tuple(array for array in self.arrays if array.role != "out")
 
     @property
-    def y_elements(self) -> int:
-        """Elements of the output y."""
-        return self.n * self.k * self.p * self.q
+    def output(self) -> Array:
+        """The array that a kernel computes."""
+        return next(array for array in self.arrays if array.role == "out")
 
     @property
     def element_bytes(self) -> int:
@@ -102,23 +85,22 @@ class Conv2dProblem:
 
     @property
     def reduction(self) -> int:
-        """L, the products summed into one output: c / groups * r * s."""
-        return self.c // self.groups * self.r * self.s
+        """L, the products summed into one output."""
+        return _evaluated(self).reduction
 
     @property
     def flops(self) -> int:
         """Floating-point operations of the direct algorithm, a multiply-add counted as two."""
-        return 2 * self.y_elements * self.reduction
+        return _evaluated(self).flops
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of x, w, y and, where there is one, bias."""
-        bias = 0 if self.epilogue == "none" else self.k
-        return self.element_bytes * (self.x_elements + self.w_elements + self.y_elements + bias)
+        """Bytes of all arrays."""
+        return sum(array.size_bytes for array in self.arrays)
 
-    def names(self) -> dict[str, int | str]:
-        """The names that template expressions see: every field, and p and q."""
-        return {**{name: getattr(self, name) for name in _FIELDS}, "p": self.p, "q": self.q}
+    def names(self) -> dict[str, Value]:
+        """The names that template expressions see: every field, and what the operation derives from them."""
+        return dict(_evaluated(self).names)
 
     def with_n(self, n: int) -> Conv2dProblem:
         """The same layer shape at another batch size."""
@@ -140,7 +122,32 @@ class Conv2dProblem:
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Conv2dProblem))
-SIZE_NAMES = tuple(field.name for field in dataclasses.fields(Conv2dProblem) if field.type == "int")
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluated:
+    """What follows from a problem's fields."""
+
+    names: Mapping[str, Value]
+    arrays: tuple[Array, ...]
+    reduction: int
+    flops: int
+
+
+def _fields(problem: Conv2dProblem) -> dict[str, Value]:
+    return {name: getattr(problem, name) for name in _FIELDS}
+
+
+@lru_cache(maxsize=_KEPT)
+def _evaluated(problem: Conv2dProblem) -> _Evaluated:
+    declared = operation()
+    names = declared.names_from(_fields(problem))
+    return _Evaluated(
+        names=names,
+        arrays=declared.arrays_of(names),
+        reduction=declared.reduction.integer(names),
+        flops=declared.flops.integer(names),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from autotune.problem import Conv2dProblem
 
 DATA = Path(__file__).parent / "data" / "templates"
 GOOD = DATA / "shared_tile.cu.j2"
-RAGGED = Conv2dProblem(3, 2, 19, 21, 3, 3, 3, pad_h=1, pad_w=1)
+RAGGED = Conv2dProblem(3, 2, 19, 21, 3, 3, 3, pad_h=1, pad_w=1, epilogue="bias")
 """Images, rows and columns that no block of the family divides, and padding."""
 
 INEXACT, WRONG, UNWRITTEN = "correctness/inexact", "correctness/wrong", "correctness/unwritten"

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.checking.covering import Covering, Rows
-from autotune.checking.problems import FEATURES, Derivation, derive
+from autotune.checking.problems import Derivation, derive, features
 from autotune.devices.device import DeviceInfo
 from autotune.errors import TemplateError
 from autotune.family.feasible import Tree
@@ -81,15 +81,15 @@ class CasePlan:
         self.template, self.device = template, device
         self.factors = (
             Factor("layer", tuple(layer.name for layer in layers)),
-            *(Factor(name, values) for name, values in FEATURES),
+            *(Factor(name, values) for name, values in features()),
             *(Factor(param.name, tuple(map(str, param.values))) for param in template.params),
         )
-        self.features = range(1, 1 + len(FEATURES))
-        self.params = range(1 + len(FEATURES), len(self.factors))
-        self.problems = Covering([len(values) for _, values in FEATURES])
+        self.features = range(1, 1 + len(features()))
+        self.params = range(1 + len(features()), len(self.factors))
+        self.problems = Covering([len(values) for _, values in features()])
         """pairs of features of the problems, whatever the configs"""
         self.covering = Covering([len(factor.values) for factor in self.factors])
-        bare = BoundTemplate(template, _PLAIN, device)
+        bare = BoundTemplate(template, Conv2dProblem(1, 1, 3, 3, 1, 1, 1), device)
         if not bare.bind(template.arch).integer({}):
             raise TemplateError(f"{template.path}: arch: {template.arch.text} does not admit {device.name}")
         self.derivation = derive(template, device, self.problems, seed) if not layers else Derivation((), ())
@@ -109,7 +109,7 @@ class CasePlan:
         self._pools = [self._pool(subject, narrowed or {}, rng) for subject in self.subjects]
 
     def _own(self, layers: Sequence[Layer]) -> Iterator[Subject]:
-        none = [-1] * len(FEATURES)
+        none = [-1] * len(features())
         for number, layer in enumerate(layers):
             problem = layer.problem
             if self.device.kind == "host":
@@ -198,6 +198,3 @@ def _rows(bound: BoundTemplate, params: Sequence[Param], most: int) -> tuple[Row
     for column, (own, param) in enumerate(zip(params, bound.template.params, strict=True)):
         rows[:, column] = np.array([param.values.index(value) for value in own.values], np.int16)[found[:, column]]
     return rows, complete
-
-
-_PLAIN = Conv2dProblem(1, 1, 3, 3, 1, 1, 1)

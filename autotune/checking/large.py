@@ -53,9 +53,9 @@ def _tried(bound: BoundTemplate, device: DeviceInfo) -> Large:
 
 def _enlarged(problem: Conv2dProblem) -> Conv2dProblem:
     """With so many images that x and y have more than 2^31 elements."""
-    return problem.with_n(BEYOND // (min(problem.x_elements, problem.y_elements) // problem.n) + 1)
+    return problem.with_n(BEYOND // (min(problem.array("x").elements, problem.array("y").elements) // problem.n) + 1)
 
 
 def _bytes(problem: Conv2dProblem) -> int:
     """What verifying it takes without a workspace: x twice, y once."""
-    return problem.element_bytes * (2 * problem.x_elements + problem.y_elements)
+    return problem.element_bytes * (2 * problem.array("x").elements + problem.array("y").elements)

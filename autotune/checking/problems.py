@@ -18,7 +18,8 @@ from autotune.devices.device import DeviceInfo
 from autotune.expressions.columns import Columns
 from autotune.family.space import BoundTemplate, SearchSpace, refusal
 from autotune.family.template import KernelTemplate
-from autotune.problem import DTYPES, EPILOGUES, LAYOUTS, SIZE_NAMES, Conv2dProblem
+from autotune.operation import operation
+from autotune.problem import Conv2dProblem
 from autotune.trial import Value
 
 Integers = npt.NDArray[np.int64]
@@ -38,10 +39,9 @@ SIZES = ((13, 11), (16, 20), (41, 6), (9, 75), (30, 30))
 BATCHES = (3, 2, 9)
 """images of one problem after the other; `check` runs each kernel with other numbers as well"""
 
-FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("layout", LAYOUTS),
-    ("dtype", DTYPES),
-    ("epilogue", EPILOGUES),
+_WORDS = ("layout", "dtype", "epilogue")
+"""features, the first, that are words of a problem and no sizes"""
+_SHAPE_FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("filter", tuple(f"{r}x{s}" for r, s in FILTERS)),
     ("stride", tuple(f"{h}x{w}" for h, w in STRIDES)),
     ("pad", PADS),
@@ -51,14 +51,16 @@ FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("k", tuple(map(str, MAPS))),
     ("size", tuple(f"{h}x{w}" for h, w in SIZES)),
 )
-"""name and values of each; the first value is what a plain problem has"""
-
-_WORDS = 3
-"""features, the first, that are words of a problem and no sizes"""
 MOST_FLOPS = 2_000_000  # of an image: a check is of many small problems
 _LEAST_TILE = 16  # output channels that tensor cores compute at least
 _POOL = 4000  # problems of the product among which the greedy choice is made, besides one for each pair
 _TRIES = 400  # problems that may turn out to have no config before the others are left out
+
+
+def features() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Name and values of each feature, those that are words first; the first value is what a plain problem has."""
+    words = operation().words
+    return (*((name, words[name]) for name in _WORDS), *_SHAPE_FEATURES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Derived:
 
     bound: BoundTemplate
     features: tuple[int, ...]
-    """value indices into FEATURES"""
+    """value indices into `features`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +86,11 @@ def derive(
 ) -> Derivation:
     """Problems for which the family has a config, until all pairs of features that it serves occur, or `most`.
 
-    `covering` is of FEATURES; what is feasible and what is covered is noted there. Raises TemplateError where
+    `covering` is of `features`; what is feasible and what is covered is noted there. Raises TemplateError where
     `supports` does for a problem.
     """
     shapes = _shapes()
-    words = itertools.product(*(range(len(values)) for _, values in FEATURES[:_WORDS]))
+    words = itertools.product(*(range(len(values)) for _, values in features()[: len(_WORDS)]))
     served = [_supported(template, shapes, word) for word in words]
     rows, places = np.concatenate([rows for rows, _ in served]), np.concatenate([places for _, places in served])
     drawn = np.random.default_rng(seed).permutation(len(rows))[:_POOL]
@@ -130,12 +132,13 @@ def _supported(template: KernelTemplate, shapes: _Shapes, words: tuple[int, ...]
 
 
 def _words(indices: Sequence[int]) -> dict[str, str]:
-    return {name: values[at] for (name, values), at in zip(FEATURES[:_WORDS], indices, strict=True)}
+    return {name: values[at] for (name, values), at in zip(features()[: len(_WORDS)], indices, strict=True)}
 
 
 def _problem(row: npt.NDArray[np.int16], shapes: _Shapes, place: int, n: int) -> Conv2dProblem:
-    sizes = {name: int(column[place]) for name, column in shapes.sizes.items() if name in SIZE_NAMES}
-    return Conv2dProblem(n=n, **sizes, **_words(row[:_WORDS].tolist()))  # type: ignore[arg-type]  # fields by name
+    fields = {size.name for size in operation().sizes}
+    sizes = {name: int(column[place]) for name, column in shapes.sizes.items() if name in fields}
+    return Conv2dProblem(n=n, **sizes, **_words(row[: len(_WORDS)].tolist()))  # type: ignore[arg-type]  # fields by name
 
 
 def _shapes() -> _Shapes:

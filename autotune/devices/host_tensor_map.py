@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 
-from autotune.devices.tensor_map import ELEMENT_BYTES, BoundTensorMap
+from autotune.devices.tensor_map import BoundTensorMap
 from autotune.errors import Rejected
+from autotune.operation import DTYPE_BYTES
 from autotune.trial import Outcome
 
 _ALIGNMENT = 16  # bytes, of an array that has a tensor map
@@ -45,7 +46,7 @@ def encode(bound: BoundTensorMap) -> bytes:
         lower_corner=tensor.lower_corner,
         upper_corner=tensor.upper_corner,
         rank=len(tensor.global_dim),
-        element_bytes=ELEMENT_BYTES[tensor.dtype],
+        element_bytes=DTYPE_BYTES[tensor.dtype],
         swizzle_bytes=tensor.swizzle_bytes,
         im2col=tensor.im2col,
     )

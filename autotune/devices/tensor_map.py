@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+from autotune.operation import DTYPE_BYTES
+
 SWIZZLES = (0, 32, 64, 128)
 """bytes in which 16-byte chunks change places"""
 _MOST_DIMS = 5
@@ -42,7 +43,7 @@ class TensorMap:
     @property
     def global_strides_bytes(self) -> tuple[int, ...]:
         """From element to element of all dimensions but the innermost."""
-        strides, size_bytes = [], ELEMENT_BYTES[self.dtype]
+        strides, size_bytes = [], DTYPE_BYTES[self.dtype]
         for extent in self.global_dim[:-1]:
             size_bytes *= extent
             strides.append(size_bytes)
@@ -50,7 +51,7 @@ class TensorMap:
 
     def refusal(self) -> str:
         """Why the driver would not encode it; empty where it would."""
-        inner_bytes = self.box_dim[0] * ELEMENT_BYTES[self.dtype]
+        inner_bytes = self.box_dim[0] * DTYPE_BYTES[self.dtype]
         boxes = self.box_dim[:1] if self.im2col else self.box_dim
         corners = (*self.lower_corner, *self.upper_corner)
         wrong = [

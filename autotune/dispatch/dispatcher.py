@@ -18,7 +18,7 @@ from typing import cast
 
 import numpy as np
 
-from autotune.dispatch.predicate import ALL_BUSY, Predicate, Step
+from autotune.dispatch.predicate import Predicate, Step, all_busy
 from autotune.errors import StudyError
 from autotune.expressions.expression import Bound, Expression
 from autotune.problem import Conv2dProblem
@@ -335,7 +335,7 @@ def _kernel_of(content: _Json) -> PortfolioKernel:
         config=Config.of(str(content["family"]), params),
         predicate=Predicate(
             tuple(Step(text, name, reason) for name, text, reason in steps),
-            tuple(Step(text, name) for name, text in padded_outputs) or ALL_BUSY,
+            tuple(Step(text, name) for name, text in padded_outputs) or all_busy(),
         ),
         relative_times=tuple(relative_times),
     )

@@ -26,9 +26,10 @@ from autotune.dispatch.predicate import Step, cpp_steps
 from autotune.errors import TemplateError
 from autotune.expressions.expression import Expression
 from autotune.family.folding import fold
-from autotune.family.template import PROBLEM_NAMES, SUFFIX
+from autotune.family.template import SUFFIX
 from autotune.family.text import Body, environment
-from autotune.problem import DTYPES, EPILOGUES, LAYOUTS, Conv2dProblem
+from autotune.operation import operation
+from autotune.problem import Conv2dProblem
 from autotune.shipped import shipped
 from autotune.similarity import SAME
 from autotune.table import read_toml
@@ -37,7 +38,6 @@ ENTRY = "dispatch_choices"
 """The kernel of a checked program: (table, choices, count), a thread a layer."""
 _HEADER = re.compile(r"\s*/\*#\s*dispatch\b(.*?)#\*/", re.DOTALL)
 _KEYS = {"summary", "properties", "params"}
-_WORDS = {"dtype": DTYPES, "layout": LAYOUTS, "epilogue": EPILOGUES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _property(path: Path, name: str, content: object) -> PropertyTemplate:
             reach >= 1 and power >= 0 and name.isidentifier()
         ):
             expression = Expression(text, f"{path}: properties.{name}")
-            if unknown := sorted(expression.names - PROBLEM_NAMES):
+            if unknown := sorted(expression.names - operation().names):
                 raise expression.error(f"has an undeclared name {unknown[0]!r}")
             return PropertyTemplate(name, text, reach, power, doc)
     shape = "{ value = '...', reach = 1 or more, power = 0 or more, doc = '...' }"
@@ -149,11 +149,8 @@ def render_dispatch(
             )
         ],
         checked=checked,
-        columns=len(table_row(_ANY)),
+        columns=len(operation().sizes) + len(operation().words),
     ).lstrip("\n")
-
-
-_ANY = Conv2dProblem(1, 1, 1, 1, 1, 1, 1)
 
 
 def dispatch_program(template: DispatchTemplate, dispatcher: Dispatcher) -> Program:
@@ -164,8 +161,8 @@ def dispatch_program(template: DispatchTemplate, dispatcher: Dispatcher) -> Prog
 def table_row(problem: Conv2dProblem) -> tuple[int, ...]:
     """A problem as the numbers that the checked program takes: its sizes, then its words as positions."""
     names = problem.names()
-    sizes = [value for name, value in names.items() if isinstance(value, int) and name not in ("p", "q")]
-    return (*sizes, *(words.index(str(names[name])) for name, words in _WORDS.items()))
+    sizes = (int(names[size.name]) for size in operation().sizes)
+    return (*sizes, *(words.index(str(names[name])) for name, words in operation().words.items()))
 
 
 def _kernel(kernel: PortfolioKernel) -> Mapping[str, object]:

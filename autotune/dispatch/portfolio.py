@@ -78,7 +78,7 @@ class Matrix:
     @property
     def idling(self) -> Floats:
         """[layers, configs]; log of what the part of the device that idles adds to a config's time."""
-        outputs = np.array([[layer.problem.y_elements] for layer in self.layers])
+        outputs = np.array([[layer.problem.output.elements] for layer in self.layers])
         logs: Floats = IDLING * np.log(np.maximum(self.padded_outputs, outputs) / outputs)
         return logs
 

@@ -6,13 +6,13 @@ order in which a space checks them. Parameters and device are folded in, so that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from autotune.expressions.expression import Bound, Expression
 from autotune.family.folding import Folded, fold
 from autotune.family.space import BoundTemplate, device_names
-from autotune.family.template import OUTPUTS
+from autotune.operation import operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, Value
 
@@ -29,8 +29,9 @@ class Step:
     """why a problem that breaks the condition is refused"""
 
 
-ALL_BUSY = (Step(OUTPUTS),)
-"""The padded outputs of a kernel of which nothing is said: nothing idles."""
+def all_busy() -> tuple[Step, ...]:
+    """The padded outputs of a kernel of which nothing is said: nothing idles."""
+    return (Step(operation().outputs),)
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Predicate:
     """Whether a config may serve a problem: every condition holds; and how much of the device idles if it does."""
 
     steps: tuple[Step, ...]
-    padded_outputs: tuple[Step, ...] = ALL_BUSY
+    padded_outputs: tuple[Step, ...] = field(default_factory=all_busy)
     """derived values, and last the padded outputs: those that the device could compute in the time of a launch"""
 
     def holds(self, problem: Conv2dProblem) -> bool:

@@ -32,16 +32,16 @@ class Golden:
 
 def golden(problem: Conv2dProblem) -> Golden:
     """The golden values of a layer's shape, for a few images whatever its n."""
-    products = problem.y_elements // problem.n * problem.reduction
+    products = problem.output.elements // problem.n * problem.reduction
     small = problem.with_n(max(1, min(_IMAGES, MOST_PRODUCTS // products)))
-    indices = _indices(small.y_elements)
+    indices = _indices(small.output.elements)
     values = [_outputs(small, indices, *data_of(small, integers=integers)) for integers in (True, False)]
     return Golden(small.n, tuple(indices.tolist()), tuple(values[0].tolist()), tuple(values[1].tolist()))
 
 
 def data_of(problem: Conv2dProblem, *, integers: bool) -> tuple[Doubles, Doubles, Doubles]:
     """x, w and bias, flat and as stored: small integers, or close to normal and rounded to the problem's dtype."""
-    counts = (problem.x_elements, problem.w_elements, problem.k)
+    counts = (problem.array("x").elements, problem.array("w").elements, problem.k)
     if integers:
         x, w, bias = (
             least + ((_mixed(seed, count) >> np.uint64(33)) % np.uint64(span)).astype(np.float64)

@@ -10,19 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autotune.expressions.expression import Apply, Choice, Evaluated, Expression, Items, Known, Logic, Name, Tree, apply
-from autotune.problem import DTYPES, EPILOGUES, LAYOUTS, SIZE_NAMES
+from autotune.operation import operation
 from autotune.trial import Value
 
 _CONDITIONAL, _OR, _AND, _NOT, _COMPARED, _SUM, _PRODUCT, _SIGN, _ATOM = range(9)  # how tightly a text holds together
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "lteq": "<=", "gt": ">", "gteq": ">="}
-_METHODS = ("p", "q")
 _NOT_IN_CPP = ("**", "bank_conflicts")
-_WORDS = {
-    **{word: f"Dtype::{word}" for word in DTYPES},
-    **{word: f"Layout::{word}" for word in LAYOUTS},
-    **{word: f"Epilogue::{word}" for word in EPILOGUES},
-}
-"""The only words that are left once a config is chosen: those of a problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +39,7 @@ def fold(expression: Expression, known: Mapping[str, Value], natural: frozenset[
     `natural` are names that are not known and never below zero, besides the problem's sizes. Raises TemplateError for
     what C++ cannot say: a power, bank conflicts, or a list that depends on the problem.
     """
-    return _Writer(expression, natural | frozenset({*SIZE_NAMES, *_METHODS})).write(expression.folded(known))
+    return _Writer(expression, natural | operation().numbers).write(expression.folded(known))
 
 
 def _constant(value: Evaluated) -> Folded:
@@ -55,9 +48,22 @@ def _constant(value: Evaluated) -> Folded:
     if isinstance(value, int):
         return Folded(str(value), str(value), value, _ATOM if value >= 0 else _SIGN, natural=value >= 0, plain=True)
     if isinstance(value, str):
-        return Folded(repr(value), _WORDS.get(value, repr(value)), value)
+        return Folded(repr(value), _cpp_word(value), value)
     inside = ", ".join(_constant(item).text for item in value)
     return Folded(f"[{inside}]", f"{{{inside}}}", value)
+
+
+def _cpp_name(name: str) -> str:
+    """A problem's field is a member, what is derived from them a method; any other name is itself."""
+    if name not in operation().names:
+        return name
+    return f"layer.{name}()" if name in dict(operation().derived) else f"layer.{name}"
+
+
+def _cpp_word(word: str) -> str:
+    """The only words that are left once a config is chosen are those of a problem."""
+    kinds = (kind for kind, words in operation().words.items() if word in words)
+    return next((f"{kind.capitalize()}::{word}" for kind in kinds), repr(word))
 
 
 class _Writer:
@@ -71,9 +77,7 @@ class _Writer:
             case Known(value):
                 return _constant(value)
             case Name(name):
-                of_problem = name in SIZE_NAMES or name in ("dtype", "layout", "epilogue")
-                cpp = f"layer.{name}" if of_problem else f"layer.{name}()" if name in _METHODS else name
-                return Folded(name, cpp, natural=name in self.natural)
+                return Folded(name, _cpp_name(name), natural=name in self.natural)
             case Logic(stops_at, left, right):
                 return _logic(self.write(left), self.write(right), stops_at=stops_at)
             case Choice(test, then, otherwise):

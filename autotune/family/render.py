@@ -11,9 +11,10 @@ from autotune.compilation.compile import Program
 from autotune.errors import Rejected, TemplateError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.family.space import BoundTemplate
-from autotune.family.template import PROBLEM_NAMES, StageTemplate, not_a_class
+from autotune.family.template import StageTemplate, not_a_class
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.family.text import environment, inline
+from autotune.operation import operation
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 
 
@@ -93,8 +94,8 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
 
 
 def visible_names(bound: BoundTemplate, names: Mapping[str, Value]) -> dict[str, Value]:
-    """What a family's body sees: the problem but for n, which its text must not depend on, and a config's names."""
-    visible = {name: value for name, value in bound.problem.names().items() if name in PROBLEM_NAMES and name != "n"}
+    """What a family's body sees: a config's names and the problem's, but for n, which its text must not depend on."""
+    visible = {name: value for name, value in bound.problem.names().items() if name != operation().runtime}
     return {**visible, **names}
 
 

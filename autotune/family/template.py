@@ -19,26 +19,20 @@ from autotune.errors import TemplateError
 from autotune.expressions.expression import FUNCTIONS, Expression, words_of
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
 from autotune.family.text import KEPT, includes_of, parse, read_text
-from autotune.problem import SIZE_NAMES
+from autotune.operation import CONV2D, ROLES, operation
 from autotune.shipped import shipped
 from autotune.table import Table, did_you_mean, read_toml
 from autotune.trial import ACCURACY_CLASSES, Config, Value
 
 SUFFIX = ".cu.j2"
-OPERATION = "conv2d"
-"""The folder of the only operation's families."""
-PROBLEM_NAMES = frozenset(SIZE_NAMES) | {"dtype", "layout", "epilogue", "p", "q"}
 DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_block_bytes", "device.l2_bytes"})
-ARGUMENTS = ("x", "w", "bias", "y", "packed_w", "workspace", "n", "i")
+SCRATCH = ("packed_w", "workspace")
+"""Arrays that a kernel has for itself."""
 _HEADER_KEYS = {
     *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
     *("padded_outputs", "conflicts", "error_factor", "flops", "tensor_map"),
     *("stage", "prepare", "packed_w", "workspace", "loop"),
 }
-OUTPUTS = "n * k * p * q"
-"""The padded outputs of a family which says nothing of them: nothing is padding or idle."""
-DIRECT_FLOPS = "2 * n * k * p * q * (c // groups) * r * s"
-"""What the algorithm of a family which says nothing of it computes: the direct convolution."""
 _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
 _OPENED = re.compile(r"\s*/\*#\s*kernel\b")
 _HEADER = re.compile(r"\s*/\*#\s*kernel\b(.*?)#\*/", re.DOTALL)
@@ -154,7 +148,7 @@ def template_files(directories: Sequence[Path] = ()) -> Mapping[str, Path]:
     for directory in (shipped("templates"), *directories):
         if not directory.is_dir():
             raise TemplateError(f"{directory}: no such directory of templates")
-        for path in (*sorted(directory.glob(f"*{SUFFIX}")), *sorted(directory.glob(f"{OPERATION}/*{SUFFIX}"))):
+        for path in (*sorted(directory.glob(f"*{SUFFIX}")), *sorted(directory.glob(f"{CONV2D}/*{SUFFIX}"))):
             name = path.name.removesuffix(SUFFIX)
             if name in found:
                 raise TemplateError(f"{path}: a family named {name!r} exists already in {found[name]}; rename the file")
@@ -209,7 +203,9 @@ class _Header:
         self.path = path
         self.header = header
         self.device_only = DEVICE_NAMES
-        self.problem_and_device = PROBLEM_NAMES | DEVICE_NAMES
+        self.operation = operation()
+        self.arguments = (*self.operation.names_of(*ROLES), *SCRATCH, self.operation.runtime, "i")
+        self.problem_and_device = self.operation.names | DEVICE_NAMES
         self.everything: frozenset[str] = frozenset()
         self.error = header.error
 
@@ -224,7 +220,7 @@ class _Header:
                 raise self.error(f"derived.{name}", "already the name of a problem size or parameter")
         constants = tuple(self.constant(name, value) for name, value in self.table("constant").content.items())
         tensor_maps = self.tensor_maps()
-        arguments = (*ARGUMENTS, *dict.fromkeys(each.name for each in tensor_maps))
+        arguments = (*self.arguments, *dict.fromkeys(each.name for each in tensor_maps))
         prepare = self.stages("prepare", arguments)
         stages = self.stages("stage", arguments)
         if not stages:
@@ -233,11 +229,11 @@ class _Header:
             name=self.path.name.removesuffix(SUFFIX),
             path=self.path,
             summary=self.string("summary"),
-            supports=self.expression("supports", self.string("supports"), PROBLEM_NAMES),
+            supports=self.expression("supports", self.string("supports"), self.operation.names),
             arch=self.expression("arch", self.string("arch"), self.device_only),
             accuracy=self.accuracy(),
             deterministic=self.expression("deterministic", self.header.get("deterministic", "true")),
-            padded_outputs=self.expression("padded_outputs", self.header.get("padded_outputs", OUTPUTS)),
+            padded_outputs=self.expression("padded_outputs", self.header.get("padded_outputs", self.operation.outputs)),
             params=params,
             derived=self.derived(),
             constraints=tuple(
@@ -249,7 +245,7 @@ class _Header:
                 for access, value in self.table("conflicts").content.items()
             ),
             error_factor=self.expression("error_factor", self.header.get("error_factor", "1")),
-            flops=self.expression("flops", self.header.get("flops", DIRECT_FLOPS)),
+            flops=self.expression("flops", self.header.get("flops", self.operation.flops.expression.text)),
             constants=constants,
             tensor_maps=tensor_maps,
             prepare=prepare,
@@ -339,8 +335,9 @@ class _Header:
     def constant(self, name: str, value: object) -> ConstantTemplate:
         table = self.header.below(f"constant.{name}", value, 'expected { from = "w", when = "..." }')
         table.allow({"from", "when"})
-        if table.get("from") not in ("w", "bias", "packed_w"):
-            raise table.error("from", f"expected w, bias or packed_w, got {table.get('from')!r}")
+        origins = (*self.operation.names_of("weights"), "packed_w")
+        if table.get("from") not in origins:
+            raise table.error("from", f"expected one of {', '.join(origins)}, got {table.get('from')!r}")
         when = self.expression(table.path("when"), table.get("when", "true"))
         return ConstantTemplate(name, table.word("from", ""), when)
 
@@ -350,7 +347,7 @@ class _Header:
             for table in self.header.tables("tensor_map", "expected [[tensor_map]]")
         )
         for index, each in enumerate(made):
-            if each.name in ARGUMENTS:
+            if each.name in self.arguments:
                 raise self.error(f"tensor_map[{index}].name", f"{each.name} is an argument already")
         return made
 
@@ -400,10 +397,9 @@ class _Header:
                 raise self.error(key, f"missing, but a stage takes {argument}")
             if argument not in passed and table in self.header and argument != "i":
                 raise self.error(key, f"declared, but no stage takes {argument}")
-        if prepare & {"x", "y", "n", "i"}:
-            raise self.error(
-                "prepare", "runs once per set of weights: it may take w, bias, packed_w and workspace only"
-            )
+        weights = (*self.operation.names_of("weights"), *SCRATCH)
+        if not prepare <= set(weights):
+            raise self.error("prepare", f"runs once per set of weights: it may take {', '.join(weights)} only")
 
     def check_params_used(self, template: KernelTemplate, body_names: Set[str]) -> None:
         """A parameter reaches the body or the launch, directly or through derived values."""
@@ -439,24 +435,26 @@ def _check_body(template: KernelTemplate) -> Set[str]:
                 f"put the note on a line of its own, or the division into [derived]"
             )
     tree = parse(template.path, template.text)
-    of_n = {"n"}
+    runtime = operation().runtime
+    of_runtime = {runtime}
     for name, expression in template.derived:
-        if expression.names & of_n:
-            of_n.add(name)
+        if expression.names & of_runtime:
+            of_runtime.add(name)
     allowed = {
-        *PROBLEM_NAMES,
+        *operation().names,
         *(param.name for param in template.params),
         *(name for name, _ in template.derived),
         *FUNCTIONS,
         "range",
-    } - of_n
+    } - of_runtime
     names = meta.find_undeclared_variables(tree)
     for name in sorted(names - allowed):
         at = next((node.lineno for node in tree.find_all(nodes.Name) if node.name == name), 0)
-        if name == "n":
-            what = "n is not a constant: a kernel takes it at run time, as an argument"
-        elif name in of_n:
-            what = f"{name!r} follows from n, which is not a constant: a kernel takes it at run time, as an argument"
+        not_constant = "is not a constant: a kernel takes it at run time, as an argument"
+        if name == runtime:
+            what = f"{name} {not_constant}"
+        elif name in of_runtime:
+            what = f"{name!r} follows from {runtime}, which {not_constant}"
         else:
             what = f"undeclared name {name!r}{did_you_mean(name, allowed)}"
         raise TemplateError(f"{template.path}: line {at}: {what}")

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from autotune.devices.tensor_map import SWIZZLES, TensorMap
 from autotune.errors import TemplateError
 from autotune.expressions.expression import Expression
+from autotune.operation import ROLES, operation
 from autotune.table import Table
 
-ARRAYS = ("x", "w", "y", "packed_w")
-"""What has a tensor map: arrays of the problem's element type."""
 KEYS = {"name", "array", "when", "global_dim", "box_dim", "element_strides", "lower_corner", "upper_corner", "swizzle"}
 Evaluate = Callable[[Expression], int]
 
@@ -83,8 +82,9 @@ def read_tensor_map(table: Table, expression: Callable[[str, object], Expression
         return tuple(expression(table.path(f"{key}[{index}]"), item) for index, item in enumerate(value))
 
     array, swizzle = words("array"), table.get("swizzle", 0)
-    if array not in ARRAYS:
-        raise table.error("array", f"expected one of {', '.join(ARRAYS)}, got {array!r}")
+    arrays = (*operation().names_of(*ROLES), "packed_w")  # those of the problem's element type
+    if array not in arrays:
+        raise table.error("array", f"expected one of {', '.join(arrays)}, got {array!r}")
     if not isinstance(swizzle, int) or swizzle not in SWIZZLES:
         raise table.error("swizzle", f"expected one of {', '.join(map(str, SWIZZLES))} bytes, got {swizzle!r}")
     made = TensorMapTemplate(

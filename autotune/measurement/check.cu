@@ -1,17 +1,14 @@
 // Verification kernels of autotune, one source for GPU and host: test data, the float64 reference and the comparison.
 //
-// The prologue (written by reference.py) declares: element (the storage type), LEAST_ROUNDING (of
-// one to its smallest numbers), and the problem's sizes C H W K R S P Q
-// STRIDE_H STRIDE_W PAD_H PAD_W DILATION_H DILATION_W GROUPS, NHWC, BIAS, RELU. The batch is a run-time argument.
+// What stands above (written by reference.py): element (the storage type), LEAST_ROUNDING (of one to its smallest
+// numbers), Problem (sizes and words of a problem), Inputs (its arrays, as arguments of `reference` the macros
+// REFERENCE_PARAMETERS and REFERENCE_ARGUMENTS) and the operation's reference_output.
 //
 // Images repeat with a prime period: x[image] == x[image % period]. The reference then covers `period` images only,
 // and a kernel that confuses two images is caught unless they are a multiple of the period apart; the two data sets
 // use two periods.
 
-using wide = long long;
 using bits64 = unsigned long long;
-
-__device__ inline double as_double(element value) { return static_cast<double>(to_float(value)); }
 
 __device__ inline bits64 mixed(bits64 value) {  // splitmix64
     value += 0x9E3779B97F4A7C15ull;
@@ -40,51 +37,14 @@ extern "C" __global__ void fill_integers(element* to, wide elements, wide period
     }
 }
 
-// ref[o] = the exact output o of the first images, in y's layout; magnitude[o] = the same with absolute values.
-extern "C" __global__ void reference(const element* x, const element* w, const element* bias, double* ref,
-                                     float* magnitude, wide outputs) {
-    constexpr int C_GROUP = C / GROUPS;
-    constexpr int K_GROUP = K / GROUPS;
+// ref[o] = the exact output o of the first images, in its array's layout; magnitude[o] = its terms' magnitudes.
+extern "C" __global__ void reference(REFERENCE_PARAMETERS, double* ref, float* magnitude, wide outputs) {
+    const Inputs in = {REFERENCE_ARGUMENTS};
     for (wide o = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; o < outputs;
          o += static_cast<wide>(gridDim.x) * blockDim.x) {
-        wide rest = o;
-        int k, p, q;
-        if (NHWC) {
-            k = static_cast<int>(rest % K), rest /= K;
-            q = static_cast<int>(rest % Q), rest /= Q;
-            p = static_cast<int>(rest % P), rest /= P;
-        } else {
-            q = static_cast<int>(rest % Q), rest /= Q;
-            p = static_cast<int>(rest % P), rest /= P;
-            k = static_cast<int>(rest % K), rest /= K;
-        }
-        const wide image = rest;
-        double sum = 0.0, sum_abs = 0.0;
-        for (int r = 0; r < R; ++r) {
-            const int h = p * STRIDE_H - PAD_H + r * DILATION_H;
-            if (h < 0 || h >= H) continue;
-            for (int s = 0; s < S; ++s) {
-                const int col = q * STRIDE_W - PAD_W + s * DILATION_W;
-                if (col < 0 || col >= W) continue;
-                for (int c = 0; c < C_GROUP; ++c) {
-                    const wide channel = static_cast<wide>(k / K_GROUP) * C_GROUP + c;
-                    const wide at_x = NHWC ? ((image * H + h) * W + col) * C + channel
-                                            : ((image * C + channel) * H + h) * W + col;
-                    const wide at_w = NHWC ? ((static_cast<wide>(k) * R + r) * S + s) * C_GROUP + c
-                                            : ((static_cast<wide>(k) * C_GROUP + c) * R + r) * S + s;
-                    const double product = as_double(x[at_x]) * as_double(w[at_w]);
-                    sum += product;
-                    sum_abs += fabs(product);
-                }
-            }
-        }
-        if (BIAS) {
-            sum += as_double(bias[k]);
-            sum_abs += fabs(as_double(bias[k]));
-        }
-        if (RELU && sum < 0.0) sum = 0.0;
-        ref[o] = sum;
-        magnitude[o] = static_cast<float>(sum_abs);
+        const Output exact = reference_output(Problem(), in, o);
+        ref[o] = exact.value;
+        magnitude[o] = static_cast<float>(exact.magnitude);
     }
 }
 

@@ -28,20 +28,21 @@ class Handle:
     def run(self, tensors: Tensors, stream: int) -> None:
         """Enqueue a pass on the stream of this address. Raises Rejected."""
         try:
-            self.handle.run(self.n, tensors.x, tensors.y, tensors.workspace, self.workspace_bytes, stream)
+            x, y = tensors.address("x"), tensors.address("y")
+            self.handle.run(self.n, x, y, tensors.workspace, self.workspace_bytes, stream)
         except Conv2dError as error:
             raise _failed(error) from None
 
 
 @contextmanager
-def prepared(path: Path, problem: Conv2dProblem, w: int, bias: int) -> Iterator[Handle]:
-    """A handle of a library on the current context's device; w and bias are device addresses. Raises Rejected."""
+def prepared(path: Path, problem: Conv2dProblem, tensors: Tensors) -> Iterator[Handle]:
+    """A handle of a library on the current context's device, with its weights. Raises Rejected."""
     try:
         library = Library(path)
     except (OSError, ImportError) as error:
         raise Rejected(Outcome.RUNTIME, "load_failure", f"cannot load the exported library: {error}") from None
     try:
-        handle = library.prepare(library_problem(problem), w, bias)
+        handle = library.prepare(library_problem(problem), tensors.address("w"), tensors.address("bias"))
         workspace_bytes = handle.workspace_bytes(problem.n)
     except Conv2dError as error:
         raise _failed(error) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,35 +14,36 @@ from autotune.family.source import KernelSource, Stage
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Device addresses of a layer's arrays; 0 where a kernel has none."""
+    """Device addresses of a layer's arrays, and of a kernel's own."""
 
-    x: int
-    w: int
-    bias: int
-    y: int
+    arrays: Mapping[str, int]
+    """by name, those that the problem has"""
     packed_w: int = 0
     workspace: int = 0
+
+    def address(self, name: str) -> int:
+        """Of an array of the layer or the kernel; 0 where there is none."""
+        return {**self.arrays, "packed_w": self.packed_w, "workspace": self.workspace}.get(name, 0)
 
 
 class LoadedKernel:
     """A kernel that is loaded and bound to its tensors' addresses when run."""
 
-    def __init__(self, device: Device, module: Module, source: KernelSource, *, weight_bytes: int) -> None:
+    def __init__(self, device: Device, module: Module, source: KernelSource) -> None:
         self.device = device
         self.module = module
         self.source = source
-        self.weight_bytes = weight_bytes
 
     def prepare(self, tensors: Tensors) -> None:
         """Run the stages that depend on the weights only, then fill the constant symbols."""
         for stage in self.source.prepare:
             self.module.launch(self._launch(stage, tensors, 0))
+        sizes = {array.name: array.size_bytes for array in self.source.problem.arrays}
+        sizes["packed_w"] = self.source.packed_w_bytes
         for symbol in self.source.constants:
             address, size_bytes = self.module.symbol(symbol.name)
-            available = {"w": self.weight_bytes, "packed_w": self.source.packed_w_bytes}
-            self.device.copy(
-                address, getattr(tensors, symbol.origin), min(size_bytes, available.get(symbol.origin, size_bytes))
-            )
+            filled_bytes = min(size_bytes, sizes.get(symbol.origin, 0))
+            self.device.copy(address, tensors.address(symbol.origin), filled_bytes)
 
     def forward(self, tensors: Tensors) -> tuple[Launch, ...]:
         """Every launch of one forward pass, in order, with what the host does once for each done."""
@@ -59,13 +61,11 @@ class LoadedKernel:
 
     def _launch(self, stage: Stage, tensors: Tensors, i: int) -> Launch:
         scalars = {"n": self.source.problem.n, "i": i}
-        maps = {
-            each.name: BoundTensorMap(each.tensor, getattr(tensors, each.array)) for each in self.source.tensor_maps
-        }
+        maps = {each.name: BoundTensorMap(each.tensor, tensors.address(each.array)) for each in self.source.tensor_maps}
 
         def value(argument: str) -> np.generic | BoundTensorMap:
             if argument in scalars:
                 return np.int32(scalars[argument])
-            return maps[argument] if argument in maps else np.uint64(getattr(tensors, argument))
+            return maps[argument] if argument in maps else np.uint64(tensors.address(argument))
 
         return Launch(stage.entry, stage.grid, stage.block, stage.smem_bytes, tuple(map(value, stage.args)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import statistics
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -102,7 +102,7 @@ def measure_end_to_end(
             copy_out_us=statistics.median(copy_out),
             hidden_fraction=hidden_fraction(total, copy_in, kernel, copy_out),
             allocate_us=laid_out.allocate_us,
-            host_bytes=laid_out.host_x.nbytes + laid_out.host_y.nbytes,
+            host_bytes=sum(array.nbytes for array in laid_out.host.values()),
             distinct_segments=laid_out.distinct_segments,
         )
     return EndToEndTiming(
@@ -138,8 +138,8 @@ class _Lane:
     """A stream and the device memory of the segment that is on it."""
 
     stream: int
-    x: GuardedArray
-    y: GuardedArray
+    arrays: Mapping[str, GuardedArray]
+    """those of a launch, inputs and output, by name"""
     workspace: GuardedArray
 
 
@@ -158,8 +158,8 @@ class _Step:
     lane: _Lane
     kernel: LoadedKernel
     launches: tuple[Launch, ...]
-    x: HostArray
-    y: HostArray
+    host: Mapping[str, HostArray]
+    """the segment's part of each array of a launch"""
 
 
 @contextmanager
@@ -170,10 +170,13 @@ def _laid_out(
     problem, plan = verifier.problem, request.plan
     segments = cut(problem.n, plan.segments)
     started = clock()
-    host_x = device.allocate_host(problem.x_elements * problem.element_bytes, pinned=plan.pinned)
-    host_y = device.allocate_host(problem.y_elements * problem.element_bytes, pinned=plan.pinned)
-    for array in (host_x, host_y):
-        array[::_PAGE_BYTES] = 0
+    host = {
+        array.name: device.allocate_host(array.size_bytes, pinned=plan.pinned)
+        for array in problem.arrays
+        if array.role != "weights"
+    }
+    for content in host.values():
+        content[::_PAGE_BYTES] = 0
     allocate_us = 1e6 * (clock() - started)
     largest = problem.with_n(segments[0].n)
     workspace_bytes = max(source.workspace_bytes for source, _ in request.kernels)
@@ -188,18 +191,21 @@ def _laid_out(
         for source, binary in request.kernels:
             module = device.load(binary)
             owned.callback(module.unload)
-            kernel = LoadedKernel(device, module, source, weight_bytes=verifier.normal.w.size_bytes)
+            kernel = LoadedKernel(device, module, source)
             kernels[source.problem.n] = _Loaded(kernel, guarded("packed_w", source.packed_w_bytes))
         lanes = tuple(
             _Lane(
                 stream=1 + number,
-                x=guarded("x", largest.x_elements * problem.element_bytes),
-                y=guarded("y", largest.y_elements * problem.element_bytes, OUTPUT_GUARD),
+                arrays={
+                    array.name: guarded(array.name, array.size_bytes, OUTPUT_GUARD if array.role == "out" else POISON)
+                    for array in largest.arrays
+                    if array.role != "weights"
+                },
                 workspace=guarded("workspace", workspace_bytes),
             )
             for number in range(min(plan.streams, len(segments)))
         )
-        yield _LaidOut(device, verifier, segments, kernels, lanes, host_x, host_y, allocate_us, clock)
+        yield _LaidOut(device, verifier, segments, kernels, lanes, host, allocate_us, clock)
 
 
 class _LaidOut:
@@ -212,14 +218,15 @@ class _LaidOut:
         segments: tuple[Segment, ...],
         kernels: dict[int, _Loaded],
         lanes: tuple[_Lane, ...],
-        host_x: HostArray,
-        host_y: HostArray,
+        host: Mapping[str, HostArray],
         allocate_us: float,
         clock: Callable[[], float],
     ) -> None:
         self.device, self.verifier, self.segments = device, verifier, segments
         self.kernels, self.lanes = kernels, lanes
-        self.host_x, self.host_y, self.allocate_us = host_x, host_y, allocate_us
+        self.host, self.allocate_us = host, allocate_us
+        self.output = verifier.y.name
+        self.inputs = tuple(name for name in host if name != self.output)
         self.distinct_segments = 0
         self._clock = clock
         self._steps: tuple[_Step, ...] = ()
@@ -235,7 +242,7 @@ class _LaidOut:
         integers = exact_on_integers(self.source.accuracy, self.verifier.problem)
         for data in (*([self.verifier.integers] if integers else []), self.verifier.normal):
             self._prepare(data)
-            seen = [(*marks, zlib.crc32(step.x.data)) for marks, step in zip(seen, self._steps, strict=True)]
+            seen = [(*marks, self._mark(step)) for marks, step in zip(seen, self._steps, strict=True)]
             self._run()
             self._judge(data)
         self.distinct_segments = sum(seen.count(marks) == 1 for marks in seen)
@@ -246,9 +253,16 @@ class _LaidOut:
             )
             raise Rejected(Outcome.CONSTRAINTS, "indistinct", message)
 
+    def _mark(self, step: _Step) -> int:
+        """What tells a segment's inputs from another's."""
+        mark = 0
+        for name in self.inputs:
+            mark = zlib.crc32(step.host[name].data, mark)
+        return mark
+
     def verify_again(self) -> ErrorStats:
         """Run once more after the timing, from what the timed runs left, and compare."""
-        self.host_y.fill(POISON)
+        self.host[self.output].fill(POISON)
         self._run()
         return self._judge(self.verifier.normal)
 
@@ -270,13 +284,13 @@ class _LaidOut:
 
     def _enqueue(self) -> None:
         for step in self._steps:
-            self.device.copy_in(step.lane.x.address, step.x, stream=step.lane.stream)
+            self._copy_in(step)
             step.kernel.run(step.launches, stream=step.lane.stream)
-            self.device.copy_out(step.y, step.lane.y.address, stream=step.lane.stream)
+            self._copy_out(step)
 
     def _enqueue_in(self) -> None:
         for step in self._steps:
-            self.device.copy_in(step.lane.x.address, step.x, stream=step.lane.stream)
+            self._copy_in(step)
 
     def _enqueue_kernels(self) -> None:
         for step in self._steps:
@@ -284,7 +298,15 @@ class _LaidOut:
 
     def _enqueue_out(self) -> None:
         for step in self._steps:
-            self.device.copy_out(step.y, step.lane.y.address, stream=step.lane.stream)
+            self._copy_out(step)
+
+    def _copy_in(self, step: _Step) -> None:
+        for name in self.inputs:
+            self.device.copy_in(step.lane.arrays[name].address, step.host[name], stream=step.lane.stream)
+
+    def _copy_out(self, step: _Step) -> None:
+        address = step.lane.arrays[self.output].address
+        self.device.copy_out(step.host[self.output], address, stream=step.lane.stream)
 
     def _time(self, enqueue: Callable[[], None]) -> Sample:
         started = self._clock()
@@ -298,10 +320,11 @@ class _LaidOut:
 
     def _prepare(self, data: DataSet) -> None:
         """Put a data set's images on the host, poison everything that a run must write, and plan the steps."""
-        self.device.copy_out(self.host_x, data.x.address, stream=0)
-        self.host_y.fill(POISON)
+        for name in self.inputs:
+            self.device.copy_out(self.host[name], data.inputs[name].address, stream=0)
+        self.host[self.output].fill(POISON)
         for lane in self.lanes:
-            for array in (lane.x, lane.y, lane.workspace):
+            for array in (*lane.arrays.values(), lane.workspace):
                 array.poison()
         for loaded in self.kernels.values():
             loaded.packed_w.poison()
@@ -315,31 +338,26 @@ class _LaidOut:
     def _step(self, data: DataSet, lane: _Lane, segment: Segment) -> _Step:
         loaded = self.kernels[segment.n]
         n = self.verifier.problem.n
-        image_x, image_y = self.host_x.nbytes // n, self.host_y.nbytes // n
         end = segment.first + segment.n
         return _Step(
             lane=lane,
             kernel=loaded.kernel,
             launches=loaded.kernel.forward(self._tensors(data, lane, loaded)),
-            x=self.host_x[segment.first * image_x : end * image_x],
-            y=self.host_y[segment.first * image_y : end * image_y],
+            host={
+                name: array[segment.first * (array.nbytes // n) : end * (array.nbytes // n)]
+                for name, array in self.host.items()
+            },
         )
 
     def _tensors(self, data: DataSet, lane: _Lane, loaded: _Loaded) -> Tensors:
-        return Tensors(
-            x=lane.x.address,
-            w=data.w.address,
-            bias=data.bias.address,
-            y=lane.y.address,
-            packed_w=loaded.packed_w.address,
-            workspace=lane.workspace.address,
-        )
+        arrays = {name: array.address for name, array in {**data.inputs, **lane.arrays}.items()}
+        return Tensors(arrays, loaded.packed_w.address, lane.workspace.address)
 
     def _judge(self, data: DataSet) -> ErrorStats:
         """Compare what is in the host's memory, all of it."""
         self.verifier.y.poison()
-        self.device.copy_in(self.verifier.y.address, self.host_y, stream=0)
+        self.device.copy_in(self.verifier.y.address, self.host[self.output], stream=0)
         self.device.synchronize()
-        arrays = [array for lane in self.lanes for array in (lane.x, lane.y, lane.workspace)]
+        arrays = [array for lane in self.lanes for array in (*lane.arrays.values(), lane.workspace)]
         arrays += [loaded.packed_w for loaded in self.kernels.values()]
         return self.verifier.judge(data, self.source, arrays)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from autotune.devices.device import Device, Launch, Module
 from autotune.family.source import KernelSource
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GuardedArray
+from autotune.measurement.reference import reference_arguments
 from autotune.measurement.verify import REFERENCE_BYTES
 from autotune.problem import Conv2dProblem
 
@@ -100,7 +101,7 @@ class Network:
                 _reference(device, problem.with_n(spec.images), weights, binary, owned)
                 for problem, weights, binary in zip((first, second), self._weights, references, strict=True)
             ]
-            outputs = max(problem.y_elements // problem.n for problem in (first, second))
+            outputs = max(problem.output.elements // problem.n for problem in (first, second))
             hidden = self._hidden(convolve[0], convolve[1], _most_images(outputs))
         self._hidden_mean, self._hidden_deviation = hidden.mean(axis=0), _deviation(hidden)
         raw = self._activate(hidden) @ self._dense[1]
@@ -217,13 +218,14 @@ class _Convolution:
             return made
 
         self.array = array
-        self.x = array(problem.x_elements * self._element_bytes)
-        self.w = array(problem.w_elements * self._element_bytes)
-        self.bias = array(problem.k * self._element_bytes)
-        self.y = array(problem.n * y_bytes_per_image)
+        arrays = {each.name: array(each.elements * self._element_bytes) for each in problem.inputs}
+        self.x, self.y = arrays["x"], array(problem.n * y_bytes_per_image)
         nhwc = problem.layout == "nhwc"
-        device.write(self.w.address, encoded(weights.w.transpose(0, 2, 3, 1) if nhwc else weights.w, dtype))
-        device.write(self.bias.address, encoded(weights.bias, dtype))
+        device.write(arrays["w"].address, encoded(weights.w.transpose(0, 2, 3, 1) if nhwc else weights.w, dtype))
+        if "bias" in arrays:
+            device.write(arrays["bias"].address, encoded(weights.bias, dtype))
+        addresses = {name: each.address for name, each in arrays.items()}
+        self.tensors = Tensors({**addresses, problem.output.name: self.y.address})
 
     def __call__(self, x: Array, run: Callable[[int], None]) -> Array:
         """Pooled output of at most n images; `run` launches what computes y and gets their number."""
@@ -259,17 +261,16 @@ class _Convolution:
 
 def _reference(device: Device, problem: Conv2dProblem, weights: _Weights, binary: Binary, owned: ExitStack) -> Convolve:
     """A layer in float64 through the verification program's reference kernel."""
-    outputs = problem.y_elements // problem.n
+    outputs = problem.output.elements // problem.n
     chunk = problem.with_n(min(problem.n, _most_images(outputs)))
     module: Module = device.load(binary)
     owned.callback(module.unload)
     layer = _Convolution(device, chunk, weights, owned, dtype="f64", y_bytes_per_image=8 * outputs)
-    magnitude = layer.array(4 * chunk.y_elements)
+    magnitude = layer.array(4 * chunk.output.elements)
 
     def run(images: int) -> None:
         count = images * outputs
-        arrays = (layer.x, layer.w, layer.bias, layer.y, magnitude)
-        args = (*(np.uint64(array.address) for array in arrays), np.int64(count))
+        args = reference_arguments(layer.tensors, layer.y.address, magnitude.address, count)
         blocks = min(_GRID, max(1, -(-count // _BLOCK)))
         module.launch(Launch("reference", (blocks, 1, 1), (_BLOCK, 1, 1), 0, args))
 
@@ -282,14 +283,11 @@ def _kernel(device: Device, source: KernelSource, binary: Binary, weights: _Weig
     device.admit(problem)
     module = device.load(binary)
     owned.callback(module.unload)
-    image_bytes = problem.y_elements // problem.n * problem.element_bytes
+    image_bytes = problem.output.size_bytes // problem.n
     layer = _Convolution(device, problem, weights, owned, dtype=problem.dtype, y_bytes_per_image=image_bytes)
-    kernel = LoadedKernel(device, module, source, weight_bytes=layer.w.size_bytes)
-    tensors = Tensors(
-        x=layer.x.address,
-        w=layer.w.address,
-        bias=layer.bias.address,
-        y=layer.y.address,
+    kernel = LoadedKernel(device, module, source)
+    tensors = replace(
+        layer.tensors,
         packed_w=layer.array(source.packed_w_bytes).address,
         workspace=layer.array(source.workspace_bytes).address,
     )

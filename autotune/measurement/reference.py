@@ -1,10 +1,15 @@
-"""The verification program of one problem: `check.cu` with the problem's sizes in front of it."""
+"""The verification program of one problem: `check.cu` behind the problem and the operation's reference."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from autotune.compilation.compile import Program
+from autotune.family.text import read_text
+from autotune.measurement.forward import Tensors
+from autotune.operation import REFERENCE, operation
 from autotune.problem import Conv2dProblem
 
 ENTRIES = ("fill_normal", "fill_integers", "reference", "compare", "hash_words", "count_changed")
@@ -45,6 +50,17 @@ __device__ inline bool all_ones(element value) {
 }
 
 
+_VALUES = """using wide = long long;
+
+__device__ inline double as_double(element value) { return static_cast<double>(to_float(value)); }
+
+// An array whose elements are read as doubles.
+struct Values {
+    const element* values;
+    __device__ double operator[](wide i) const { return as_double(values[i]); }
+};
+"""
+
 _DOUBLE = """using element = double;
 constexpr double LEAST_ROUNDING = 0.0;
 __device__ inline double to_float(element value) { return value; }
@@ -63,18 +79,39 @@ def check_program(problem: Conv2dProblem) -> Program:
 
 
 def reference_program(problem: Conv2dProblem) -> Program:
-    """The same with x, w and bias in double, whatever the problem's storage type: for layers that follow each other."""
+    """The same with inputs in double, whatever the problem's storage type: for layers that follow each other."""
     return _program(_DOUBLE, problem)
 
 
+def reference_arguments(tensors: Tensors, ref: int, magnitude: int, outputs: int) -> tuple[np.generic, ...]:
+    """Arguments of the entry `reference`: the inputs, where outputs and their terms' magnitudes go, and how many."""
+    inputs = map(tensors.address, operation().names_of("in", "weights"))
+    return (*map(np.uint64, (*inputs, ref, magnitude)), np.int64(outputs))
+
+
 def _program(element: str, problem: Conv2dProblem) -> Program:
-    sizes = {name.upper(): value for name, value in problem.names().items() if isinstance(value, int) and name != "n"}
-    prologue = [f"constexpr int {name} = {value};" for name, value in sizes.items()]
-    flags = {
-        "NHWC": problem.layout == "nhwc",
-        "BIAS": problem.epilogue != "none",
-        "RELU": problem.epilogue == "bias_relu",
-    }
-    prologue += [f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()]
-    body = (Path(__file__).parent / "check.cu").read_text(encoding="utf-8")
-    return Program(element + "\n".join(prologue) + "\n\n" + body, ENTRIES)
+    reference = read_text(operation().folder / REFERENCE).removeprefix("#pragma once\n")
+    body = read_text(Path(__file__).parent / "check.cu")
+    return Program("\n".join((element, _VALUES, _prologue(problem), reference, body)), ENTRIES)
+
+
+def _prologue(problem: Conv2dProblem) -> str:
+    """The problem and its inputs in C++, but for its run-time size."""
+    declared, names = operation(), problem.names()
+    sizes = [f"static constexpr int {name} = {names[name]};" for name in sorted(declared.numbers - {declared.runtime})]
+    words = [f"static constexpr auto {kind} = {kind.capitalize()}::{names[kind]};" for kind in declared.words]
+    inputs = declared.names_of("in", "weights")
+    enumerations = (
+        f"enum class {kind.capitalize()} {{ {', '.join(allowed)} }};" for kind, allowed in declared.words.items()
+    )
+    return "\n".join(
+        (
+            *enumerations,
+            f"struct Problem {{ {' '.join((*sizes, *words))} }};",
+            f"struct Inputs {{ Values {', '.join(inputs)}; }};",
+            f"#define REFERENCE_PARAMETERS {', '.join(f'const element* {name}' for name in inputs)}",
+            f"#define REFERENCE_ARGUMENTS {', '.join(f'{{{name}}}' for name in inputs)}",
+            "#define REFERENCE_FUNCTION __device__ inline",
+            "",
+        )
+    )

@@ -21,13 +21,11 @@ _Integers = npt.NDArray[np.int64]
 def minimal_bytes(problem: Conv2dProblem) -> int:
     """Bytes of the sectors that any implementation reads or writes, each once.
 
-    Of x the sectors with an element that some output needs; w, y and, where there is one, bias whole. Each array begins
-    at a sector. Exact for images of at most 2^20 rows and columns, of larger ones a lower bound.
+    Of x the sectors with an element that some output needs; every other array whole. Each array begins at a sector.
+    Exact for images of at most 2^20 rows and columns, of larger ones a lower bound.
     """
-    p = problem
-    bias = 0 if p.epilogue == "none" else p.k
-    whole = sum(-(-p.element_bytes * elements // SECTOR_BYTES) for elements in (p.w_elements, p.y_elements, bias))
-    return SECTOR_BYTES * (input_sectors(p) + whole)
+    whole = sum(-(-array.size_bytes // SECTOR_BYTES) for array in problem.arrays if array.name != "x")
+    return SECTOR_BYTES * (input_sectors(problem) + whole)
 
 
 def input_sectors(problem: Conv2dProblem) -> int:
@@ -39,7 +37,7 @@ def input_sectors(problem: Conv2dProblem) -> int:
     if not len(rows) or not len(columns):
         return 0  # every output sees nothing but padding
     if len(rows) == p.h and len(columns) == p.w:
-        return -(-p.x_elements // width)
+        return -(-p.array("x").elements // width)
     planes, run = (p.n, p.c) if p.layout == "nhwc" else (p.n * p.c, 1)
     row_size = p.w * run
     first, last, count = _row_sectors(columns * run, run, width)

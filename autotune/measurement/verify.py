@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +22,8 @@ from autotune.family.source import KernelSource
 from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GUARD_BYTES, OUTPUT_GUARD, POISON, GuardedArray
+from autotune.measurement.reference import reference_arguments
+from autotune.operation import Array, operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import ErrorStats, Outcome
 
@@ -31,7 +33,7 @@ _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so t
 ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-9}  # unit roundoff of the stored output
 REPEATS = 2  # further runs whose bits must equal the first's
 _GRID, _BLOCK = 1024, 256  # most blocks and threads of the checking kernels, which stride over their elements
-_RESULTS = 8  # 64-bit words that the checking kernels answer in
+_RESULTS = 5  # 64-bit words that `compare` answers in
 _BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pattern of each, 64 bits
 
 
@@ -65,11 +67,10 @@ def exact_on_integers(accuracy: str, problem: Conv2dProblem) -> bool:
 class DataSet:
     """Inputs on the device and the reference of their first images."""
 
-    x: GuardedArray
-    w: GuardedArray
-    bias: GuardedArray
+    inputs: Mapping[str, GuardedArray]
+    """by name, in the operation's order"""
     period: int
-    """images after which x repeats"""
+    """images after which inputs repeat"""
     ref: int
     magnitude: int
 
@@ -92,24 +93,25 @@ class Verifier:
         self.device = device
         self.problem = problem
         self._module = device.load(check)
-        self._result = device.allocate(_RESULTS * 8)
+        self._result = device.allocate(max(_RESULTS, 2 * len(problem.inputs)) * 8)
         self._bands = device.allocate(_BANDS * _BAND_BYTES)
         self._owned: list[int] = [self._result, self._bands]
         self._arrays: list[GuardedArray] = []
         self._copies: list[Tensors] = []
-        outputs = problem.y_elements // problem.n
+        outputs = problem.output.elements // problem.n
         most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
         if most < 1:
             raise DeviceError(f"{problem}: one image's reference exceeds {REFERENCE_BYTES >> 20} MB; make it smaller")
         most = max(most, 3)  # with fewer, images mixed up in pairs would be equal
-        self.y = self._array("y", problem.y_elements * problem.element_bytes, guard=OUTPUT_GUARD)
+        self.y = self._array(problem.output, guard=OUTPUT_GUARD)
         self.integers = self._data_set(_period(problem.n, most, _PERIODS[1]), integers=True)
         self.normal = self._data_set(_period(problem.n, most, _PERIODS[0]), integers=False)
         self._inputs = self._input_hashes()
 
     def tensors(self, data: DataSet, packed_w: int = 0, workspace: int = 0) -> Tensors:
         """Addresses to run a kernel on one data set."""
-        return Tensors(data.x.address, data.w.address, data.bias.address, self.y.address, packed_w, workspace)
+        arrays = {name: array.address for name, array in (*data.inputs.items(), (self.y.name, self.y))}
+        return Tensors(arrays, packed_w, workspace)
 
     def verify(
         self,
@@ -163,12 +165,12 @@ class Verifier:
     def copies(self, count: int) -> tuple[Tensors, ...]:
         """The normal data so many times, each with an output of its own, for passes that must not share a cache."""
         while len(self._copies) < count:
-            arrays = (self.normal.x, self.normal.w, self.normal.bias, self.y)
-            addresses = [self.device.allocate(array.size_bytes) for array in arrays]
-            self._owned += addresses
-            for address, array in zip(addresses, arrays, strict=True):
-                self.device.copy(address, array.address, array.size_bytes)
-            self._copies.append(Tensors(*addresses))
+            addresses = {}
+            for array in (*self.normal.inputs.values(), self.y):
+                addresses[array.name] = self.device.allocate(array.size_bytes)
+                self._owned.append(addresses[array.name])
+                self.device.copy(addresses[array.name], array.address, array.size_bytes)
+            self._copies.append(Tensors(addresses))
         return tuple(self._copies[:count])
 
     def judge(self, data: DataSet, source: KernelSource, arrays: Sequence[GuardedArray] = ()) -> ErrorStats:
@@ -192,10 +194,14 @@ class Verifier:
             raise Rejected(Outcome.CORRECTNESS, "wrong_after_timing", message) from None
 
     def _check_inputs(self) -> None:
-        if self._input_hashes() != self._inputs:
+        hashes = self._input_hashes()
+        if hashes != self._inputs:
             self._fill(self.integers, integers=True)
             self._fill(self.normal, integers=False)
-            raise Rejected(Outcome.CORRECTNESS, "input_overwritten", "the kernel changed its input, filters or bias")
+            names = (array.name for data in (self.integers, self.normal) for array in data.inputs.values())
+            changed = [name for name, one, other in zip(names, hashes, self._inputs, strict=True) if one != other]
+            message = f"the kernel changed {', '.join(dict.fromkeys(changed))}, which it must only read"
+            raise Rejected(Outcome.CORRECTNESS, "input_overwritten", message)
 
     def close(self) -> None:
         """Free everything."""
@@ -205,44 +211,32 @@ class Verifier:
             self.device.free(address)
         self._module.unload()
 
-    def _array(self, name: str, size_bytes: int, *, guard: int = POISON) -> GuardedArray:
-        array = GuardedArray(self.device, name, size_bytes, guard=guard)
+    def _array(self, declared: Array, *, guard: int = POISON) -> GuardedArray:
+        array = GuardedArray(self.device, declared.name, declared.size_bytes, guard=guard)
         self._arrays.append(array)
         return array
 
     def _data_set(self, period: int, *, integers: bool) -> DataSet:
-        problem, size = self.problem, self.problem.element_bytes
-        outputs = period * (problem.y_elements // problem.n)
+        problem = self.problem
+        outputs = period * (problem.output.elements // problem.n)
         ref, magnitude = self.device.allocate(8 * outputs), self.device.allocate(4 * outputs)
         self._owned += [ref, magnitude]
-        data = DataSet(
-            x=self._array("x", problem.x_elements * size),
-            w=self._array("w", problem.w_elements * size),
-            bias=self._array("bias", problem.k * size),
-            period=period,
-            ref=ref,
-            magnitude=magnitude,
-        )
+        inputs = {array.name: self._array(array) for array in problem.inputs}
+        data = DataSet(inputs, period, ref, magnitude)
         self._fill(data, integers=integers)
-        inputs = (data.x.address, data.w.address, data.bias.address)
-        addresses = map(np.uint64, (*inputs, ref, magnitude))
-        self._launch("reference", outputs, *addresses, np.int64(outputs))
+        self._launch("reference", outputs, *reference_arguments(self.tensors(data), ref, magnitude, outputs))
         self.device.synchronize()
         return data
 
     def _fill(self, data: DataSet, *, integers: bool) -> None:
-        problem = self.problem
-        image = problem.x_elements // problem.n
-        for seed, (array, elements, period, least, span) in enumerate(
-            (
-                (data.x, problem.x_elements, data.period * image, -2, 5),
-                (data.w, problem.w_elements, problem.w_elements, -1, 3),
-                (data.bias, problem.k, problem.k, -2, 5),
-            )
-        ):
-            counts = (np.uint64(array.address), np.int64(elements), np.int64(period), np.uint64(seed << 40))
+        for array in self.problem.inputs:
+            elements, seed = array.elements, operation().seed(array.name)
+            period = data.period * (elements // self.problem.n) if array.per_item else elements
+            address = np.uint64(data.inputs[array.name].address)
+            counts = (address, np.int64(elements), np.int64(period), np.uint64(seed << 40))
             if integers:
-                self._launch("fill_integers", elements, *counts, np.int32(least), np.int32(span))
+                span = array.most - array.least + 1
+                self._launch("fill_integers", elements, *counts, np.int32(array.least), np.int32(span))
             else:
                 self._launch("fill_normal", elements, *counts, np.float32(1.0))
 
@@ -271,12 +265,13 @@ class Verifier:
         problem = self.problem
         factor = -1.0 if exact else source.error_factor * error_factor(source.accuracy, problem.reduction)
         self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
-        period_outputs = data.period * (problem.y_elements // problem.n)
+        outputs = problem.output.elements
+        period_outputs = data.period * (outputs // problem.n)
         self._launch(
             "compare",
             period_outputs,
             *map(np.uint64, (y, data.ref, data.magnitude)),
-            np.int64(problem.y_elements),
+            np.int64(outputs),
             np.int64(period_outputs),
             np.float64(factor),
             np.float64(ROUNDING[problem.dtype]),
@@ -288,7 +283,7 @@ class Verifier:
         over_bound, max_abs = struct.unpack("<dd", found[24:])
         if unwritten:
             message = (
-                f"{unwritten} of {problem.y_elements} outputs were never written, or come from memory that was not, "
+                f"{unwritten} of {outputs} outputs were never written, or come from memory that was not, "
                 f"the first {self._place(first)}"
             )
             raise Rejected(Outcome.CORRECTNESS, "unwritten", message)
@@ -296,7 +291,7 @@ class Verifier:
             reason = "inexact" if exact else "wrong"
             kind = "integer" if exact else "normal"
             message = (
-                f"{wrong} of {problem.y_elements} outputs are wrong on {kind} data, the first {self._place(first)}; "
+                f"{wrong} of {outputs} outputs are wrong on {kind} data, the first {self._place(first)}; "
                 f"largest error {max_abs:.3g}"
             )
             raise Rejected(Outcome.CORRECTNESS, reason, message if exact else f"{message}, {over_bound:.3g} x bound")
@@ -304,11 +299,9 @@ class Verifier:
 
     def _place(self, flat: int) -> str:
         """An output's index in words."""
-        p = self.problem
-        shape = (p.n, p.k, p.p, p.q) if p.layout == "nchw" else (p.n, p.p, p.q, p.k)
-        letters = "n k p q" if p.layout == "nchw" else "n p q k"
-        place = np.unravel_index(flat, shape)
-        return "at " + ", ".join(f"{letter} = {int(at)}" for letter, at in zip(letters.split(), place, strict=True))
+        output = self.problem.output
+        place = np.unravel_index(flat, output.shape)
+        return "at " + ", ".join(f"{axis} = {int(at)}" for axis, at in zip(output.axes, place, strict=True))
 
     def _check_guards(self, arrays: list[GuardedArray]) -> None:
         self.device.fill(self._result, 0, 8)
@@ -332,7 +325,7 @@ class Verifier:
             raise Rejected(Outcome.CORRECTNESS, "oob_write", f"overwrites {where}")
 
     def _hashes(self, *arrays: GuardedArray) -> tuple[int, ...]:
-        """A hash of each array, at most _RESULTS."""
+        """A hash of each array, no more than both data sets have."""
         self.device.fill(self._result, 0, 8 * len(arrays))
         for place, array in enumerate(arrays):
             words = -(-array.size_bytes // 4)  # the last may reach into the guard, which has been checked

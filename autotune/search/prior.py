@@ -72,7 +72,7 @@ def estimate_us(bound: BoundTemplate, config: Config, device: DeviceInfo, rates:
     stage = _convolution(stages)
     threads = math.prod(stage.block)
     blocks = math.prod(stage.grid) * loop_count
-    outputs = problem.y_elements / (threads * blocks)
+    outputs = problem.output.elements / (threads * blocks)
     wanted, cap = names.get("registers"), names.get("register_cap")
     registers = wanted if isinstance(wanted, int) else OWN_REGISTERS + math.ceil(outputs)
     limit = cap if isinstance(cap, int) else MOST_REGISTERS

@@ -51,22 +51,13 @@ def launch_once(device: Device, kernels: Sequence[Kernel], *, first_round: bool)
 
 
 def _arrays(device: Device, problem: Conv2dProblem, owned: ExitStack) -> Tensors:
-    """Random images, filters and bias, and an output."""
+    """Random inputs, and an output."""
     random = np.random.default_rng(0)
-
-    def filled(elements: int) -> int:
-        drawn = random.standard_normal(min(elements, _DRAWN), dtype=np.float32)
-        content = encoded(np.resize(drawn, elements), problem.dtype)
-        address = _allocated(device, len(content), owned)
-        device.write(address, content)
-        return address
-
-    return Tensors(
-        x=filled(problem.x_elements),
-        w=filled(problem.w_elements),
-        bias=filled(problem.k),
-        y=_allocated(device, problem.y_elements * problem.element_bytes, owned),
-    )
+    addresses = {array.name: _allocated(device, array.size_bytes, owned) for array in problem.arrays}
+    for array in problem.inputs:
+        drawn = random.standard_normal(min(array.elements, _DRAWN), dtype=np.float32)
+        device.write(addresses[array.name], encoded(np.resize(drawn, array.elements), array.dtype))
+    return Tensors(addresses)
 
 
 def _allocated(device: Device, size_bytes: int, owned: ExitStack) -> int:
@@ -76,7 +67,6 @@ def _allocated(device: Device, size_bytes: int, owned: ExitStack) -> int:
 
 
 def _launch(device: Device, source: KernelSource, binary: Binary, arrays: Tensors, *, first_round: bool) -> None:
-    problem = source.problem
     with ExitStack() as owned:
         tensors = replace(
             arrays,
@@ -84,7 +74,7 @@ def _launch(device: Device, source: KernelSource, binary: Binary, arrays: Tensor
             workspace=_allocated(device, source.workspace_bytes, owned),
         )
         module = device.load(binary)
-        kernel = LoadedKernel(device, module, source, weight_bytes=problem.w_elements * problem.element_bytes)
+        kernel = LoadedKernel(device, module, source)
         kernel.prepare(tensors)
         launches = kernel.forward(tensors)
         kernel.run(launches[: len(source.stages)] if first_round else launches)

@@ -57,8 +57,6 @@ def _place(words: str, source: KernelSource) -> str:
 
 
 def _named(source: KernelSource, size_bytes: int) -> Iterator[str]:
-    problem = source.problem
-    elements = {"x": problem.x_elements, "w": problem.w_elements, "bias": problem.k, "y": problem.y_elements}
-    sizes = {name: count * problem.element_bytes for name, count in elements.items()}
+    sizes = {array.name: array.size_bytes for array in source.problem.arrays}
     sizes |= {"workspace": source.workspace_bytes, "packed_w": source.packed_w_bytes}
     yield from (name for name, size in sizes.items() if size == size_bytes)

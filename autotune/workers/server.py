@@ -156,7 +156,7 @@ class WorkerServer:
     @contextmanager
     def _loaded(self, source: KernelSource, binary: Binary) -> Iterator[_Loaded]:
         """A kernel with its own memory, all given back at the end."""
-        device, verifier = self._opened(), self._layer()
+        device = self._opened()
         with ExitStack() as owned:
             module = device.load(binary)
             owned.callback(module.unload)
@@ -164,7 +164,7 @@ class WorkerServer:
             owned.callback(workspace.free)
             packed_w = GuardedArray(device, "packed_w", source.packed_w_bytes)
             owned.callback(packed_w.free)
-            kernel = LoadedKernel(device, module, source, weight_bytes=verifier.normal.w.size_bytes)
+            kernel = LoadedKernel(device, module, source)
             yield _Loaded(kernel, workspace, packed_w, owned)
 
     def _each_pass(self, loaded: _Loaded, count: int, *, cold: bool) -> list[Callable[[], None]]:
@@ -189,7 +189,9 @@ class WorkerServer:
     def _check_again(self, source: KernelSource, passes: Passes, *, cold: bool) -> None:
         """Whether a kernel's passes give what they must after many launches. Raises Rejected as `still_right` does."""
         device, verifier = self._opened(), self._layer()
-        y = verifier.copies(passes.count)[-1].y if passes.count > 1 and cold else verifier.y.address
+        y = verifier.y.address
+        if passes.count > 1 and cold:
+            y = verifier.copies(passes.count)[-1].address(verifier.y.name)
         verifier.still_right(source, y, partial(device.time, passes, cold=cold))
 
     def _check_all_again(self, kernels: Sequence[_Loaded], entered: Sequence[Passes], *, cold: bool) -> None:
@@ -270,8 +272,7 @@ class WorkerServer:
     def _exported(self, path: str, source: KernelSource) -> Iterator[tuple[Handle, GuardedArray]]:
         """An exported library's handle on the layer's filters, once its output was right, and its workspace."""
         device, verifier = self._opened(), self._layer()
-        filters = verifier.tensors(verifier.normal)
-        with prepared(Path(path), verifier.problem, filters.w, filters.bias) as handle:
+        with prepared(Path(path), verifier.problem, verifier.tensors(verifier.normal)) as handle:
             workspace = GuardedArray(device, "workspace", handle.workspace_bytes)
             try:
                 workspace.poison()

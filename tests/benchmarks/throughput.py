@@ -119,10 +119,10 @@ def kernel_tuner(layer: Layer, sources: list[KernelSource], seconds: float) -> N
         return
     problem = layer.problem
     rng = np.random.default_rng(0)
-    x = rng.standard_normal(problem.x_elements, dtype=np.float32)
-    w = rng.standard_normal(problem.w_elements, dtype=np.float32)
+    x = rng.standard_normal(problem.array("x").elements, dtype=np.float32)
+    w = rng.standard_normal(problem.array("w").elements, dtype=np.float32)
     bias = np.zeros(problem.k, np.float32)
-    y = np.zeros(problem.y_elements, np.float32)
+    y = np.zeros(problem.array("y").elements, np.float32)
     done, failed, started = 0, "", time.perf_counter()
     for source in sources:
         if time.perf_counter() - started > seconds:

@@ -52,10 +52,8 @@ def compiled(problem: Conv2dProblem, family: str, device: Device) -> tuple[Kerne
 def passes_of(problem: Conv2dProblem, device: Device, count: int) -> tuple[list[partial[None]], LoadedKernel]:
     """Passes of the plain kernel, all on the same arrays."""
     source, binary = compiled(problem, "direct", device)
-    sizes = (problem.x_elements, problem.w_elements, problem.k, problem.y_elements)
-    arrays = [device.allocate(4 * size) for size in sizes]
-    kernel = LoadedKernel(device, device.load(binary), source, weight_bytes=4 * problem.w_elements)
-    tensors = Tensors(*arrays)
+    kernel = LoadedKernel(device, device.load(binary), source)
+    tensors = Tensors({array.name: device.allocate(array.size_bytes) for array in problem.arrays})
     kernel.prepare(tensors)
     return [partial(kernel.run, kernel.forward(tensors))] * count, kernel
 

@@ -33,7 +33,9 @@ def test_a_family_that_counts_in_64_bits_serves_large_problems(gpu: DeviceEvalua
     rows = large_rows(GOOD, gpu)
     assert {row.source.problem.layout for row in rows} == {"nchw", "nhwc"}
     assert all(row.outcome == Outcome.CORRECT for row in rows), [row.message for row in rows]
-    assert all(min(row.source.problem.x_elements, row.source.problem.y_elements) > BEYOND for row in rows)
+    assert all(
+        min(row.source.problem.array("x").elements, row.source.problem.array("y").elements) > BEYOND for row in rows
+    )
 
 
 def test_a_family_that_counts_in_32_bits_does_not(gpu: DeviceEvaluator, tmp_path: Path) -> None:

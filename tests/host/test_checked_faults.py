@@ -18,7 +18,7 @@ from tests.planted import FAULTS, GOOD, RAGGED
 
 pytestmark = pytest.mark.cxx
 
-BYTES = 4 * RAGGED.x_elements
+BYTES = 4 * RAGGED.array("x").elements
 MESSAGES = {
     "smem_declared_too_small": "shared memory behind what smem_bytes of its stage declares: 4 (conv2d_shared_tile)",
     "unused_load_behind_array": f"reads 4 bytes of what lies behind x ({BYTES} bytes), at byte {BYTES + 20}",

@@ -85,13 +85,14 @@ def test_is_right_for_any_n(problem: Problem, on_cpu: OnHostDriver) -> None:
 
 def in_a_worker(library: str, x: Array, w: Array, bias: Array) -> Array:
     """An output as the worker that proves a library has it."""
-    there = [device_array(array) for array in (x, w, bias, np.empty(RELU.y_shape(len(x)), np.float32))]
-    tensors = Tensors(*(array.array.ctypes.data for array in there))
-    with prepared(Path(library), exports.CONSTANT.problem.with_n(len(x)), tensors.w, tensors.bias) as handle:
+    arrays = {"x": x, "w": w, "bias": bias, "y": np.empty(RELU.y_shape(len(x)), np.float32)}
+    there = {name: device_array(array) for name, array in arrays.items()}
+    tensors = Tensors({name: array.array.ctypes.data for name, array in there.items()})
+    with prepared(Path(library), exports.CONSTANT.problem.with_n(len(x)), tensors) as handle:
         handle.run(tensors, 0)
         with pytest.raises(Rejected, match="an argument that must point to something is NULL"):
-            handle.run(replace(tensors, x=0), 0)
-    return np.array(there[-1].array, np.float32)
+            handle.run(replace(tensors, arrays={**tensors.arrays, "x": 0}), 0)
+    return np.array(there["y"].array, np.float32)
 
 
 def test_worker_runs_a_library(on_cpu: OnHostDriver, tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_worker_runs_a_library(on_cpu: OnHostDriver, tmp_path: Path) -> None:
     np.testing.assert_allclose(on_cpu(in_a_worker, x, w, bias), expected(RELU, x, w, bias), rtol=1e-4, atol=1e-4)
     with (
         pytest.raises(Rejected, match="cannot load the exported library"),
-        prepared(tmp_path / "nothing.so", exports.CONSTANT.problem, 0, 0),
+        prepared(tmp_path / "nothing.so", exports.CONSTANT.problem, Tensors({})),
     ):
         pass
 

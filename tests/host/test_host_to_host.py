@@ -96,7 +96,7 @@ def test_every_cut_of_the_batch_gives_the_whole_output(
     assert timed.measured.error.over_bound < 1
     assert timed.measured.timing.median_us > 0
     assert timed.parts.distinct_segments == len(cut(RAGGED.n, segments))
-    assert timed.parts.host_bytes == 4 * (RAGGED.x_elements + RAGGED.y_elements)
+    assert timed.parts.host_bytes == 4 * (RAGGED.array("x").elements + RAGGED.array("y").elements)
     assert min(timed.parts.copy_in_us, timed.parts.kernel_us, timed.parts.copy_out_us) > 0
     assert timed.parts.allocate_us > 0
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.cxx
 Array = npt.NDArray[np.float64]
 MANY = Conv2dProblem(130, 64, 5, 5, 2, 4, 4)
 """More images than either data set holds different ones; 1024 products a sum."""
-ODD = Conv2dProblem(1, 1, 3, 3, 1, 1, 1, dtype="f16")
+ODD = Conv2dProblem(1, 1, 3, 3, 1, 1, 1, dtype="f16", epilogue="bias")
 """Arrays of 2 and 18 bytes, which end inside a word."""
 TARGET = Target("host")
 
@@ -63,9 +63,8 @@ def decoded(device: HostDevice, address: int, elements: int, dtype: str) -> Arra
 def inputs(device: HostDevice, problem: Conv2dProblem, data: DataSet) -> tuple[Array, Array, Array]:
     """x [N, C, H, W], w [K, C/groups, R, S] and bias [K] of a data set, in float64."""
     p, c_group = problem, problem.c // problem.groups
-    x = decoded(device, data.x.address, p.x_elements, p.dtype)
-    w = decoded(device, data.w.address, p.w_elements, p.dtype)
-    bias = decoded(device, data.bias.address, p.k, p.dtype)
+    arrays = {name: decoded(device, data.inputs[name].address, p.array(name).elements, p.dtype) for name in data.inputs}
+    x, w, bias = arrays["x"], arrays["w"], arrays.get("bias", np.zeros(p.k))
     if p.layout == "nhwc":
         x = x.reshape(p.n, p.h, p.w, p.c).transpose(0, 3, 1, 2)
         w = w.reshape(p.k, p.r, p.s, c_group).transpose(0, 3, 1, 2)
@@ -104,8 +103,8 @@ def test_reference_is_the_convolution(device: HostDevice, checks: dict[Conv2dPro
             expected = np.maximum(expected, 0.0)
         if problem.layout == "nhwc":
             expected, magnitude = expected.transpose(0, 2, 3, 1), magnitude.transpose(0, 2, 3, 1)
-        ref = np.frombuffer(device.read(data.ref, 8 * problem.y_elements))
-        found = np.frombuffer(device.read(data.magnitude, 4 * problem.y_elements), np.float32)
+        ref = np.frombuffer(device.read(data.ref, 8 * problem.array("y").elements))
+        found = np.frombuffer(device.read(data.magnitude, 4 * problem.array("y").elements), np.float32)
         assert np.all(abs(ref - expected.ravel()) <= 1e-13 * magnitude.ravel())
         np.testing.assert_allclose(found, magnitude.ravel(), rtol=1e-6)
     verifier.close()
@@ -113,16 +112,25 @@ def test_reference_is_the_convolution(device: HostDevice, checks: dict[Conv2dPro
 
 def test_data_are_small_integers_and_normal_numbers(device: HostDevice, checks: dict[Conv2dProblem, Binary]) -> None:
     verifier = Verifier(device, MANY, checks[MANY])
-    x, w, bias = inputs(device, MANY, verifier.integers)
+    x, w, _ = inputs(device, MANY, verifier.integers)
     assert set(x.ravel()) == {-2, -1, 0, 1, 2}
     assert set(w.ravel()) == {-1, 0, 1}
-    assert set(bias) <= {-2, -1, 0, 1, 2}
-    x, w, bias = inputs(device, MANY, verifier.normal)
+    x, w, _ = inputs(device, MANY, verifier.normal)
     for values in (x[:50], w):
         assert abs(values.mean()) < 5 / np.sqrt(values.size)
         assert abs(values.std() - 1) < 5 / np.sqrt(values.size)
     assert len(np.unique(x[:50])) > 0.99 * x[:50].size
     verifier.close()
+
+
+def test_a_problem_has_a_bias_where_its_epilogue_adds_one(
+    device: HostDevice, checks: dict[Conv2dProblem, Binary]
+) -> None:
+    for problem in AWKWARD.values():
+        verifier = Verifier(device, problem, checks[problem])
+        assert ("bias" in verifier.normal.inputs) == (problem.epilogue != "none")
+        assert set(inputs(device, problem, verifier.integers)[2]) <= {-2, -1, 0, 1, 2}
+        verifier.close()
 
 
 def test_data_sets_repeat_after_different_numbers_of_images(
@@ -179,10 +187,11 @@ ODD_TEXT = """
 #include <cuda_fp16.h>
 #define KERNEL(NAME, FAULT)                                                                              \\
     extern "C" __global__ void NAME(const __half* x, const __half* w, const __half* bias, __half* y, int n) { \\
-        for (int i = 0; i < 9 * n; ++i) y[i] = __float2half_rn(__half2float(x[i]) * __half2float(w[0])); \\
+        const float filter = __half2float(w[0]), added = __half2float(bias[0]);                          \\
+        for (int i = 0; i < 9 * n; ++i) y[i] = __float2half_rn(__half2float(x[i]) * filter + added);     \\
         FAULT;                                                                                           \\
     }
-KERNEL(plain, (void)bias)
+KERNEL(plain, (void)n)
 KERNEL(one_behind, y[9 * n] = y[0])
 KERNEL(changes_bias, const_cast<__half*>(bias)[0] = y[0])
 KERNEL(one_short, memset(y + 8, 0xFF, 2))
@@ -218,7 +227,7 @@ class Verified:
             config=Config.of("test", {}),
             program=Program(self.text, (entry,)),
             prepare=(),
-            stages=(Stage(entry, args, (1, 1, 1), (self.problem.y_elements, 1, 1), 0),),
+            stages=(Stage(entry, args, (1, 1, 1), (self.problem.array("y").elements, 1, 1), 0),),
             loop_count=1,
             constants=(),
             packed_w_bytes=0,
@@ -227,7 +236,7 @@ class Verified:
             deterministic=True,
         )
         nothing = GuardedArray(self.device, "nothing", 0)
-        kernel = LoadedKernel(self.device, self.module, source, weight_bytes=self.verifier.normal.w.size_bytes)
+        kernel = LoadedKernel(self.device, self.module, source)
         return self.verifier.verify(kernel, nothing, nothing).error
 
 

@@ -116,7 +116,7 @@ def test_a_short_kernel_is_timed_over_many_passes(cxx: str, cache: str) -> None:
     passes = [sampled[at : at + each] for at in range(0, len(sampled), each)]
     assert len(passes) == 32
     if cache == "cold":
-        arrays = [addresses(one) for one in passes]
+        arrays = [addresses(one) - {0} for one in passes]  # without the bias, of which there is none
         assert sum(map(len, arrays)) == len(set.union(*arrays)), "no pass finds another's arrays in the cache"
         assert len(arrays[0]) >= 4, "x, w, y and the workspace"
     else:

@@ -42,15 +42,14 @@ def main() -> None:
 
     source = render(BoundTemplate(family(name), problem, device.info), Config.of(name, values))
     binary = compile_host(source.program, Target("host", check=True), cxx=str(find_cxx()))
-    sizes = (problem.x_elements, problem.w_elements, problem.k, problem.y_elements)
-    x, w, bias, y = (enclosed(size * problem.element_bytes) for size in sizes)
+    arrays = {array.name: enclosed(array.size_bytes) for array in problem.arrays}
     ones = np.ones(problem.k, np.uint16 if problem.element_bytes == 2 else np.uint32)
-    device.write(bias, ones.tobytes())
-    kernel = LoadedKernel(device, device.load(binary), source, weight_bytes=sizes[1] * problem.element_bytes)
-    tensors = Tensors(x, w, bias, y, device.allocate(source.packed_w_bytes))
+    device.write(arrays["bias"], ones.tobytes())
+    kernel = LoadedKernel(device, device.load(binary), source)
+    tensors = Tensors(arrays, device.allocate(source.packed_w_bytes))
     kernel.prepare(tensors)
     kernel.run(kernel.forward(tensors))
-    outputs = np.frombuffer(device.read(y, sizes[3] * problem.element_bytes), ones.dtype)
+    outputs = np.frombuffer(device.read(arrays["y"], problem.output.size_bytes), ones.dtype)
     if (outputs != 1).any():
         raise AssertionError(f"{(outputs != 1).sum()} of {outputs.size} outputs are not the bias")
 

@@ -80,15 +80,16 @@ def parts_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[str
     words = np.float32 if problem.dtype == "f32" else np.float16
     rng = np.random.default_rng(0)
     x, w, y = (
-        rng.standard_normal(size).astype(words) for size in (problem.x_elements, problem.w_elements, problem.y_elements)
+        rng.standard_normal(size).astype(words)
+        for size in (problem.array("x").elements, problem.array("w").elements, problem.array("y").elements)
     )
     x.reshape(parts, -1)[1] = np.inf
     x_at, w_at, y_at = (device.allocate(array.nbytes) for array in (x, w, y))
     device.write(x_at, x.tobytes())
     device.write(w_at, w.tobytes())
     binary = compile_host(source.program, Target("host"), cxx=str(find_cxx()))
-    kernel = LoadedKernel(device, device.load(binary), source, weight_bytes=w.nbytes)
-    tensors = Tensors(x_at, w_at, 0, y_at, device.allocate(source.packed_w_bytes))
+    kernel = LoadedKernel(device, device.load(binary), source)
+    tensors = Tensors({"x": x_at, "w": w_at, "y": y_at}, device.allocate(source.packed_w_bytes))
     kernel.prepare(tensors)
     kernel.run(kernel.forward(tensors))
     outputs = np.frombuffer(device.read(y_at, y.nbytes), words).reshape(parts, -1)

@@ -48,7 +48,9 @@ def test_a_predicate_agrees_with_the_search_space(name: str) -> None:
                 if expected:
                     outputs = other.bind(template.padded_outputs).integer(other.check(config))
                     assert made.padded_outputs_for(other.problem) == outputs, f"{config} on {other.problem}"
-                    assert outputs >= other.problem.y_elements, f"{config} on {other.problem}: fewer than the outputs"
+                    assert outputs >= other.problem.array("y").elements, (
+                        f"{config} on {other.problem}: fewer than the outputs"
+                    )
     assert admitted, "no config serves any problem"
 
 

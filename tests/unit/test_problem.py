@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import StudyError
-from autotune.problem import MAX_SIZE, Conv2dProblem
+from autotune.operation import MAX_SIZE
+from autotune.problem import Conv2dProblem
 
 LENET_K5_CONV1 = Conv2dProblem(10000, 1, 70, 70, 12, 5, 5)
 LENET_K5_CONV2 = Conv2dProblem(10000, 12, 33, 33, 24, 5, 5)
@@ -49,7 +50,7 @@ def test_height_and_width_do_not_mix() -> None:
 
 def test_the_reports_first_layer() -> None:
     assert (LENET_K5_CONV1.p, LENET_K5_CONV1.q) == (66, 66)
-    assert LENET_K5_CONV1.y_elements == 522_720_000
+    assert LENET_K5_CONV1.array("y").elements == 522_720_000
     assert LENET_K5_CONV1.flops == 2 * 522_720_000 * 25
     assert LENET_K5_CONV1.tensor_bytes == 4 * (10000 * 70 * 70 + 12 * 25 + 522_720_000)
 
@@ -65,8 +66,8 @@ def test_groups_share_out_the_input_channels() -> None:
     grouped = dataclasses.replace(dense, groups=4)
     assert grouped.reduction == 2 * 9
     assert 4 * grouped.flops == dense.flops
-    assert 4 * grouped.w_elements == dense.w_elements
-    assert grouped.x_elements == dense.x_elements
+    assert 4 * grouped.array("w").elements == dense.array("w").elements
+    assert grouped.array("x").elements == dense.array("x").elements
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("f32", 4), ("f16", 2), ("bf16", 2)])

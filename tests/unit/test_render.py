@@ -32,7 +32,7 @@ def test_numbers_enter_as_constants_and_launches_are_evaluated(tmp_path: Path) -
     found = source(bind(tiny(tmp_path)), threads=128, turns=3)
     assert "constexpr int C = 2, H = 9, W = 8;" in found.program.text
     assert "constexpr int THREADS = 128, TURNS = 3;" in found.program.text
-    outputs = SMALL.y_elements
+    outputs = SMALL.array("y").elements
     assert found.stages == (
         Stage("conv2d_tiny", ("x", "w", "y", "n"), (128, 1, 1), (-(-outputs // 384), 1, 1), smem_bytes=0),
     )
@@ -274,7 +274,7 @@ def test_an_algorithm_of_its_own_has_flops_and_errors_of_its_own(tmp_path: Path)
         bind(tiny(tmp_path, ("[params]", 'flops = "n * k * p * q"\nerror_factor = "turns"\n[params]'))), turns=3
     )
     assert (plain.flops, plain.error_factor) == (None, 1)
-    assert (own.flops, own.error_factor) == (SMALL.y_elements, 3)
+    assert (own.flops, own.error_factor) == (SMALL.array("y").elements, 3)
     assert own.hash != source(bind(tiny(tmp_path)), turns=3).hash
     with pytest.raises(TemplateError, match="error_factor: yields 0, expected at least 1"):
         source(bind(tiny(tmp_path, ("[params]", 'error_factor = "0"\n[params]'))))

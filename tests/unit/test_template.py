@@ -176,11 +176,11 @@ HEADER_MISTAKES = {
     ),
     "constant from nowhere": (
         ("[[stage]]", '[constant]\nw_const = { from = "x" }\n[[stage]]'),
-        r"constant\.w_const\.from: expected w, bias or packed_w, got 'x'",
+        r"constant\.w_const\.from: expected one of w, bias, packed_w, got 'x'",
     ),
     "constant from a list": (
         ("[[stage]]", '[constant]\nw_const = { from = ["w"] }\n[[stage]]'),
-        r"constant\.w_const\.from: expected w, bias or packed_w",
+        r"constant\.w_const\.from: expected one of w, bias, packed_w",
     ),
     "constant is a word": (
         ("[[stage]]", '[constant]\nw_const = "w"\n[[stage]]'),
@@ -192,7 +192,7 @@ HEADER_MISTAKES = {
             '[packed_w]\nbytes = "4"\n[[prepare]]\nentry = "pack"\nargs = ["x", "packed_w"]\nblock = ["1", "1", "1"]\n'
             'grid = ["1", "1", "1"]\n[[stage]]',
         ),
-        "prepare: runs once per set of weights: it may take w, bias, packed_w and workspace only",
+        "prepare: runs once per set of weights: it may take w, bias, packed_w, workspace only",
     ),
 }
 

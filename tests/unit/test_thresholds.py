@@ -50,7 +50,7 @@ def matrix(layers: Sequence[Layer], times: Sequence[Sequence[float]], top_config
         configs=tuple(config(str(number)) for number in range(times_us.shape[1])),
         times_us=times_us,
         failed=np.zeros(times_us.shape, dtype=np.bool_),
-        padded_outputs=np.array([[one.problem.y_elements] * times_us.shape[1] for one in layers])
+        padded_outputs=np.array([[one.problem.array("y").elements] * times_us.shape[1] for one in layers])
         * np.isfinite(times_us),
         best_us=times_us.min(axis=1),
         top_configs=tuple(map(tuple, top_configs)),

@@ -63,7 +63,7 @@ def test_the_sectors_of_x_are_those_that_some_output_reads(
 @pytest.mark.parametrize(("layout", "share"), [("nhwc", 1 / 4), ("nchw", 1 / 2)])
 def test_a_pointwise_convolution_of_stride_2_reads_a_part_of_x(layout: str, share: float) -> None:
     problem = dataclasses.replace(POINTWISE, layout=layout)
-    assert 32 * input_sectors(problem) == share * problem.x_elements * 2
+    assert 32 * input_sectors(problem) == share * problem.array("x").elements * 2
 
 
 def test_few_channels_share_a_sector_with_their_neighbours() -> None:
@@ -89,4 +89,4 @@ def test_padding_alone_is_not_read() -> None:
 def test_the_largest_layer_is_bounded_without_walking_over_it() -> None:
     side = 1 << 24
     problem = Conv2dProblem(1, 1, side, 64, 1, 1, 1, stride_h=2)
-    assert 32 * (1 << 20) * 4 <= 32 * input_sectors(problem) <= 4 * problem.x_elements // 2
+    assert 32 * (1 << 20) * 4 <= 32 * input_sectors(problem) <= 4 * problem.array("x").elements // 2

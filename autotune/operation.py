@@ -1,0 +1,316 @@
+"""What an operation is but for its kernels: its sizes, arrays and cost, as its folder's `operation.toml` declares them.
+
+Everything that loops over the arrays of a problem, or over its sizes, asks here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from autotune.errors import StudyError, TemplateError
+from autotune.expressions.expression import Bound, Expression
+from autotune.shipped import shipped
+from autotune.table import Table, decoded, did_you_mean, read_bytes, read_toml
+from autotune.trial import Value
+
+FILE = "operation.toml"
+REFERENCE = "reference.cuh"
+CONV2D = "conv2d"
+"""The only operation for now."""
+DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+MAX_SIZE = 2**31 - 1  # a size is a 32-bit int in every kernel
+Role = Literal["in", "weights", "out"]
+ROLES: tuple[Role, ...] = ("in", "weights", "out")
+"""in and out: arrays of each launch. weights: what is prepared once and used for many."""
+_KEYS = {"runtime", "sizes", "words", "derived", "rules", "array", "cost"}
+_ARRAY_KEYS = {"name", "role", "shape", "integers", "when"}
+_IN_MESSAGE = re.compile(r"\$\{([^}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A whole number of a problem."""
+
+    name: str
+    doc: str
+    default: int | None
+    """None: it must be given"""
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition that a problem must meet."""
+
+    holds: Bound
+    message: str
+    """what is said where it is not met, with expressions in ${...}"""
+
+    def broken(self, names: Mapping[str, Value]) -> str:
+        """What is said of a problem that breaks the rule; empty where it does not."""
+        if self.holds.integer(names):
+            return ""
+        where = self.holds.expression.where
+        return _IN_MESSAGE.sub(lambda found: str(Expression(found[1], where).bind({}).value(names)), self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array of one problem."""
+
+    name: str
+    role: Role
+    axes: tuple[str, ...]
+    """what each extent is, such as `n` or `c // groups`"""
+    shape: tuple[int, ...]
+    """as it is stored, the last axis densest"""
+    dtype: str
+    per_item: bool
+    """whether there is one for each unit of the run-time size, as for each image"""
+    least: int
+    most: int
+    """of whole numbers as test data"""
+
+    @property
+    def elements(self) -> int:
+        """Elements of the whole array."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole array."""
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayTemplate:
+    """An `[[array]]` of the file, not yet evaluated."""
+
+    name: str
+    role: Role
+    shapes: Mapping[str, tuple[Bound, ...]]
+    """by layout"""
+    when: Bound
+    least: int
+    most: int
+
+    def evaluate(self, names: Mapping[str, Value], runtime: str) -> Array:
+        """The array of a problem with these names."""
+        extents = self.shapes[str(names["layout"])]
+        return Array(
+            name=self.name,
+            role=self.role,
+            axes=tuple(extent.expression.text for extent in extents),
+            shape=tuple(extent.integer(names) for extent in extents),
+            dtype=str(names["dtype"]),
+            per_item=any(runtime in extent.names for extent in extents),
+            least=self.least,
+            most=self.most,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation as its file declares it."""
+
+    name: str
+    folder: Path
+    """where its file, its reference and its families lie"""
+    runtime: str
+    """the size that a kernel takes when it is launched"""
+    sizes: tuple[Size, ...]
+    words: Mapping[str, tuple[str, ...]]
+    """what each enumeration may be; the first is the default"""
+    derived: tuple[tuple[str, Bound], ...]
+    rules: tuple[Rule, ...]
+    arrays: tuple[ArrayTemplate, ...]
+    reduction: Bound
+    flops: Bound
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every name that expressions about a problem see."""
+        return frozenset((*(size.name for size in self.sizes), *self.words, *(name for name, _ in self.derived)))
+
+    @property
+    def numbers(self) -> frozenset[str]:
+        """Those of them that are numbers, none of which is below 0."""
+        return self.names - self.words.keys()
+
+    def names_of(self, *roles: Role) -> tuple[str, ...]:
+        """Names of the arrays of these roles, in the file's order."""
+        return tuple(array.name for array in self.arrays if array.role in roles)
+
+    def seed(self, name: str) -> int:
+        """Of an array's test data: its place in the file."""
+        return [array.name for array in self.arrays].index(name)
+
+    @property
+    def output(self) -> ArrayTemplate:
+        """The array that a kernel computes."""
+        return next(array for array in self.arrays if array.role == "out")
+
+    @property
+    def outputs(self) -> str:
+        """How many outputs a problem has, as an expression."""
+        extents = next(iter(self.output.shapes.values()))
+        return " * ".join(extent.expression.text for extent in extents)
+
+    def names_from(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """The sizes and words of a problem, and what is derived from them."""
+        names = dict(values)
+        for name, bound in self.derived:
+            names[name] = bound.value(names)
+        return names
+
+    def check(self, values: Mapping[str, Value]) -> None:
+        """Raise StudyError where sizes and words make no problem."""
+        for size in self.sizes:
+            value = values[size.name]
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise StudyError(f"{size.name} = {value!r}: expected a whole number")
+            if not size.least <= value <= MAX_SIZE:
+                raise StudyError(f"{size.name} = {value}: expected {size.least} to {MAX_SIZE}")
+        for name, allowed in self.words.items():
+            if values[name] not in allowed:
+                raise StudyError(f"{name} = {values[name]!r}: expected one of {', '.join(allowed)}")
+        names = self.names_from(values)
+        for rule in self.rules:
+            if why := rule.broken(names):
+                raise StudyError(why)
+
+    def arrays_of(self, names: Mapping[str, Value]) -> tuple[Array, ...]:
+        """The arrays of a problem with these names, in the file's order; those that it has none of are left out."""
+        return tuple(array.evaluate(names, self.runtime) for array in self.arrays if array.when.integer(names))
+
+
+@lru_cache
+def operation(name: str = CONV2D) -> Operation:
+    """An operation that comes along, read once. Raises TemplateError naming the dotted key."""
+    return read_operation(shipped("templates") / name)
+
+
+def read_operation(folder: Path) -> Operation:
+    """The operation that a folder declares. Raises TemplateError naming the dotted key."""
+    path = folder / FILE
+    text = decoded(read_bytes(path, TemplateError), TemplateError, str(path))
+    return _Reader(folder, read_toml(text, TemplateError, str(path))).read()
+
+
+class _Reader:
+    """Reads the file's tables with errors that name the dotted key."""
+
+    def __init__(self, folder: Path, table: Table) -> None:
+        self.folder = folder
+        self.table = table
+        self.known: set[str] = set()
+
+    def read(self) -> Operation:
+        table = self.table
+        table.allow(_KEYS)
+        table.require(("runtime", "sizes", "words", "array", "cost"))
+        sizes = tuple(self.size(name) for name in self.section("sizes").content)
+        words = {name: self.enumeration(name) for name in self.section("words").content}
+        self.known |= {size.name for size in sizes} | words.keys()
+        derived = []
+        for name in self.section("derived").content:
+            derived.append((name, self.bound(self.section("derived"), name)))
+            self.known.add(name)
+        rules = tuple(
+            Rule(self.bound(self.section("rules"), message), message) for message in self.section("rules").content
+        )
+        cost = self.section("cost")
+        cost.allow({"reduction", "flops"})
+        cost.require(("reduction", "flops"))
+        runtime = table.word("runtime", "")
+        if runtime not in {size.name for size in sizes}:
+            raise table.error("runtime", f"{runtime!r} is no size")
+        for name, allowed in (("dtype", tuple(DTYPE_BYTES)), ("layout", None)):
+            if name not in words or (allowed is not None and not set(words[name]) <= set(allowed)):
+                raise table.error(f"words.{name}", f"expected {', '.join(allowed or ('a list of layouts',))}")
+        arrays = tuple(
+            self.array(each, words["layout"]) for each in table.tables("array", "expected [[array]]", label="name")
+        )
+        if [array.role for array in arrays].count("out") != 1:
+            raise table.error("array", "expected one array of the role out")
+        return Operation(
+            name=self.folder.name,
+            folder=self.folder,
+            runtime=runtime,
+            sizes=sizes,
+            words=words,
+            derived=tuple(derived),
+            rules=rules,
+            arrays=arrays,
+            reduction=self.bound(cost, "reduction"),
+            flops=self.bound(cost, "flops"),
+        )
+
+    def section(self, key: str) -> Table:
+        return self.table.table(key, f"expected a table [{key}]")
+
+    def size(self, name: str) -> Size:
+        table = self.section("sizes").table(name, "expected { doc = ..., default = ..., least = ... }")
+        table.allow({"doc", "default", "least"})
+        least = table.whole("least", 1, least=0)
+        default = table.whole("default", least, least=least) if "default" in table else None
+        return Size(name, table.word("doc", ""), default, least)
+
+    def enumeration(self, name: str) -> tuple[str, ...]:
+        words = self.section("words")
+        return tuple(_strings(words, name, words.get(name)))
+
+    def bound(self, table: Table, key: str, default: str = "") -> Bound:
+        return self.expression(table, key, table.word(key, default))
+
+    def expression(self, table: Table, key: str, text: str) -> Bound:
+        expression = Expression(text, f"{table.file}: {table.path(key)}")
+        for name in sorted(expression.names - self.known):
+            raise table.error(key, f"undeclared name {name!r} in {text!r}{did_you_mean(name, self.known)}")
+        return expression.bind({})
+
+    def array(self, table: Table, layouts: Sequence[str]) -> ArrayTemplate:
+        table.allow(_ARRAY_KEYS)
+        table.require(("name", "role", "shape"))
+        name, role = table.word("name", ""), next((role for role in ROLES if role == table.get("role")), None)
+        if not name.isidentifier():
+            raise table.error("name", f"{name!r}: expected an identifier")
+        if role is None:
+            raise table.error("role", f"{table.get('role')!r}: expected one of {', '.join(ROLES)}")
+        shapes = table.table("shape", "expected a list of extents for each layout")
+        shapes.allow(layouts)
+        shapes.require(layouts)
+        match table.get("integers", [0, 0]):
+            case [int(least), int(most)] if least <= most and ("integers" in table) == (role != "out"):
+                pass
+            case given:
+                raise table.error("integers", f"expected the least and the most of an input's test data, got {given!r}")
+        return ArrayTemplate(
+            name=name,
+            role=role,
+            shapes={
+                layout: tuple(
+                    self.expression(shapes, layout, extent) for extent in _strings(shapes, layout, shapes.get(layout))
+                )
+                for layout in layouts
+            },
+            when=self.bound(table, "when", "true"),
+            least=least,
+            most=most,
+        )
+
+
+def _strings(table: Table, key: str, value: object) -> list[str]:
+    """A list of strings, at least one."""
+    if not isinstance(value, list) or not value:
+        raise table.error(key, f"expected a list of strings, got {value!r}")
+    strings = [item for item in value if isinstance(item, str)]
+    if len(strings) < len(value):
+        raise table.error(key, f"expected a list of strings, got {value!r}")
+    return strings

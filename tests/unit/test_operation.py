@@ -1,0 +1,95 @@
+"""What `operation.toml` declares: conv2d's, which the typed record agrees with, and mistakes in such a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import TemplateError
+from autotune.operation import operation, read_operation
+from autotune.problem import Conv2dProblem
+from tests.problems import AWKWARD
+from tests.unit.tiny import changed
+
+TEXT = (operation().folder / "operation.toml").read_text()
+
+
+def test_the_record_has_the_declared_sizes_words_and_defaults() -> None:
+    declared: list[tuple[str, int | str | None]] = [(size.name, size.default) for size in operation().sizes]
+    declared += [(name, words[0]) for name, words in operation().words.items()]
+    found = [
+        (field.name, None if field.default is dataclasses.MISSING else field.default)
+        for field in dataclasses.fields(Conv2dProblem)
+    ]
+    assert found == declared
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_arrays_have_the_documented_shapes(name: str) -> None:
+    p = AWKWARD[name]
+    channels, nhwc = p.c // p.groups, p.layout == "nhwc"
+    shapes = {
+        "x": (p.n, p.h, p.w, p.c) if nhwc else (p.n, p.c, p.h, p.w),
+        "w": (p.k, p.r, p.s, channels) if nhwc else (p.k, channels, p.r, p.s),
+        "bias": (p.k,),
+        "y": (p.n, p.p, p.q, p.k) if nhwc else (p.n, p.k, p.p, p.q),
+    }
+    if p.epilogue == "none":
+        del shapes["bias"]
+    assert {array.name: array.shape for array in p.arrays} == shapes
+    assert p.tensor_bytes == p.element_bytes * sum(map(math.prod, shapes.values()))
+    assert [array.name for array in p.arrays if array.per_item] == ["x", "y"]
+
+
+def test_a_kernel_reads_all_but_the_output() -> None:
+    problem = Conv2dProblem(2, 3, 5, 5, 7, 1, 1, epilogue="bias")
+    assert [array.name for array in problem.inputs] == ["x", "w", "bias"]
+    assert problem.output.name == "y"
+    assert operation().names_of("weights") == ("w", "bias")
+
+
+def test_a_further_array_is_a_further_table(tmp_path: Path) -> None:
+    residual = '[[array]]\nname = "z"\nrole = "in"\nintegers = [-2, 2]\nwhen = "epilogue == \'bias\'"\n'
+    shape = 'shape = { nchw = ["n", "k", "p", "q"], nhwc = ["n", "p", "q", "k"] }\n'
+    (tmp_path / "operation.toml").write_text(TEXT + residual + shape)
+    declared = read_operation(tmp_path)
+    names = Conv2dProblem(2, 3, 5, 6, 7, 3, 3, epilogue="bias").names()
+    assert [array.name for array in declared.arrays_of(names)] == ["x", "w", "bias", "y", "z"]
+    assert declared.arrays_of(names)[-1].shape == (2, 7, 3, 4)
+    assert [array.name for array in declared.arrays_of({**names, "epilogue": "none"})] == ["x", "w", "y"]
+
+
+MISTAKES = {
+    "an unknown key": ('runtime = "n"', 'run_time = "n"', "run_time: unknown key (did you mean 'runtime'?)"),
+    "no such size": ('runtime = "n"', 'runtime = "m"', "runtime: 'm' is no size"),
+    "a name of nothing": ('"2 * n * k', '"2 * m * k', "cost.flops: undeclared name 'm'"),
+    "an unknown role": (
+        'role = "in"',
+        'role = "input"',
+        "array[0] (x).role: 'input': expected one of in, weights, out",
+    ),
+    "a layout without a shape": ('{ nchw = ["k"], nhwc', "{ nhwc", "array[2] (bias).shape.nchw: missing"),
+    "no expression": ('"k % groups == 0"', '"k % groups =="', "does not parse"),
+    "an input without data": ("integers = [-1, 1]", "", "array[1] (w).integers: expected the least and the most"),
+    "two outputs": ('role = "in"\n', 'role = "out"\n', "array[0] (x).integers: expected the least and the most"),
+    "no TOML": ("[sizes]", "[sizes", "is not TOML"),
+    "an unknown storage type": ('["f32", "f16"', '["f32", "f64"', "words.dtype: expected f32, f16, bf16"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named(tmp_path: Path, mistake: str) -> None:
+    old, new, words = MISTAKES[mistake]
+    (tmp_path / "operation.toml").write_text(changed(TEXT, (old, new)))
+    with pytest.raises(TemplateError) as error:
+        read_operation(tmp_path)
+    assert str(tmp_path / "operation.toml") in str(error.value)
+    assert words in str(error.value)
+
+
+def test_a_folder_without_a_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TemplateError, match=r"operation\.toml: cannot be read"):
+        read_operation(tmp_path)
