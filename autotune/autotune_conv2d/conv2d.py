@@ -32,17 +32,17 @@ class Conv2d:
         w_view = arrays.view(w, "w", problem.dtype)
         _check_shape("w", w_view.shape, problem.w_shape)
         self._device = w_view.device
-        bias_address = 0
+        addresses = {"w": w_view.address}
         if problem.epilogue != "none":
             bias_view = arrays.view(bias, "bias", problem.dtype)
             _check_shape("bias", bias_view.shape, (problem.k,))
             self._check_device("bias", bias_view)
-            bias_address = bias_view.address
+            addresses["bias"] = bias_view.address
         elif bias is not None:
             raise ValueError("bias: the problem has none; give epilogue='bias' or 'bias_relu'")
         on = arrays.stream_address(stream, w)
         with arrays.on_device_of(w):
-            self.handle = (library or Library()).prepare(problem, w_view.address, bias_address, on)
+            self.handle = (library or Library()).prepare(problem, addresses, on)
 
     @property
     def kernel_name(self) -> str:
@@ -78,7 +78,7 @@ class Conv2d:
             self._check_device("workspace", workspace_view)
             given = (workspace_view.address, workspace_view.size_bytes)
         if n:
-            self.handle.run(n, x_view.address, y_view.address, *given, stream=on)
+            self.handle.run(n, {"x": x_view.address, "y": y_view.address}, *given, stream=on)
         return out
 
     def _check_device(self, what: str, view: arrays.View) -> None:

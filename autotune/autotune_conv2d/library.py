@@ -6,14 +6,16 @@ import ctypes
 import dataclasses
 import enum
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 DTYPES = ("f32", "f16", "bf16")
 LAYOUTS = ("nchw", "nhwc")
 EPILOGUES = ("none", "bias", "bias_relu")
+ARRAYS = ("x", "w", "bias", "y")
+"""In the order of the C interface's conv2d_arguments."""
 NAME = "libconv2d.so"
 
 
@@ -30,6 +32,7 @@ class Status(enum.IntEnum):
     NO_CONTEXT = 7
     OUT_OF_MEMORY = 8
     CUDA_ERROR = 9
+    BAD_ARGUMENTS = 10
 
 
 class Conv2dError(RuntimeError):
@@ -140,6 +143,20 @@ class _Problem(ctypes.Structure):
         return Problem.of((getattr(self, name) for name in _SIZES), *words)
 
 
+class _Arguments(ctypes.Structure):
+    """conv2d_arguments."""
+
+    _fields_ = (
+        ("size_bytes", ctypes.c_uint64),
+        ("workspace", ctypes.c_void_p),
+        ("workspace_bytes", ctypes.c_uint64),
+        *((name, ctypes.c_void_p) for name in ARRAYS),
+    )
+
+
+_ARGUMENTS_BYTES = ctypes.sizeof(_Arguments)
+
+
 class _Kernel(ctypes.Structure):
     """conv2d_kernel."""
 
@@ -231,14 +248,16 @@ class Library:
         self.call("conv2d_workspace_size", ctypes.byref(_Problem.of(problem)), ctypes.byref(size))
         return size.value
 
-    def prepare(self, problem: Problem, w: int, bias: int = 0, stream: int = 0) -> Handle:
+    def prepare(self, problem: Problem, arrays: Mapping[str, int], stream: int = 0) -> Handle:
         """Choose the kernel for a problem on the current context's device and copy filters and bias into a handle.
 
-        `w` and `bias` are device addresses; once the stream has reached this point they may be changed or freed, and
-        the handle may be run on other streams. Raises Conv2dError.
+        `arrays` are device addresses: `w` and, where the problem has one, `bias`. Once the stream has reached this
+        point they may be changed or freed, and the handle may be run on other streams. Raises Conv2dError.
         """
         address = ctypes.c_void_p()
-        self.call("conv2d_prepare", ctypes.byref(_Problem.of(problem)), w, bias, stream, ctypes.byref(address))
+        arguments = _Arguments(_ARGUMENTS_BYTES, **arrays)
+        of = ctypes.byref(_Problem.of(problem))
+        self.call("conv2d_prepare", of, ctypes.byref(arguments), stream, ctypes.byref(address))
         return Handle(self, address)
 
     def call(self, function: str, *arguments: object) -> None:
@@ -256,12 +275,12 @@ class Library:
 
 def _declare(c: ctypes.CDLL) -> None:
     """Types of what is called: an address must not be cut to an int."""
-    pointer, size = ctypes.c_void_p, ctypes.c_uint64
+    pointer = ctypes.c_void_p
     arguments: dict[str, tuple[type, ...]] = {
         "conv2d_workspace_size": (pointer, pointer),
-        "conv2d_prepare": (pointer, pointer, pointer, pointer, pointer),
+        "conv2d_prepare": (pointer, pointer, pointer, pointer),
         "conv2d_handle_workspace_size": (pointer, ctypes.c_int32, pointer),
-        "conv2d_run": (pointer, ctypes.c_int32, pointer, pointer, pointer, size, pointer),
+        "conv2d_run": (pointer, ctypes.c_int32, pointer, pointer),
         "conv2d_handle_kernel_name": (pointer,),
         "conv2d_release": (pointer,),
         "conv2d_kernel_name": (pointer,),
@@ -299,12 +318,15 @@ class Handle:
         self._library.call("conv2d_handle_workspace_size", self._address, _int32(n), ctypes.byref(size))
         return size.value
 
-    def run(self, n: int, x: int, y: int, workspace: int = 0, workspace_bytes: int = 0, stream: int = 0) -> None:
-        """Enqueue a pass over n images; all are device addresses. Raises Conv2dError.
+    def run(
+        self, n: int, arrays: Mapping[str, int], workspace: int = 0, workspace_bytes: int = 0, stream: int = 0
+    ) -> None:
+        """Enqueue a pass over n images, `arrays` being the device addresses of x and y. Raises Conv2dError.
 
         Nothing is allocated and nothing waits, so that it may be captured into a CUDA graph.
         """
-        status = self._run(self._address, _int32(n), x, y, workspace, workspace_bytes, stream)
+        arguments = _Arguments(_ARGUMENTS_BYTES, workspace, workspace_bytes, **arrays)
+        status = self._run(self._address, _int32(n), ctypes.byref(arguments), stream)
         if status:
             raise self._library.error(status)
 

@@ -231,8 +231,7 @@ def _run(
     )
     ready.handle.run(
         x.shape[0],
-        x.data_ptr(),
-        y.data_ptr(),
+        {"x": x.data_ptr(), "y": y.data_ptr()},
         0 if workspace is None else workspace.data_ptr(),
         ready.workspace_bytes,
         runtime.stream(x.device),
@@ -280,8 +279,10 @@ def _prepare(
     if which not in filters.handles:
         weight = _aligned(filters.weight.contiguous(memory_format=memory_format))
         bias = None if filters.bias is None else _aligned(filters.bias.contiguous())
-        address = 0 if bias is None else bias.data_ptr()
-        filters.handles[which] = library.prepare(problem, weight.data_ptr(), address, runtime.stream(device))
+        addresses = {"w": weight.data_ptr()}
+        if bias is not None:
+            addresses["bias"] = bias.data_ptr()
+        filters.handles[which] = library.prepare(problem, addresses, runtime.stream(device))
         runtime.synchronize(device)  # from now on any stream may run it, and the copies may go
     handle = filters.handles[which]
     y_shape = (problem.n, problem.k, problem.p, problem.q)

@@ -26,23 +26,25 @@ from autotune.exporting.folder import write_folder
 from autotune.exporting.golden import Golden, golden
 from autotune.exporting.kernel import kernel_text, stem
 from autotune.exporting.launch_plan import Need, Plan, arch_refusal, check_recorded, plan_of
+from autotune.exporting.operation_view import operation_view
 from autotune.family.render import render_file
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import template_of_header
 from autotune.measurement.exported import library_problem
 from autotune.measurement.verify import ROUNDING, error_factor, exact_on_integers
+from autotune.operation import REFERENCE, Array, operation
 from autotune.problem import Conv2dProblem
 from autotune.shipped import shipped
 from autotune.store import BestRow
 from autotune.trial import ACCURACY_CLASSES
 
 COPIED = (
-    *("CMakeLists.txt", "autotune_conv2d.h", "conv2d.cpp", "conv2d.map", "loaded.h", "kernel.h", "expression.h"),
+    *("CMakeLists.txt", "conv2d.cpp", "conv2d.map", "loaded.h", "kernel.h", "expression.h"),
     *("driver.h", "selftest.cpp", "benchmark.cpp", "device.h"),
 )
 """Files that are the same in every export."""
-RENDERED = ("kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
+RENDERED = ("autotune_conv2d.h", "operation.h", "kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
 NVCC_FLAGS = tuple(flag for flag in TUNED_FLAGS if flag != "-Xptxas=-v")  # which only makes ptxas talk
 """What decides a kernel's machine code, besides the architecture."""
 ARCHS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
@@ -139,6 +141,7 @@ def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, s
     """Name to content of every file of the library but the kernels and `provenance.json`."""
     templates = shipped("templates") / "export"
     files = {name: templates / name for name in COPIED}
+    files[REFERENCE] = operation().folder / REFERENCE
     package = Path(autotune_conv2d.__file__).parent
     files |= {f"python/{package.name}/{path.name}": path for path in sorted(package.glob("*.py"))}
     texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
@@ -146,6 +149,7 @@ def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, s
     views = [_view(kernel, identifier, archs) for kernel, identifier in zip(served, identifiers, strict=True)]
     values = {
         "version": __version__,
+        "operation": operation_view(operation()),
         "kernels": views,
         "kernel_list": ", ".join(f"&{view.identifier}" for view in views),
         "shapes": _shapes(views),
@@ -173,6 +177,7 @@ class _View:
     label: str
     """the name as it is"""
     problem: Conv2dProblem
+    arrays: tuple[Array, ...]
     config: str
     problem_numbers: str
     accuracy: str
@@ -202,6 +207,7 @@ def _view(kernel: Chosen, identifier: str, archs: Sequence[int]) -> _View:
         stem=kernel.stem,
         label=kernel.row.name,
         problem=kernel.problem,
+        arrays=kernel.problem.arrays,
         config=" ".join(str(source.config).split()),
         problem_numbers=", ".join(map(str, library_problem(kernel.problem).numbers)),
         accuracy=trial.accuracy,

@@ -28,8 +28,7 @@ class Handle:
     def run(self, tensors: Tensors, stream: int) -> None:
         """Enqueue a pass on the stream of this address. Raises Rejected."""
         try:
-            x, y = tensors.address("x"), tensors.address("y")
-            self.handle.run(self.n, x, y, tensors.workspace, self.workspace_bytes, stream)
+            self.handle.run(self.n, tensors.arrays, tensors.workspace, self.workspace_bytes, stream)
         except Conv2dError as error:
             raise _failed(error) from None
 
@@ -42,7 +41,7 @@ def prepared(path: Path, problem: Conv2dProblem, tensors: Tensors) -> Iterator[H
     except (OSError, ImportError) as error:
         raise Rejected(Outcome.RUNTIME, "load_failure", f"cannot load the exported library: {error}") from None
     try:
-        handle = library.prepare(library_problem(problem), tensors.address("w"), tensors.address("bias"))
+        handle = library.prepare(library_problem(problem), tensors.arrays)
         workspace_bytes = handle.workspace_bytes(problem.n)
     except Conv2dError as error:
         raise _failed(error) from None

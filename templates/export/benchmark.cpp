@@ -26,18 +26,18 @@ double median_of(std::vector<float> times, const char *what) {
 void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
     conv2d_problem problem = kernel.problem;
     if (n > 0) problem.n = n;
-    const Sizes sizes(problem);
-    const auto bytes_of = [&](int64_t elements) { return static_cast<size_t>(elements * sizes.element_bytes); };
-    Array x(bytes_of(sizes.x)), w(bytes_of(sizes.w)), bias(bytes_of(problem.k)), y(bytes_of(sizes.y));
-    for (const Array *array : {&x, &w, &bias})  // zeros: NaN would be slower on some units
-        expect(driver().cuMemsetD8Async(array->address(), 0, array->bytes(), nullptr), "cuMemsetD8Async");
+    const Arrays arrays(problem);
+    for (int i = 0; i < ARRAYS; ++i)  // zeros: NaN would be slower on some units
+        if (const Array *const array = arrays.at(i))
+            expect(driver().cuMemsetD8Async(array->address(), 0, array->bytes(), nullptr), "cuMemsetD8Async");
     int l2_bytes = 0;
     expect(driver().cuDeviceGetAttribute(&l2_bytes, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device), "cuDeviceGetAttribute");
     const Array flush(2 * static_cast<size_t>(std::max(l2_bytes, 32 << 20)));
     conv2d_handle *handle = nullptr;
     uint64_t workspace_bytes = 0;
     // For the number of images that it was tuned at, so that it is this kernel which runs.
-    conv2d_status status = conv2d_prepare(&kernel.problem, w.pointer(), bias.pointer(), nullptr, &handle);
+    const conv2d_arguments prepared = arrays.with(Array(0));
+    conv2d_status status = conv2d_prepare(&kernel.problem, &prepared, nullptr, &handle);
     if (status == CONV2D_OK) status = conv2d_handle_workspace_size(handle, problem.n, &workspace_bytes);
     if (status == CONV2D_WRONG_DEVICE || status == CONV2D_UNSUPPORTED) {
         std::printf("%s at n = %d: not timed: %s (%s)\n", kernel.name, problem.n, conv2d_status_text(status),
@@ -47,6 +47,7 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
     }
     expect(status, "conv2d_prepare");
     const Array workspace(workspace_bytes);
+    const conv2d_arguments arguments = arrays.with(workspace);
     CUevent start = nullptr, end = nullptr;
     expect(driver().cuEventCreate(&start, CU_EVENT_DEFAULT), "cuEventCreate");
     expect(driver().cuEventCreate(&end, CU_EVENT_DEFAULT), "cuEventCreate");
@@ -59,9 +60,7 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
             expect(driver().cuEventRecord(start, nullptr), "cuEventRecord");
             const auto called = std::chrono::steady_clock::now();
             for (int pass = 0; pass < passes; ++pass)
-                expect(conv2d_run(handle, problem.n, x.pointer(), y.pointer(), workspace.pointer(), workspace_bytes,
-                                  nullptr),
-                       "conv2d_run");
+                expect(conv2d_run(handle, problem.n, &arguments, nullptr), "conv2d_run");
             const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - called;
             least_call_us = std::min(least_call_us, elapsed.count() / passes);
             expect(driver().cuEventRecord(end, nullptr), "cuEventRecord");
@@ -76,7 +75,7 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
                 kernel.problem.n, kernel.device, kernel.median_us);
     const double us = median_of(times(true), "cold");
     median_of(times(false), "in a row");
-    const double flop = 2.0 * static_cast<double>(sizes.y) * (problem.c / problem.groups) * problem.r * problem.s;
+    const double flop = static_cast<double>(flops(Problem(problem)).value());
     std::printf("  cold: %.1f GFLOP/s; a call takes %.2f us of the CPU at least\n", flop / us / 1000.0, least_call_us);
     expect(driver().cuEventDestroy(start), "cuEventDestroy");
     expect(driver().cuEventDestroy(end), "cuEventDestroy");

@@ -1,4 +1,7 @@
 // The C interface over the kernels of kernels.cpp: checks, loading, launches. Nothing here depends on a kernel.
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -62,23 +65,9 @@ Device current_device() {
     return found;
 }
 
-bool out_of_range(const conv2d_problem &p) {
-    for (const int32_t size : {p.n, p.c, p.h, p.w, p.k, p.r, p.s, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w,
-                               p.groups})
-        if (size < 1) return true;
-    if (p.pad_h < 0 || p.pad_w < 0 || p.c % p.groups || p.k % p.groups) return true;
-    if (p.dtype < CONV2D_F32 || p.dtype > CONV2D_BF16 || p.layout < CONV2D_NCHW || p.layout > CONV2D_NHWC ||
-        p.epilogue < CONV2D_NONE || p.epilogue > CONV2D_BIAS_RELU)
-        return true;
-    const auto reaches = [](int64_t size, int64_t taps, int64_t pad, int64_t dilation) {
-        return (taps - 1) * dilation + 1 > size + 2 * pad;
-    };
-    return reaches(p.h, p.r, p.pad_h, p.dilation_h) || reaches(p.w, p.s, p.pad_w, p.dilation_w);
-}
-
 void check_problem(const conv2d_problem *problem) {
     if (!problem) fail(CONV2D_NULL_POINTER);
-    if (out_of_range(*problem)) fail(CONV2D_BAD_PROBLEM);
+    if (!is_problem(*problem)) fail(CONV2D_BAD_PROBLEM);
 }
 
 void check_pointer(const void *pointer) {
@@ -86,10 +75,39 @@ void check_pointer(const void *pointer) {
     if (reinterpret_cast<uintptr_t>(pointer) % CONV2D_ALIGNMENT) fail(CONV2D_MISALIGNED);
 }
 
-void check_workspace(const Plan &plan, const void *workspace, uint64_t bytes) {
-    if (plan.workspace_bytes == 0) return;
-    if (bytes < unsigned_of(plan.workspace_bytes)) fail(CONV2D_SHORT_WORKSPACE);
-    check_pointer(workspace);
+// The arguments as this library has them: arrays that the caller did not know are NULL.
+conv2d_arguments known(const conv2d_arguments *given) {
+    if (!given) fail(CONV2D_NULL_POINTER);
+    const uint64_t size = given->size_bytes;
+    const unsigned char *const bytes = reinterpret_cast<const unsigned char *>(given);
+    if (size < FIRST_ARRAY || size % sizeof(void *)) fail(CONV2D_BAD_ARGUMENTS, "size_bytes is not that of conv2d_arguments");
+    for (uint64_t at = sizeof(conv2d_arguments); at < size; ++at)
+        if (bytes[at]) fail(CONV2D_BAD_ARGUMENTS, "they have an array that this library does not know");
+    conv2d_arguments found = CONV2D_ARGUMENTS;
+    std::memcpy(&found, given, size < sizeof found ? size : sizeof found);
+    return found;
+}
+
+// Device addresses of the arrays of some roles that a problem has; all others are 0.
+Tensors tensors_of(const conv2d_arguments &arguments, const conv2d_problem &problem, std::initializer_list<Role> roles) {
+    Tensors found;
+    const Problem layer(problem);
+    for (int i = 0; i < ARRAYS; ++i) {
+        const bool wanted = std::find(roles.begin(), roles.end(), DECLARED[i].role) != roles.end();
+        if (!wanted || !DECLARED[i].is_in(layer)) continue;
+        const void *pointer = nullptr;
+        std::memcpy(&pointer, reinterpret_cast<const char *>(&arguments) + place_of(i), sizeof pointer);
+        check_pointer(pointer);
+        found.arrays[i] = reinterpret_cast<uintptr_t>(pointer);
+    }
+    return found;
+}
+
+CUdeviceptr workspace_of(const conv2d_arguments &arguments, const Plan &plan) {
+    if (plan.workspace_bytes == 0) return reinterpret_cast<uintptr_t>(arguments.workspace);
+    if (arguments.workspace_bytes < unsigned_of(plan.workspace_bytes)) fail(CONV2D_SHORT_WORKSPACE);
+    check_pointer(arguments.workspace);
+    return reinterpret_cast<uintptr_t>(arguments.workspace);
 }
 
 // The kernel that serves a problem on a device (null: on those that kernels were tuned on).
@@ -104,8 +122,6 @@ const Kernel &choose(const conv2d_problem &problem, const Device *device) {
     if (!found) fail(status, reason);
     return *found;
 }
-
-CUdeviceptr address_of(const void *pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
 bool takes(const Plan &plan, Argument wanted) {
     for (int i = 0; i < plan.stage_count; ++i)
@@ -122,11 +138,6 @@ CUcontext needed_context() {
     return context;
 }
 
-void check_filters(const conv2d_problem &problem, const void *w, const void *bias) {
-    check_pointer(w);
-    if (problem.epilogue != CONV2D_NONE) check_pointer(bias);
-}
-
 }  // namespace
 }  // namespace autotune_conv2d
 
@@ -136,7 +147,8 @@ struct conv2d_handle {
     conv2d_handle(const Kernel &kernel, CUcontext context, const Device &device) : loaded(kernel, context, device) {}
 
     Loaded loaded;
-    Memory w, bias, packed_w;
+    Memory weights[ARRAYS];  // those that a pass takes
+    Memory packed_w;
 };
 
 namespace {
@@ -189,28 +201,27 @@ conv2d_status conv2d_workspace_size(const conv2d_problem *problem, uint64_t *byt
     });
 }
 
-conv2d_status conv2d_prepare(const conv2d_problem *problem, const void *w, const void *bias, conv2d_stream stream,
+conv2d_status conv2d_prepare(const conv2d_problem *problem, const conv2d_arguments *arguments, conv2d_stream stream,
                              conv2d_handle **handle) {
     return guarded([&] {
         check_problem(problem);
         if (!handle) fail(CONV2D_NULL_POINTER);
-        check_filters(*problem, w, bias);
+        Tensors tensors = tensors_of(known(arguments), *problem, {Role::weights});
         const CUcontext context = needed_context();
         const Device device = current_device();
         const Kernel &kernel = choose(*problem, &device);
         const Plan plan(kernel, problem->n, device);
         auto made = std::make_unique<conv2d_handle>(kernel, context, device);
-        const auto copy = [&](const void *from, uint64_t bytes) {
-            Memory to(bytes);
-            check(driver().cuMemcpyDtoDAsync(to.address(), address_of(from), bytes, stream), "cuMemcpyDtoDAsync");
-            return to;
-        };
-        if (takes(plan, Argument::w)) made->w = copy(w, w_bytes(*problem));
-        if (takes(plan, Argument::bias) && problem->epilogue != CONV2D_NONE)
-            made->bias = copy(bias, bias_bytes(*problem));
+        for (int i = 0; i < ARRAYS; ++i) {
+            if (!tensors.arrays[i] || !takes(plan, static_cast<Argument>(i))) continue;
+            const uint64_t bytes = size_bytes(DECLARED[i], Problem(*problem));
+            made->weights[i] = Memory(bytes);
+            check(driver().cuMemcpyDtoDAsync(made->weights[i].address(), tensors.arrays[i], bytes, stream),
+                  "cuMemcpyDtoDAsync");
+        }
         made->packed_w = Memory(unsigned_of(plan.packed_w_bytes));
-        const CUdeviceptr given_bias = problem->epilogue == CONV2D_NONE ? 0 : address_of(bias);
-        made->loaded.prepare(plan, {0, address_of(w), given_bias, 0, made->packed_w.address(), 0}, stream);
+        tensors.packed_w = made->packed_w.address();
+        made->loaded.prepare(plan, tensors, stream);
         *handle = made.release();
     });
 }
@@ -225,21 +236,21 @@ conv2d_status conv2d_handle_workspace_size(const conv2d_handle *handle, int32_t 
     });
 }
 
-conv2d_status conv2d_run(const conv2d_handle *handle, int32_t n, const void *x, void *y, void *workspace,
-                         uint64_t workspace_bytes, conv2d_stream stream) {
+conv2d_status conv2d_run(const conv2d_handle *handle, int32_t n, const conv2d_arguments *arguments,
+                         conv2d_stream stream) {
     return guarded([&] {
         if (!handle) fail(CONV2D_NULL_POINTER);
         if (n < 1) fail(CONV2D_BAD_PROBLEM);
-        check_pointer(x);
-        check_pointer(y);
+        const conv2d_arguments given = known(arguments);
+        Tensors tensors = tensors_of(given, handle->loaded.kernel.info.problem, {Role::in, Role::out});
         const Plan plan(handle->loaded.kernel, n, handle->loaded.device);
         if (plan.status != CONV2D_OK) fail(plan.status, plan.reason);
-        check_workspace(plan, workspace, workspace_bytes);
+        for (int i = 0; i < ARRAYS; ++i)
+            if (DECLARED[i].role == Role::weights) tensors.arrays[i] = handle->weights[i].address();
+        tensors.packed_w = handle->packed_w.address();
+        tensors.workspace = workspace_of(given, plan);
         const Current current(handle->loaded.context);
-        handle->loaded.forward(plan, n,
-                               {address_of(x), handle->w.address(), handle->bias.address(), address_of(y),
-                                handle->packed_w.address(), address_of(workspace)},
-                               stream);
+        handle->loaded.forward(plan, n, tensors, stream);
     });
 }
 
@@ -256,21 +267,17 @@ conv2d_status conv2d_release(conv2d_handle *handle) {
     });
 }
 
-conv2d_status conv2d_forward(const conv2d_problem *problem, const void *x, const void *w, const void *bias, void *y,
-                             void *workspace, uint64_t workspace_bytes, conv2d_stream stream) {
+conv2d_status conv2d_forward(const conv2d_problem *problem, const conv2d_arguments *arguments, conv2d_stream stream) {
     return guarded([&] {
         check_problem(problem);
-        check_pointer(x);
-        check_filters(*problem, w, bias);
-        check_pointer(y);
+        const conv2d_arguments given = known(arguments);
+        Tensors tensors = tensors_of(given, *problem, {Role::in, Role::weights, Role::out});
         const CUcontext context = needed_context();
         const Device device = current_device();
         const Kernel &kernel = choose(*problem, &device);
         const Plan plan(kernel, problem->n, device);
-        check_workspace(plan, workspace, workspace_bytes);
+        tensors.workspace = workspace_of(given, plan);
         Kept &own = keep(kernel, context, device);
-        const CUdeviceptr given_bias = problem->epilogue == CONV2D_NONE ? 0 : address_of(bias);
-        Tensors tensors = {address_of(x), address_of(w), given_bias, address_of(y), 0, address_of(workspace)};
         if (plan.prepare_count == 0 && kernel.constant_count == 0) {
             own.loaded.forward(plan, problem->n, tensors, stream);
             return;
@@ -323,6 +330,7 @@ const char *conv2d_status_text(conv2d_status status) {
         case CONV2D_NO_CONTEXT: return "no NVIDIA driver, or the calling thread has no CUDA context";
         case CONV2D_OUT_OF_MEMORY: return "out of memory";
         case CONV2D_CUDA_ERROR: return "the CUDA driver refused a call; conv2d_last_error says which";
+        case CONV2D_BAD_ARGUMENTS: return "the arguments are not those of this library's header";
     }
     return "unknown status";
 }

@@ -5,11 +5,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "autotune_conv2d.h"
 #include "driver.h"
+#include "operation.h"
 
 namespace autotune_conv2d {
 
@@ -64,7 +66,7 @@ public:
         expect(driver().cuMemsetD8Async(address_, POISON, bytes_ + GUARD_BYTES, nullptr), "cuMemsetD8Async");
         expect(driver().cuCtxSynchronize(), "cuCtxSynchronize");
     }
-    void write(const std::vector<unsigned char> &content) {
+    void write(const std::vector<unsigned char> &content) const {
         if (!content.empty()) expect(driver().cuMemcpyHtoD(address_, content.data(), content.size()), "cuMemcpyHtoD");
     }
     // The content; stops when something was written behind it.
@@ -85,19 +87,33 @@ private:
     CUdeviceptr address_ = 0;
 };
 
-// Sizes of a problem's tensors, in elements.
-struct Sizes {
-    explicit Sizes(const conv2d_problem &of)
-        : element_bytes(of.dtype == CONV2D_F32 ? 4 : 2),
-          p(1 + (of.h + 2 * int64_t{of.pad_h} - int64_t{of.dilation_h} * (of.r - 1) - 1) / of.stride_h),
-          q(1 + (of.w + 2 * int64_t{of.pad_w} - int64_t{of.dilation_w} * (of.s - 1) - 1) / of.stride_w),
-          x(int64_t{of.n} * of.c * of.h * of.w),
-          w(int64_t{of.k} * (of.c / of.groups) * of.r * of.s),
-          y(int64_t{of.n} * of.k * p * q) {}
+// The arrays that a problem has, on the device.
+class Arrays {
+public:
+    explicit Arrays(const conv2d_problem &problem) {
+        const Problem layer(problem);
+        for (int i = 0; i < ARRAYS; ++i)
+            if (DECLARED[i].is_in(layer)) arrays_[i] = std::make_unique<Array>(size_bytes(DECLARED[i], layer));
+    }
 
-    int64_t element_bytes;
-    int64_t p, q;  // height and width of y
-    int64_t x, w, y;
+    // Null where the problem has none.
+    const Array *at(int index) const { return arrays_[index].get(); }
+
+    // Arguments of a call, with a workspace.
+    conv2d_arguments with(const Array &workspace) const {
+        conv2d_arguments made = CONV2D_ARGUMENTS;
+        made.workspace = workspace.pointer(), made.workspace_bytes = workspace.bytes();
+        for (int i = 0; i < ARRAYS; ++i)
+            if (arrays_[i]) set(made, i, arrays_[i]->pointer());
+        return made;
+    }
+
+    static void set(conv2d_arguments &arguments, int index, void *pointer) {
+        std::memcpy(reinterpret_cast<char *>(&arguments) + place_of(index), &pointer, sizeof pointer);
+    }
+
+private:
+    std::unique_ptr<Array> arrays_[ARRAYS];
 };
 
 }  // namespace autotune_conv2d

@@ -7,6 +7,7 @@
 
 #include "autotune_conv2d.h"
 #include "expression.h"
+#include "operation.h"
 
 namespace autotune_conv2d {
 
@@ -29,8 +30,6 @@ struct Device {
 struct Layer {
     Int n;
 };
-
-enum class Argument : uint8_t { x, w, bias, y, packed_w, workspace, n, i, map0, map1, map2, map3 };
 
 struct Extents {
     Int x, y, z;
@@ -60,7 +59,7 @@ class Plan;
 
 struct Constant {
     const char *name;  // of a __constant__ array, filled before the first pass
-    Argument origin;   // with w, bias or packed_w
+    Argument origin;   // with weights or packed_w
 };
 
 struct Kernel {
@@ -155,21 +154,6 @@ extern const Kernel *const kernels[];
 extern const int kernel_count;
 extern const char *const library_version;
 
-// Whether a problem is the one that a kernel was tuned on, but for n.
-inline bool same_shape(const conv2d_problem &a, const conv2d_problem &b) {
-    return a.c == b.c && a.h == b.h && a.w == b.w && a.k == b.k && a.r == b.r && a.s == b.s &&
-           a.stride_h == b.stride_h && a.stride_w == b.stride_w && a.pad_h == b.pad_h && a.pad_w == b.pad_w &&
-           a.dilation_h == b.dilation_h && a.dilation_w == b.dilation_w && a.groups == b.groups &&
-           a.dtype == b.dtype && a.layout == b.layout && a.epilogue == b.epilogue;
-}
-
 inline uint64_t unsigned_of(Int size) { return static_cast<uint64_t>(size.value()); }
-
-// Bytes of a problem's filters and of its bias.
-inline uint64_t element_bytes(const conv2d_problem &p) { return p.dtype == CONV2D_F32 ? 4 : 2; }
-inline uint64_t w_bytes(const conv2d_problem &p) {
-    return element_bytes(p) * unsigned_of(Int(p.k) * (p.c / p.groups) * p.r * p.s);
-}
-inline uint64_t bias_bytes(const conv2d_problem &p) { return element_bytes(p) * unsigned_of(p.k); }
 
 }  // namespace autotune_conv2d

@@ -73,20 +73,26 @@ private:
 
 // Device addresses of one pass.
 struct Tensors {
-    CUdeviceptr x, w, bias, y, packed_w, workspace;
+    CUdeviceptr arrays[ARRAYS] = {};
+    CUdeviceptr packed_w = 0, workspace = 0;
+
+    CUdeviceptr &at(Argument argument) {
+        if (argument == Argument::packed_w) return packed_w;
+        return argument == Argument::workspace ? workspace : arrays[static_cast<int>(argument)];
+    }
 };
 
 // A pass's tensor maps, encoded for its arrays.
 class TensorMaps {
 public:
     TensorMaps() = default;
-    TensorMaps(const Plan &plan, const Tensors &tensors, int32_t dtype) {
+    TensorMaps(const Plan &plan, Tensors tensors, int32_t dtype) {
         for (int i = 0; i < plan.map_count; ++i) encode(&maps_[i], plan.map_at(i), tensors, dtype);
     }
     void *at(int index) { return &maps_[index]; }
 
 private:
-    static void encode(CUtensorMap *to, const TensorMap &map, const Tensors &tensors, int32_t dtype) {
+    static void encode(CUtensorMap *to, const TensorMap &map, Tensors &tensors, int32_t dtype) {
         if (!driver().cuTensorMapEncodeTiled || !driver().cuTensorMapEncodeIm2col)
             fail(CONV2D_WRONG_DEVICE, "the driver is older than CUDA 12.0, and the kernel takes tensor maps");
         uint64_t dims[5], strides[5], bytes = dtype == CONV2D_F32 ? 4 : 2;
@@ -106,11 +112,7 @@ private:
                          : dtype == CONV2D_F16 ? CU_TENSOR_MAP_FLOAT16
                                                : CU_TENSOR_MAP_BFLOAT16;
         const int swizzle = map.swizzle_bytes == 128 ? 3 : map.swizzle_bytes / 32;  // CU_TENSOR_MAP_SWIZZLE_
-        const CUdeviceptr array = map.array == Argument::x   ? tensors.x
-                                  : map.array == Argument::w ? tensors.w
-                                  : map.array == Argument::y ? tensors.y
-                                                             : tensors.packed_w;
-        void *const address = reinterpret_cast<void *>(array);
+        void *const address = reinterpret_cast<void *>(tensors.at(map.array));
         const uint32_t rank = static_cast<uint32_t>(map.rank);
         if (map.im2col) {
             check(driver().cuTensorMapEncodeIm2col(to, type, rank, address, dims, strides, lower, upper, box[0], box[1],
@@ -143,24 +145,19 @@ public:
     Loaded(const Loaded &) = delete;
 
     // Enqueue what depends on the filters alone.
-    void prepare(const Plan &plan, const Tensors &tensors, CUstream stream) const {
+    void prepare(const Plan &plan, Tensors tensors, CUstream stream) const {
         TensorMaps none;
         for (int i = 0; i < plan.prepare_count; ++i) launch(plan.prepare_at(i), tensors, none, 0, 0, stream);
-        const conv2d_problem &p = kernel.info.problem;
+        const Problem problem(kernel.info.problem);
         for (int i = 0; i < kernel.constant_count; ++i) {
             const Constant &constant = kernel.constants[i];
             CUdeviceptr to = 0;
             size_t bytes = 0;
             check(driver().cuModuleGetGlobal(&to, &bytes, module_, constant.name), "cuModuleGetGlobal");
-            CUdeviceptr from = tensors.packed_w;
-            size_t available = unsigned_of(plan.packed_w_bytes);
-            if (constant.origin == Argument::w) {
-                from = tensors.w;
-                available = w_bytes(p);
-            } else if (constant.origin == Argument::bias) {
-                from = tensors.bias;
-                available = bias_bytes(p);
-            }
+            const CUdeviceptr from = tensors.at(constant.origin);
+            const size_t available = constant.origin == Argument::packed_w
+                                         ? unsigned_of(plan.packed_w_bytes)
+                                         : size_bytes(DECLARED[static_cast<int>(constant.origin)], problem);
             bytes = bytes < available ? bytes : available;
             if (from) check(driver().cuMemcpyDtoDAsync(to, from, bytes, stream), "cuMemcpyDtoDAsync");
         }
@@ -186,18 +183,13 @@ private:
         void *arguments[MOST_ARGUMENTS];
         for (int at = 0; at < launch.argument_count; ++at) {
             switch (launch.arguments[at]) {
-                case Argument::x: arguments[at] = &addresses.x; break;
-                case Argument::w: arguments[at] = &addresses.w; break;
-                case Argument::bias: arguments[at] = &addresses.bias; break;
-                case Argument::y: arguments[at] = &addresses.y; break;
-                case Argument::packed_w: arguments[at] = &addresses.packed_w; break;
-                case Argument::workspace: arguments[at] = &addresses.workspace; break;
                 case Argument::n: arguments[at] = &n; break;
                 case Argument::i: arguments[at] = &i; break;
                 case Argument::map0: arguments[at] = maps.at(0); break;
                 case Argument::map1: arguments[at] = maps.at(1); break;
                 case Argument::map2: arguments[at] = maps.at(2); break;
                 case Argument::map3: arguments[at] = maps.at(3); break;
+                default: arguments[at] = &addresses.at(launch.arguments[at]);
             }
         }
         const CUfunction function = functions_[launch.entry];

@@ -10,6 +10,11 @@
 #include "device.h"
 #include "golden.h"
 
+namespace autotune_conv2d {
+#define REFERENCE_FUNCTION inline
+#include "reference.cuh"
+}  // namespace autotune_conv2d
+
 using namespace autotune_conv2d;
 
 namespace {
@@ -110,13 +115,21 @@ std::vector<double> normal(int64_t count, uint64_t seed, int32_t dtype) {
 }
 
 struct Data {
-    std::vector<double> x, w, bias;
+    std::vector<double> of[ARRAYS];
 };
 
-Data data_of(const conv2d_problem &p, bool whole) {
-    const Sizes sizes(p);
-    if (whole) return {integers(sizes.x, 0, -2, 5), integers(sizes.w, 1, -1, 3), integers(p.k, 2, -2, 5)};
-    return {normal(sizes.x, 0, p.dtype), normal(sizes.w, 1, p.dtype), normal(p.k, 2, p.dtype)};
+// Of the inputs that a problem has.
+Data data_of(const conv2d_problem &problem, bool whole) {
+    Data data;
+    const Problem layer(problem);
+    for (int i = 0; i < ARRAYS; ++i) {
+        const Declared &array = DECLARED[i];
+        if (i == OUTPUT || !array.is_in(layer)) continue;
+        const int64_t count = array.elements(layer).value();
+        const uint64_t seed = static_cast<uint64_t>(i);
+        data.of[i] = whole ? integers(count, seed, array.least, array.span) : normal(count, seed, problem.dtype);
+    }
+    return data;
 }
 
 // Outputs in double precision, and the sums of their products' magnitudes.
@@ -124,40 +137,18 @@ struct Reference {
     std::vector<double> value, magnitude;
 };
 
-Reference reference(const conv2d_problem &p, const Data &data) {
-    const Sizes sizes(p);
-    const bool nhwc = p.layout == CONV2D_NHWC;
-    const int c_group = p.c / p.groups, k_group = p.k / p.groups;
-    Reference found = {std::vector<double>(static_cast<size_t>(sizes.y)), std::vector<double>(static_cast<size_t>(sizes.y))};
-    for (int64_t n = 0; n < p.n; ++n)
-        for (int64_t k = 0; k < p.k; ++k)
-            for (int64_t row = 0; row < sizes.p; ++row)
-                for (int64_t column = 0; column < sizes.q; ++column) {
-                    const double bias = p.epilogue == CONV2D_NONE ? 0.0 : data.bias[static_cast<size_t>(k)];
-                    double sum = 0.0, magnitude = std::fabs(bias);
-                    for (int64_t c = 0; c < c_group; ++c)
-                        for (int64_t r = 0; r < p.r; ++r)
-                            for (int64_t s = 0; s < p.s; ++s) {
-                                const int64_t channel = k / k_group * c_group + c;
-                                const int64_t h = row * p.stride_h - p.pad_h + r * p.dilation_h;
-                                const int64_t w = column * p.stride_w - p.pad_w + s * p.dilation_w;
-                                if (h < 0 || h >= p.h || w < 0 || w >= p.w) continue;
-                                const int64_t at_x = nhwc ? ((n * p.h + h) * p.w + w) * p.c + channel
-                                                          : ((n * p.c + channel) * p.h + h) * p.w + w;
-                                const int64_t at_w = nhwc ? ((k * p.r + r) * p.s + s) * c_group + c
-                                                          : ((k * c_group + c) * p.r + r) * p.s + s;
-                                const double product =
-                                    data.x[static_cast<size_t>(at_x)] * data.w[static_cast<size_t>(at_w)];
-                                sum += product;
-                                magnitude += std::fabs(product);
-                            }
-                    sum += bias;
-                    if (p.epilogue == CONV2D_BIAS_RELU) sum = std::max(sum, 0.0);
-                    const int64_t at = nhwc ? ((n * sizes.p + row) * sizes.q + column) * p.k + k
-                                            : ((n * p.k + k) * sizes.p + row) * sizes.q + column;
-                    found.value[static_cast<size_t>(at)] = sum;
-                    found.magnitude[static_cast<size_t>(at)] = magnitude;
-                }
+Reference reference(const conv2d_problem &problem, const Data &data) {
+    const PlainProblem plain(problem);
+    const double *addresses[ARRAYS];
+    for (int i = 0; i < ARRAYS; ++i) addresses[i] = data.of[i].data();
+    const Inputs inputs = inputs_of(addresses);
+    const size_t outputs = static_cast<size_t>(DECLARED[OUTPUT].elements(Problem(problem)).value());
+    Reference found;
+    for (size_t i = 0; i < outputs; ++i) {
+        const Output output = reference_output(plain, inputs, static_cast<long long>(i));
+        found.value.push_back(output.value);
+        found.magnitude.push_back(output.magnitude);
+    }
     return found;
 }
 
@@ -171,9 +162,9 @@ struct Case {
           whole(integers),
           data(data_of(problem, whole)),
           expected(reference(problem, data)),
-          x(encode(data.x, problem.dtype)),
-          w(encode(data.w, problem.dtype)),
-          bias(encode(data.bias, problem.dtype)) {
+          arrays(problem) {
+        for (int i = 0; i < ARRAYS; ++i)
+            if (i != OUTPUT && arrays.at(i)) arrays.at(i)->write(encode(data.of[i], problem.dtype));
         for (int i = 0; i < golden.samples; ++i) {
             const Sample &sample = (whole ? golden.integers : golden.normal)[i];
             const size_t at = static_cast<size_t>(sample.index);
@@ -187,7 +178,15 @@ struct Case {
     const bool whole;
     const Data data;
     const Reference expected;
-    const Array x, w, bias;
+    const Arrays arrays;
+
+    // Arguments of a pass into y, and of one that prepares.
+    conv2d_arguments into(const Array &y, const Array &workspace) const {
+        conv2d_arguments made = arrays.with(workspace);
+        Arrays::set(made, OUTPUT, y.pointer());
+        return made;
+    }
+    conv2d_arguments prepared() const { return arrays.with(Array(0)); }
 
     // Stop unless the first images of an output are right; the largest error as a fraction of the bound.
     double judge(const Array &y, const char *how) const {
@@ -214,8 +213,8 @@ class Handle {
 public:
     // For the number of images that a kernel was tuned at, so that it is the one which serves.
     Handle(const Case &with, const conv2d_kernel &kernel) {
-        expect(conv2d_prepare(&kernel.problem, with.w.pointer(), with.bias.pointer(), nullptr, &handle_),
-               "conv2d_prepare");
+        const conv2d_arguments arguments = with.prepared();
+        expect(conv2d_prepare(&kernel.problem, &arguments, nullptr, &handle_), "conv2d_prepare");
         expect(driver().cuCtxSynchronize(), "cuCtxSynchronize");
         if (std::strcmp(conv2d_handle_kernel_name(handle_), kernel.name) != 0)
             stop(std::string(kernel.name) + ": " + conv2d_handle_kernel_name(handle_) + " serves its problem");
@@ -232,8 +231,8 @@ public:
 
     // Enqueue a pass over the first n images.
     void run(const Case &on, int32_t n, const Array &y, const Array &workspace, conv2d_stream stream) const {
-        expect(conv2d_run(handle_, n, on.x.pointer(), y.pointer(), workspace.pointer(), workspace.bytes(), stream),
-               "conv2d_run");
+        const conv2d_arguments arguments = on.into(y, workspace);
+        expect(conv2d_run(handle_, n, &arguments, stream), "conv2d_run");
     }
 
 private:
@@ -241,8 +240,9 @@ private:
 };
 
 size_t output_bytes(const conv2d_problem &p, int32_t n) {
-    const Sizes sizes(p);
-    return static_cast<size_t>(sizes.y / p.n * n * sizes.element_bytes);
+    conv2d_problem of_n = p;
+    of_n.n = n;
+    return size_bytes(DECLARED[OUTPUT], Problem(of_n));
 }
 
 // Bytes of workspace of a pass in one call.
@@ -260,9 +260,8 @@ bool serves(const conv2d_kernel &kernel, const conv2d_problem &problem) {
 
 // Enqueue a pass in one call.
 void forward(const Case &on, const Array &y, const Array &workspace, CUstream stream) {
-    expect(conv2d_forward(&on.problem, on.x.pointer(), on.w.pointer(), on.bias.pointer(), y.pointer(),
-                          workspace.pointer(), workspace.bytes(), stream),
-           "conv2d_forward");
+    const conv2d_arguments arguments = on.into(y, workspace);
+    expect(conv2d_forward(&on.problem, &arguments, stream), "conv2d_forward");
 }
 
 // Enqueue passes of two cases, whose filters differ, at once: each on a thread and a stream of its own.
@@ -327,11 +326,12 @@ void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext co
 
 // Whether a kernel is for the current device.
 bool runs_here(const conv2d_kernel &kernel) {
-    const Sizes sizes(kernel.problem);
-    const Array w(static_cast<size_t>(sizes.w * sizes.element_bytes));
-    const Array bias(static_cast<size_t>(kernel.problem.k * sizes.element_bytes));
+    conv2d_problem problem = kernel.problem;
+    problem.n = 1;
+    const Arrays arrays(problem);
+    const conv2d_arguments arguments = arrays.with(Array(0));
     conv2d_handle *handle = nullptr;
-    const conv2d_status status = conv2d_prepare(&kernel.problem, w.pointer(), bias.pointer(), nullptr, &handle);
+    const conv2d_status status = conv2d_prepare(&kernel.problem, &arguments, nullptr, &handle);
     if (status == CONV2D_WRONG_DEVICE) return false;
     expect(status, "conv2d_prepare");
     expect(conv2d_release(handle), "conv2d_release");
@@ -377,33 +377,51 @@ void test_refusals(const Golden &golden, const conv2d_kernel &kernel, CUcontext 
     const Array y(output_bytes(problem, golden.n));
     const uint64_t bytes = workspace_bytes(problem);
     const Array workspace(bytes);
-    const auto call = [&](const conv2d_problem *asked, const void *x, uint64_t given) {
-        return conv2d_forward(asked, x, good.w.pointer(), good.bias.pointer(), y.pointer(), workspace.pointer(), given,
-                              nullptr);
+    conv2d_arguments arguments = good.into(y, workspace);
+    const auto call = [&](const conv2d_problem *asked, const conv2d_arguments &given) {
+        return conv2d_forward(asked, &given, nullptr);
     };
-    test_refusal(call(nullptr, good.x.pointer(), bytes), CONV2D_NULL_POINTER, "no problem");
-    test_refusal(call(&problem, nullptr, bytes), CONV2D_NULL_POINTER, "no x");
-    test_refusal(call(&problem, static_cast<char *>(good.x.pointer()) + 2, bytes), CONV2D_MISALIGNED, "x off by 2");
-    if (bytes) test_refusal(call(&problem, good.x.pointer(), bytes - 1), CONV2D_SHORT_WORKSPACE, "short workspace");
+    test_refusal(call(nullptr, arguments), CONV2D_NULL_POINTER, "no problem");
+    test_refusal(conv2d_forward(&problem, nullptr, nullptr), CONV2D_NULL_POINTER, "no arguments");
+    for (int i = 0; i < ARRAYS; ++i) {
+        if (!good.arrays.at(i)) continue;
+        conv2d_arguments lacking = arguments;
+        Arrays::set(lacking, i, nullptr);
+        test_refusal(call(&problem, lacking), CONV2D_NULL_POINTER, (std::string("no ") + DECLARED[i].name).c_str());
+        Arrays::set(lacking, i, static_cast<char *>(good.arrays.at(i)->pointer()) + 2);
+        test_refusal(call(&problem, lacking), CONV2D_MISALIGNED, (DECLARED[i].name + std::string(" off by 2")).c_str());
+    }
+    arguments.workspace_bytes = bytes - 1;
+    if (bytes) test_refusal(call(&problem, arguments), CONV2D_SHORT_WORKSPACE, "short workspace");
+    arguments.workspace_bytes = bytes;
+    arguments.size_bytes = 0;
+    test_refusal(call(&problem, arguments), CONV2D_BAD_ARGUMENTS, "arguments of no size");
+    arguments.size_bytes = FIRST_ARRAY + sizeof(void *);  // of a header that knows the first array alone
+    test_refusal(call(&problem, arguments), CONV2D_NULL_POINTER, "arguments of an older header");
+    struct {
+        conv2d_arguments known;
+        void *later;
+    } newer = {good.into(y, workspace), y.pointer()};
+    newer.known.size_bytes = sizeof newer;
+    test_refusal(call(&problem, newer.known), CONV2D_BAD_ARGUMENTS, "an array that the library does not know");
+    arguments = good.into(y, workspace);
     conv2d_problem wrong = problem;
     wrong.n = 0;
-    test_refusal(call(&wrong, good.x.pointer(), bytes), CONV2D_BAD_PROBLEM, "n = 0");
+    test_refusal(call(&wrong, arguments), CONV2D_BAD_PROBLEM, "n = 0");
     wrong = problem;
     wrong.r = problem.h + 2 * problem.pad_h + 1;
-    test_refusal(call(&wrong, good.x.pointer(), bytes), CONV2D_BAD_PROBLEM, "filter larger than the input");
+    test_refusal(call(&wrong, arguments), CONV2D_BAD_PROBLEM, "filter larger than the input");
     wrong = problem;
     wrong.h += 1000003;
-    test_refusal(call(&wrong, good.x.pointer(), bytes), CONV2D_UNSUPPORTED, "a shape without a kernel");
+    test_refusal(call(&wrong, arguments), CONV2D_UNSUPPORTED, "a shape without a kernel");
     if (conv2d_kernel_name(&wrong)) stop("refusals: a shape without a kernel has a kernel's name");
-    test_refusal(conv2d_run(nullptr, 1, good.x.pointer(), y.pointer(), nullptr, 0, nullptr), CONV2D_NULL_POINTER,
-                 "no handle");
-    test_refusal(conv2d_prepare(&problem, good.w.pointer(), good.bias.pointer(), nullptr, nullptr), CONV2D_NULL_POINTER,
+    test_refusal(conv2d_run(nullptr, 1, &arguments, nullptr), CONV2D_NULL_POINTER, "no handle");
+    test_refusal(conv2d_prepare(&problem, &arguments, nullptr, nullptr), CONV2D_NULL_POINTER,
                  "nowhere to put the handle");
     conv2d_handle *handle = nullptr;
     expect(driver().cuCtxSetCurrent(nullptr), "cuCtxSetCurrent");
-    test_refusal(conv2d_prepare(&problem, good.w.pointer(), good.bias.pointer(), nullptr, &handle), CONV2D_NO_CONTEXT,
-                 "no context");
-    test_refusal(call(&problem, good.x.pointer(), bytes), CONV2D_NO_CONTEXT, "no context");
+    test_refusal(conv2d_prepare(&problem, &arguments, nullptr, &handle), CONV2D_NO_CONTEXT, "no context");
+    test_refusal(call(&problem, arguments), CONV2D_NO_CONTEXT, "no context");
     expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
     std::printf("refusals: right\n");
 }

@@ -179,8 +179,7 @@ def test_readmes_example_is_c(exported: Exported, cxx: str, tmp_path: Path) -> N
     _, _, rest = (exported.folder / "README.md").read_text().partition("```c\n")
     include, _, body = rest.partition("```")[0].partition("\n\n")
     assert ".n = 40, .c = 2, .h = 9, .w = 11," in body
-    arrays = "const void *x, const void *w, const void *bias, void *y, void *workspace"
-    head = f"void use({arrays}, uint64_t bytes, conv2d_stream stream)"
+    head = "void use(const void *x, const void *w, const void *bias, void *y, void *workspace, conv2d_stream stream)"
     (tmp_path / "use.c").write_text(f"{include}\n{head};\n{head} {{\n{body}}}\n")
     command = [cxx, "-x", "c", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "use.c"]
     command.append(f"-I{exported.folder}")
@@ -225,7 +224,7 @@ def test_header_that_gives_other_launches_is_refused(tmp_path: Path) -> None:
 
 
 def test_packed_filters_that_depend_on_n_are_refused(tmp_path: Path) -> None:
-    header = PACKED.header.replace("4 * map_blocks * filter_words", "4 * map_blocks * filter_words + 4 * min(n, 0)")
+    header = PACKED.header.replace("4 * blocks_k * filter_words", "4 * blocks_k * filter_words + 4 * min(n, 0)")
     with pytest.raises(TemplateError, match="depends on n, but filters are prepared once"):
         export_library([dataclasses.replace(PACKED, header=header)], tmp_path, ())
 

@@ -20,13 +20,12 @@ import pytest
 
 from autotune.autotune_conv2d import Conv2d, Conv2dError, Kernel, Library, Problem, Status
 from autotune.autotune_conv2d.arrays import stream_address
-from autotune.autotune_conv2d.library import ABI_VERSION
+from autotune.autotune_conv2d.library import ABI_VERSION, ARRAYS
 from autotune.errors import Rejected
 from autotune.exporting import Exported
 from autotune.exporting.build import Built
 from autotune.measurement.exported import prepared
 from autotune.measurement.forward import Tensors
-from autotune.shipped import shipped
 from tests import exports
 from tests.host.host_driver import Array, DeviceArray, OnHostDriver, device_array, host_driver
 
@@ -148,7 +147,7 @@ def released(library: str) -> tuple[str, list[str]]:
     conv.handle.release()
     conv.handle.release()
     said = []
-    for call in (lambda: conv.workspace_bytes(3), lambda: conv.handle.run(3, 4096, 4096)):
+    for call in (lambda: conv.workspace_bytes(3), lambda: conv.handle.run(3, {"x": 4096, "y": 4096})):
         with pytest.raises(Conv2dError) as error:
             call()
         said.append(str(error.value))
@@ -275,11 +274,13 @@ def test_words_that_a_problem_cannot_have_are_refused() -> None:
         replace(RELU, layout="chwn")
 
 
-def test_loader_and_header_say_the_same() -> None:
-    header = (shipped("templates") / "export" / "autotune_conv2d.h").read_text()
+def test_loader_and_header_say_the_same(exported: Exported) -> None:
+    header = (exported.folder / "autotune_conv2d.h").read_text()
     assert f"#define CONV2D_ABI_VERSION {ABI_VERSION}\n" in header
     statuses = re.findall(r"CONV2D_(\w+) = (\d+)", header[: header.index("} conv2d_status;")])
     assert {name: int(number) for name, number in statuses} == {status.name: status.value for status in Status}
+    arguments = header[header.index("typedef struct conv2d_arguments") : header.index("} conv2d_arguments;")]
+    assert tuple(re.findall(r"void \*(\w+);", arguments)) == ("workspace", *ARRAYS)
 
 
 def test_streams_of_every_library_are_understood() -> None:
