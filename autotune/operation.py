@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Literal
 from autotune.errors import StudyError, TemplateError
 from autotune.expressions.expression import Bound, Expression
 from autotune.shipped import shipped
-from autotune.table import Table, decoded, did_you_mean, read_bytes, read_toml
+from autotune.table import Table, decoded, did_you_mean, is_time, read_bytes, read_toml
 from autotune.trial import Value
 
 FILE = "operation.toml"
@@ -28,7 +28,8 @@ MAX_SIZE = 2**31 - 1  # a size is a 32-bit int in every kernel
 Role = Literal["in", "weights", "out"]
 ROLES: tuple[Role, ...] = ("in", "weights", "out")
 """in and out: arrays of each launch. weights: what is prepared once and used for many."""
-_KEYS = {"runtime", "sizes", "words", "derived", "rules", "array", "cost"}
+_KEYS = {"runtime", "sizes", "words", "derived", "rules", "array", "similarity", "cost"}
+_SIMILARITY = ("factors", "differences", "kinds")
 _ARRAY_KEYS = {"name", "role", "shape", "integers", "when"}
 _IN_MESSAGE = re.compile(r"\$\{([^}]*)\}")
 
@@ -58,6 +59,22 @@ class Rule:
             return ""
         where = self.holds.expression.where
         return _IN_MESSAGE.sub(lambda found: str(Expression(found[1], where).bind({}).value(names)), self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A part of the distance between two problems."""
+
+    of: Bound
+    weight: float
+    factors: bool
+    """whether it is for a factor of two, and not for any difference"""
+
+    def apart(self, one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
+        """What it adds to the distance of two problems with these names."""
+        if self.factors:
+            return self.weight * abs(math.log2(self.of.integer(one) / self.of.integer(other)))
+        return self.weight if self.of.any(one) != self.of.any(other) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +147,8 @@ class Operation:
     derived: tuple[tuple[str, Bound], ...]
     rules: tuple[Rule, ...]
     arrays: tuple[ArrayTemplate, ...]
+    similarity: tuple[tuple[Apart, ...], ...]
+    """what makes up the distance of two problems, in the order in which it is added up"""
     reduction: Bound
     flops: Bound
 
@@ -215,6 +234,7 @@ class _Reader:
         table = self.table
         table.allow(_KEYS)
         table.require(("runtime", "sizes", "words", "array", "cost"))
+        self.section("similarity").allow(_SIMILARITY)
         sizes = tuple(self.size(name) for name in self.section("sizes").content)
         words = {name: self.enumeration(name) for name in self.section("words").content}
         self.known |= {size.name for size in sizes} | words.keys()
@@ -248,6 +268,7 @@ class _Reader:
             derived=tuple(derived),
             rules=rules,
             arrays=arrays,
+            similarity=tuple(tuple(self.apart(key)) for key in _SIMILARITY),
             reduction=self.bound(cost, "reduction"),
             flops=self.bound(cost, "flops"),
         )
@@ -274,6 +295,13 @@ class _Reader:
         for name in sorted(expression.names - self.known):
             raise table.error(key, f"undeclared name {name!r} in {text!r}{did_you_mean(name, self.known)}")
         return expression.bind({})
+
+    def apart(self, key: str) -> Iterator[Apart]:
+        weights = self.section("similarity").table(key, "expected a table of expressions and weights")
+        for text, weight in weights.content.items():
+            if not is_time(weight):
+                raise weights.error(text, f"expected a weight above 0, got {weight!r}")
+            yield Apart(self.expression(weights, text, text), float(weight), factors=key == "factors")
 
     def array(self, table: Table, layouts: Sequence[str]) -> ArrayTemplate:
         table.allow(_ARRAY_KEYS)

@@ -5,12 +5,14 @@ The data are those of `templates/export/selftest.cpp`, which computes every outp
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from autotune.measurement.network import stored
+from autotune.operation import operation
 from autotune.problem import Conv2dProblem
 
 SAMPLES = 256  # outputs of each data set
@@ -35,23 +37,21 @@ def golden(problem: Conv2dProblem) -> Golden:
     products = problem.output.elements // problem.n * problem.reduction
     small = problem.with_n(max(1, min(_IMAGES, MOST_PRODUCTS // products)))
     indices = _indices(small.output.elements)
-    values = [_outputs(small, indices, *data_of(small, integers=integers)) for integers in (True, False)]
+    values = [_outputs(small, indices, data_of(small, integers=integers)) for integers in (True, False)]
     return Golden(small.n, tuple(indices.tolist()), tuple(values[0].tolist()), tuple(values[1].tolist()))
 
 
-def data_of(problem: Conv2dProblem, *, integers: bool) -> tuple[Doubles, Doubles, Doubles]:
-    """x, w and bias, flat and as stored: small integers, or close to normal and rounded to the problem's dtype."""
-    counts = (problem.array("x").elements, problem.array("w").elements, problem.k)
-    if integers:
-        x, w, bias = (
-            least + ((_mixed(seed, count) >> np.uint64(33)) % np.uint64(span)).astype(np.float64)
-            for seed, (count, least, span) in enumerate(zip(counts, (-2, -1, -2), (5, 3, 5), strict=True))
-        )
-    else:
-        x, w, bias = (
-            stored(_normal(seed, count), problem.dtype).astype(np.float64) for seed, count in enumerate(counts)
-        )
-    return x, w, bias
+def data_of(problem: Conv2dProblem, *, integers: bool) -> dict[str, Doubles]:
+    """The inputs, flat and as stored: small integers, or close to normal and rounded to the problem's dtype."""
+    found: dict[str, Doubles] = {}
+    for array in problem.inputs:
+        seed, count = operation().seed(array.name), array.elements
+        if integers:
+            span = np.uint64(array.most - array.least + 1)
+            found[array.name] = array.least + ((_mixed(seed, count) >> np.uint64(33)) % span).astype(np.float64)
+        else:
+            found[array.name] = stored(_normal(seed, count), array.dtype).astype(np.float64)
+    return found
 
 
 def _mixed(seed: int, count: int) -> npt.NDArray[np.uint64]:
@@ -78,21 +78,21 @@ def _indices(elements: int) -> npt.NDArray[np.int64]:
     return np.unique(np.linspace(0, elements - 1, SAMPLES).astype(np.int64))
 
 
-def _outputs(problem: Conv2dProblem, indices: npt.NDArray[np.int64], x: Doubles, w: Doubles, bias: Doubles) -> Doubles:
+def _outputs(problem: Conv2dProblem, indices: npt.NDArray[np.int64], inputs: Mapping[str, Doubles]) -> Doubles:
     """These outputs of the convolution, in double precision."""
     p = problem
     nhwc = p.layout == "nhwc"
     if nhwc:
         n, row, column, k = np.unravel_index(indices, (p.n, p.p, p.q, p.k))
-        images = x.reshape(p.n, p.h, p.w, p.c).transpose(0, 3, 1, 2)
-        filters = w.reshape(p.k, p.r, p.s, p.c // p.groups).transpose(0, 3, 1, 2)
+        images = inputs["x"].reshape(p.n, p.h, p.w, p.c).transpose(0, 3, 1, 2)
+        filters = inputs["w"].reshape(p.k, p.r, p.s, p.c // p.groups).transpose(0, 3, 1, 2)
     else:
         n, k, row, column = np.unravel_index(indices, (p.n, p.k, p.p, p.q))
-        images = x.reshape(p.n, p.c, p.h, p.w)
-        filters = w.reshape(p.k, p.c // p.groups, p.r, p.s)
+        images = inputs["x"].reshape(p.n, p.c, p.h, p.w)
+        filters = inputs["w"].reshape(p.k, p.c // p.groups, p.r, p.s)
     padded = np.pad(images, ((0, 0), (0, 0), (p.pad_h, p.pad_h), (p.pad_w, p.pad_w)))
     first = k // (p.k // p.groups) * (p.c // p.groups)
-    sums = bias[k].copy() if p.epilogue != "none" else np.zeros(len(indices))
+    sums = inputs["bias"][k] if "bias" in inputs else np.zeros(len(indices))
     for c in range(p.c // p.groups):
         for r in range(p.r):
             for s in range(p.s):

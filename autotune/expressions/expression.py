@@ -346,6 +346,10 @@ class Bound:
             raise self._expression.error(f"yields {value!r}, expected a whole number or true/false")
         return value
 
+    def any(self, names: Names) -> Evaluated:
+        """The value, of any kind. Raises TemplateError where there is none."""
+        return self._value(names)
+
     def column(self, columns: Columns) -> Column:
         """The value for every row of some columns, int or bool. Raises TemplateError where a row's would."""
         with contextlib.suppress(ArithmeticError, KeyError, TypeError, ValueError):

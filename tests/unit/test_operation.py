@@ -76,6 +76,7 @@ MISTAKES = {
     "an input without data": ("integers = [-1, 1]", "", "array[1] (w).integers: expected the least and the most"),
     "two outputs": ('role = "in"\n', 'role = "out"\n', "array[0] (x).integers: expected the least and the most"),
     "no TOML": ("[sizes]", "[sizes", "is not TOML"),
+    "a weight of nothing": ("k = 1.0", "k = 0.0", "similarity.factors.k: expected a weight above 0"),
     "an unknown storage type": ('["f32", "f16"', '["f32", "f64"', "words.dtype: expected f32, f16, bf16"),
 }
 
