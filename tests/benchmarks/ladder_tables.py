@@ -1,9 +1,9 @@
-"""Write the tables of docs/ladder.md and the times of docs/fidelity.md from a database's ladders:
+"""Write the table of docs/ladder.md and the times of docs/fidelity.md from a database's ladders:
 
     python tests/benchmarks/ladder_tables.py studies/recorded/h200.db
 
-A report whose ladder the database does not have keeps its table. What a profiler saw is in the tables when there is
-any.
+fidelity.md has each technique's times at the largest batch, ladder.md what the profiler saw of each layer's first row
+and the fastest of the others. A report whose ladder the database does not have keeps its rows.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from pathlib import Path
 
 REPORTS = ("000", "001", "002", "003", "004")
 DOCS = Path(__file__).parents[2] / "docs"
-TIMES = ("layer", "technique", "report, ms", "H200, ms", "over the first", "over the line above", "evaluated")
-PROFILE = ("occupancy", "L1, L2 hits", "device memory, GB/s", "SM, memory", "stalled for")
 Row = Mapping[str, str | float | None]
 
 
@@ -34,45 +32,38 @@ def ladder(report: str, db: Path) -> Sequence[Row]:
     return rows
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows as Markdown."""
-    profiled = any(row["entry"] for row in rows)
-    names = (*TIMES, *PROFILE) if profiled else TIMES
-    lines = [_line(names), "|" + "---|" * len(names)]
-    lines += [_line((*_times(row), *(_profile(row) if profiled else ()))) for row in rows]
-    return "\n".join(lines) + "\n"
+def at_the_largest_batch(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of a ladder's last two layers, by layer."""
+    layers = list(dict.fromkeys(str(row["layer"]) for row in rows))[-2:]
+    return {layer: [row for row in rows if row["layer"] == layer] for layer in layers}
 
 
-def with_table(page: str, report: str, text: str) -> str:
-    """The page with the first table of a report's section replaced."""
-    return re.sub(
-        rf"(## Report {report}: .*?\n\n)\|.*?\n(?!\|)", lambda found: found[1] + text + "\n", page, flags=re.S
-    )
+def with_profiles(page: str, report: str, rows: Sequence[Row]) -> str:
+    """The page with a report's lines replaced: of each layer the first row and the fastest other."""
+    lines = ""
+    for of_layer in at_the_largest_batch(rows).values():
+        first, *others = (row for row in of_layer if row["best_us"] is not None)
+        fastest = min(others, key=lambda row: float(row["best_us"] or 0))
+        for row in (first, fastest):
+            cells = (report, *(str(row[name]) for name in ("layer", "technique")), _time(row), *_profile(row))
+            lines += f"| {' | '.join(cells)} |\n"
+    return re.sub(rf"(?:^\| {report} \| .*\n)+", lambda _: lines, page, flags=re.MULTILINE)
 
 
 def with_times(page: str, report: str, rows: Sequence[Row]) -> str:
-    """The page with the last cell of each technique's row replaced: its times at the largest batch, layer by layer."""
-    layers = list(dict.fromkeys(str(row["layer"]) for row in rows))[-2:]
+    """The page with the last cell of each technique's row replaced: its times, layer by layer."""
+    layers = at_the_largest_batch(rows).values()
     for technique in dict.fromkeys(str(row["technique"]) for row in rows):
-        found = [row for row in rows if row["technique"] == technique and row["layer"] in layers]
-        times = " / ".join(_times(row)[3] for row in found)
-        start = rf"^(\| {report} \| [^\n]* \| `reports/{report}`: {re.escape(technique)} \| [^\n]* \| )[^|\n]*( \|)$"
+        times = " / ".join(_time(row) for of_layer in layers for row in of_layer if row["technique"] == technique)
+        start = rf"^(\| {report} \| {re.escape(technique)} \| [^\n]* \| )[^|\n]*( \|)$"
         page = re.sub(start, rf"\g<1>{times}\g<2>", page, flags=re.MULTILINE)
     return page
 
 
-def _times(row: Row) -> tuple[str, ...]:
+def _time(row: Row) -> str:
+    """The best time in milliseconds."""
     best_us = row["best_us"]
-    here = "rejected" if best_us is None else f"{float(best_us) / 1e3:.3f}"
-    gains = (_number(row["over_first"], ".2f"), _number(row["over_previous"], ".2f"))
-    return (
-        str(row["layer"]),
-        str(row["technique"]),
-        _number(row["reported_ms"], "g"),
-        here,
-        *gains,
-        str(row["evaluated"]),
-    )
+    return "rejected" if best_us is None else f"{float(best_us) / 1e3:.3f}"
 
 
 def _profile(row: Row) -> tuple[str, ...]:
@@ -82,15 +73,12 @@ def _profile(row: Row) -> tuple[str, ...]:
     stalls = re.sub(r"=\S+", "", str(row["main_stalls"] or "-")).replace(" ", ", ")
     hits = both("l1_hit_fraction", "l2_hit_fraction")
     busy = both("sm_throughput_fraction", "memory_throughput_fraction")
-    return (_number(row["achieved_occupancy"], ".1%"), hits, _number(row["dram_gb_per_s"], ".0f"), busy, stalls)
+    gain = _number(row["over_first"], ".2f")
+    return (gain, _number(row["achieved_occupancy"], ".1%"), hits, _number(row["dram_gb_per_s"], ".0f"), busy, stalls)
 
 
 def _number(value: str | float | None, form: str) -> str:
     return "-" if value is None else format(float(value), form)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
@@ -103,7 +91,7 @@ def main() -> None:
     for report in REPORTS:
         rows = ladder(report, arguments.db)
         if rows:
-            ladders = with_table(ladders, report, table(rows))
+            ladders = with_profiles(ladders, report, rows)
             fidelity = with_times(fidelity, report, rows)
     (arguments.docs / "ladder.md").write_text(ladders)
     (arguments.docs / "fidelity.md").write_text(fidelity)

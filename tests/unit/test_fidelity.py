@@ -14,6 +14,7 @@ from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate, load_templates
 from autotune.problem import Layer
 from autotune.study import Study, Technique, find_study, load_study
+from tests.benchmarks.ladder_tables import REPORTS, ladder, with_profiles, with_times
 from tests.templates.shipped_families import H200
 
 from .tiny import Command
@@ -24,8 +25,8 @@ STUDIES = {
     name: load_study(find_study(name))
     for name in ("reports/000", "reports/001", "reports/002", "reports/003", "reports/004")
 }
-LINE = re.compile(r"^\| (\d{3}) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", re.MULTILINE)
-ROW = re.compile(r"`(reports/\d{3})`(, rule)?: (.*)")
+LINE = re.compile(r"^\| (\d{3}) \| (.*?) \| (.*?) \| (.*?) \|$", re.MULTILINE)
+ROW = re.compile(r"(rule: )?([^(].*)")
 TECHNIQUES = [(study, technique) for study in STUDIES.values() for technique in study.techniques]
 IMPOSSIBLE = "fused im2col and shared-memory product, tile 64"
 
@@ -42,11 +43,19 @@ def space_of(study: Study, technique: Technique, layer: Layer) -> SearchSpace:
     return SearchSpace(bound, technique.space)
 
 
+def rows() -> list[tuple[str, bool, str, str, str]]:
+    """Report, whether it is a rule, its name, the report's figures and the time here of each row of a study."""
+    return [
+        (f"reports/{report}", bool(match[1]), match[2], figures, here)
+        for report, row, figures, here in LINE.findall(PAGE)
+        if (match := ROW.fullmatch(row))
+    ]
+
+
 def test_each_technique_and_rule_has_a_row_and_each_row_is_one() -> None:
-    found = [match.groups() for _, _, row, _, _ in LINE.findall(PAGE) if (match := ROW.match(row))]
-    named = {(study, bool(rule), name) for study, rule, name in found}
-    assert len(named) == len(found), "a row stands twice"
-    assert named == {
+    found = [row[:3] for row in rows()]
+    assert len(set(found)) == len(found), "a row stands twice"
+    assert set(found) == {
         (name, rule, one.name)
         for name, study in STUDIES.items()
         for rule, those in ((False, study.techniques), (True, study.rules))
@@ -55,32 +64,31 @@ def test_each_technique_and_rule_has_a_row_and_each_row_is_one() -> None:
 
 
 def test_a_row_that_is_no_technique_says_why() -> None:
-    others = [row for _, _, row, _, _ in LINE.findall(PAGE) if not ROW.match(row)]
+    others = [row for _, row, _, _ in LINE.findall(PAGE) if not ROW.fullmatch(row)]
     assert len(others) == 2
-    assert all(row.startswith("no row: ") or "`reports/001-streams`" in row for row in others)
+    assert all(row.startswith(("(no row) ", "(`reports/001-streams`) ")) for row in others)
 
 
 def test_the_reports_figures_are_those_of_the_studies() -> None:
-    for _, _, row, figures, _ in LINE.findall(PAGE):
-        match = ROW.match(row)
-        if match is None or match[2]:
+    for name, rule, row, figures, _ in rows():
+        if rule:
             continue
-        technique = next(one for one in STUDIES[match[1]].techniques if one.name == match[3])
+        technique = next(one for one in STUDIES[name].techniques if one.name == row)
         assert technique.reported in figures
-        large = [layer.name for layer in STUDIES[match[1]].layers if layer.problem.n == 10_000]
-        given = [f"{ms:g}" if (ms := technique.reported_ms.get(name)) else "-" for name in large]
+        large = [layer.name for layer in STUDIES[name].layers if layer.problem.n == 10_000]
+        given = [f"{ms:g}" if (ms := technique.reported_ms.get(layer)) else "-" for layer in large]
         assert given == ["-", "-"] or figures.startswith(" / ".join(given)), technique.name
 
 
-def test_times_are_those_of_the_ladders() -> None:
-    ladder = (ROOT / "docs" / "ladder.md").read_text()
-    for report, _, row, _, here in LINE.findall(PAGE):
-        match = ROW.match(row)
-        if match is None or match[2] or here == "open":
-            continue
-        section = ladder[ladder.index(f"## Report {report}") :].split("\n## ")[0]
-        times = re.findall(rf"^\| conv\S+ \| {re.escape(match[3])} \| .*? \| (.*?) \|", section, re.MULTILINE)
-        assert here == " / ".join(times[-2:] if report in ("001", "003") else times), match[3]
+@pytest.mark.parametrize("report", REPORTS)
+def test_times_and_profiles_are_those_of_the_recorded_ladders(report: str) -> None:
+    recorded = ladder(report, ROOT / "studies" / "recorded" / "h200.db")
+    assert recorded
+    page = (ROOT / "docs" / "ladder.md").read_text()
+    assert with_profiles(page, report, recorded) == page
+    assert with_times(PAGE, report, recorded) == PAGE
+    times = [here for name, rule, _, _, here in rows() if name == f"reports/{report}" and not rule]
+    assert all(re.fullmatch(r"[\d.]+ / [\d.]+|rejected / rejected", here) for here in times)
 
 
 @pytest.mark.parametrize(("study", "technique"), TECHNIQUES, ids=lambda one: one.name)
