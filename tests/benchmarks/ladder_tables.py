@@ -42,9 +42,9 @@ def with_profiles(page: str, report: str, rows: Sequence[Row]) -> str:
     """The page with a report's lines replaced: of each layer the first row and the fastest other."""
     lines = ""
     for of_layer in at_the_largest_batch(rows).values():
-        first, *others = (row for row in of_layer if row["best_us"] is not None)
-        fastest = min(others, key=lambda row: float(row["best_us"] or 0))
-        for row in (first, fastest):
+        first, *others = of_layer
+        fastest = sorted(others, key=lambda row: float(row["best_us"] or "inf"))[:1]
+        for row in (first, *fastest):
             cells = (report, *(str(row[name]) for name in ("layer", "technique")), _time(row), *_profile(row))
             lines += f"| {' | '.join(cells)} |\n"
     return re.sub(rf"(?:^\| {report} \| .*\n)+", lambda _: lines, page, flags=re.MULTILINE)
