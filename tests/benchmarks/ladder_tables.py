@@ -2,8 +2,7 @@
 
     python tests/benchmarks/ladder_tables.py studies/recorded/h200.db
 
-fidelity.md has each technique's times at the largest batch, ladder.md what the profiler saw of each layer's first row
-and the fastest of the others. A report whose ladder the database does not have keeps its rows.
+fidelity.md has each technique's times at the largest batch, ladder.md what the profiler saw of each layer's fastest row. A report whose ladder the database does not have keeps its rows.
 """
 
 from __future__ import annotations
@@ -39,14 +38,12 @@ def at_the_largest_batch(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def with_profiles(page: str, report: str, rows: Sequence[Row]) -> str:
-    """The page with a report's lines replaced: of each layer the first row and the fastest other."""
+    """The page with a report's lines replaced: of each layer the fastest row."""
     lines = ""
     for of_layer in at_the_largest_batch(rows).values():
-        first, *others = of_layer
-        fastest = sorted(others, key=lambda row: float(row["best_us"] or "inf"))[:1]
-        for row in (first, *fastest):
-            cells = (report, *(str(row[name]) for name in ("layer", "technique")), _time(row), *_profile(row))
-            lines += f"| {' | '.join(cells)} |\n"
+        row = min(of_layer, key=lambda row: float(row["best_us"] or "inf"))
+        cells = (report, *(str(row[name]) for name in ("layer", "technique")), _time(row), *_profile(row))
+        lines += f"| {' | '.join(cells)} |\n"
     return re.sub(rf"(?:^\| {report} \| .*\n)+", lambda _: lines, page, flags=re.MULTILINE)
 
 
