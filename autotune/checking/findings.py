@@ -66,7 +66,7 @@ KNOWN = (
     FalseAlarm("mma_strip", "racecheck", _RACE, (r"\bto\[.*= loaded\[", r"leading\(rows\.of\["), _REGISTER_BARRIER),
     FalseAlarm("mma_pair", "racecheck", _RACE, (r"= from\[", r"\bstored\b"), _LANE_FOR_WARP),
 )
-"""What racecheck says of shipped families, and docs/kernels.md shows to be wrong."""
+"""What racecheck says of shipped families, and docs/sanitizers.md shows to be wrong."""
 
 
 def finished(log: str) -> bool:
