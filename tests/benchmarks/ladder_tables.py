@@ -2,7 +2,8 @@
 
     python tests/benchmarks/ladder_tables.py studies/recorded/h200.db
 
-fidelity.md has each technique's times at the largest batch, ladder.md what the profiler saw of each layer's fastest row. A report whose ladder the database does not have keeps its rows.
+fidelity.md has each technique's times at the largest batch, ladder.md what the profiler saw of each layer's fastest
+row there. A report whose ladder the database does not have keeps its rows.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ def test_the_tables_of_the_ladders_are_written_from_a_recording(
     fidelity = (tmp_path / "fidelity.md").read_text()
     cells = re.findall(r"^\| 000 \| (.*?) \| .*? \| ([\d.]+) / ([\d.]+) \|$", fidelity, re.MULTILINE)
     for place, (_, technique, time, _) in enumerate(rows, start=1):
-        assert dict((cell[0], cell[place]) for cell in cells)[technique] == time
+        assert {cell[0]: cell[place] for cell in cells}[technique] == time
         assert min(float(cell[place]) for cell in cells) == float(time)
     assert re.search(r"^\| 000 \| .*, tile 64 \| .* \| rejected / rejected \|$", fidelity, re.MULTILINE)
 
