@@ -169,6 +169,31 @@ def test_matrices_of_rows_that_lie_anywhere(bench: Bench) -> None:
         bench.run(text.replace("MISALIGNED", "1"), "load", arguments, block=32)
 
 
+@pytest.mark.parametrize("matrices", [2, 4])
+def test_matrices_of_columns_that_lie_anywhere(bench: Bench, matrices: int) -> None:
+    text = """
+    #include <autotune_host_ptx.h>
+    extern "C" __global__ void load(const unsigned short* columns, const int* at, unsigned* loaded) {
+        __shared__ __attribute__((aligned(16))) unsigned short staged[64 * 8];
+        for (int i = threadIdx.x; i < 64 * 8; i += 32) staged[i] = columns[i];
+        __syncthreads();
+        unsigned d[MATRICES];
+        load_matrices_trans(d, staged + at[threadIdx.x] * 8 + MISALIGNED);
+        for (int i = 0; i < MATRICES; ++i) loaded[i * 32 + threadIdx.x] = d[i];
+    }
+    """.replace("MATRICES", str(matrices))
+    rng = np.random.default_rng(3)
+    columns = rng.integers(0, 2**16, (64, 8)).astype(np.uint16)
+    at = rng.integers(0, 64, 32).astype(np.int32)
+    arguments = (columns, at, np.zeros((matrices, 8, 4), np.uint32))
+    *_, loaded = bench.run(text.replace("MISALIGNED", "0"), "load", arguments, block=32)
+    of_matrix = columns[at[: 8 * matrices]].reshape(matrices, 8, 8)  # [matrix, column, row]
+    expected = np.ascontiguousarray(of_matrix.transpose(0, 2, 1)).view(np.uint32)
+    np.testing.assert_array_equal(loaded, expected)
+    with pytest.raises(Rejected, match="load_matrices_trans"):
+        bench.run(text.replace("MISALIGNED", "1"), "load", arguments, block=32)
+
+
 FOUR_WARPS = """
 #include <autotune_host_ptx.h>
 extern "C" __global__ void multiply(const float* a, const float* b, const float* c, float* d, int round) {

@@ -261,6 +261,46 @@ inline void load_matrices(unsigned (&d)[4], const void* row, int line = __builti
     autotune_warp(autotune_host::TOGETHER, 0xffffffffu, reinterpret_cast<unsigned long long>(&mine), 0, 32, line);
 }
 
+namespace autotune_host {
+// One lane's part of a load of matrices of 8 x 8 16-bit elements by columns.
+struct MatrixColumns {
+    void (*load)(void* const* lanes);  // how the runtime loads those of a whole warp
+    const void* column;
+    unsigned* d;
+    int matrices;
+};
+
+inline void load_columns(void* const* lanes) {
+    const auto of = [&](int lane) { return static_cast<const MatrixColumns*>(lanes[lane]); };
+    for (int lane = 0; lane < 32; ++lane) {
+        for (int matrix = 0; matrix < of(0)->matrices; ++matrix) {
+            unsigned word = 0;
+            for (int i = 0; i < 2; ++i) {
+                const void* const column = of(matrix * 8 + lane % 4 * 2 + i)->column;
+                word |= static_cast<unsigned>(static_cast<const unsigned short*>(column)[lane / 4]) << i * 16;
+            }
+            of(lane)->d[matrix] = word;
+        }
+    }
+}
+
+template <int MATRICES>
+inline void load_columns_together(unsigned (&d)[MATRICES], const void* column, int line) {
+    if (static_cast<int>(threadIdx.x % 32) < 8 * MATRICES && reinterpret_cast<size_t>(column) % 16) {
+        autotune_stop("misaligned_address", "load_matrices_trans", __FILE__, line);
+    }
+    MatrixColumns mine = {&load_columns, column, d, MATRICES};
+    autotune_warp(TOGETHER, 0xffffffffu, reinterpret_cast<unsigned long long>(&mine), 0, 32, line);
+}
+}  // namespace autotune_host
+
+inline void load_matrices_trans(unsigned (&d)[4], const void* column, int line = __builtin_LINE()) {
+    autotune_host::load_columns_together(d, column, line);
+}
+inline void load_matrices_trans(unsigned (&d)[2], const void* column, int line = __builtin_LINE()) {
+    autotune_host::load_columns_together(d, column, line);
+}
+
 // A product of four warps: each computes its 16 rows of it, at once.
 namespace autotune_host {
 template <class Layout, bool ADDED, class Word, int TILES>
