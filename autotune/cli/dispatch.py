@@ -40,7 +40,7 @@ _LAYERS = (
     Column["DispatchedLayer"]("role", lambda row: row.role),
     Column["DispatchedLayer"]("count", lambda row: row.layer.count),
     Column["DispatchedLayer"]("kernel", lambda row: row.kernel or "to be tuned"),
-    Column["DispatchedLayer"]("default_first", lambda row: row.unsure),
+    Column["DispatchedLayer"]("default_first", lambda row: row.default_first),
     Column["DispatchedLayer"]("time_us", lambda row: row.time_us),
     Column["DispatchedLayer"]("best_us", lambda row: row.best_us),
     Column["DispatchedLayer"]("regret_fraction", lambda row: _regret(row.time_us, row), digits=3),
@@ -214,7 +214,7 @@ def _show_all(built: Built, out: Path | None) -> None:
     named = {name for name in (rank.tried.proposed_by for rank in ranks) if name not in ("search", "default", "exact")}
     shown = [rank for at, rank in enumerate(ranks) if at < _BEST_RULES or rank.tried.proposed_by in named]
     show(shown, _RULES, None, title=f"Rules, {len(ranks)} tried")
-    defaulted = [layer.layer.name for layer in built.layers if layer.unsure and layer.kernel]
+    defaulted = [layer.layer.name for layer in built.layers if layer.default_first and layer.kernel]
     click.echo(f"the default comes first for: {', '.join(defaulted) or 'none'}")
     waiting = [layer.layer.name for layer in built.layers if layer.kernel is None]
     if waiting:

@@ -197,7 +197,7 @@ def _dispatched(
             layer=matrix.layers[row],
             role="held out" if without is None else "tuned",
             kernel=names.get(serving[at]),
-            unsure=ends[at].default_first,
+            default_first=ends[at].default_first,
             time_us=times[0][at],
             best_us=float(matrix.best_us[row]),
             left_out_us=times[1][at],

@@ -320,15 +320,15 @@ def _kernel_json(kernel: PortfolioKernel) -> _Json:
         "family": kernel.config.template,
         "params": kernel.config.values(),
         "predicate": [[step.name, step.text, step.reason] for step in kernel.predicate.steps],
-        "room": [[step.name, step.text] for step in kernel.predicate.padded_outputs],
-        "paces": kernel.relative_times,
+        "padded_outputs": [[step.name, step.text] for step in kernel.predicate.padded_outputs],
+        "relative_times": kernel.relative_times,
     }
 
 
 def _kernel_of(content: _Json) -> PortfolioKernel:
     steps = cast("list[tuple[str, str, str]]", content["predicate"])
-    padded_outputs = cast("list[tuple[str, str]]", content.get("room", []))  # an older record has neither this
-    relative_times = cast("list[int]", content.get("paces", []))  # nor this
+    padded_outputs = cast("list[tuple[str, str]]", content.get("padded_outputs", []))  # older records have neither
+    relative_times = cast("list[int]", content.get("relative_times", []))
     params = cast("Mapping[str, Value]", content["params"])
     return PortfolioKernel(
         name=str(content["name"]),

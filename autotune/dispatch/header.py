@@ -143,7 +143,7 @@ def render_dispatch(
         ends=_ends(dispatcher),
         same=SAME,
         known=[
-            {"numbers": numbers, "paces": relative_times}
+            {"numbers": numbers, "relative_times": relative_times}
             for numbers, *relative_times in zip(
                 dispatcher.known, *(one.relative_times for one in dispatcher.all_kernels), strict=True
             )
@@ -171,7 +171,7 @@ def _kernel(kernel: PortfolioKernel) -> Mapping[str, object]:
         "symbol": kernel.name.upper(),
         "config": str(kernel.config),
         "steps": _steps(kernel.predicate.steps),
-        "room": _steps(kernel.predicate.padded_outputs),
+        "padded_outputs": _steps(kernel.predicate.padded_outputs),
     }
 
 
@@ -214,7 +214,7 @@ def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
     ]
     unlike = {
         "words": "a layer unlike those that were measured",
-        "function": "unsure",
+        "function": "out_of_range",
         "kernels": DEFAULT_FIRST.kernels,
     }
     return [*found, unlike]

@@ -23,7 +23,17 @@ from autotune.store.trial_rows import config_of, outcome_values, trials
 from autotune.store.trials import begin_trial, within
 from autotune.trial import Config, Outcome, Trial
 
-_CONTENT = ("role", "kernel", "unsure", "time_us", "best_us", "left_out_us", "default_us", "single_us", "nearest_us")
+_CONTENT = (
+    "role",
+    "kernel",
+    "default_first",
+    "time_us",
+    "best_us",
+    "left_out_us",
+    "default_us",
+    "single_us",
+    "nearest_us",
+)
 
 dispatchers = Table(
     "dispatchers",
@@ -43,7 +53,7 @@ dispatched_layers = Table(
     integer("count"),
     text("role"),
     Column("kernel", Text),
-    flag("unsure"),
+    flag("default_first"),
     Column("time_us", Float),
     real("best_us"),
     *(Column(name, Float) for name in ("left_out_us", "default_us", "single_us", "nearest_us")),
@@ -58,7 +68,7 @@ class DispatchedLayer:
     role: Literal["tuned", "held out"]
     kernel: str | None
     """the name of what serves it; None: nothing fits, it is to be tuned"""
-    unsure: bool
+    default_first: bool
     """the rule says nothing of it, so that the safe default came first"""
     time_us: float | None
     """of what serves it"""

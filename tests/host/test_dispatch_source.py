@@ -106,7 +106,7 @@ def timed(made: Dispatcher) -> Dispatcher:
     )
 
 
-def test_the_compiled_dispatcher_compares_pace_times_room(dispatcher: Dispatcher, cxx: str) -> None:
+def test_the_compiled_dispatcher_compares_relative_time_times_padded_outputs(dispatcher: Dispatcher, cxx: str) -> None:
     """`direct` and `implicit_gemm` serve most problems, and differ in what idles and in where they are fast."""
     made = timed(dispatcher)
     expected = recorded_choices(made, ASKED)

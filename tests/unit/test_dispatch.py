@@ -285,7 +285,7 @@ def test_a_rule_that_is_worse_than_the_default_on_layers_left_out_gives_way_to_i
         tune(study, families, Fickle(), store)
     made = built(path, study, families, Fickle())
     assert made.dispatcher.rule == DEFAULT_FIRST
-    assert all(row.unsure and row.kernel == DEFAULT for row in made.layers)
+    assert all(row.default_first and row.kernel == DEFAULT for row in made.layers)
 
 
 def test_too_few_layers_are_refused(path: Path, study: Study, families: dict[str, KernelTemplate]) -> None:

@@ -75,7 +75,7 @@ def test_each_end_has_an_order_of_its_own() -> None:
     assert chosen(made, k=20) == (DEFAULT, False, ("few",))
 
 
-def test_an_end_with_paces_takes_what_is_fast_and_leaves_little_idle() -> None:
+def test_an_end_with_relative_times_takes_what_is_fast_and_leaves_little_idle() -> None:
     """`fours` computes 64 maps at a time: of 16 maps its padded outputs are four times the outputs."""
     made = timed(dispatcher(FASTEST), {"fours": [300], "few": [1000], DEFAULT: [9000]}, known=[(12, 400)])
     fours, few = made.kernels
@@ -104,11 +104,11 @@ def test_a_relative_time_is_the_mean_of_those_on_known_layers_the_more_similar_t
     assert [chosen(made, k=k)[0] for k in (4, 12, 20, 64)] == ["few", "few", "fours", "fours"]
 
 
-def test_a_record_of_before_there_were_paces_is_read() -> None:
+def test_a_record_of_before_there_were_relative_times_is_read() -> None:
     content = json.loads(dispatcher(RULE).to_json())
     del content["known"]
     for one in (content["default"], *content["kernels"]):
-        del one["room"], one["paces"]
+        del one["padded_outputs"], one["relative_times"]
     assert Dispatcher.from_json(json.dumps(content)) == dispatcher(RULE)
 
 

@@ -22,6 +22,7 @@ _STRING = re.compile(r"('[^']*')")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PARAM = re.compile(r"^(\w+)(\s*=\s*\{.*)$")
 _KEYED = re.compile(r'^(\w+|"[^"]*")(\s*=\s*)(.*)$')
+_KERNEL_KEYS = {"room": "padded_outputs", "paces": "relative_times"}
 _WORDS = ("summary", "entry", "args", "name", "array")
 """keys whose values are no expressions"""
 
@@ -47,11 +48,14 @@ def upgrade() -> None:
 
 def _dispatchers(connection: Connection) -> None:
     """Rename in dispatchers' records, and in the configs of their trials: kernels in words and a hash of the record."""
+    connection.exec_driver_sql("ALTER TABLE dispatched_layers RENAME COLUMN unsure TO default_first")
     hashes = {}
     for row_id, record in _rows(connection, "SELECT id, record FROM dispatchers"):
         content = json.loads(record)
         for kernel in (*content["kernels"], content["default"]):
             kernel["params"] = current(kernel["family"], kernel["params"])
+        content["kernels"] = [_kernel(kernel) for kernel in content["kernels"]]
+        content["default"] = _kernel(content["default"])
         new = _compact(content)
         hashes[_hash(record)] = _hash(new)
         connection.exec_driver_sql("UPDATE dispatchers SET record = ? WHERE id = ?", (new, row_id))
@@ -64,6 +68,11 @@ def _dispatchers(connection: Connection) -> None:
         if isinstance(hashed, str):
             values["hash"] = hashes.get(hashed, hashed)
         connection.exec_driver_sql("UPDATE trials SET config = ? WHERE id = ?", (_compact(values), row_id))
+
+
+def _kernel(kernel: Mapping[str, object]) -> dict[str, object]:
+    """A dispatcher's kernel with the keys of today."""
+    return {_KERNEL_KEYS.get(key, key): value for key, value in kernel.items()}
 
 
 def _in_words(value: object) -> object:
