@@ -68,6 +68,10 @@ class Conv2dProblem:
         """One of them."""
         return next(array for array in self.arrays if array.name == name)
 
+    def has(self, name: str) -> bool:
+        """Whether it has an array that not every problem has."""
+        return any(array.name == name for array in self.arrays)
+
     @property
     def inputs(self) -> tuple[Array, ...]:
         """The arrays that a kernel reads and must not change."""

@@ -76,10 +76,11 @@ LARGER = kernel("im2col_gemm", "larger", CHUNKED.problem.with_n(300), chunk="100
 MAPPED = kernel(
     "implicit_gemm_sm90",
     "mapped",
-    Conv2dProblem(6, 24, 9, 7, 16, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_relu"),
+    Conv2dProblem(6, 24, 9, 7, 16, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_add_relu"),
     tile_m=64,
     tile_n=64,
 )
-KERNELS = (CONSTANT, PACKED, CHUNKED, LARGER, MAPPED)
+ADDED = kernel("direct", "added", Conv2dProblem(20, 3, 8, 9, 4, 3, 3, pad_h=1, epilogue="bias_add"))
+KERNELS = (CONSTANT, PACKED, CHUNKED, LARGER, MAPPED, ADDED)
 """One with its filters in constant memory, one that packs them, one with a workspace and several rounds, the same layer
-for more images, and one that takes tensor maps."""
+for more images, one that takes tensor maps, and one that adds a residual."""

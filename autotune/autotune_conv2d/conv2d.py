@@ -7,7 +7,7 @@ from .library import Library, Problem
 
 
 class Conv2d:
-    """y = epilogue(conv2d(x, w)) for one problem's shape and any number of images.
+    """y = epilogue(conv2d(x, w), z) for one problem's shape and any number of images; z: a residual, if any.
 
     The filters are copied when it is made, so later changes of w and bias are not seen. It belongs to the device that
     w lies on (PyCUDA: the current one); any thread may call it, on any stream, several at once.
@@ -39,7 +39,7 @@ class Conv2d:
             self._check_device("bias", bias_view)
             addresses["bias"] = bias_view.address
         elif bias is not None:
-            raise ValueError("bias: the problem has none; give epilogue='bias' or 'bias_relu'")
+            raise ValueError("bias: the problem has none; give an epilogue with one")
         on = arrays.stream_address(stream, w)
         with arrays.on_device_of(w):
             self.handle = (library or Library()).prepare(problem, addresses, on)
@@ -53,8 +53,12 @@ class Conv2d:
         """Bytes of workspace of a pass over n images; 0 is common."""
         return self.handle.workspace_bytes(n)
 
-    def __call__(self, x: object, out: object = None, *, workspace: object = None, stream: object = None) -> object:
+    def __call__(
+        self, x: object, out: object = None, *, z: object = None, workspace: object = None, stream: object = None
+    ) -> object:
         """Enqueue a pass over x [N, C, H, W] (nhwc: [N, H, W, C]) for any N; returns y.
+
+        z, of y's shape, is what an epilogue with `add` adds before its activation.
 
         `out` None: a new array of x's kind; so is a workspace where one is needed. `stream` None: the one that is
         current for x (CuPy, PyTorch), else the default stream; x, out and workspace must be ready there.
@@ -72,13 +76,21 @@ class Conv2d:
         y_view = arrays.view(out, "out", self.problem.dtype)
         _check_shape("out", y_view.shape, self.problem.y_shape(n))
         self._check_device("out", y_view)
+        addresses = {"x": x_view.address, "y": y_view.address}
+        if self.problem.has_residual:
+            z_view = arrays.view(z, "z", self.problem.dtype)
+            _check_shape("z", z_view.shape, self.problem.y_shape(n))
+            self._check_device("z", z_view)
+            addresses["z"] = z_view.address
+        elif z is not None:
+            raise ValueError("z: the problem has no residual; give epilogue='bias_add' or 'bias_add_relu'")
         given = (0, 0)
         if workspace is not None:
             workspace_view = arrays.view(workspace, "workspace")
             self._check_device("workspace", workspace_view)
             given = (workspace_view.address, workspace_view.size_bytes)
         if n:
-            self.handle.run(n, {"x": x_view.address, "y": y_view.address}, *given, stream=on)
+            self.handle.run(n, addresses, *given, stream=on)
         return out
 
     def _check_device(self, what: str, view: arrays.View) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 ABI_VERSION = 2
 DTYPES = ("f32", "f16", "bf16")
 LAYOUTS = ("nchw", "nhwc")
-EPILOGUES = ("none", "bias", "bias_relu")
-ARRAYS = ("x", "w", "bias", "y")
+EPILOGUES = ("none", "bias", "bias_relu", "bias_add", "bias_add_relu")
+ARRAYS = ("x", "w", "bias", "y", "z")
 """In the order of the C interface's conv2d_arguments."""
 NAME = "libconv2d.so"
 
@@ -111,6 +111,11 @@ class Problem:
         """Shape of the filters as they are stored."""
         c = self.c // self.groups
         return (self.k, c, self.r, self.s) if self.layout == "nchw" else (self.k, self.r, self.s, c)
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether a pass adds an array z of y's shape."""
+        return self.epilogue in ("bias_add", "bias_add_relu")
 
     def with_n(self, n: int) -> Problem:
         """The same shape for another number of images."""

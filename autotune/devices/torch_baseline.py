@@ -21,7 +21,7 @@ from autotune.problem import Conv2dProblem
 if TYPE_CHECKING:
     import torch
 
-    Forward: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+    Forward: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None], torch.Tensor]
 
 WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
 _MAX_MESSAGE = 160
@@ -83,7 +83,7 @@ def record_baselines(
 
 
 class _Arrays:
-    """Random x, w and bias in a layout, for so many passes."""
+    """Random x, w, bias and z in a layout, for so many passes."""
 
     def __init__(self, problem: Conv2dProblem, device: torch.device, layout: str, passes: int, *, cold: bool) -> None:
         import torch
@@ -100,9 +100,15 @@ class _Arrays:
             return tensor.contiguous(memory_format=memory_format)
 
         x, w = random(p.n, p.c, p.h, p.w), random(p.k, p.c // p.groups, p.r, p.s)
-        bias = None if p.epilogue == "none" else random(p.k)
+        bias = random(p.k) if p.has("bias") else None
+        z = random(p.n, p.k, p.p, p.q) if p.has("z") else None
         own = [
-            (laid_out(x.clone()), laid_out(w.clone()), None if bias is None else bias.clone())
+            (
+                laid_out(x.clone()),
+                laid_out(w.clone()),
+                None if bias is None else bias.clone(),
+                None if z is None else laid_out(z.clone()),
+            )
             for _ in range(passes if cold else 1)
         ]
         self.each = own if cold else own * passes
@@ -134,11 +140,15 @@ def _operators(problem: Conv2dProblem, *, fused: bool) -> Forward:
     p = problem
     stride, pad, dilation = (p.stride_h, p.stride_w), (p.pad_h, p.pad_w), (p.dilation_h, p.dilation_w)
 
-    def separate(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def separate(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
         y = torch.nn.functional.conv2d(x, w, bias, stride, pad, dilation, p.groups)
-        return torch.relu_(y) if p.epilogue == "bias_relu" else y
+        if z is not None:
+            y += z
+        return torch.relu_(y) if p.epilogue in ("bias_relu", "bias_add_relu") else y
 
-    def in_one(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def in_one(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
+        if z is not None:
+            return torch.cudnn_convolution_add_relu(x, w, z, 1.0, bias, stride, pad, dilation, p.groups)
         return torch.cudnn_convolution_relu(x, w, bias, stride, pad, dilation, p.groups)
 
     return in_one if fused else separate

@@ -93,9 +93,11 @@ def _outputs(problem: Conv2dProblem, indices: npt.NDArray[np.int64], inputs: Map
     padded = np.pad(images, ((0, 0), (0, 0), (p.pad_h, p.pad_h), (p.pad_w, p.pad_w)))
     first = k // (p.k // p.groups) * (p.c // p.groups)
     sums = inputs["bias"][k] if "bias" in inputs else np.zeros(len(indices))
+    if "z" in inputs:
+        sums += inputs["z"][indices]
     for c in range(p.c // p.groups):
         for r in range(p.r):
             for s in range(p.s):
                 at = (n, first + c, row * p.stride_h + r * p.dilation_h, column * p.stride_w + s * p.dilation_w)
                 sums += padded[at] * filters[k, c, r, s]
-    return np.maximum(sums, 0.0) if p.epilogue == "bias_relu" else sums
+    return np.maximum(sums, 0.0) if p.epilogue in ("bias_relu", "bias_add_relu") else sums

@@ -127,7 +127,7 @@ def plan_of(bound: BoundTemplate, source: KernelSource) -> Plan:
 
 class _Planner:
     def __init__(self, bound: BoundTemplate, source: KernelSource) -> None:
-        self._template, self._source = bound.template, source
+        self._bound, self._template, self._source = bound, bound.template, source
         self._tuned = bound.check(source.config)
         self._known: dict[str, Value] = {name: value for name, value in bound.problem.names().items() if name != "n"}
         self._known.update(source.config.values())
@@ -146,7 +146,7 @@ class _Planner:
                 self._open[name] = folded
                 self._depends[name] = self._follows_from(folded)
                 self._natural |= {name} if folded.natural else set()
-        for template in self._template.tensor_maps:
+        for template in bound.tensor_maps():
             when = self._fold(template.when)
             if self._follows_from(when):
                 raise template.when.error("depends on n or the device, but a kernel is exported with one of its maps")
@@ -223,7 +223,7 @@ class _Planner:
         return tuple(
             PlanStage(
                 entry=entries.index(stage.entry),
-                args=tuple(self._argument(argument) for argument in stage.args),
+                args=tuple(self._argument(argument) for argument in self._bound.arguments(stage)),
                 when=self._cpp(stage.when) if self._fold(stage.when).value is None else "",
                 grid=tuple(self._cpp(extent) for extent in stage.grid),
                 block=tuple(self._cpp(extent) for extent in stage.block),

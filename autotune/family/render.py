@@ -115,7 +115,7 @@ def launches(bound: BoundTemplate, stages: Sequence[StageTemplate], names: dict[
 def tensor_maps(bound: BoundTemplate, names: dict[str, Value]) -> tuple[NamedTensorMap, ...]:
     """A config's tensor maps. Raises TemplateError for one that the driver would not encode."""
     found: dict[str, NamedTensorMap] = {}
-    for template in bound.template.tensor_maps:
+    for template in bound.tensor_maps():
         if template.name not in found and bound.bind(template.when).integer(names):
             found[template.name] = template.evaluate(
                 lambda expression: bound.bind(expression).integer(names), bound.problem.dtype
@@ -131,7 +131,7 @@ def _stage(bound: BoundTemplate, stage: StageTemplate, names: dict[str, Value]) 
             raise TemplateError(f"{bound.template.path}: {label} of {stage.entry} is {extents}: at least 1 each")
     return Stage(
         entry=stage.entry,
-        args=stage.args,
+        args=bound.arguments(stage),
         block=(block[0], block[1], block[2]),
         grid=(grid[0], grid[1], grid[2]),
         smem_bytes=bound.bind(stage.smem_bytes).integer(names),

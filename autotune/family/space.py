@@ -14,8 +14,10 @@ from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, StudyError, TemplateError
 from autotune.expressions.expression import Bound, Expression
 from autotune.family.feasible import Level, Rows, Rule, Tree
-from autotune.family.template import KernelTemplate, Param
+from autotune.family.template import KernelTemplate, Param, StageTemplate
+from autotune.family.tensor_map_template import TensorMapTemplate
 from autotune.family.text import Body, compile_body
+from autotune.operation import operation
 from autotune.problem import Conv2dProblem
 from autotune.renamed import renamed
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
@@ -78,10 +80,26 @@ class BoundTemplate:
 
     @cached_property
     def supported(self) -> bool:
-        """Whether the family serves this problem on this device at all."""
+        """Whether the family serves this problem on this device at all; it must read every input that there is."""
         return bool(
-            self.bind(self.template.supports).integer({}) and self.bind(self.template.arch).integer({}),
+            self.bind(self.template.supports).integer({})
+            and self.bind(self.template.arch).integer({})
+            and self.template.read >= {array.name for array in self.problem.arrays if array.role == "in"},
         )
+
+    @cached_property
+    def _absent(self) -> frozenset[str]:
+        """The operation's optional inputs that this problem does not have, and tensor maps of them."""
+        absent = set(operation().names_of("in")) - {array.name for array in self.problem.arrays}
+        return frozenset(absent | {each.name for each in self.template.tensor_maps if each.array in absent})
+
+    def arguments(self, stage: StageTemplate) -> tuple[str, ...]:
+        """What a stage takes: its arguments but for inputs that the problem does not have."""
+        return tuple(argument for argument in stage.args if argument not in self._absent)
+
+    def tensor_maps(self) -> tuple[TensorMapTemplate, ...]:
+        """The family's tensor maps of arrays that the problem has."""
+        return tuple(each for each in self.template.tensor_maps if each.name not in self._absent)
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:

@@ -118,6 +118,16 @@ class KernelTemplate:
         return hashlib.sha256("\0".join((self.text, *(text for _, text in self.includes))).encode()).hexdigest()
 
     @property
+    def read(self) -> frozenset[str]:
+        """Arrays that its kernels take, as arguments or by tensor maps."""
+        stages = (*self.prepare, *self.stages)
+        return frozenset(
+            {argument for stage in stages for argument in stage.args}
+            | {each.array for each in self.tensor_maps}
+            | {constant.origin for constant in self.constants}
+        )
+
+    @property
     def header(self) -> str:
         """The header's TOML."""
         match = _HEADER.match(self.text)

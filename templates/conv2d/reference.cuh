@@ -46,6 +46,7 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
         }
     }
     if (problem.epilogue != Epilogue::none) add(in.bias[k]);
-    if (problem.epilogue == Epilogue::bias_relu && sum < 0.0) sum = 0.0;
+    if (problem.epilogue == Epilogue::bias_add || problem.epilogue == Epilogue::bias_add_relu) add(in.z[at]);
+    if ((problem.epilogue == Epilogue::bias_relu || problem.epilogue == Epilogue::bias_add_relu) && sum < 0.0) sum = 0.0;
     return {sum, magnitude};
 }

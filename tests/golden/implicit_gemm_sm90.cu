@@ -6,6 +6,7 @@
 //   x         [N, H, W, C]  input
 //   w         [K, R, S, C]  filters
 //   bias      [K]           read where EPILOGUE has one
+//   z         [N, P, Q, K]  residual, added where EPILOGUE has one
 //   y         [N, P, Q, K]  output
 //   n         images N, any number
 //
@@ -42,17 +43,18 @@ __device__ __forceinline__ __half from_float<__half>(float value) {
     return __float2half_rn(value);
 }
 
-// What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
+// comes the activation. A NaN stays a NaN.
 // Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 
-enum class Epilogue { none, bias, bias_relu };
+enum class Epilogue { none, bias, bias_relu, bias_add, bias_add_relu };
 
 template <Epilogue EPILOGUE>
 constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
 
 template <Epilogue EPILOGUE>
 __device__ __forceinline__ float activate(float value) {
-    if constexpr (EPILOGUE == Epilogue::bias_relu) value = value < 0.0f ? 0.0f : value;
+    if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
     return value;
 }
 
@@ -61,6 +63,17 @@ template <Epilogue EPILOGUE>
 __device__ __forceinline__ float finish(float accumulator, float bias) {
     if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
     return activate<EPILOGUE>(accumulator);
+}
+
+// And a residual, which is added before the activation.
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float finish(float accumulator, float bias, float residual) {
+    return activate<EPILOGUE>(accumulator + bias + residual);
+}
+
+template <Epilogue EPILOGUE, typename T>
+__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k, float residual) {
+    return finish<EPILOGUE>(accumulator, to_float(bias[k]), residual);
 }
 
 // With bias[k], which is read only where there is one.
@@ -387,7 +400,6 @@ constexpr int TILES_M = 1;
 constexpr int X_BOXES = 1;
 constexpr int STAGE_BYTES = (TILE_M + TILE_N) * TILE_K * 2;
 constexpr int EPILOGUE_STAGE_BYTES = EPILOGUE_N * 128;
-
 struct Barriers {
     PipelineTma<STAGES> pipeline;
     Barrier mainloop_order[CONSUMERS];  // a warpgroup may multiply
@@ -550,7 +562,6 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
     int epilogue_stage = 0;
     if (thread == 0) prefetch_tma_descriptor(&y_map);
-
     PipelineState<STAGES> state;
     int order_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
     if (consumer == 1) state.advance<K_TILES>();

@@ -58,17 +58,18 @@ struct FloatArithmetic {
     static __device__ __forceinline__ float lane(Value value, int) { return value; }
 };
 
-// What happens to a finished accumulator before it is stored: the output channel's bias, then the activation. A NaN stays a NaN.
+// What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
+// comes the activation. A NaN stays a NaN.
 // Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
 
-enum class Epilogue { none, bias, bias_relu };
+enum class Epilogue { none, bias, bias_relu, bias_add, bias_add_relu };
 
 template <Epilogue EPILOGUE>
 constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
 
 template <Epilogue EPILOGUE>
 __device__ __forceinline__ float activate(float value) {
-    if constexpr (EPILOGUE == Epilogue::bias_relu) value = value < 0.0f ? 0.0f : value;
+    if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
     return value;
 }
 
@@ -77,6 +78,17 @@ template <Epilogue EPILOGUE>
 __device__ __forceinline__ float finish(float accumulator, float bias) {
     if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
     return activate<EPILOGUE>(accumulator);
+}
+
+// And a residual, which is added before the activation.
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float finish(float accumulator, float bias, float residual) {
+    return activate<EPILOGUE>(accumulator + bias + residual);
+}
+
+template <Epilogue EPILOGUE, typename T>
+__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k, float residual) {
+    return finish<EPILOGUE>(accumulator, to_float(bias[k]), residual);
 }
 
 // With bias[k], which is read only where there is one.

@@ -74,6 +74,7 @@ def test_benchmark_times_each_kernel_that_is_for_the_device(built: Built, export
         "tested.chunked at n = 2",
         "tested.larger at n = 2",
         f"tested.mapped at n = 2: not timed: {WRONG_DEVICE}",
+        "tested.added at n = 2",
     ]
 
 

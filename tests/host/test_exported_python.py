@@ -31,7 +31,9 @@ from tests.host.host_driver import Array, DeviceArray, OnHostDriver, device_arra
 
 pytestmark = pytest.mark.cxx
 
-RELU, CHUNKED = (Problem(**asdict(tested.problem)) for tested in (exports.CONSTANT, exports.CHUNKED))
+RELU, CHUNKED, ADDED = (
+    Problem(**asdict(tested.problem)) for tested in (exports.CONSTANT, exports.CHUNKED, exports.ADDED)
+)
 """A kernel with its filters in constant memory, and one with a workspace."""
 
 
@@ -82,6 +84,28 @@ def test_is_right_for_any_n(problem: Problem, on_cpu: OnHostDriver) -> None:
         np.testing.assert_allclose(y, expected(problem, x, w, bias), rtol=1e-4, atol=1e-4)
 
 
+def added(library: str, w: Array, bias: Array, x: Array, z: Array) -> tuple[Array, list[str]]:
+    conv = made(library, ADDED, w, bias)
+    out = device_array(np.full(z.shape, np.nan, np.float32))
+    conv(device_array(x), out, z=device_array(z))
+    said = []
+    for wrong in (None, device_array(z[:1])):
+        with pytest.raises((ValueError, TypeError)) as raised:
+            conv(device_array(x), out, z=wrong)
+        said.append(str(raised.value))
+    return np.array(out.array, np.float32), said
+
+
+def test_a_residual_is_added(on_cpu: OnHostDriver) -> None:
+    w, bias = normal(*ADDED.w_shape), normal(ADDED.k)
+    x, z = normal(*ADDED.x_shape(3)), normal(*ADDED.y_shape(3))
+    y, said = on_cpu(added, w, bias, x, z)
+    sums = expected(replace(ADDED, epilogue="none"), x, w, bias)
+    np.testing.assert_allclose(y, sums + bias[:, None, None] + z, rtol=1e-4, atol=1e-4)
+    assert said[0].startswith("z: ")
+    assert said[1].startswith("z: has shape")
+
+
 def in_a_worker(library: str, x: Array, w: Array, bias: Array) -> Array:
     """An output as the worker that proves a library has it."""
     arrays = {"x": x, "w": w, "bias": bias, "y": np.empty(RELU.y_shape(len(x)), np.float32)}
@@ -114,7 +138,7 @@ def test_kernels_are_those_of_the_provenance(exported: Exported, on_cpu: OnHostD
     assert version == f"autotune {provenance['autotune']}"
     assert [one.name for one in found] == [one["name"] for one in provenance["kernels"]]
     assert [asdict(one.problem) for one in found] == [asdict(one.problem) for one in exported.served]
-    assert [one.accuracy for one in found] == ["fp32", "fp16", "fp32", "fp32", "fp16"]
+    assert [one.accuracy for one in found] == ["fp32", "fp16", "fp32", "fp32", "fp16", "fp32"]
     assert [one.deterministic for one in found] == [one["deterministic"] for one in provenance["kernels"]]
 
 
@@ -201,7 +225,7 @@ def refused(library: str, what: str) -> None:
         ),
         ("more images than 32 bits count", ValueError, "4294967297 is too large for the library"),
         ("no bias", TypeError, "bias: a NoneType is no array on a GPU"),
-        ("a bias too many", ValueError, "bias: the problem has none; give epilogue='bias' or 'bias_relu'"),
+        ("a bias too many", ValueError, "bias: the problem has none; give an epilogue with one"),
         ("filters", ValueError, "w: has shape (4, 2, 3, 4), expected (4, 2, 3, 3)"),
         ("images", ValueError, "x: has shape (3, 2, 9, 12), expected (3, 2, 9, 11)"),
         ("halves", ValueError, "x: its elements are <f2, the problem's <f4 (f32)"),

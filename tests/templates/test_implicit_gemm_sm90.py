@@ -69,6 +69,35 @@ def test_256_output_channels_are_shared_by_two_warpgroups(plain: DeviceEvaluator
     verify(NAME, problem, {**BASE, "tile_m": 256, "tile_n": 192, "epilogue_subtiles": 6}, plain)
 
 
+RESIDUALS: list[tuple[Conv2dProblem, dict[str, int | str]]] = [
+    (replace(HALF, epilogue="bias_add_relu"), {}),
+    (replace(HALF, epilogue="bias_add"), {"schedule": "pingpong", "tile_n": 104}),
+    (replace(POINTS, epilogue="bias_add_relu"), {"tile_m": 128, "tile_n": 200, "epilogue_subtiles": 5}),
+    (replace(POINTS, epilogue="bias_add_relu"), {"tile_m": 128, "tile_n": 104, "schedule": "pingpong"}),
+    (replace(BFLOAT, epilogue="bias_add"), {"tile_m": 192, "tile_n": 136}),
+    (replace(HALF, epilogue="bias_add_relu"), {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
+    (replace(SKIPPED, epilogue="bias_add_relu"), {"tile_n": 240, "schedule": "pingpong", "epilogue_subtiles": 3}),
+]
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(("problem", "values"), RESIDUALS)
+def test_a_residual_is_added(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
+    verify(NAME, problem, {**BASE, **values}, checked)
+
+
+@pytest.mark.parametrize("epilogue", ["bias_relu", "bias_add_relu"])
+def test_a_kernel_takes_a_residual_where_the_layer_has_one(epilogue: str) -> None:
+    bound = BoundTemplate(family(NAME), replace(HALF, epilogue=epilogue), H200)
+    source = render(bound, Config.of(NAME, BASE))
+    residual = epilogue == "bias_add_relu"
+    assert ("z_map" in source.stages[0].args) == residual
+    assert {each.name for each in source.tensor_maps} == {"x_map", "w_map", "y_map"} | (
+        {"z_map"} if residual else set()
+    )
+    assert ("z_map" in source.program.text) == residual
+
+
 APART = replace(HALF, pad_h=0, pad_w=0, dilation_h=2, dilation_w=3)
 WINDOWS: list[tuple[Conv2dProblem, dict[str, int | str]]] = [
     (HALF, {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
@@ -204,13 +233,48 @@ def test_warpgroups_that_do_not_take_turns_are_found(plain: DeviceEvaluator) -> 
     assert found(values, "barrier_wait(barriers.mainloop_order + consumer, order_phase);", "", plain)
 
 
-def found(values: dict[str, int | str], old: str, new: str, plain: DeviceEvaluator) -> bool:
+RESIDUAL_FAULTS = {
+    "a residual is read before it came": ("barrier_wait(residual_full + epilogue_stage, residual.phase);", ""),
+    "consumers wait for a residual's wrong phase": (
+        "epilogue_stage, residual.phase);",
+        "epilogue_stage, residual.phase ^ 1);",
+    ),
+    "a residual comes where a store reads": ("                        bulk_store_wait_read<0>();\n", ""),
+    "a residual comes where the tile before is stored": (
+        "            bulk_store_wait_read<0>();  // the outputs",
+        "            // the",
+    ),
+    "fewer bytes of a residual are announced": (
+        "(residual_full + stage, RESIDUAL_BYTES);",
+        "(residual_full + stage, 128);",
+    ),
+    "a residual is of the next subtile": (
+        "pixel + i % SUBTILES * EPILOGUE_N",
+        "pixel + (i + 1) % SUBTILES * EPILOGUE_N",
+    ),
+    "a residual is read without the swizzle": (
+        "load_matrices_trans(z, column + tile",
+        "load_matrices_trans(z, to + (lane / 16 * 8 + lane % 8) * 128 + (warp * 2 + lane / 8 % 2) * 16 + tile",
+    ),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("what", RESIDUAL_FAULTS)
+def test_a_mistake_with_a_residual_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
+    values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
+    assert found(values, *RESIDUAL_FAULTS[what], plain, replace(FAULTY, epilogue="bias_add_relu"))
+
+
+def found(
+    values: dict[str, int | str], old: str, new: str, plain: DeviceEvaluator, problem: Conv2dProblem = FAULTY
+) -> bool:
     """Whether the host device refuses the kernel with one of its lines changed."""
-    source = render(BoundTemplate(family(NAME), FAULTY, plain.info), Config.of(NAME, values))
+    source = render(BoundTemplate(family(NAME), problem, plain.info), Config.of(NAME, values))
     assert old in source.program.text, old
     program = Program(source.program.text.replace(old, new), source.program.entries)
     broken = replace(source, program=program)
-    plain.begin_layer(FAULTY)
+    plain.begin_layer(problem)
     try:
         plain.verify(broken, plain.compile(broken).result())
     except Rejected:
