@@ -225,7 +225,9 @@ def test_header_that_gives_other_launches_is_refused(tmp_path: Path) -> None:
 
 
 def test_packed_filters_that_depend_on_n_are_refused(tmp_path: Path) -> None:
-    header = PACKED.header.replace("4 * blocks_k * filter_words", "4 * blocks_k * filter_words + 4 * min(n, 0)")
+    size = "4 * blocks_k * filter_words"
+    assert PACKED.header.count(size) == 1
+    header = PACKED.header.replace(size, f"{size} + 4 * min(n, 0)")
     with pytest.raises(TemplateError, match="depends on n, but filters are prepared once"):
         export_library([dataclasses.replace(PACKED, header=header)], tmp_path, ())
 
