@@ -16,6 +16,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import KernelTemplate, load_template
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Outcome
+from tests.long_run import long_run
 from tests.nursery import Nursery
 from tests.planted import DATA
 
@@ -37,6 +38,7 @@ FAULTS: Mapping[str, tuple[str, str, str]] = {
     "many_images": ("y[at] = sum;", "y[at] = image == 3 ? 0.0f : sum;", ""),
 }
 """What is replaced by what, and what its failures have in common, where that is a value or a pair of values."""
+SHORT = ("groups", "pair", "one_image")  # of the short run
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,7 @@ def test_correct_family_passes_and_what_was_left_is_said(tmp_path: Path, host: D
     assert gaps[f"{left} pairs of features"] == "not reached; --full exercises all"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*SHORT, *long_run(*((fault,) for fault in FAULTS if fault not in SHORT))])
 def test_broken_branch_is_found(fault: str, tmp_path: Path, host: DeviceEvaluator) -> None:
     old, new, common = FAULTS[fault]
     checking = FamilyCheck(CasePlan(family(tmp_path, old, new), host.info), host)

@@ -19,6 +19,7 @@ from autotune.measurement.network import Agreement, Array, Network, NetworkSpec,
 from autotune.measurement.reference import reference_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
+from tests.long_run import long_run
 from tests.planted import GOOD
 
 pytestmark = pytest.mark.cxx
@@ -120,7 +121,7 @@ def test_seed_decides_the_network(device: HostDevice, cxx: str, network: Network
     np.testing.assert_array_equal(again.logits, same.logits)
 
 
-@pytest.mark.parametrize(("layout", "dtype"), [("nhwc", "f32"), ("nchw", "f16"), ("nchw", "bf16")])
+@pytest.mark.parametrize(("layout", "dtype"), [("nhwc", "f32"), ("nchw", "f16"), *long_run(("nchw", "bf16"))])
 def test_other_layouts_and_storage_types(device: HostDevice, cxx: str, layout: str, dtype: str) -> None:
     """Rounded storage changes some classes, but not many: the weights and images are rounded for float64 as well."""
     first, second = (

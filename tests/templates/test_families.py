@@ -22,11 +22,12 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.trial import Outcome
+from tests.long_run import long_run
 from tests.problems import AWKWARD
 
 from .shipped_families import FAMILIES, H200, TURING, default_of, family, supported
 
-CASES = 5  # verified of each family: all of them, and tests/host/test_check.py, have 90 s on two cores
+CASES = 5  # verified of each family; the short run verifies the first
 
 
 @cache
@@ -168,11 +169,12 @@ def host(binaries: None) -> Iterator[DeviceEvaluator]:
 
 
 @pytest.mark.cxx
+@pytest.mark.parametrize("cases", [1, *long_run((CASES,))])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_first_cases_of_a_check_are_right(name: str, host: DeviceEvaluator) -> None:
+def test_first_cases_of_a_check_are_right(name: str, cases: int, host: DeviceEvaluator) -> None:
     checking = FamilyCheck(CasePlan(family(name), host.info, seed=2026), host)
-    rows = list(checking.rows(most=CASES))
-    assert [row.outcome for row in rows] == [Outcome.CORRECT] * CASES, [
+    rows = list(checking.rows(most=cases))
+    assert [row.outcome for row in rows] == [Outcome.CORRECT] * cases, [
         told(row) for row in rows if row.outcome != Outcome.CORRECT
     ]
     assert all(1 in row.images for row in rows)

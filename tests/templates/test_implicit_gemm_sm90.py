@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
+from tests.long_run import long_run
 
 from .shipped_families import H200, family, images_with_infinities, verify
 
@@ -47,16 +49,18 @@ SMALL = replace(POINTS, n=1, c=8, h=1, w=1, k=8)
     [
         (HALF, {}),
         (HALF, {"schedule": "pingpong", "tile_n": 104}),
-        (replace(HALF, k=120), {"tile_m": 128, "tile_n": 80, "schedule": "pingpong", "epilogue_subtiles": 2}),
-        (BFLOAT, {"tile_n": 288, "epilogue_subtiles": 6}),
         (BFLOAT, {"tile_m": 192, "tile_n": 136}),
-        (STRIDED, {"tile_n": 448, "epilogue_subtiles": 4}),
-        (POINTS, {"tile_m": 128, "tile_n": 200, "epilogue_subtiles": 5}),
-        (POINTS, {"tile_m": 128, "tile_n": 104, "schedule": "pingpong"}),
-        (POINTS, {"tile_n": 272}),
         (SKIPPED, {"tile_n": 240, "schedule": "pingpong", "epilogue_subtiles": 3}),
-        (SMALL, {}),
-        (replace(SKIPPED, n=1), {"tile_n": 24, "schedule": "pingpong", "epilogue_subtiles": 3}),
+        *long_run(
+            (replace(HALF, k=120), {"tile_m": 128, "tile_n": 80, "schedule": "pingpong", "epilogue_subtiles": 2}),
+            (BFLOAT, {"tile_n": 288, "epilogue_subtiles": 6}),
+            (STRIDED, {"tile_n": 448, "epilogue_subtiles": 4}),
+            (POINTS, {"tile_m": 128, "tile_n": 200, "epilogue_subtiles": 5}),
+            (POINTS, {"tile_m": 128, "tile_n": 104, "schedule": "pingpong"}),
+            (POINTS, {"tile_n": 272}),
+            (SMALL, {}),
+            (replace(SKIPPED, n=1), {"tile_n": 24, "schedule": "pingpong", "epilogue_subtiles": 3}),
+        ),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
@@ -99,13 +103,15 @@ def test_a_kernel_takes_a_residual_where_the_layer_has_one(epilogue: str) -> Non
 
 
 APART = replace(HALF, pad_h=0, pad_w=0, dilation_h=2, dilation_w=3)
-WINDOWS: list[tuple[Conv2dProblem, dict[str, int | str]]] = [
+WINDOWS = [
     (HALF, {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
-    (replace(HALF, k=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5}),  # the last tile's rows leave the image
-    (replace(HALF, k=120, c=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5, "schedule": "pingpong"}),
     (BFLOAT, {"tile_m": 192, "tile_n": 48, "window_rows": 3}),
-    (APART, {"tile_n": 24, "window_rows": 2, "schedule": "pingpong"}),
-    (replace(HALF, r=2, s=4, pad_h=0, pad_w=2), {"tile_n": 56, "window_rows": 4, "schedule": "pingpong"}),
+    *long_run(
+        (replace(HALF, k=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5}),  # the last tile's rows leave the image
+        (replace(HALF, k=120, c=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5, "schedule": "pingpong"}),
+        (APART, {"tile_n": 24, "window_rows": 2, "schedule": "pingpong"}),
+        (replace(HALF, r=2, s=4, pad_h=0, pad_w=2), {"tile_n": 56, "window_rows": 4, "schedule": "pingpong"}),
+    ),
 ]
 
 
@@ -178,6 +184,11 @@ def test_the_largest_tiles_compile_without_spills_and_products_overlap(values: d
     assert not re.search(r"C7\d{3}", binary.log), binary.log
 
 
+def some_at_once(faults: Mapping[str, tuple[str, str]], every: int) -> list[object]:
+    """Every third fault, say; the others in the long run."""
+    return [what if at % every == 0 else long_run((what,))[0] for at, what in enumerate(faults)]
+
+
 FAULTS = {
     "consumers do not wait": ("pipeline.consumer_wait(state);", ""),
     "the producer does not wait": ("barrier_wait(empty + state.index, state.phase ^ 1);", ""),
@@ -206,7 +217,7 @@ FAULTY = replace(HALF, n=4, w=19, k=64)
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", FAULTS)
+@pytest.mark.parametrize("what", some_at_once(FAULTS, 3))
 def test_a_mistake_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
     assert found(values, *FAULTS[what], plain)
@@ -221,7 +232,7 @@ WINDOW_FAULTS = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", WINDOW_FAULTS)
+@pytest.mark.parametrize("what", some_at_once(WINDOW_FAULTS, 2))
 def test_a_mistake_with_windows_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 64, "window_rows": 3, "schedule": "pingpong"}
     assert found(values, *WINDOW_FAULTS[what], plain)

@@ -8,6 +8,7 @@ import pytest
 
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
+from tests.long_run import long_run
 
 from .shipped_families import verify
 
@@ -73,7 +74,7 @@ def test_units_of_every_kind_are_right(unit: str, checked: DeviceEvaluator) -> N
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("filters", ["shared", "constant"])
+@pytest.mark.parametrize("filters", ["shared", *long_run(("constant",))])
 @pytest.mark.parametrize("way", WAYS)
 def test_inputs_may_be_read_again_and_outputs_stored_directly(way: str, filters: str, checked: DeviceEvaluator) -> None:
     problem, values = WAYS[way]

@@ -6,6 +6,7 @@ import pytest
 
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
+from tests.long_run import long_run
 
 from .shipped_families import verify
 
@@ -43,17 +44,19 @@ STRIDED = Conv2dProblem(3, 20, 13, 9, 8, 3, 3, 2, 1, 1, 1, 1, 2, dtype="f16", la
         (ODD, {"row_tiles": 2, "stages": 1, "min_blocks": 2}),
         (TWELVE, {"images": 2, "warp_tiles_k": 2}),
         (THREE, {"mma": "warpgroup", "warp_tiles_k": 3, "warp_p": 4, "register_prefetch": 1}),
-        (FOUR, {"mma": "warpgroup", "warp_tiles_k": 4, "warp_p": 5}),
-        (
-            STRIDED,
-            {
-                "warp_p": 7,
-                "contiguous_taps": "pixel",
-                "images": 2,
-                "channel_slices": 3,
-                "filters": "staged",
-                "stages": 3,
-            },
+        *long_run(
+            (FOUR, {"mma": "warpgroup", "warp_tiles_k": 4, "warp_p": 5}),
+            (
+                STRIDED,
+                {
+                    "warp_p": 7,
+                    "contiguous_taps": "pixel",
+                    "images": 2,
+                    "channel_slices": 3,
+                    "filters": "staged",
+                    "stages": 3,
+                },
+            ),
         ),
     ],
 )

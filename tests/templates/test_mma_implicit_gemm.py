@@ -11,6 +11,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
+from tests.long_run import long_run
 
 from .shipped_families import H200, family, images_with_infinities, stays_inside, verify
 
@@ -50,13 +51,24 @@ FEW = Conv2dProblem(1, 24, 5, 6, 5, 3, 3)
         (SQUARE, {"consumer_warpgroups": 3, "subtiles": 2, "block_tiles_k": 8, "precision": "tf32", "stages": 3}),
         (SQUARE, {"consumer_warpgroups": 1, "subtiles": 3, "block_tiles_k": 4, "stage_channels": 16}),
         (APART, {"block_tiles_k": 3, "stages": 3}),
-        (POINTS, {"consumer_warpgroups": 4, "block_tiles_k": 3, "stage_channels": 64, "precision": "tf32"}),
-        (ROW, {"consumer_warpgroups": 1, "subtiles": 4, "block_tiles_k": 3, "precision": "tf32", "stage_channels": 16}),
-        (COLUMN, {"block_tiles_k": 3}),
-        (SKIPPED, {"block_tiles_k": 3}),
-        (HALVES, {"block_tiles_k": 3}),
-        (QUARTERS, {"block_tiles_k": 3, "precision": "tf32"}),
-        (FEW, {"consumer_warpgroups": 1, "block_tiles_k": 3, "stages": 2}),
+        *long_run(
+            (POINTS, {"consumer_warpgroups": 4, "block_tiles_k": 3, "stage_channels": 64, "precision": "tf32"}),
+            (
+                ROW,
+                {
+                    "consumer_warpgroups": 1,
+                    "subtiles": 4,
+                    "block_tiles_k": 3,
+                    "precision": "tf32",
+                    "stage_channels": 16,
+                },
+            ),
+            (COLUMN, {"block_tiles_k": 3}),
+            (SKIPPED, {"block_tiles_k": 3}),
+            (HALVES, {"block_tiles_k": 3}),
+            (QUARTERS, {"block_tiles_k": 3, "precision": "tf32"}),
+            (FEW, {"consumer_warpgroups": 1, "block_tiles_k": 3, "stages": 2}),
+        ),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
@@ -94,6 +106,6 @@ def test_an_image_of_infinities_is_no_other_images_concern(precision: str) -> No
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("problem", [replace(SQUARE, n=2), replace(FEW, epilogue="bias"), HALVES])
+@pytest.mark.parametrize("problem", [HALVES, *long_run((replace(SQUARE, n=2),), (replace(FEW, epilogue="bias"),))])
 def test_no_byte_before_or_behind_an_array_is_touched(problem: Conv2dProblem) -> None:
     stays_inside("mma_implicit_gemm", problem, {**BASE, "consumer_warpgroups": 1, "block_tiles_k": 3})

@@ -6,6 +6,7 @@ import pytest
 
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
+from tests.long_run import long_run
 
 from .shipped_families import verify
 
@@ -42,9 +43,11 @@ ROUNDS = Conv2dProblem(6, 3, 15, 15, 24, 2, 2, dtype="f16", epilogue="bias")
     [
         (WHOLE, {"thread_q": 2, "epilogue_stages": 3}),
         (FLOAT, {"precision": "3xtf32", "thread_p": 2, "consumer_warpgroups": 1}),
-        (ODD, {"thread_p": 2, "commit_rows": 2, "stages": 4, "epilogue_stages": 3, "register_prefetch": 2}),
-        (SINGLE, {"precision": "tf32", "mma_q": 1, "thread_q": 2, "row_tiles": 2, "register_prefetch": 0}),
-        (ROUNDS, {"thread_p": 1, "cooperating_warpgroups": 2, "stages": 3}),
+        *long_run(
+            (ODD, {"thread_p": 2, "commit_rows": 2, "stages": 4, "epilogue_stages": 3, "register_prefetch": 2}),
+            (SINGLE, {"precision": "tf32", "mma_q": 1, "thread_q": 2, "row_tiles": 2, "register_prefetch": 0}),
+            (ROUNDS, {"thread_p": 1, "cooperating_warpgroups": 2, "stages": 3}),
+        ),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:

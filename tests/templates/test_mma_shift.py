@@ -8,6 +8,7 @@ import pytest
 
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
+from tests.long_run import long_run
 
 from .shipped_families import images_with_infinities, verify
 
@@ -48,14 +49,19 @@ BROAD = Conv2dProblem(2, 9, 12, 11, 40, 2, 3, pad_h=1, pad_w=1, dtype="f16")
     [
         (FOLDED, {"stages": 3, "epilogue_stages": 2}),
         (FOLDED, {"filters": "registers", "consumer_warpgroups": 1, "producer_warps": 7}),
-        (FLOAT, {"precision": "tf32", "consumer_warpgroups": 3, "epilogue_stages": 2}),
         (ODD, {"mma_p": 4, "image_tiles": 1, "stages": 1, "epilogue_stages": 2}),
-        (NARROW, {"precision": "tf32", "mma_p": 4, "image_tiles": 1, "consumer_warpgroups": 1}),
-        (LARGEST, {"precision": "tf32", "mma_p": 1, "image_tiles": 3, "producer_pixels": 2}),
-        (DEEP, {"precision": "tf32", "mma_p": 4, "image_tiles": 1, "epilogue_stages": 2}),
-        (SHORT, {"mma_p": 4, "image_tiles": 1, "epilogue_stages": 2, "producer_pixels": 2}),
-        (EIGHT, {"precision": "tf32", "mma_p": 8, "image_tiles": 1, "consumer_warpgroups": 3, "producer_pixels": 2}),
-        (BROAD, {"mma_p": 8, "image_tiles": 1, "epilogue_stages": 2}),
+        *long_run(
+            (FLOAT, {"precision": "tf32", "consumer_warpgroups": 3, "epilogue_stages": 2}),
+            (NARROW, {"precision": "tf32", "mma_p": 4, "image_tiles": 1, "consumer_warpgroups": 1}),
+            (LARGEST, {"precision": "tf32", "mma_p": 1, "image_tiles": 3, "producer_pixels": 2}),
+            (DEEP, {"precision": "tf32", "mma_p": 4, "image_tiles": 1, "epilogue_stages": 2}),
+            (SHORT, {"mma_p": 4, "image_tiles": 1, "epilogue_stages": 2, "producer_pixels": 2}),
+            (
+                EIGHT,
+                {"precision": "tf32", "mma_p": 8, "image_tiles": 1, "consumer_warpgroups": 3, "producer_pixels": 2},
+            ),
+            (BROAD, {"mma_p": 8, "image_tiles": 1, "epilogue_stages": 2}),
+        ),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:

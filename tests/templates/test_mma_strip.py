@@ -9,6 +9,7 @@ import pytest
 
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
+from tests.long_run import long_run
 
 from .shipped_families import verify
 
@@ -51,20 +52,9 @@ UNEVEN_HALF = Conv2dProblem(2, 2, 31, 9, 6, 3, 3, dtype="f16")
     [
         (FLOAT, {}),
         (FLOAT, {"precision": "3xtf32", "images": 1, "channel_slices": 4, "store": "bulk"}),
-        (HALF, {"precision": "stored"}),
-        (HALF, {"precision": "stored", "images": 1, "min_blocks": 2, "channel_slices": 1, "store": "bulk"}),
-        (ODD, {"images": 1, "stages": 1}),
-        (ODD, {"images": 1, "channel_slices": 3, "mma": "warpgroup"}),
-        (FLOAT, {"images": 1, "channel_slices": 1, "mma": "warpgroup", "register_prefetch": 1}),
         (FLOAT, {"precision": "3xtf32", "images": 1, "mma": "warpgroup", "register_prefetch": 1, "row_tiles": 2}),
-        (FLOAT, {"images": 1, "mma": "warpgroup", "register_prefetch": 2}),
-        (
-            SPACED_HALF,
-            {"precision": "stored", "images": 1, "channel_slices": 1, "mma": "warpgroup", "register_prefetch": 2},
-        ),
-        (ODD_HALF, {"precision": "stored", "images": 1, "stages": 1}),
-        (ODD_HALF, {"precision": "stored", "images": 1, "mma": "warpgroup"}),
-        (FLOAT, {"consumer_groups": 2, "images": 1, "producer_warps": 4}),
+        (UNEVEN, {"images": 1, "mma_p": 2, "row_tiles": 2, "channel_slices": 1}),
+        (LONG, {"precision": "3xtf32", "warp_tiles_k": 2, "images": 1, "channel_slices": 1, "filters": "global"}),
         (
             HALF,
             {
@@ -76,29 +66,42 @@ UNEVEN_HALF = Conv2dProblem(2, 2, 31, 9, 6, 3, 3, dtype="f16")
                 "store": "bulk",
             },
         ),
-        (UNEVEN, {"images": 1, "mma_p": 2, "row_tiles": 2, "channel_slices": 1}),
-        (
-            UNEVEN,
-            {"images": 1, "mma_p": 2, "row_tiles": 2, "channel_slices": 1, "mma": "warpgroup", "store": "bulk"},
+        *long_run(
+            (HALF, {"precision": "stored"}),
+            (HALF, {"precision": "stored", "images": 1, "min_blocks": 2, "channel_slices": 1, "store": "bulk"}),
+            (ODD, {"images": 1, "stages": 1}),
+            (ODD, {"images": 1, "channel_slices": 3, "mma": "warpgroup"}),
+            (FLOAT, {"images": 1, "channel_slices": 1, "mma": "warpgroup", "register_prefetch": 1}),
+            (FLOAT, {"images": 1, "mma": "warpgroup", "register_prefetch": 2}),
+            (
+                SPACED_HALF,
+                {"precision": "stored", "images": 1, "channel_slices": 1, "mma": "warpgroup", "register_prefetch": 2},
+            ),
+            (ODD_HALF, {"precision": "stored", "images": 1, "stages": 1}),
+            (ODD_HALF, {"precision": "stored", "images": 1, "mma": "warpgroup"}),
+            (FLOAT, {"consumer_groups": 2, "images": 1, "producer_warps": 4}),
+            (
+                UNEVEN,
+                {"images": 1, "mma_p": 2, "row_tiles": 2, "channel_slices": 1, "mma": "warpgroup", "store": "bulk"},
+            ),
+            (UNEVEN_HALF, {"precision": "stored", "mma_p": 4, "channel_slices": 1, "thread_q": 2}),
+            (
+                UNEVEN_HALF,
+                {"precision": "stored", "images": 1, "mma_p": 4, "row_tiles": 2, "channel_slices": 1, "store": "bulk"},
+            ),
+            (
+                HALF,
+                {
+                    "precision": "stored",
+                    "images": 1,
+                    "channel_slices": 1,
+                    "mma": "warpgroup",
+                    "mma_p": 2,
+                    "warp_tiles_k": 6,
+                    "thread_q": 2,
+                },
+            ),
         ),
-        (UNEVEN_HALF, {"precision": "stored", "mma_p": 4, "channel_slices": 1, "thread_q": 2}),
-        (
-            UNEVEN_HALF,
-            {"precision": "stored", "images": 1, "mma_p": 4, "row_tiles": 2, "channel_slices": 1, "store": "bulk"},
-        ),
-        (
-            HALF,
-            {
-                "precision": "stored",
-                "images": 1,
-                "channel_slices": 1,
-                "mma": "warpgroup",
-                "mma_p": 2,
-                "warp_tiles_k": 6,
-                "thread_q": 2,
-            },
-        ),
-        (LONG, {"precision": "3xtf32", "warp_tiles_k": 2, "images": 1, "channel_slices": 1, "filters": "global"}),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:

@@ -9,6 +9,7 @@ import pytest
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
+from tests.long_run import long_run
 
 from .shipped_families import H200, family, images_with_infinities, stays_inside, verify
 
@@ -47,11 +48,13 @@ SINGLE = Conv2dProblem(3, 1, 10, 27, 8, 3, 3, dtype="f16")
         (PAIRED, {}),
         (FLOAT, {"subtiles": 3, "consumer_warpgroups": 3, "stages": 1, "epilogue_stages": 1, "producer_warps": 3}),
         (ODD, {"row_tiles": 3, "consumer_warpgroups": 1, "stages": 1, "epilogue_stages": 1, "producer_warps": 3}),
-        (NARROW, {"row_tiles": 2, "producer_warps": 3}),
-        (WIDE, {"row_tiles": 1, "stages": 3, "producer_warps": 3, "producer_pixels": 2, "copy_stages": 2}),
-        (FLAT, {"row_tiles": 3, "producer_warps": 3}),
-        (THIN, {"row_tiles": 3, "consumer_warpgroups": 1, "stages": 1, "epilogue_stages": 1, "producer_warps": 3}),
-        (SINGLE, {"producer_warps": 3}),
+        *long_run(
+            (NARROW, {"row_tiles": 2, "producer_warps": 3}),
+            (WIDE, {"row_tiles": 1, "stages": 3, "producer_warps": 3, "producer_pixels": 2, "copy_stages": 2}),
+            (FLAT, {"row_tiles": 3, "producer_warps": 3}),
+            (THIN, {"row_tiles": 3, "consumer_warpgroups": 1, "stages": 1, "epilogue_stages": 1, "producer_warps": 3}),
+            (SINGLE, {"producer_warps": 3}),
+        ),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
@@ -76,7 +79,7 @@ def test_an_image_of_infinities_is_no_other_images_concern(
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("problem", [replace(ODD, n=2), replace(ODD, n=1, c=1, h=4, w=5)])
+@pytest.mark.parametrize("problem", [replace(ODD, n=1, c=1, h=4, w=5), *long_run((replace(ODD, n=2),))])
 def test_no_byte_before_or_behind_an_array_is_touched(problem: Conv2dProblem) -> None:
     values = {**BASE, "row_tiles": 3 if problem.n == 2 else 1, "producer_warps": 3}
     stays_inside("mma_sweep", problem, values)

@@ -6,6 +6,7 @@ import pytest
 
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
+from tests.long_run import long_run
 
 from .shipped_families import verify
 
@@ -33,8 +34,10 @@ TWO = Conv2dProblem(4, 1, 6, 8, 6, 1, 3, dtype="f16", epilogue="bias_relu")
     [
         (LONG, {"row_tiles": 2}),
         (ODD, {"thread_p": 4, "stages": 3}),
-        (FOUR, {"tiles": 2, "thread_p": 2}),
-        (TWO, {"tiles": 1, "thread_p": 4}),
+        *long_run(
+            (FOUR, {"tiles": 2, "thread_p": 2}),
+            (TWO, {"tiles": 1, "thread_p": 4}),
+        ),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:

@@ -17,6 +17,7 @@ from autotune.measurement.calibrate import calibration_program
 from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem
 from tests.exports import chosen
+from tests.long_run import long_run
 from tests.problems import AWKWARD
 from tests.templates.shipped_families import family
 
@@ -84,24 +85,33 @@ def exported(folder: Path, space: SearchSpace, row: int) -> Path:
 
 
 @pytest.mark.parametrize("name", FILES)
+def test_exported_default_compiles_on_the_newest(name: str, tmp_path: Path) -> None:
+    space, archs = served(name, ("stride", *AWKWARD), configs=1)
+    nvcc(exported(tmp_path, space, 0), archs[-1:])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FILES)
 def test_exported_default_compiles_everywhere(name: str, tmp_path: Path) -> None:
     space, archs = served(name, ("stride", *AWKWARD), configs=1)
     nvcc(exported(tmp_path, space, 0), archs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_exported_sample_compiles_on_the_oldest_and_the_newest(name: str, tmp_path: Path) -> None:
     space, archs = served(name, PREFERRED, configs=8)
     nvcc(exported(tmp_path, space, len(space.rows) - 1), (archs[0], archs[-1]))
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("dtype", ["f16", *long_run(("f32",), ("bf16",))])
 def test_verification_program_compiles_everywhere(dtype: str, tmp_path: Path) -> None:
     problem = Conv2dProblem(2, 4, 9, 8, 6, 3, 2, groups=2, pad_h=1, dtype=dtype, epilogue="bias_relu")
     (tmp_path / "check.cu").write_text(check_program(problem).text)
     nvcc(tmp_path / "check.cu", ARCHS if dtype == "f32" else ARCHS[::3])
 
 
+@pytest.mark.long
 def test_calibration_program_compiles_everywhere(tmp_path: Path) -> None:
     (tmp_path / "calibrate.cu").write_text(calibration_program().text)
     nvcc(tmp_path / "calibrate.cu", ARCHS)

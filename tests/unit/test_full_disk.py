@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.store import Store, TrialRow
+from tests.long_run import long_run
 from tests.nursery import Nursery
 from tests.unit.store.builders import written
 
@@ -18,7 +19,7 @@ def stored(path: Path) -> tuple[TrialRow, ...]:
         return store.trials.list()
 
 
-@pytest.mark.parametrize("more_bytes", [8_192, 100_000])
+@pytest.mark.parametrize("more_bytes", [8_192, *long_run((100_000,))])
 def test_a_full_disk_is_one_line_and_loses_nothing(folder: Path, nursery: Nursery, more_bytes: int) -> None:
     database = folder / "autotune.db"
     written(database)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.store import Store, TrialRow
+from tests.long_run import long_run
 from tests.nursery import ForkedRun, Nursery
 from tests.outside import MARK, marked, none_left
 
@@ -18,7 +19,6 @@ from .tiny import changed, write_family
 
 Start = Callable[..., tuple[ForkedRun, str]]
 """Starts a run with the given further words; the run and its mark."""
-KILLS = 20
 NULL = ("--device", "null:delay_ms=15,compile=0.1,wrong=0.1,hang=0.05", "--trials", "40")
 
 
@@ -82,14 +82,15 @@ def finished(rows: tuple[TrialRow, ...]) -> dict[int, tuple[object, ...]]:
     return {row.trial.number: entry for row, entry in zip(rows, told(rows), strict=True) if row.ended_at is not None}
 
 
-def test_killed_twenty_times_a_study_comes_to_the_same(folder: Path, start: Start) -> None:
+@pytest.mark.parametrize("kills", [5, *long_run((20,))])
+def test_killed_again_and_again_a_study_comes_to_the_same(kills: int, folder: Path, start: Start) -> None:
     whole, _ = start(*NULL, "--db", "whole.db")
     finish(whole)
     rng = random.Random(20)
     path = folder / "killed.db"
     done: dict[int, tuple[object, ...]] = {}
     progress = []
-    for kill in range(KILLS):
+    for kill in range(kills):
         run, mark = start(*NULL, "--db", "killed.db")
         if kill % 4 == 3:
             time.sleep(rng.uniform(0.0, 0.2))  # while it starts
@@ -103,13 +104,14 @@ def test_killed_twenty_times_a_study_comes_to_the_same(folder: Path, start: Star
         done = now
         progress.append(len(done))
     assert progress[0] < progress[-1], "the kills fell while it worked"
-    assert len(set(progress)) > 4
+    assert len(set(progress)) > kills / 5
     last, _ = start(*NULL, "--db", "killed.db")
     finish(last)
     assert told(stored(path)) == told(stored(folder / "whole.db"))
     assert best(path) == best(folder / "whole.db")
 
 
+@pytest.mark.long
 @pytest.mark.cxx
 def test_killed_on_a_real_device_nothing_is_lost_and_nothing_runs_twice(folder: Path, start: Start) -> None:
     text = (folder / "small.toml").read_text()

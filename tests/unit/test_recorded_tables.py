@@ -20,6 +20,7 @@ import pytest
 from autotune.store import Store
 from tests.benchmarks.ladder_tables import main as write_tables
 from tests.benchmarks.record_database import main as record
+from tests.long_run import long_run
 
 from .store.builders import PROFILE
 from .tiny import Command
@@ -132,7 +133,21 @@ def commands() -> list[str]:
     return list(dict.fromkeys(found))
 
 
-@pytest.mark.parametrize("command", commands())
+def slow(command: str) -> bool:
+    """Whether a command compiles several kernels: exports that prove themselves, and sanitizers."""
+    return command.split()[1] in ("export", "sanitize")
+
+
+COMMANDS = commands()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(command for command in COMMANDS if not slow(command)),
+        *long_run(*((command,) for command in COMMANDS if slow(command))),
+    ],
+)
 def test_each_command_on_the_recorded_results_answers(
     command: str, folder: Path, autotune: Command, request: pytest.FixtureRequest
 ) -> None:

@@ -1,4 +1,4 @@
-"""A writer is killed a hundred times at random moments: each time the file is whole and what was promised is in it."""
+"""A writer is killed again and again at random moments: each time the file is whole and what was promised is in it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from autotune.store import Finals, Store
 from autotune.trial import Outcome
+from tests.long_run import long_run
 
 from .builders import (
     DRIVER_590,
@@ -26,7 +29,6 @@ from .builders import (
     timing_of,
 )
 
-KILLS = 100
 ROOT = Path(__file__).parents[3]
 LONGEST_S = 0.04
 """until a kill, time for some ten trials"""
@@ -55,10 +57,10 @@ def write(path: Path, promise: int) -> None:
             number += 1
 
 
-def nursery(path: Path, seed: int) -> None:
-    """Fork a writer, kill it, say what it promised, wait to be told to go on: forking saves a hundred starts."""
+def kill_writers(path: Path, kills: int, seed: int) -> None:
+    """Fork a writer, kill it, say what it promised, wait to be told to go on: forking saves as many starts."""
     rng = random.Random(seed)
-    for _ in range(KILLS):
+    for _ in range(kills):
         heard, told = os.pipe()
         child = os.fork()
         if child == 0:
@@ -107,9 +109,10 @@ def check(path: Path, promised: set[int]) -> None:
         raw.close()
 
 
-def test_killed_a_hundred_times_the_file_is_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [20, *long_run((100,))])
+def test_killed_again_and_again_the_file_is_whole(kills: int, tmp_path: Path) -> None:
     path = tmp_path / "autotune.db"
-    script = f"from {__name__} import nursery; from pathlib import Path; import sys; nursery(Path(sys.argv[1]), 7)"
+    script = f"from {__name__} import *; kill_writers(Path(sys.argv[1]), {kills}, 7)"
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(path)],
         stdin=subprocess.PIPE,
@@ -121,7 +124,7 @@ def test_killed_a_hundred_times_the_file_is_whole(tmp_path: Path) -> None:
     assert process.stdout is not None
     promised: set[int] = set()
     grew = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         how, *numbers = process.stdout.readline().split()
         assert how == str(int(signal.SIGKILL)), "it was still writing"
         grew += bool(numbers)
@@ -132,7 +135,7 @@ def test_killed_a_hundred_times_the_file_is_whole(tmp_path: Path) -> None:
         process.stdin.flush()
     process.communicate(timeout=60)
     assert process.returncode == 0
-    assert grew > KILLS / 2, "the kills fell while it worked"
+    assert grew > kills / 2, "the kills fell while it worked"
     with Store(path) as store:
         assert {trial.number for trial in store.trials.history(open_scope(store, study="study"))} >= promised
         assert store.best.list("study")[0].row.trial.outcome == Outcome.CORRECT
