@@ -17,128 +17,13 @@
 //   grid    row tile, then block of PLANES planes
 //   thread  column tile, then row tile, output plane
 
-// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+#include "_element.cuh"
 
-__device__ __forceinline__ float to_float(float value) { return value; }
+#include "_epilogue.cuh"
 
-template <typename T>
-__device__ __forceinline__ T from_float(float value);
+#include "_ptx.cuh"
 
-template <>
-__device__ __forceinline__ float from_float<float>(float value) {
-    return value;
-}
-
-template <typename T, int N>
-struct alignas(N * sizeof(T)) AlignedArray {
-    T at[N];
-};
-
-// What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
-// comes the activation. A NaN stays a NaN.
-// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
-
-enum class Epilogue { none, bias, bias_relu, bias_add, bias_add_relu };
-
-template <Epilogue EPILOGUE>
-constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
-
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float activate(float value) {
-    if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
-    return value;
-}
-
-// With the output channel's bias in a register.
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float finish(float accumulator, float bias) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
-    return activate<EPILOGUE>(accumulator);
-}
-
-// And a residual, which is added before the activation.
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float finish(float accumulator, float bias, float residual) {
-    return activate<EPILOGUE>(accumulator + bias + residual);
-}
-
-template <Epilogue EPILOGUE, typename T>
-__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k, float residual) {
-    return finish<EPILOGUE>(accumulator, to_float(bias[k]), residual);
-}
-
-// With bias[k], which is read only where there is one.
-template <Epilogue EPILOGUE, typename T>
-__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
-    return activate<EPILOGUE>(accumulator);
-}
-
-// Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
-//
-// copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros come.
-// copy_async_first: the first `read` of BYTES; zeros come for the rest.
-// A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N groups are under way.
-// bulk_store (sm_90): contiguous bytes from shared to global memory, by one thread; bytes and both addresses are
-// multiples of 16. What threads wrote must be made visible to it: fence_bulk in each of them, a barrier, bulk_store.
-// sync_threads: as __syncthreads for THREADS threads, whole warps; `id`, 1 to 15, tells barriers of a block apart.
-// arrive_threads counts as well, and does not wait.
-
-#ifdef __CUDACC__
-
-#else
-#include <autotune_host_ptx.h>
-#endif
-
-// Barriers that are objects, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
-//
-// Barrier: an object in shared memory that lets threads wait for others, and for copies, without stopping those
-// they wait for. One thread calls barrier_init with the arrivals of a phase; barrier_init_fence and __syncthreads then show
-// it to all. Phases are numbered from 0; barrier_wait(b, i & 1) returns once phase i is complete, and must be called before
-// phase i + 1 is. bulk_load copies contiguous bytes from global to shared memory, as bulk_store aligned; the phase of its
-// barrier completes when the bytes that an arrival by barrier_arrive_expect announced are there, too. Threads that have read
-// what a later copy overwrites call fence_bulk before they say so: a load that still waits for its turn reads the new bytes.
-
-#ifdef __CUDACC__
-struct alignas(8) Barrier {
-    unsigned long long state;
-};
-
-__device__ __forceinline__ void barrier_init(Barrier* barrier, int arrivals) {
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
-}
-
-__device__ __forceinline__ void barrier_init_fence() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive_expect(Barrier* barrier, int bytes) {
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-    unsigned passed;
-    do {  // a loop in C++: ptxas needs far more registers around one in PTX
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(passed)
-                     : "r"(at), "r"(parity)
-                     : "memory");
-    } while (!passed);
-}
-
-__device__ __forceinline__ void bulk_load(void* shared, const void* global, int bytes, Barrier* barrier) {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(global), "r"(bytes), "r"(at)
-                 : "memory");
-}
-#else
-#include <autotune_host_ptx.h>
-#endif
+#include "_ptx_barrier.cuh"
 
 // Problem
 using T = float;  // x, w, bias and y in memory

@@ -12,89 +12,9 @@
 //   grid  x: (block of images * TILES_P + tile row) * TILES_Q + tile column;  y: block of THREAD_K * THREADS_K output channels
 //   block x: first column of a thread;  y: row tile of ROWS rows;  z: group of THREAD_K output channels
 
-// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+#include "_arithmetic_f32.cuh"
 
-__device__ __forceinline__ float to_float(float value) { return value; }
-
-template <typename T>
-__device__ __forceinline__ T from_float(float value);
-
-template <>
-__device__ __forceinline__ float from_float<float>(float value) {
-    return value;
-}
-
-// Arithmetic: what a multiply-add works on. A Value holds LANES output channels of one pixel, a Scalar one of them.
-
-// Accumulators in single precision.
-struct FloatArithmetic {
-    using Scalar = float;
-    using Value = float;
-    static constexpr int LANES = 1;
-
-    static __device__ __forceinline__ Value zero() { return 0.0f; }
-
-    template <typename T>
-    static __device__ __forceinline__ Scalar scalar(T element) {
-        return to_float(element);
-    }
-
-    // The same input for every lane.
-    template <typename T>
-    static __device__ __forceinline__ Value splat(T input) {
-        return to_float(input);
-    }
-
-    // The filters of LANES output channels, K_STRIDE elements apart.
-    template <int K_STRIDE, typename T>
-    static __device__ __forceinline__ Value filters(const T* first) {
-        return to_float(*first);
-    }
-
-    static __device__ __forceinline__ Value multiply_add(Value a, Value b, Value accumulator) { return fmaf(a, b, accumulator); }
-
-    static __device__ __forceinline__ float lane(Value value, int) { return value; }
-};
-
-// What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
-// comes the activation. A NaN stays a NaN.
-// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
-
-enum class Epilogue { none, bias, bias_relu, bias_add, bias_add_relu };
-
-template <Epilogue EPILOGUE>
-constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
-
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float activate(float value) {
-    if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
-    return value;
-}
-
-// With the output channel's bias in a register.
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float finish(float accumulator, float bias) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
-    return activate<EPILOGUE>(accumulator);
-}
-
-// And a residual, which is added before the activation.
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float finish(float accumulator, float bias, float residual) {
-    return activate<EPILOGUE>(accumulator + bias + residual);
-}
-
-template <Epilogue EPILOGUE, typename T>
-__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k, float residual) {
-    return finish<EPILOGUE>(accumulator, to_float(bias[k]), residual);
-}
-
-// With bias[k], which is read only where there is one.
-template <Epilogue EPILOGUE, typename T>
-__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
-    return activate<EPILOGUE>(accumulator);
-}
+#include "_epilogue.cuh"
 
 // Problem
 using T = float;  // x, w, bias and y in memory

@@ -17,92 +17,11 @@
 //   grid  x: work tiles that run at once;  y: block of THREAD_K * WARPS_K output channels
 //   warp  column warp, then group of THREAD_K output channels
 
-// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+#include "_element.cuh"
 
-__device__ __forceinline__ float to_float(float value) { return value; }
+#include "_epilogue.cuh"
 
-template <typename T, int N>
-struct alignas(N * sizeof(T)) AlignedArray {
-    T at[N];
-};
-
-// What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
-// comes the activation. A NaN stays a NaN.
-// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
-
-enum class Epilogue { none, bias, bias_relu, bias_add, bias_add_relu };
-
-template <Epilogue EPILOGUE>
-constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
-
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float activate(float value) {
-    if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
-    return value;
-}
-
-// With the output channel's bias in a register.
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float finish(float accumulator, float bias) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
-    return activate<EPILOGUE>(accumulator);
-}
-
-// And a residual, which is added before the activation.
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float finish(float accumulator, float bias, float residual) {
-    return activate<EPILOGUE>(accumulator + bias + residual);
-}
-
-template <Epilogue EPILOGUE, typename T>
-__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k, float residual) {
-    return finish<EPILOGUE>(accumulator, to_float(bias[k]), residual);
-}
-
-// With bias[k], which is read only where there is one.
-template <Epilogue EPILOGUE, typename T>
-__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
-    return activate<EPILOGUE>(accumulator);
-}
-
-// Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
-//
-// copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros come.
-// copy_async_first: the first `read` of BYTES; zeros come for the rest.
-// A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N groups are under way.
-// bulk_store (sm_90): contiguous bytes from shared to global memory, by one thread; bytes and both addresses are
-// multiples of 16. What threads wrote must be made visible to it: fence_bulk in each of them, a barrier, bulk_store.
-// sync_threads: as __syncthreads for THREADS threads, whole warps; `id`, 1 to 15, tells barriers of a block apart.
-// arrive_threads counts as well, and does not wait.
-
-#ifdef __CUDACC__
-template <int BYTES>
-__device__ __forceinline__ void copy_async_first(void* shared, const void* global, int read) {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read) : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(read)
-                     : "memory");
-    }
-}
-
-template <int BYTES>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
-    copy_async_first<BYTES>(shared, global, inside ? BYTES : 0);
-}
-
-__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-template <int GROUPS>
-__device__ __forceinline__ void copy_async_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
-}
-
-#else
-#include <autotune_host_ptx.h>
-#endif
+#include "_ptx.cuh"
 
 // Problem
 constexpr int C = 6, H = 23, W = 21;

@@ -16,57 +16,9 @@
 //   conv2d_unroll    grid x: block of UNROLL_BLOCK columns;  y: input channel;  a thread writes R * S of a column
 //   conv2d_multiply  grid x: tile of columns;  y: tile of output channels;  block x: column of the tile;  y: output channel of the tile
 
-// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+#include "_element.cuh"
 
-__device__ __forceinline__ float to_float(float value) { return value; }
-
-template <typename T>
-__device__ __forceinline__ T from_float(float value);
-
-template <>
-__device__ __forceinline__ float from_float<float>(float value) {
-    return value;
-}
-
-// What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
-// comes the activation. A NaN stays a NaN.
-// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
-
-enum class Epilogue { none, bias, bias_relu, bias_add, bias_add_relu };
-
-template <Epilogue EPILOGUE>
-constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
-
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float activate(float value) {
-    if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
-    return value;
-}
-
-// With the output channel's bias in a register.
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float finish(float accumulator, float bias) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
-    return activate<EPILOGUE>(accumulator);
-}
-
-// And a residual, which is added before the activation.
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float finish(float accumulator, float bias, float residual) {
-    return activate<EPILOGUE>(accumulator + bias + residual);
-}
-
-template <Epilogue EPILOGUE, typename T>
-__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k, float residual) {
-    return finish<EPILOGUE>(accumulator, to_float(bias[k]), residual);
-}
-
-// With bias[k], which is read only where there is one.
-template <Epilogue EPILOGUE, typename T>
-__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
-    return activate<EPILOGUE>(accumulator);
-}
+#include "_epilogue.cuh"
 
 // Problem
 using T = float;  // every array in memory
@@ -89,28 +41,7 @@ constexpr int TAPS = C * R * S;
 constexpr int PIXELS = P * Q;  // an image
 constexpr int STEPS = (TAPS + TILE - 1) / TILE;
 
-// im2col(x) element by element: the inputs that meet the filters at an output pixel. Needs _element.cuh, T and the
-// problem's constants.
-
-// Input row and column where a pixel's receptive field starts; negative in the padding.
-struct Field {
-    int row, column;
-};
-
-// The field of pixel 0 <= pixel < P * Q.
-__device__ __forceinline__ Field field_at(int pixel) {
-    return {pixel / Q * STRIDE_H - PAD_H, pixel % Q * STRIDE_W - PAD_W};
-}
-
-// The input of a plane under filter position (r, s), zero in the padding.
-__device__ __forceinline__ T input_at(const T* plane, Field field, int r, int s) {
-    const int row = field.row + r * DILATION_H;
-    const int column = field.column + s * DILATION_W;
-    bool inside = true;
-    if constexpr (PAD_H > 0) inside = static_cast<unsigned>(row) < static_cast<unsigned>(H);
-    if constexpr (PAD_W > 0) inside = inside && static_cast<unsigned>(column) < static_cast<unsigned>(W);
-    return inside ? plane[row * W + column] : from_float<T>(0.0f);
-}
+#include "_im2col.cuh"
 
 // The images that one launch takes, and their columns in the product.
 struct Chunk {

@@ -15,112 +15,11 @@
 //   grid  x: (tile of BN pixels * GROUPS + group) * TILES_M + tile of BM output channels
 //   block x: THREADS_M x THREADS_N threads, each TM x TN outputs
 
-// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+#include "_element.cuh"
 
-__device__ __forceinline__ float to_float(float value) { return value; }
+#include "_epilogue.cuh"
 
-template <typename T>
-__device__ __forceinline__ T from_float(float value);
-
-template <>
-__device__ __forceinline__ float from_float<float>(float value) {
-    return value;
-}
-
-template <typename T, int N>
-struct alignas(N * sizeof(T)) AlignedArray {
-    T at[N];
-};
-
-// What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
-// comes the activation. A NaN stays a NaN.
-// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
-
-enum class Epilogue { none, bias, bias_relu, bias_add, bias_add_relu };
-
-template <Epilogue EPILOGUE>
-constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
-
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float activate(float value) {
-    if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
-    return value;
-}
-
-// With the output channel's bias in a register.
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float finish(float accumulator, float bias) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
-    return activate<EPILOGUE>(accumulator);
-}
-
-// And a residual, which is added before the activation.
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float finish(float accumulator, float bias, float residual) {
-    return activate<EPILOGUE>(accumulator + bias + residual);
-}
-
-template <Epilogue EPILOGUE, typename T>
-__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k, float residual) {
-    return finish<EPILOGUE>(accumulator, to_float(bias[k]), residual);
-}
-
-// With bias[k], which is read only where there is one.
-template <Epilogue EPILOGUE, typename T>
-__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
-    return activate<EPILOGUE>(accumulator);
-}
-
-// Tiles in shared memory: which of their elements a thread loads, and which it multiplies. Needs _element.cuh.
-
-// How THREADS threads load a tile of SLOW rows of FAST elements, neighbours along FAST also being neighbours in global
-// memory. Neighbouring threads take neighbouring elements, and a thread's positions along FAST are the same in all rows.
-template <int FAST, int SLOW, int THREADS>
-struct TileLoad {
-    static constexpr bool WIDE = THREADS < FAST;  // a row needs several passes of all threads
-    static constexpr int ROWS_A_PASS = WIDE ? 1 : THREADS / FAST;
-    static constexpr int FAST_LOADS = WIDE ? (FAST + THREADS - 1) / THREADS : 1;
-    static constexpr int SLOW_LOADS = (SLOW + ROWS_A_PASS - 1) / ROWS_A_PASS;
-    static constexpr bool EXACT = (WIDE ? FAST % THREADS : THREADS % FAST) == 0 && SLOW % ROWS_A_PASS == 0;
-
-    static __device__ __forceinline__ int fast(int thread, int load) {
-        return WIDE ? thread + load * THREADS : thread % FAST;
-    }
-
-    static __device__ __forceinline__ int slow(int thread, int load) {
-        return WIDE ? load : thread / FAST + load * ROWS_A_PASS;
-    }
-
-    // False where a thread has no element left to load.
-    static __device__ __forceinline__ bool has(int thread, int fast_load, int slow_load) {
-        if constexpr (EXACT) {
-            return true;
-        } else if constexpr (WIDE) {
-            return fast(thread, fast_load) < FAST;
-        } else {
-            return thread < ROWS_A_PASS * FAST && slow(thread, slow_load) < SLOW;
-        }
-    }
-};
-
-// Position of a thread's element i in a row of the tile that THREADS threads share: WIDTH neighbours to each thread in
-// turn, so that vector loads of a warp touch every bank equally often.
-template <int THREADS, int WIDTH>
-__device__ __forceinline__ int spread(int thread, int i) {
-    return (i / WIDTH * THREADS + thread) * WIDTH + i % WIDTH;
-}
-
-// A thread's COUNT elements of a row.
-template <int THREADS, int WIDTH, int COUNT>
-__device__ __forceinline__ void load_spread(const float* row, int thread, float (&elements)[COUNT]) {
-#pragma unroll
-    for (int i = 0; i < COUNT; i += WIDTH) {
-        const auto loaded = *reinterpret_cast<const AlignedArray<float, WIDTH>*>(row + spread<THREADS, WIDTH>(thread, i));
-#pragma unroll
-        for (int j = 0; j < WIDTH; ++j) elements[i + j] = loaded.at[j];
-    }
-}
+#include "_tile.cuh"
 
 // Problem
 using T = float;  // x, w, bias and y in memory

@@ -14,53 +14,11 @@
 //                        z: group of CHANNELS channels
 //   others          go over all outputs, WIDTH neighbours a thread
 
-// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+#include "_element.cuh"
 
-__device__ __forceinline__ float to_float(float value) { return value; }
+#include "_epilogue.cuh"
 
-template <typename T, int N>
-struct alignas(N * sizeof(T)) AlignedArray {
-    T at[N];
-};
-
-// What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
-// comes the activation. A NaN stays a NaN.
-// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
-
-enum class Epilogue { none, bias, bias_relu, bias_add, bias_add_relu };
-
-template <Epilogue EPILOGUE>
-constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
-
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float activate(float value) {
-    if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
-    return value;
-}
-
-// Outputs that many threads add to: what they hold before the first addition, and what is done to them after the last.
-// A thread takes WIDTH neighbouring outputs of one output channel, as one access. Needs _element.cuh and _epilogue.cuh.
-
-// Outputs start as their output channel's bias, or zero.
-template <int CHANNELS, int PIXELS, int WIDTH, Epilogue EPILOGUE>
-__device__ __forceinline__ void init_outputs(float* y, const float* bias, long long first) {
-    const int k = static_cast<int>(first / PIXELS % CHANNELS);
-    float start = 0.0f;
-    if constexpr (HAS_BIAS<EPILOGUE>) start += to_float(bias[k]);
-    AlignedArray<float, WIDTH> outputs;
-#pragma unroll
-    for (int i = 0; i < WIDTH; ++i) outputs.at[i] = start;
-    *reinterpret_cast<AlignedArray<float, WIDTH>*>(y + first) = outputs;
-}
-
-// The activation, once everything is added.
-template <int WIDTH, Epilogue EPILOGUE>
-__device__ __forceinline__ void activate_outputs(float* y, long long first) {
-    auto outputs = *reinterpret_cast<const AlignedArray<float, WIDTH>*>(y + first);
-#pragma unroll
-    for (int i = 0; i < WIDTH; ++i) outputs.at[i] = activate<EPILOGUE>(outputs.at[i]);
-    *reinterpret_cast<AlignedArray<float, WIDTH>*>(y + first) = outputs;
-}
+#include "_accumulate.cuh"
 
 // Problem
 constexpr int C = 6, H = 23, W = 21;

@@ -19,147 +19,15 @@
 //   warp  16 columns of WARP_P output rows, then group of WARP_TILES_K tiles of 8 output channels
 //   lane  of an MMA columns lane / 4 and lane / 4 + 8, output channels 2 (lane % 4) and the next
 
-#include <cuda_fp16.h>
+#include "_element_f16.cuh"
 
-// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+#include "_epilogue.cuh"
 
-__device__ __forceinline__ float to_float(float value) { return value; }
+#include "_ptx.cuh"
 
-template <typename T>
-__device__ __forceinline__ T from_float(float value);
+#include "_ptx_ldmatrix.cuh"
 
-template <>
-__device__ __forceinline__ float from_float<float>(float value) {
-    return value;
-}
-
-template <typename T, int N>
-struct alignas(N * sizeof(T)) AlignedArray {
-    T at[N];
-};
-
-__device__ __forceinline__ float to_float(__half value) { return __half2float(value); }
-
-template <>
-__device__ __forceinline__ __half from_float<__half>(float value) {
-    return __float2half_rn(value);
-}
-
-// What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
-// comes the activation. A NaN stays a NaN.
-// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
-
-enum class Epilogue { none, bias, bias_relu, bias_add, bias_add_relu };
-
-template <Epilogue EPILOGUE>
-constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
-
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float activate(float value) {
-    if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
-    return value;
-}
-
-// With the output channel's bias in a register.
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float finish(float accumulator, float bias) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
-    return activate<EPILOGUE>(accumulator);
-}
-
-// And a residual, which is added before the activation.
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float finish(float accumulator, float bias, float residual) {
-    return activate<EPILOGUE>(accumulator + bias + residual);
-}
-
-template <Epilogue EPILOGUE, typename T>
-__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k, float residual) {
-    return finish<EPILOGUE>(accumulator, to_float(bias[k]), residual);
-}
-
-// With bias[k], which is read only where there is one.
-template <Epilogue EPILOGUE, typename T>
-__device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
-    return activate<EPILOGUE>(accumulator);
-}
-
-// Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
-//
-// copy_async: BYTES (4, 8, 16) from global to shared memory; where `inside` is false nothing is read and zeros come.
-// copy_async_first: the first `read` of BYTES; zeros come for the rest.
-// A thread's copies since its last commit are a group; copy_async_wait<N> waits until at most N groups are under way.
-// bulk_store (sm_90): contiguous bytes from shared to global memory, by one thread; bytes and both addresses are
-// multiples of 16. What threads wrote must be made visible to it: fence_bulk in each of them, a barrier, bulk_store.
-// sync_threads: as __syncthreads for THREADS threads, whole warps; `id`, 1 to 15, tells barriers of a block apart.
-// arrive_threads counts as well, and does not wait.
-
-#ifdef __CUDACC__
-template <int BYTES>
-__device__ __forceinline__ void copy_async_first(void* shared, const void* global, int read) {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read) : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(read)
-                     : "memory");
-    }
-}
-
-template <int BYTES>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, bool inside = true) {
-    copy_async_first<BYTES>(shared, global, inside ? BYTES : 0);
-}
-
-__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-template <int GROUPS>
-__device__ __forceinline__ void copy_async_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
-}
-
-#else
-#include <autotune_host_ptx.h>
-#endif
-
-// Operands of a warp's matrix products out of shared memory, as an instruction on the GPU and as plain C++ on the CPU.
-//
-// load_matrices: four matrices of 8 rows of 16 bytes (eight 16-bit elements), each row wherever it lies on a multiple of 16
-// bytes. Lane 8 i + j gives the address of row j of matrix i; lane 4 g + t gets of each matrix i elements 2 t and 2 t + 1 of
-// row g as d[i]: with the matrices at (0, 0), (8, 0), (0, 8) and (8, 8) operand a of a 16-bit MMA, 16 deep.
-
-#ifdef __CUDACC__
-__device__ __forceinline__ void load_matrices(unsigned (&d)[4], const void* row) {
-    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(row));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-                 : "r"(from));
-}
-#else
-#include <autotune_host_ptx.h>
-#endif
-
-// Matrix products of a warp, as instructions on the GPU and as plain C++ on the CPU.
-//
-// mma_m16n8k8_tf32: d = a * b + c by all 32 lanes of a warp; of a and b the last 13 bits are ignored, so round with to_tf32.
-// Lane 4 g + t holds a (16 x 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), b (8 x 8) at (t, g), (t + 4, g), and c
-// and d (16 x 8) at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1). Of m16n8k4 it is the first half of a and b.
-// The 16-bit MMAs have two neighbouring columns of a, or rows of b, in one word and are twice as deep for as many words.
-
-#ifdef __CUDACC__
-
-__device__ __forceinline__ void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
-                                                 const float (&c)[4]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%10, %11, %12, %13};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
-}
-
-#else
-#include <autotune_host_ptx.h>
-#endif
+#include "_ptx_mma.cuh"
 using T = __half;  // x, w, bias and y in memory
 using Bits = unsigned short;  // of an element of x or w
 

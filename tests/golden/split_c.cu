@@ -15,61 +15,11 @@
 //                        z: group of CHANNELS channels
 //   others          go over all outputs, WIDTH neighbours a thread
 
-// Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
+#include "_element.cuh"
 
-__device__ __forceinline__ float to_float(float value) { return value; }
+#include "_epilogue.cuh"
 
-template <typename T>
-__device__ __forceinline__ T from_float(float value);
-
-template <>
-__device__ __forceinline__ float from_float<float>(float value) {
-    return value;
-}
-
-template <typename T, int N>
-struct alignas(N * sizeof(T)) AlignedArray {
-    T at[N];
-};
-
-// What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
-// comes the activation. A NaN stays a NaN.
-// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
-
-enum class Epilogue { none, bias, bias_relu, bias_add, bias_add_relu };
-
-template <Epilogue EPILOGUE>
-constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
-
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float activate(float value) {
-    if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
-    return value;
-}
-
-// Outputs that many threads add to: what they hold before the first addition, and what is done to them after the last.
-// A thread takes WIDTH neighbouring outputs of one output channel, as one access. Needs _element.cuh and _epilogue.cuh.
-
-// Outputs start as their output channel's bias, or zero.
-template <int CHANNELS, int PIXELS, int WIDTH, Epilogue EPILOGUE>
-__device__ __forceinline__ void init_outputs(float* y, const float* bias, long long first) {
-    const int k = static_cast<int>(first / PIXELS % CHANNELS);
-    float start = 0.0f;
-    if constexpr (HAS_BIAS<EPILOGUE>) start += to_float(bias[k]);
-    AlignedArray<float, WIDTH> outputs;
-#pragma unroll
-    for (int i = 0; i < WIDTH; ++i) outputs.at[i] = start;
-    *reinterpret_cast<AlignedArray<float, WIDTH>*>(y + first) = outputs;
-}
-
-// The activation, once everything is added.
-template <int WIDTH, Epilogue EPILOGUE>
-__device__ __forceinline__ void activate_outputs(float* y, long long first) {
-    auto outputs = *reinterpret_cast<const AlignedArray<float, WIDTH>*>(y + first);
-#pragma unroll
-    for (int i = 0; i < WIDTH; ++i) outputs.at[i] = activate<EPILOGUE>(outputs.at[i]);
-    *reinterpret_cast<AlignedArray<float, WIDTH>*>(y + first) = outputs;
-}
+#include "_accumulate.cuh"
 
 // Problem
 using T = float;
@@ -93,28 +43,7 @@ constexpr int PIXEL_TILES = (PIXELS + BLOCK - 1) / BLOCK;
 constexpr int SWEEP_BLOCK = 256;  // threads a block that goes over the outputs, each
 constexpr int WIDTH = 4;  // so many neighbours of one output channel
 
-// im2col(x) element by element: the inputs that meet the filters at an output pixel. Needs _element.cuh, T and the
-// problem's constants.
-
-// Input row and column where a pixel's receptive field starts; negative in the padding.
-struct Field {
-    int row, column;
-};
-
-// The field of pixel 0 <= pixel < P * Q.
-__device__ __forceinline__ Field field_at(int pixel) {
-    return {pixel / Q * STRIDE_H - PAD_H, pixel % Q * STRIDE_W - PAD_W};
-}
-
-// The input of a plane under filter position (r, s), zero in the padding.
-__device__ __forceinline__ T input_at(const T* plane, Field field, int r, int s) {
-    const int row = field.row + r * DILATION_H;
-    const int column = field.column + s * DILATION_W;
-    bool inside = true;
-    if constexpr (PAD_H > 0) inside = static_cast<unsigned>(row) < static_cast<unsigned>(H);
-    if constexpr (PAD_W > 0) inside = inside && static_cast<unsigned>(column) < static_cast<unsigned>(W);
-    return inside ? plane[row * W + column] : from_float<T>(0.0f);
-}
+#include "_im2col.cuh"
 
 extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK)
 conv2d_begin(const float* __restrict__ bias, float* __restrict__ y, int n) {

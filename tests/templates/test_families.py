@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.cli import cli
 from autotune.cli.devices import binary_cache
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.family.render import render
+from autotune.family.render import render, visible_names
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.trial import Outcome
@@ -100,7 +102,7 @@ import json
 from pathlib import Path
 from tests.problems import AWKWARD
 from autotune.devices.device import DeviceInfo
-from autotune.family.render import render
+from autotune.family.render import render, visible_names
 from autotune.family.space import BoundTemplate
 from autotune.family.template import load_templates
 from autotune.trial import Config
@@ -132,6 +134,8 @@ def test_rendering_is_the_same_in_every_process() -> None:
 # ---- golden files ----
 
 GOLDEN = Path(__file__).parent.parent / "golden"
+WHOLE = "implicit_gemm_sm90"
+"""Includes most of the shared files: its golden file has their text, too; the others have the families' own alone."""
 
 
 def golden_problem(name: str) -> str:
@@ -140,17 +144,40 @@ def golden_problem(name: str) -> str:
     return "stride" if "stride" in problems else next(iter(problems))
 
 
+def own_text(source: KernelSource) -> str:
+    """A kernel's text as its family's file has it, the shared files that it includes not yet in it."""
+    bound = BoundTemplate(family(source.config.template), source.problem, H200)
+    text = bound.body.render(visible_names(bound, bound.check(source.config)))
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def matches_golden(file: str, text: str, *, update: bool) -> bool:
+    """Whether a golden file has this text; it is written first where that is asked for."""
+    golden = GOLDEN / file
+    if update:
+        golden.write_text(text, encoding="utf-8")
+    assert golden.is_file(), f"{golden.name} is missing; write it with: pytest tests/templates --update-golden"
+    return text == golden.read_text(encoding="utf-8")
+
+
+CHANGED = "generated code changed; if that is meant: pytest tests/templates --update-golden, and review the difference"
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_default_source_is_the_golden_file(name: str, update_golden: bool) -> None:
     source = default_source(name, golden_problem(name))
-    golden = GOLDEN / f"{name}.cu"
-    text = f"// conv2d {source.problem}\n// {source.config}\n\n{source.program.text.strip()}\n"
-    if update_golden:
-        golden.write_text(text, encoding="utf-8")
-    assert golden.is_file(), f"{golden.name} is missing; write it with: pytest tests/templates --update-golden"
-    assert text == golden.read_text(encoding="utf-8"), (
-        "generated code changed; if that is meant: pytest tests/templates --update-golden, and review the difference"
+    text = source.program.text if name == WHOLE else own_text(source)
+    golden = f"// conv2d {source.problem}\n// {source.config}\n\n{text.strip()}\n"
+    assert matches_golden(f"{name}.cu", golden, update=update_golden), CHANGED
+
+
+def test_whole_texts_have_the_golden_hashes(update_golden: bool) -> None:
+    """With what each takes of the shared files, which are not in its golden file."""
+    sources = {name: default_source(name, golden_problem(name)) for name in FAMILIES}
+    hashes = "".join(
+        f"{hashlib.sha256(source.program.text.encode()).hexdigest()}  {name}\n" for name, source in sources.items()
     )
+    assert matches_golden("sha256sums.txt", hashes, update=update_golden), CHANGED
 
 
 def test_every_golden_file_has_a_family() -> None:
