@@ -16,7 +16,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import KernelTemplate, load_template
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Outcome
-from tests.long_run import long_run
+from tests.long_run import every
 from tests.nursery import Nursery
 from tests.planted import DATA
 
@@ -30,15 +30,14 @@ FAULTS: Mapping[str, tuple[str, str, str]] = {
     "relu": ("        sum = fmaxf(sum, 0.0f);\n", "        (void)0;\n", "epilogue=bias_relu"),
     "bias": ("        sum += bias[k];\n", "        sum += bias[k / 2];\n", ""),
     "stride": ("p * STRIDE_H - PAD_H", "p * STRIDE_W - PAD_H", ""),
+    "pair": ("y[at] = sum;", "y[at] = BLOCK == 96 && TURNS == 2 ? 0.0f : sum;", "block=96 and turns=2"),
     "padding": ("if (column < 0 || column >= W) continue;", "if (column >= W) continue;", ""),
     "dilation": ("s * DILATION_W", "s * DILATION_H", "dilation=2x3"),
     "groups": ("k / K_GROUP * C_GROUP + c", "k % GROUPS * C_GROUP + c", ""),
-    "pair": ("y[at] = sum;", "y[at] = BLOCK == 96 && TURNS == 2 ? 0.0f : sum;", "block=96 and turns=2"),
     "one_image": ("y[at] = sum;", "y[at] = n == 1 ? 0.0f : sum;", ""),
     "many_images": ("y[at] = sum;", "y[at] = image == 3 ? 0.0f : sum;", ""),
 }
 """What is replaced by what, and what its failures have in common, where that is a value or a pair of values."""
-SHORT = ("groups", "pair", "one_image")  # of the short run
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +79,7 @@ def test_correct_family_passes_and_what_was_left_is_said(tmp_path: Path, host: D
     assert gaps[f"{left} pairs of features"] == "not reached; --full exercises all"
 
 
-@pytest.mark.parametrize("fault", [*SHORT, *long_run(*((fault,) for fault in FAULTS if fault not in SHORT))])
+@pytest.mark.parametrize("fault", every(4, FAULTS))
 def test_broken_branch_is_found(fault: str, tmp_path: Path, host: DeviceEvaluator) -> None:
     old, new, common = FAULTS[fault]
     checking = FamilyCheck(CasePlan(family(tmp_path, old, new), host.info), host)

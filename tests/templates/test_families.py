@@ -24,12 +24,13 @@ from autotune.family.render import render, visible_names
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.trial import Outcome
-from tests.long_run import long_run
+from tests.long_run import every, long_run
 from tests.problems import AWKWARD
 
 from .shipped_families import FAMILIES, H200, TURING, default_of, family, supported
 
-CASES = 5  # verified of each family; the short run verifies the first
+CASES = 5  # verified of each family; the short run verifies the first of those that no test file here is for
+TESTED = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
 
 
 @cache
@@ -53,7 +54,7 @@ def test_header_documents_the_family(name: str) -> None:
     assert all(param.name in template.text.partition("#*/")[0] for param in template.params)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", every(5, FAMILIES))
 def test_command_line_prints_the_documentation(name: str) -> None:
     done = CliRunner().invoke(cli, ["templates", name], catch_exceptions=False)
     template = family(name)
@@ -196,8 +197,10 @@ def host(binaries: None) -> Iterator[DeviceEvaluator]:
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("cases", [1, *long_run((CASES,))])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "cases"),
+    [*((name, 1) for name in FAMILIES if name not in TESTED), *long_run(*((name, CASES) for name in FAMILIES))],
+)
 def test_first_cases_of_a_check_are_right(name: str, cases: int, host: DeviceEvaluator) -> None:
     checking = FamilyCheck(CasePlan(family(name), host.info, seed=2026), host)
     rows = list(checking.rows(most=cases))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -16,7 +15,7 @@ from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
-from tests.long_run import long_run
+from tests.long_run import every, long_run
 
 from .shipped_families import H200, family, images_with_infinities, verify
 
@@ -184,11 +183,6 @@ def test_the_largest_tiles_compile_without_spills_and_products_overlap(values: d
     assert not re.search(r"C7\d{3}", binary.log), binary.log
 
 
-def some_at_once(faults: Mapping[str, tuple[str, str]], every: int) -> list[object]:
-    """Every third fault, say; the others in the long run."""
-    return [what if at % every == 0 else long_run((what,))[0] for at, what in enumerate(faults)]
-
-
 FAULTS = {
     "consumers do not wait": ("pipeline.consumer_wait(state);", ""),
     "the producer does not wait": ("barrier_wait(empty + state.index, state.phase ^ 1);", ""),
@@ -217,7 +211,7 @@ FAULTY = replace(HALF, n=4, w=19, k=64)
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", some_at_once(FAULTS, 3))
+@pytest.mark.parametrize("what", every(3, FAULTS))
 def test_a_mistake_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
     assert found(values, *FAULTS[what], plain)
@@ -232,7 +226,7 @@ WINDOW_FAULTS = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", some_at_once(WINDOW_FAULTS, 2))
+@pytest.mark.parametrize("what", every(2, WINDOW_FAULTS))
 def test_a_mistake_with_windows_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 64, "window_rows": 3, "schedule": "pingpong"}
     assert found(values, *WINDOW_FAULTS[what], plain)

@@ -14,6 +14,7 @@ from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_templates
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, Value
+from tests.long_run import every
 from tests.unit.tiny import DEVICE
 
 Address = int | None
@@ -334,7 +335,7 @@ def exact(family: str, v: Names) -> bool:
     return True
 
 
-@pytest.mark.parametrize("family", ENUMERATED)
+@pytest.mark.parametrize("family", every(3, ENUMERATED))
 def test_headers_say_what_the_addresses_of_a_block_come_to(family: str) -> None:
     template = load_templates()[family]
     rng = random.Random(family)

@@ -25,6 +25,7 @@ from autotune.dispatch.predicate import Predicate
 from autotune.family.template import template_files
 from autotune.store import Store, StudyRecord, TemplateRecord
 from autotune.trial import Outcome, Trial
+from tests.long_run import every
 from tests.nursery import Nursery
 from tests.outside import MARK, none_left
 
@@ -572,7 +573,7 @@ def test_the_host_is_calibrated_and_its_rates_say_how(autotune: Command) -> None
     assert "mma.sync" not in autotune("devices").out
 
 
-@pytest.mark.parametrize("words", [("best",), ("best", "--json"), ("templates", "direct"), ("--help",)])
+@pytest.mark.parametrize("words", every(2, [("best",), ("best", "--json"), ("templates", "direct"), ("--help",)]))
 def test_a_reader_that_went_away_is_no_complaint(words: tuple[str, ...], folder: Path, filled: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -583,7 +584,7 @@ def test_a_reader_that_went_away_is_no_complaint(words: tuple[str, ...], folder:
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b""), "as `head` leaves other programs"
 
 
-@pytest.mark.parametrize("words", [("best",), ("trials", "--json"), ("--help",)])
+@pytest.mark.parametrize("words", every(3, [("best",), ("trials", "--json"), ("--help",)]))
 def test_output_onto_a_full_disk_is_one_line(words: tuple[str, ...], folder: Path, filled: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

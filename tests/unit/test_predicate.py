@@ -16,6 +16,7 @@ from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
+from tests.long_run import every
 from tests.problems import problems
 
 H200 = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=150_000_000_000)
@@ -31,7 +32,7 @@ def accepts(bound: BoundTemplate, config: Config) -> bool:
     return bound.supported
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", every(3, FAMILIES))
 def test_a_predicate_agrees_with_the_search_space(name: str) -> None:
     template = load_template(FAMILIES[name])
     drawn = list(problems(600))
