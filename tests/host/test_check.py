@@ -28,6 +28,7 @@ CASES = 24  # more than pairs of features and parameters of any fault below take
 FAULTS: Mapping[str, tuple[str, str, str]] = {
     "nhwc": ("q = at / K % Q, p = at / (K * Q) % P;", "q = at / K % Q, p = (at / (K * Q) + 1) % P;", "layout=nhwc"),
     "relu": ("        sum = fmaxf(sum, 0.0f);\n", "        (void)0;\n", "epilogue=bias_relu"),
+    "residual": ("        sum += z[at];\n", "        sum += z[0];\n", "epilogue=bias_add"),
     "bias": ("        sum += bias[k];\n", "        sum += bias[k / 2];\n", ""),
     "stride": ("p * STRIDE_H - PAD_H", "p * STRIDE_W - PAD_H", ""),
     "pair": ("y[at] = sum;", "y[at] = BLOCK == 96 && TURNS == 2 ? 0.0f : sum;", "block=96 and turns=2"),
@@ -66,7 +67,7 @@ def test_correct_family_passes_and_what_was_left_is_said(tmp_path: Path, host: D
     assert [row.message for row in rows if row.outcome != Outcome.CORRECT] == []
     assert len(rows) == CASES
     assert {row.problem.layout for row in rows} == {"nchw", "nhwc"}
-    assert {row.problem.epilogue for row in rows} == {"none", "bias", "bias_relu"}
+    assert {row.problem.epilogue for row in rows} == {"none", "bias", "bias_relu", "bias_add", "bias_add_relu"}
     assert {row.problem.groups == 1 for row in rows} == {True, False}
     assert all(1 in row.images and len(row.images) == 3 for row in rows)
     found = coverage(checking)
