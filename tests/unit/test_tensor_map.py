@@ -73,7 +73,7 @@ MISTAKES = {
     "an array without maps": (
         'array           = "x"',
         'array = "workspace"',
-        "tensor_map[1].array: expected one of x, w, bias, y, packed_w",
+        "tensor_map[1].array: expected one of x, w, bias, y, z, packed_w",
     ),
     "a swizzle that there is none of": ("= 32", "= 48", "tensor_map[1].swizzle: expected one of 0, 32, 64, 128 bytes"),
     "a box of other dimensions": ('["4", "threads"]', '["4"]', "tensor_map[0].box_dim: expected 2 expressions"),
