@@ -12,7 +12,7 @@ import pytest
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.errors import ToolchainError
 from autotune.search import single_threaded
-from tests.nursery import Nursery
+from tests.fork_server import ForkServer
 
 
 def _no_gpu() -> str:
@@ -75,8 +75,8 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def nursery(binaries: None) -> Iterator[Nursery]:
+def fork_server(binaries: None) -> Iterator[ForkServer]:
     """Where runs of `autotune` as processes of their own come from."""
-    opened = Nursery()
+    opened = ForkServer()
     yield opened
     opened.close()

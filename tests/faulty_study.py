@@ -29,8 +29,8 @@ from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.tune import tune
 from autotune.workers.device_worker import Deadlines
 
-from .outside import MARK, kill_device_worker, marked, none_left
-from .planted import FAULTS, GOOD, PLANTED_COMPILER, Fault
+from .injected_faults import FAULTS, GOOD, PLANTED_COMPILER, Fault
+from .processes import MARK, kill_device_worker, marked, none_left
 
 FAMILY = GOOD.name.removesuffix(".cu.j2")
 

@@ -13,7 +13,7 @@ from autotune.family.template import load_template, template_files
 from autotune.measurement.calibrate import Calibration
 from autotune.measurement.rates import best_rates
 from autotune.problem import Conv2dProblem
-from tests.outside import MARK, marked, none_left
+from tests.processes import MARK, marked, none_left
 
 pytestmark = pytest.mark.gpu
 

@@ -18,7 +18,7 @@ from autotune.measurement.network import NetworkRequest, NetworkSpec
 from autotune.measurement.reference import reference_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
-from tests.planted import GOOD
+from tests.injected_faults import GOOD
 
 pytestmark = pytest.mark.gpu
 

@@ -23,8 +23,8 @@ from autotune.family.template import load_template
 from autotune.problem import Conv2dProblem
 from autotune.trial import Measured
 from autotune.workers.device_worker import Deadlines
-from tests.outside import MARK, kill_device_worker, none_left
-from tests.planted import FAULTS, GOOD, PLANTED_COMPILER
+from tests.injected_faults import FAULTS, GOOD, PLANTED_COMPILER
+from tests.processes import MARK, kill_device_worker, none_left
 
 pytestmark = pytest.mark.gpu
 

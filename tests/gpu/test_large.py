@@ -12,7 +12,7 @@ from autotune.checking.large import BEYOND
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import load_template
 from autotune.trial import Outcome
-from tests.planted import DATA
+from tests.injected_faults import DATA
 
 pytestmark = pytest.mark.gpu
 

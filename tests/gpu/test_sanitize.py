@@ -14,7 +14,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template
-from tests.planted import FAULTS, GOOD, RAGGED
+from tests.injected_faults import FAULTS, GOOD, RAGGED
 
 pytestmark = pytest.mark.gpu
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nursery import Nursery
-from tests.planted import GOOD
+from tests.fork_server import ForkServer
+from tests.injected_faults import GOOD
 
 pytestmark = pytest.mark.cxx
 
@@ -44,18 +44,18 @@ WORDS = ("accuracy", "chain.toml", "--device", "host", "--jobs", "1")
 
 
 @pytest.fixture(scope="module")
-def tuned(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tuned(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the study and its results."""
     folder = tmp_path_factory.mktemp("chain")
     (folder / "chain.toml").write_text(STUDY)
     words = ("tune", "chain.toml", "--device", "host", "--templates", str(GOOD.parent), "--jobs", "1")
-    done = nursery.run(folder, *words)
+    done = fork_server.run(folder, *words)
     assert done.code == 0, done.err
     return folder
 
 
-def test_tuned_kernels_change_no_class(tuned: Path, nursery: Nursery) -> None:
-    done = nursery.run(tuned, *WORDS, "--images", "300", "--json")
+def test_tuned_kernels_change_no_class(tuned: Path, fork_server: ForkServer) -> None:
+    done = fork_server.run(tuned, *WORDS, "--images", "300", "--json")
     assert done.code == 0, done.err
     (row,) = json.loads(done.out)
     assert (row["accuracy"], row["images"], row["agreeing"], row["agreeing_fraction"]) == ("fp32", 300, 300, 1.0)
@@ -66,7 +66,9 @@ def test_tuned_kernels_change_no_class(tuned: Path, nursery: Nursery) -> None:
     assert row["second_config"] == "tile=16 images=2"
 
 
-def test_a_wrong_tap_in_the_stored_kernel_fails_the_command(tuned: Path, tmp_path: Path, nursery: Nursery) -> None:
+def test_a_wrong_tap_in_the_stored_kernel_fails_the_command(
+    tuned: Path, tmp_path: Path, fork_server: ForkServer
+) -> None:
     (tmp_path / "chain.toml").write_text(STUDY)
     raw = sqlite3.connect(tmp_path / "wrong.db")
     with sqlite3.connect(tuned / "autotune.db") as whole:
@@ -81,7 +83,7 @@ def test_a_wrong_tap_in_the_stored_kernel_fails_the_command(tuned: Path, tmp_pat
             raw.execute("UPDATE sources SET text_zlib = ?, text_bytes = ? WHERE id = ?", (edited, len(edited), row_id))
     raw.commit()
     raw.close()
-    done = nursery.run(tmp_path, *WORDS, "--images", "300", "--db", "wrong.db", "--json")
+    done = fork_server.run(tmp_path, *WORDS, "--images", "300", "--db", "wrong.db", "--json")
     assert done.code == 1
     (row,) = json.loads(done.out)
     assert row["agreeing_fraction"] < 0.9
@@ -106,11 +108,11 @@ def test_a_wrong_tap_in_the_stored_kernel_fails_the_command(tuned: Path, tmp_pat
     ids=["height", "channels", "dtype", "too small", "one layer"],
 )
 def test_layers_that_do_not_follow_each_other(
-    tuned: Path, edit: tuple[str, str], complaint: str, nursery: Nursery
+    tuned: Path, edit: tuple[str, str], complaint: str, fork_server: ForkServer
 ) -> None:
     assert STUDY.count(edit[0]) == 1
     (tuned / "other.toml").write_text(STUDY.replace(*edit))
-    done = nursery.run(tuned, "accuracy", "other.toml", "--device", "host")
+    done = fork_server.run(tuned, "accuracy", "other.toml", "--device", "host")
     assert done.code == 1
     assert done.out == ""
     assert done.err.startswith("autotune: other.toml: ")
@@ -118,14 +120,14 @@ def test_layers_that_do_not_follow_each_other(
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_study_without_results(tuned: Path, nursery: Nursery) -> None:
+def test_a_study_without_results(tuned: Path, fork_server: ForkServer) -> None:
     (tuned / "new.toml").write_text(STUDY.replace('"chain"', '"new"'))
-    done = nursery.run(tuned, "accuracy", "new.toml", "--device", "host", "--jobs", "1")
+    done = fork_server.run(tuned, "accuracy", "new.toml", "--device", "host", "--jobs", "1")
     assert done.code == 1
     assert "no correct kernel of new on" in done.err.splitlines()[-1]
 
 
-def test_null_runs_no_network(tuned: Path, nursery: Nursery) -> None:
-    done = nursery.run(tuned, "accuracy", "chain.toml", "--device", "null")
+def test_null_runs_no_network(tuned: Path, fork_server: ForkServer) -> None:
+    done = fork_server.run(tuned, "accuracy", "chain.toml", "--device", "null")
     assert done.code == 1
     assert done.err.splitlines()[-1] == "autotune: the null device runs no network; take cuda:N or host"

@@ -16,9 +16,9 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import KernelTemplate, load_template
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Outcome
+from tests.fork_server import ForkServer
+from tests.injected_faults import DATA
 from tests.long_run import every
-from tests.nursery import Nursery
-from tests.planted import DATA
 
 pytestmark = pytest.mark.cxx
 
@@ -133,11 +133,11 @@ def test_own_layers_take_the_place_of_derived_problems(tmp_path: Path, host: Dev
     assert [gap.why for gap in gaps] == [f"the family does not support {other.problem}"]
 
 
-def test_failure_can_be_seen_again(tmp_path: Path, nursery: Nursery) -> None:
+def test_failure_can_be_seen_again(tmp_path: Path, fork_server: ForkServer) -> None:
     old, new, _ = FAULTS["pair"]
     family(tmp_path, old, new)
     words = ("check", "everything.cu.j2", "--device", "host")
-    done = nursery.run(tmp_path, *words, "--configs", str(CASES))
+    done = fork_server.run(tmp_path, *words, "--configs", str(CASES))
     assert done.code == 1
     assert "Every one of them, and hardly another, has" in done.out
     assert "block=96 and turns=2" in done.out
@@ -145,7 +145,7 @@ def test_failure_can_be_seen_again(tmp_path: Path, nursery: Nursery) -> None:
     start = done.out.index('    name = "failed"')
     study = done.out[start : done.out.index("\n\n", start)]
     (tmp_path / "failed.toml").write_text("\n".join(line.strip() for line in study.splitlines()))
-    again = nursery.run(tmp_path, *words, "--study", "failed.toml", "--json")
+    again = fork_server.run(tmp_path, *words, "--study", "failed.toml", "--json")
     assert again.code == 1
     (row,) = json.loads(again.out)
     assert "block=96 turns=2" in row["config"]

@@ -19,7 +19,7 @@ from autotune.problem import Conv2dProblem
 from autotune.trial import Timing
 from tests.exports import CHUNKED, CONSTANT, H200, KERNELS, PACKED, TIMING, chosen, contents, kernel
 from tests.templates.shipped_families import family
-from tests.unit.rights import read_only
+from tests.unit.permissions import read_only
 
 pytestmark = pytest.mark.cxx
 

@@ -25,7 +25,7 @@ from tests.faulty_study import (
     nothing_is_left_of_a_run_killed_in_an_endless_kernel,
     study_with_every_fault,
 )
-from tests.planted import FAULTS, GOOD, RAGGED
+from tests.injected_faults import FAULTS, GOOD, RAGGED
 
 pytestmark = pytest.mark.cxx
 

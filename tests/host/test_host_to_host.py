@@ -30,8 +30,8 @@ from autotune.measurement.reference import check_program
 from autotune.measurement.verify import Verifier
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
-from tests.nursery import Nursery
-from tests.planted import GOOD
+from tests.fork_server import ForkServer
+from tests.injected_faults import GOOD
 from tests.unit.tiny import Command, Finished
 
 pytestmark = pytest.mark.cxx
@@ -166,12 +166,12 @@ s = 3
 
 
 @pytest.fixture
-def autotune(tmp_path: Path, nursery: Nursery) -> Command:
+def autotune(tmp_path: Path, fork_server: ForkServer) -> Command:
     """The command line in a folder with the study; it must succeed."""
     (tmp_path / "whole.toml").write_text(STUDY)
 
     def run(*words: object) -> Finished:
-        done = nursery.run(tmp_path, *words)
+        done = fork_server.run(tmp_path, *words)
         assert done.code == 0, done.err
         return done
 

@@ -19,8 +19,8 @@ from autotune.measurement.network import Agreement, Array, Network, NetworkSpec,
 from autotune.measurement.reference import reference_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
+from tests.injected_faults import GOOD
 from tests.long_run import long_run
-from tests.planted import GOOD
 
 pytestmark = pytest.mark.cxx
 

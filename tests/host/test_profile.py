@@ -25,7 +25,7 @@ from autotune.family.template import load_template
 from autotune.problem import Conv2dProblem
 from autotune.store import Store
 from autotune.trial import Config
-from tests.planted import GOOD
+from tests.injected_faults import GOOD
 from tests.unit.store.builders import DRIVER_590, H200, correct, open_scope, run_trial
 from tests.unit.tiny import DEVICE
 

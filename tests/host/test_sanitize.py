@@ -16,7 +16,7 @@ from autotune.family.template import KernelTemplate, load_template
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.exports import chosen
-from tests.planted import FAULTS, GOOD
+from tests.injected_faults import FAULTS, GOOD
 
 pytestmark = pytest.mark.cxx
 

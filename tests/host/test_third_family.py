@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.compilation.toolchain import find_nvcc
-from tests.nursery import Nursery
+from tests.fork_server import ForkServer
 from tests.unit.tiny import Finished
 
 pytestmark = pytest.mark.cxx
@@ -43,11 +43,11 @@ class Stranger:
     """A folder with a study and one family of the user's own; results go into it."""
 
     folder: Path
-    nursery: Nursery
+    fork_server: ForkServer
 
     def run(self, *words: str) -> Finished:
         """The command line in that folder."""
-        return self.nursery.run(self.folder, *words)
+        return self.fork_server.run(self.folder, *words)
 
     def rows(self, *words: str) -> list[dict[str, str | int | float | bool | None]]:
         """What a command prints as JSON."""
@@ -58,13 +58,13 @@ class Stranger:
 
 
 @pytest.fixture(scope="module")
-def stranger(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
+def stranger(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
     """The folder after tuning: one family of its own against the shipped ones."""
     folder = tmp_path_factory.mktemp("stranger")
     (folder / "kernels").mkdir()
     shutil.copy(FILE, folder / "kernels")
     (folder / "mine.toml").write_text(STUDY)
-    stranger = Stranger(folder, nursery)
+    stranger = Stranger(folder, fork_server)
     tuned = stranger.run(
         *("tune", "mine.toml", "--templates", "kernels", "--template", "pointwise"),
         *("--device", "host", "--jobs", "2"),

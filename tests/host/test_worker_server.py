@@ -34,7 +34,7 @@ from autotune.workers.worker import (
     OpenRequest,
     Skipped,
 )
-from tests.planted import FAULTS, GOOD
+from tests.injected_faults import FAULTS, GOOD
 
 pytestmark = pytest.mark.cxx
 

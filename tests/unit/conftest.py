@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from autotune.cli import main
 from autotune.store import compact
-from tests.nursery import Nursery
+from tests.fork_server import ForkServer
 
 from .tiny import STUDY, Command, Finished, changed, write_family
 
@@ -61,10 +61,10 @@ def tune(autotune: Command) -> Command:
 
 
 @pytest.fixture(scope="session")
-def database(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def database(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a database that the small study was tuned into."""
     folder = make_folder(tmp_path_factory.mktemp("filled"))
-    done = nursery.run(folder, "tune", "small.toml", "--templates", "families", "--device", "null:wrong=0.2")
+    done = fork_server.run(folder, "tune", "small.toml", "--templates", "families", "--device", "null:wrong=0.2")
     assert done.code == 0, done.err
     compact(folder / "autotune.db", folder / "one.db")
     return (folder / "one.db").read_bytes()

@@ -13,7 +13,7 @@ from autotune.exporting.folder import write_folder
 from autotune.store import Store
 from tests.exports import contents
 
-from .rights import read_only
+from .permissions import read_only
 from .tiny import SMALL, STUDY, Command, changed, write_family
 
 SPACE = 'templates = ["tiny"]\n[space.tiny]\n'

@@ -25,9 +25,9 @@ from autotune.dispatch.predicate import Predicate
 from autotune.family.template import template_files
 from autotune.store import Store, StudyRecord, TemplateRecord
 from autotune.trial import Outcome, Trial
+from tests.fork_server import ForkServer
 from tests.long_run import every
-from tests.nursery import Nursery
-from tests.outside import MARK, none_left
+from tests.processes import MARK, none_left
 
 from .store.builders import H200, config_of, correct, dispatched, open_scope, run_trial, source_of
 from .tiny import SMALL, STUDY, Command, Finished, changed, run_module, write_family
@@ -326,10 +326,12 @@ def test_exported_folder_proves_itself(folder: Path, filled: Path, autotune: Com
 
 
 @pytest.mark.cxx
-def test_an_export_that_is_terminated_leaves_no_temporary_file(folder: Path, filled: Path, nursery: Nursery) -> None:
+def test_an_export_that_is_terminated_leaves_no_temporary_file(
+    folder: Path, filled: Path, fork_server: ForkServer
+) -> None:
     temporary, mark = folder / "tmp", uuid.uuid4().hex
     temporary.mkdir()
-    run = nursery.start(folder, "export", "small", "--out", "out", env={"TMPDIR": str(temporary), MARK: mark})
+    run = fork_server.start(folder, "export", "small", "--out", "out", env={"TMPDIR": str(temporary), MARK: mark})
     while not list(temporary.glob("autotune-export-*")):
         assert not run.ended
         time.sleep(0.05)
@@ -611,9 +613,9 @@ def test_what_an_encoding_lacks_is_escaped(folder: Path, autotune: Command) -> N
     assert "small.gr\\xf6\\xdfe" in finished.out
 
 
-def test_a_terminal_that_goes_away_ends_a_run_in_order(folder: Path, nursery: Nursery) -> None:
+def test_a_terminal_that_goes_away_ends_a_run_in_order(folder: Path, fork_server: ForkServer) -> None:
     words = ("--templates", "families", "--device", "null:delay_ms=400", "--trials", "40")  # 16 s, if it went on
-    run = nursery.start(folder, "tune", "small.toml", *words)
+    run = fork_server.start(folder, "tune", "small.toml", *words)
     run.wait_for("small.one: 1/40")
     assert not run.ended
     run.send_signal(signal.SIGHUP)
@@ -629,8 +631,10 @@ def test_the_module_and_the_script_are_the_same(folder: Path, filled: Path) -> N
 
 
 @pytest.mark.cxx
-def test_without_a_device_the_one_taken_is_named_with_the_reason(folder: Path, nursery: Nursery) -> None:
-    finished = nursery.run(folder, "check", "families/tiny.cu.j2", "--configs", "1", env={"CUDA_VISIBLE_DEVICES": ""})
+def test_without_a_device_the_one_taken_is_named_with_the_reason(folder: Path, fork_server: ForkServer) -> None:
+    finished = fork_server.run(
+        folder, "check", "families/tiny.cu.j2", "--configs", "1", env={"CUDA_VISIBLE_DEVICES": ""}
+    )
     assert finished.code == 0, finished.err
     first = finished.err.splitlines()[0]
     assert first.startswith("device host: ")
@@ -638,19 +642,19 @@ def test_without_a_device_the_one_taken_is_named_with_the_reason(folder: Path, n
     assert first.endswith("; a CPU's ranking of kernels says nothing about a GPU's")
 
 
-def test_without_a_compiler_it_says_how_to_get_one(folder: Path, nursery: Nursery) -> None:
+def test_without_a_compiler_it_says_how_to_get_one(folder: Path, fork_server: ForkServer) -> None:
     environ = {"PATH": "/nowhere", "CXX": ""}
-    complaint = nursery.run(folder, "check", "direct", "--device", "host", env=environ).complaint
+    complaint = fork_server.run(folder, "check", "direct", "--device", "host", env=environ).complaint
     assert complaint == "no C++ compiler found; install one (Debian: apt-get install g++) or set CXX to one"
 
 
 SLOW = ("--templates", "families", "--device", "null:delay_ms=100", "--trials", "40")
 
 
-def test_a_terminal_gets_a_progress_bar(folder: Path, nursery: Nursery) -> None:
+def test_a_terminal_gets_a_progress_bar(folder: Path, fork_server: ForkServer) -> None:
     ours, theirs = pty.openpty()
     environ = {"TERM": "xterm", "COLUMNS": "120"}
-    run = nursery.start(folder, "tune", "small.toml", *SLOW[:-1], "12", env=environ, err=theirs)
+    run = fork_server.start(folder, "tune", "small.toml", *SLOW[:-1], "12", env=environ, err=theirs)
     os.close(theirs)
     shown = b""
     while True:

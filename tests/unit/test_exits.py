@@ -12,7 +12,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from autotune.store import Store
-from tests.nursery import ForkedRun, Nursery
+from tests.fork_server import ForkedRun, ForkServer
 
 from .test_cli import answered, rows
 from .test_questions import change
@@ -49,9 +49,9 @@ def test_a_layer_without_a_correct_kernel_ends_tune_with_1(three: Path, autotune
 
 
 @pytest.fixture
-def slow(three: Path, nursery: Nursery) -> ForkedRun:
+def slow(three: Path, fork_server: ForkServer) -> ForkedRun:
     """A run that lasts some seconds, past its start."""
-    run = nursery.start(three.parent, "tune", "small.toml", *SLOW)
+    run = fork_server.start(three.parent, "tune", "small.toml", *SLOW)
     run.wait_for("small.one: 1/40")
     assert not run.ended
     return run
@@ -86,16 +86,18 @@ def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command)
     assert resumed.err.count("finals: ") == 3
 
 
-def test_the_way_to_resume_does_not_begin_anew(three: Path, nursery: Nursery) -> None:
-    run = nursery.start(three.parent, "tune", "small.toml", *SLOW, "--fresh", "--db", "with space.db")
+def test_the_way_to_resume_does_not_begin_anew(three: Path, fork_server: ForkServer) -> None:
+    run = fork_server.start(three.parent, "tune", "small.toml", *SLOW, "--fresh", "--db", "with space.db")
     run.wait_for("small.one: 1/40")
     run.send_signal(signal.SIGINT)
     last = run.finish().err.splitlines()[-1]
     assert last.endswith(f"to resume: autotune tune small.toml {' '.join(SLOW)} --db 'with space.db'")
 
 
-def test_finals_are_held_on_interrupt_where_that_is_asked_for(three: Path, nursery: Nursery, autotune: Command) -> None:
-    run = nursery.start(three.parent, "tune", "small.toml", *SLOW, "--finals-on-interrupt")
+def test_finals_are_held_on_interrupt_where_that_is_asked_for(
+    three: Path, fork_server: ForkServer, autotune: Command
+) -> None:
+    run = fork_server.start(three.parent, "tune", "small.toml", *SLOW, "--finals-on-interrupt")
     run.wait_for("small.one: 1/40")
     time.sleep(0.5)
     run.send_signal(signal.SIGINT)
@@ -119,9 +121,9 @@ def test_finals_that_an_interrupt_spared_are_held_by_the_next_run(
     assert autotune("tune", "small.toml", *WORDS, "null", "--trials", "20").err.count("finals: ") == 0
 
 
-def test_a_second_interrupt_ends_it_at_once(folder: Path, nursery: Nursery, autotune: Command) -> None:
+def test_a_second_interrupt_ends_it_at_once(folder: Path, fork_server: ForkServer, autotune: Command) -> None:
     words = ("--templates", "families", "--device", "null:delay_ms=1000", "--trials", "40")  # a second each, at hand
-    run = nursery.start(folder, "tune", "small.toml", *words)
+    run = fork_server.start(folder, "tune", "small.toml", *words)
     run.wait_for("small.one: 1/40")
     run.send_signal(signal.SIGINT)
     run.wait_for("finishing the trial at hand")  # two signals that wait for a busy process together are one
@@ -134,15 +136,15 @@ def test_a_second_interrupt_ends_it_at_once(folder: Path, nursery: Nursery, auto
     assert "small.one: 40 evaluated" in finished.err, "and what it left behind is resumed"
 
 
-def test_ctrl_c_ends_whatever_else_runs_with_130(folder: Path, nursery: Nursery) -> None:
-    run = nursery.start(folder, "load", "-")
+def test_ctrl_c_ends_whatever_else_runs_with_130(folder: Path, fork_server: ForkServer) -> None:
+    run = fork_server.start(folder, "load", "-")
     time.sleep(0.3)
     run.send_signal(signal.SIGINT)
     ended = run.finish()
     assert ended.code in (1, 130), ended.err  # 1: standard input was at its end by then
     assert "Traceback" not in ended.err
     (folder / "small.toml").write_text((folder / "small.toml").read_text() + TECHNIQUES)
-    run = nursery.start(folder, "ladder", "small.toml", *WORDS, "null:delay_ms=100")
+    run = fork_server.start(folder, "ladder", "small.toml", *WORDS, "null:delay_ms=100")
     run.wait_for("small.one: 1/10")
     run.send_signal(signal.SIGINT)
     ended = run.finish()
@@ -241,10 +243,10 @@ def test_an_imported_winner_counts(filled: Path, autotune: Command) -> None:
     assert [result for _, result, _ in cases(filled.parent / "out.xml")] == ["failure"]
 
 
-def test_an_interrupted_retime_says_what_is_left(three: Path, nursery: Nursery, autotune: Command) -> None:
+def test_an_interrupted_retime_says_what_is_left(three: Path, fork_server: ForkServer, autotune: Command) -> None:
     assert autotune("tune", "small.toml", *WORDS, "null").code == 0
     words = ("retime", *WORDS, "null:delay_ms=300", "--junit", "out.xml")
-    run = nursery.start(three.parent, *words)
+    run = fork_server.start(three.parent, *words)
     run.wait_for("device null")
     time.sleep(0.4)
     run.send_signal(signal.SIGINT)

@@ -19,7 +19,7 @@ from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Conv2dProblem
 from autotune.store import Store
 from autotune.trial import Resources
-from tests.nursery import Nursery
+from tests.fork_server import ForkServer
 
 from .store.builders import DRIVER_580, H200, HOST, add_end_to_end, config_of, correct, open_scope, run_trial, source_of
 
@@ -93,7 +93,7 @@ def test_nothing_is_claimed_without_a_calibration_a_gpu_or_a_time() -> None:
 
 
 @pytest.fixture
-def printed(tmp_path: Path, nursery: Nursery) -> Mapping[str, Mapping[str, object]]:
+def printed(tmp_path: Path, fork_server: ForkServer) -> Mapping[str, Mapping[str, object]]:
     """`best` and `trials` as JSON: a kernel on a GPU and on the host, and an end-to-end trial."""
     with Store(tmp_path / "autotune.db") as store:
         for device in (H200, HOST):
@@ -104,8 +104,8 @@ def printed(tmp_path: Path, nursery: Nursery) -> Mapping[str, Mapping[str, objec
             run_trial(store, open_scope(store, device=device), trial, source)
         add_end_to_end(store, 0, 2500.0)
         store.rates.add(H200, DRIVER_580, [Rate(unit, "", per_s) for unit, per_s in RATES.items()])
-    best = json.loads(nursery.run(tmp_path, "best", "--json").out)
-    trials = json.loads(nursery.run(tmp_path, "trials", "--json").out)
+    best = json.loads(fork_server.run(tmp_path, "best", "--json").out)
+    trials = json.loads(fork_server.run(tmp_path, "trials", "--json").out)
     (end_to_end,) = (row for row in trials if row["template"] == "end_to_end")
     return {
         "best cuda": next(row for row in best if row["device"] == H200.name),
@@ -133,7 +133,7 @@ def test_best_and_trials_print_the_facts(printed: Mapping[str, Mapping[str, obje
     assert (printed["end to end"]["floor_fraction"], printed["end to end"]["limiter"]) == (None, None)
 
 
-def test_a_kernel_that_beats_its_floor_is_no_silent_103_percent(tmp_path: Path, nursery: Nursery) -> None:
+def test_a_kernel_that_beats_its_floor_is_no_silent_103_percent(tmp_path: Path, fork_server: ForkServer) -> None:
     with Store(tmp_path / "autotune.db") as store:
         source = source_of(config_of(0))
         run_trial(store, open_scope(store), correct(0, 30.0, source=source), source)
@@ -147,7 +147,7 @@ def test_a_kernel_that_beats_its_floor_is_no_silent_103_percent(tmp_path: Path, 
         f"too low; run `autotune devices --calibrate` there\n"
     )
     for command in (("best",), ("best", "--json"), ("trials",), ("why", "lenet.conv1")):
-        assert nursery.run(tmp_path, *command).err == words, command
+        assert fork_server.run(tmp_path, *command).err == words, command
     with Store(tmp_path / "autotune.db") as store:
         store.rates.add(H200, DRIVER_580, [Rate("copy", "", true_per_s * 1.03)])
-    assert nursery.run(tmp_path, "best").err == ""
+    assert fork_server.run(tmp_path, "best").err == ""

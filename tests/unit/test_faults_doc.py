@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.planted import FAULTS
+from tests.injected_faults import FAULTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 

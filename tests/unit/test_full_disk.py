@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from autotune.store import Store, TrialRow
+from tests.fork_server import ForkServer
 from tests.long_run import long_run
-from tests.nursery import Nursery
 from tests.unit.store.builders import written
 
 WORDS = ("tune", "small.toml", "--templates", "families", "--device", "null", "--trials", "60")
@@ -20,18 +20,18 @@ def stored(path: Path) -> tuple[TrialRow, ...]:
 
 
 @pytest.mark.parametrize("more_bytes", [8_192, *long_run((100_000,))])
-def test_a_full_disk_is_one_line_and_loses_nothing(folder: Path, nursery: Nursery, more_bytes: int) -> None:
+def test_a_full_disk_is_one_line_and_loses_nothing(folder: Path, fork_server: ForkServer, more_bytes: int) -> None:
     database = folder / "autotune.db"
     written(database)
     # A write that would make a file larger than the limit fails, as it does on a disk that has no more room.
-    full = nursery.start(folder, *WORDS, file_bytes=database.stat().st_size + more_bytes).finish()
+    full = fork_server.start(folder, *WORDS, file_bytes=database.stat().st_size + more_bytes).finish()
     assert full.code == 1
     lines = full.err.splitlines()
     assert lines[-1].startswith("autotune: autotune.db: ")
     assert "disk" in lines[-1]
     assert "Traceback" not in full.err
     ended = [row.trial for row in stored(database) if row.ended_at]
-    assert nursery.run(folder, *WORDS).code == 0
+    assert fork_server.run(folder, *WORDS).code == 0
     rows = stored(database)
     assert [row.trial for row in rows][: len(ended)] == ended
     assert len(rows) >= 60

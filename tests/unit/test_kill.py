@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from autotune.store import Store, TrialRow
+from tests.fork_server import ForkedRun, ForkServer
 from tests.long_run import long_run
-from tests.nursery import ForkedRun, Nursery
-from tests.outside import MARK, marked, none_left
+from tests.processes import MARK, marked, none_left
 
 from .tiny import changed, write_family
 
@@ -23,12 +23,14 @@ NULL = ("--device", "null:delay_ms=15,compile=0.1,wrong=0.1,hang=0.05", "--trial
 
 
 @pytest.fixture
-def start(folder: Path, nursery: Nursery) -> Start:
+def start(folder: Path, fork_server: ForkServer) -> Start:
     """Start runs of the small study in the folder, each with a mark by which what it started is found again."""
 
     def run(*words: str) -> tuple[ForkedRun, str]:
         mark = uuid.uuid4().hex
-        return nursery.start(folder, "tune", "small.toml", "--templates", "families", *words, env={MARK: mark}), mark
+        return fork_server.start(
+            folder, "tune", "small.toml", "--templates", "families", *words, env={MARK: mark}
+        ), mark
 
     return run
 

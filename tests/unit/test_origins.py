@@ -12,7 +12,7 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate, load_template, load_templates
-from tests.planted import GOOD, RAGGED
+from tests.injected_faults import GOOD, RAGGED
 from tests.problems import AWKWARD
 
 DEVICE = DeviceInfo("cuda", "any", arch=90, sm_count=132, memory_bytes=1 << 34)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nursery import Nursery
+from tests.fork_server import ForkServer
 
 from .test_cli import rows
 from .test_questions import change
@@ -140,7 +140,7 @@ def test_machine_code_needs_a_disassembler(filled: Path, autotune: Command, monk
         )
 
 
-def test_without_tools_it_says_how_to_get_them(filled: Path, nursery: Nursery) -> None:
-    ended = nursery.run(filled.parent, "source", "small.one", "--sass", env={"PATH": "/nowhere", "CUDA_HOME": ""})
+def test_without_tools_it_says_how_to_get_them(filled: Path, fork_server: ForkServer) -> None:
+    ended = fork_server.run(filled.parent, "source", "small.one", "--sass", env={"PATH": "/nowhere", "CUDA_HOME": ""})
     if ended.code == 1:
         assert ended.complaint.startswith(("nvdisasm not found; install it into this environment", "nvcc not found; "))

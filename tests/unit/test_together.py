@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.store import Store
-from tests.nursery import ForkedRun, Nursery
+from tests.fork_server import ForkedRun, ForkServer
 
 from .tiny import changed
 
@@ -21,12 +21,12 @@ NULL = ("--templates", "families", "--device", "null:delay_ms=20,compile=0.1,wro
 
 
 @pytest.fixture
-def tune(folder: Path, nursery: Nursery) -> Tune:
+def tune(folder: Path, fork_server: ForkServer) -> Tune:
     """Start tuning studies of the folder into one database."""
 
     def start(study: str) -> ForkedRun:
         words = (f"{study}.toml", *NULL, "--db", "together.db", "--trials", TRIALS)
-        return nursery.start(folder, "tune", *words)
+        return fork_server.start(folder, "tune", *words)
 
     return start
 

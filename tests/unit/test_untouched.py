@@ -14,7 +14,7 @@ from autotune.cli import cli
 from autotune.errors import StoreWarning
 from autotune.store import Store
 
-from .rights import read_only
+from .permissions import read_only
 from .store.builders import CONV1, open_scope, written
 from .test_questions import change
 from .tiny import STUDY, Command

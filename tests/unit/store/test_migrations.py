@@ -13,7 +13,7 @@ from autotune.shipped import shipped
 from autotune.store import Store, compact
 from autotune.store.sqlite.schema import MIGRATIONS, newest_schema
 from autotune.trial import Outcome
-from tests.unit.rights import read_only
+from tests.unit.permissions import read_only
 
 from .builders import (
     CONV1,

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.errors import StoreError
 from autotune.store import Store, compact, is_sqlite
-from tests.unit.rights import read_only
+from tests.unit.permissions import read_only
 
 from .builders import config_of, correct, open_scope, run_trial, source_of
 

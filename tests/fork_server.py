@@ -28,11 +28,11 @@ _MESSAGE_BYTES = 1 << 17
 class ForkedRun:
     """`autotune WORDS...` under way."""
 
-    def __init__(self, nursery: Nursery, number: int, out: IO[str], err: IO[str]) -> None:
+    def __init__(self, fork_server: ForkServer, number: int, out: IO[str], err: IO[str]) -> None:
         self.number = number
         self.err = err
         """its standard error, to be read line by line"""
-        self._nursery = nursery
+        self._server = fork_server
         self._out = out
         self._code: int | None = None
 
@@ -59,14 +59,14 @@ class ForkedRun:
         """Let it end by itself; a signal that ended it is a negative code."""
         err = self.err.read()
         self.err.close()
-        code = self._nursery.ask({"wait": self.number})
+        code = self._server.ask({"wait": self.number})
         self._out.seek(0)
         out = self._out.read()
         self._out.close()
         return Finished(code, out, err)
 
 
-class Nursery:
+class ForkServer:
     """The process that forks the runs."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ class _Data(ctypes.Structure):
 
 
 @contextmanager
-def _bound_by_rights() -> Iterator[None]:
+def _bound_by_permissions() -> Iterator[None]:
     """Take from root, in this thread, the right to write what is read-only; it stays the owner of its files."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, data = _Header(VERSION_3, 0), (_Data * 2)()
@@ -51,7 +51,7 @@ def read_only(folder: Path, *, files_only: bool = False) -> Iterator[None]:
         path.chmod(mode & ~WRITE)
     try:
         if os.geteuid() == 0:
-            with _bound_by_rights():
+            with _bound_by_permissions():
                 yield
         else:
             yield
