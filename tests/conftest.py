@@ -1,4 +1,4 @@
-"""What a test needs of the machine: the markers `gpu`, `nvcc` and `cxx`, resolved here and nowhere else; processes."""
+"""What a test needs of the machine: markers `gpu`, `nvcc` and `cxx`, resolved here and nowhere else; shared devices."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from autotune.cli.devices import binary_cache
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.errors import ToolchainError
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.search import single_threaded
 from tests.fork_server import ForkServer
 
@@ -80,3 +82,11 @@ def fork_server(binaries: None) -> Iterator[ForkServer]:
     opened = ForkServer()
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def host(binaries: None) -> Iterator[DeviceEvaluator]:
+    """The host device; all tests share compiled programs, verification's above all, through a cache."""
+    evaluator = DeviceEvaluator(["host"], 2, cache=binary_cache())
+    yield evaluator
+    evaluator.close()

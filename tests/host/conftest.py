@@ -27,11 +27,17 @@ def cxx() -> str:
 
 
 @pytest.fixture(scope="session")
-def bench(cxx: str) -> Iterator[Bench]:
-    """A device to run kernels on."""
+def device(cxx: str) -> Iterator[HostDevice]:
+    """The host device in this process."""
     device = HostDevice(cxx)
-    yield Bench(device, cxx)
+    yield device
     device.close()
+
+
+@pytest.fixture(scope="session")
+def bench(device: HostDevice, cxx: str) -> Bench:
+    """It, to run kernels on."""
+    return Bench(device, cxx)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,6 @@ import pytest
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.checking.coverage import coverage, in_common
-from autotune.cli.devices import binary_cache
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import KernelTemplate, load_template
 from autotune.problem import Conv2dProblem, Layer
@@ -39,13 +38,6 @@ FAULTS: Mapping[str, tuple[str, str, str]] = {
     "many_images": ("y[at] = sum;", "y[at] = image == 3 ? 0.0f : sum;", ""),
 }
 """What is replaced by what, and what its failures have in common, where that is a value or a pair of values."""
-
-
-@pytest.fixture(scope="module")
-def host(binaries: None) -> Iterator[DeviceEvaluator]:
-    evaluator = DeviceEvaluator(["host"], 2, cache=binary_cache())
-    yield evaluator
-    evaluator.close()
 
 
 def family(folder: Path, old: str = "", new: str = "") -> KernelTemplate:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -28,13 +27,6 @@ FIRST = Conv2dProblem(20, 1, 14, 13, 4, 3, 3, epilogue="bias")  # 12x11, pooled 
 SECOND = Conv2dProblem(9, 4, 6, 5, 6, 3, 3, pad_h=1, pad_w=1)  # 6x5, pooled 3x2
 SPEC = NetworkSpec(FIRST, SECOND, images=250, seed=3)
 TAP = "sum += w[((k * C + c) * R + r) * S + s]"
-
-
-@pytest.fixture(scope="module")
-def device(cxx: str) -> Iterator[HostDevice]:
-    device = HostDevice(cxx)
-    yield device
-    device.close()
 
 
 def references(cxx: str, spec: NetworkSpec) -> tuple[Binary, Binary]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -31,13 +30,6 @@ MANY = Conv2dProblem(130, 64, 5, 5, 2, 4, 4)
 ODD = Conv2dProblem(1, 1, 3, 3, 1, 1, 1, dtype="f16", epilogue="bias")
 """Arrays of 2 and 18 bytes, which end inside a word."""
 TARGET = Target("host")
-
-
-@pytest.fixture(scope="module")
-def device(cxx: str) -> Iterator[HostDevice]:
-    device = HostDevice(cxx)
-    yield device
-    device.close()
 
 
 @pytest.fixture(scope="module")

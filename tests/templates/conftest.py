@@ -26,11 +26,3 @@ def checked(binaries: None) -> Iterator[DeviceEvaluator]:
     evaluator = DeviceEvaluator(["host:check"], 1, cache=binary_cache())
     yield evaluator
     evaluator.close()
-
-
-@pytest.fixture(scope="session")
-def plain(binaries: None) -> Iterator[DeviceEvaluator]:
-    """The host device without sanitizers, for what is large."""
-    evaluator = DeviceEvaluator(["host"], 1, cache=binary_cache())
-    yield evaluator
-    evaluator.close()

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from click.testing import CliRunner
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.cli import cli
-from autotune.cli.devices import binary_cache
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render, visible_names
 from autotune.family.source import KernelSource
@@ -186,14 +184,6 @@ def test_every_golden_file_has_a_family() -> None:
 
 
 # ---- on the host device ----
-
-
-@pytest.fixture(scope="module")
-def host(binaries: None) -> Iterator[DeviceEvaluator]:
-    """The host device; the families share the verification programs through a cache."""
-    evaluator = DeviceEvaluator(["host"], 2, cache=binary_cache())
-    yield evaluator
-    evaluator.close()
 
 
 @pytest.mark.cxx

@@ -67,9 +67,9 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
 
 
 @pytest.mark.cxx
-def test_256_output_channels_are_shared_by_two_warpgroups(plain: DeviceEvaluator) -> None:
+def test_256_output_channels_are_shared_by_two_warpgroups(host: DeviceEvaluator) -> None:
     problem = replace(POINTS, n=2, c=64, k=256)
-    verify(NAME, problem, {**BASE, "tile_m": 256, "tile_n": 192, "epilogue_subtiles": 6}, plain)
+    verify(NAME, problem, {**BASE, "tile_m": 256, "tile_n": 192, "epilogue_subtiles": 6}, host)
 
 
 RESIDUALS: list[tuple[Conv2dProblem, dict[str, int | str]]] = [
@@ -212,9 +212,9 @@ FAULTY = replace(HALF, n=4, w=19, k=64)
 
 @pytest.mark.cxx
 @pytest.mark.parametrize("what", every(3, FAULTS))
-def test_a_mistake_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
+def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
-    assert found(values, *FAULTS[what], plain)
+    assert found(values, *FAULTS[what], host)
 
 
 WINDOW_FAULTS = {
@@ -227,15 +227,15 @@ WINDOW_FAULTS = {
 
 @pytest.mark.cxx
 @pytest.mark.parametrize("what", every(2, WINDOW_FAULTS))
-def test_a_mistake_with_windows_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
+def test_a_mistake_with_windows_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 64, "window_rows": 3, "schedule": "pingpong"}
-    assert found(values, *WINDOW_FAULTS[what], plain)
+    assert found(values, *WINDOW_FAULTS[what], host)
 
 
 @pytest.mark.cxx
-def test_warpgroups_that_do_not_take_turns_are_found(plain: DeviceEvaluator) -> None:
+def test_warpgroups_that_do_not_take_turns_are_found(host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "schedule": "pingpong"}
-    assert found(values, "barrier_wait(barriers.mainloop_order + consumer, order_phase);", "", plain)
+    assert found(values, "barrier_wait(barriers.mainloop_order + consumer, order_phase);", "", host)
 
 
 RESIDUAL_FAULTS = {
@@ -266,22 +266,22 @@ RESIDUAL_FAULTS = {
 
 @pytest.mark.cxx
 @pytest.mark.parametrize("what", RESIDUAL_FAULTS)
-def test_a_mistake_with_a_residual_is_found_without_a_gpu(what: str, plain: DeviceEvaluator) -> None:
+def test_a_mistake_with_a_residual_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
-    assert found(values, *RESIDUAL_FAULTS[what], plain, replace(FAULTY, epilogue="bias_add_relu"))
+    assert found(values, *RESIDUAL_FAULTS[what], host, replace(FAULTY, epilogue="bias_add_relu"))
 
 
 def found(
-    values: dict[str, int | str], old: str, new: str, plain: DeviceEvaluator, problem: Conv2dProblem = FAULTY
+    values: dict[str, int | str], old: str, new: str, host: DeviceEvaluator, problem: Conv2dProblem = FAULTY
 ) -> bool:
     """Whether the host device refuses the kernel with one of its lines changed."""
-    source = render(BoundTemplate(family(NAME), problem, plain.info), Config.of(NAME, values))
+    source = render(BoundTemplate(family(NAME), problem, host.info), Config.of(NAME, values))
     assert old in source.program.text, old
     program = Program(source.program.text.replace(old, new), source.program.entries)
     broken = replace(source, program=program)
-    plain.begin_layer(problem)
+    host.begin_layer(problem)
     try:
-        plain.verify(broken, plain.compile(broken).result())
+        host.verify(broken, host.compile(broken).result())
     except Rejected:
         return True
     return False
