@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render, visible_names
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
+from autotune.problem import Conv2dProblem
 from autotune.trial import Outcome
 from tests.long_run import every, long_run
 from tests.problems import AWKWARD
@@ -203,3 +205,10 @@ def test_first_cases_of_a_check_are_right(name: str, cases: int, host: DeviceEva
 def told(row: CheckRow) -> str:
     """A failed config in words."""
     return f"{row.source.config} on {row.problem}: {row.outcome}/{row.reason}: {row.message}"
+
+
+@pytest.mark.parametrize(("name", "reads"), [("implicit_gemm", True), ("direct", True), ("windowed", False)])
+def test_a_layer_with_a_residual_is_for_families_that_read_it(name: str, reads: bool) -> None:
+    problem = Conv2dProblem(2, 3, 9, 9, 4, 3, 3, epilogue="bias_add_relu")
+    assert BoundTemplate(family(name), problem, H200).supported is reads
+    assert BoundTemplate(family(name), replace(problem, epilogue="bias_relu"), H200).supported
