@@ -10,6 +10,9 @@ template <Epilogue EPILOGUE>
 constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
 
 template <Epilogue EPILOGUE>
+constexpr bool HAS_RESIDUAL = EPILOGUE == Epilogue::bias_add || EPILOGUE == Epilogue::bias_add_relu;
+
+template <Epilogue EPILOGUE>
 __device__ __forceinline__ float activate(float value) {
     if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
     return value;

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from jinja2 import StrictUndefined, Template, TemplateSyntaxError, Undefined, nodes
+from jinja2 import FileSystemLoader, StrictUndefined, Template, TemplateSyntaxError, Undefined, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from autotune.errors import TemplateError
@@ -22,6 +22,7 @@ KEPT = 64
 """Families whose parsed text a process keeps."""
 _MARKED = f"(?:{MARKS.pattern.replace('(', '').replace(')', '')})?"
 _INCLUDE = re.compile(rf'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*{_MARKED}$', re.MULTILINE)
+_IMPORT = re.compile(r'^/\*% from "([^"]+)" import\b', re.MULTILINE)
 _PRAGMA_ONCE = re.compile(rf"^#pragma once{_MARKED}\n+", re.MULTILINE)
 
 
@@ -45,8 +46,9 @@ def _finalize(value: object) -> str:
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """The Jinja environment of kernel bodies; delimiters that do not collide with CUDA."""
+    """The Jinja environment of kernel bodies; delimiters that do not collide with CUDA. It imports shared macros."""
     jinja = ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader(shipped("templates")),
         block_start_string="/*%",
         block_end_string="%*/",
         variable_start_string="${",
@@ -80,16 +82,18 @@ def parse(path: Path, text: str) -> nodes.Template:
 
 
 def includes_of(path: Path, text: str) -> tuple[tuple[str, str], ...]:
-    """Name and text of every file that the body includes by a quoted name, and those that these include."""
+    """Name and text of every file that the body includes, or imports macros of, and those that these include."""
     found: dict[str, str] = {}
 
     def visit(where: Path, content: str) -> None:
-        for match in _INCLUDE.finditer(content):
+        imports = [(match, (shipped("templates"),)) for match in _IMPORT.finditer(content)]
+        includes = [(match, (path.parent, shipped("templates"))) for match in _INCLUDE.finditer(content)]
+        for match, folders in (*imports, *includes):
             name = match.group(1)
             if name in found:
                 continue
             line = content.count("\n", 0, match.start()) + 1
-            for folder in (path.parent, shipped("templates")):
+            for folder in folders:
                 if (folder / name).is_file():
                     found[name] = ""
                     included = read_text(folder / name)

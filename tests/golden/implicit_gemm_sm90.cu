@@ -53,6 +53,9 @@ template <Epilogue EPILOGUE>
 constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
 
 template <Epilogue EPILOGUE>
+constexpr bool HAS_RESIDUAL = EPILOGUE == Epilogue::bias_add || EPILOGUE == Epilogue::bias_add_relu;
+
+template <Epilogue EPILOGUE>
 __device__ __forceinline__ float activate(float value) {
     if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
     return value;
@@ -262,6 +265,29 @@ __device__ __forceinline__ void store_matrices_trans(void* column, const unsigne
 #include <autotune_host_ptx.h>
 #endif
 
+// Fragments of a warp out of shared memory, as an instruction on the GPU and as plain C++ on the CPU.
+//
+// load_matrices_trans: what store_matrices_trans stored: four (or two) matrices of 8 x 8 16-bit elements. Lane 8 i + j gives the
+// address, a multiple of 16, of the 16 bytes of column j of matrix i; lane 4 g + t gets elements (g, 2 t) and (g, 2 t + 1) of it as
+// d[i]. Of two matrices lanes 0 to 15 give addresses; the others' are ignored.
+
+#ifdef __CUDACC__
+__device__ __forceinline__ void load_matrices_trans(unsigned (&d)[4], const void* column) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(column));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_trans(unsigned (&d)[2], const void* column) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(column));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(from) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
 // Matrix products of a warpgroup, four warps in a row, as instructions on the GPU (sm_90a) and as plain C++ on the CPU.
 //
 // MMAs whose operands are not those of _ptx_wgmma_rs.cuh are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
@@ -374,6 +400,57 @@ struct PipelineTma {
     __device__ __forceinline__ void consumer_release(int index) { barrier_arrive(empty + index); }
 };
 
+// Accumulators of a warpgroup's MMAs, whose rows are output channels and whose columns are pixels, into shared memory, from where TMA
+// stores them. Needs _epilogue.cuh, _ptx_stmatrix.cuh, _ptx_ldmatrix_trans.cuh and an element type of 16 bits.
+
+template <typename T>
+__device__ __forceinline__ unsigned pack(float low, float high) {
+    const AlignedArray<T, 2> pair = {from_float<T>(low), from_float<T>(high)};
+    unsigned word;
+    memcpy(&word, &pair, sizeof word);
+    return word;
+}
+
+template <typename T>
+__device__ __forceinline__ float element(unsigned word, int i) {
+    AlignedArray<T, 2> pair;
+    memcpy(&pair, &word, sizeof word);
+    return to_float(pair.at[i]);
+}
+
+// Finishes a part of an MMA's accumulators, PIXELS columns from the eight of `first` on, and stages them: a pixel's 64 channels in a row,
+// swizzled. `warp` is the warp's number in its warpgroup; `bias` is that of its channel lane / 4, and of the eighth after it.
+// Where the epilogue adds a residual, it lies where the outputs will.
+template <typename T, Epilogue EPILOGUE, int PIXELS, int TILES>
+__device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d)[TILES][4], int first, const float (&bias)[2], int warp,
+                                              int lane) {
+    // Lane 8 i + j stores a pixel's eight channels as row j of matrix i: of eight pixels the warp's first eight channels and its last.
+    unsigned char* const column = to + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+    const auto word = [&](int tile, int half, unsigned z) {
+        const float* const accumulators = d[first + tile] + 2 * half;
+        if constexpr (HAS_RESIDUAL<EPILOGUE>) {
+            return pack<T>(finish<EPILOGUE>(accumulators[0], bias[half], element<T>(z, 0)),
+                           finish<EPILOGUE>(accumulators[1], bias[half], element<T>(z, 1)));
+        } else {
+            return pack<T>(finish<EPILOGUE>(accumulators[0], bias[half]), finish<EPILOGUE>(accumulators[1], bias[half]));
+        }
+    };
+#pragma unroll
+    for (int tile = 0; tile < PIXELS / 16 * 2; tile += 2) {
+        unsigned z[4] = {};
+        if constexpr (HAS_RESIDUAL<EPILOGUE>) load_matrices_trans(z, column + tile * (8 * 128));
+        store_matrices_trans(column + tile * (8 * 128), {word(tile, 0, z[0]), word(tile, 1, z[1]), word(tile + 1, 0, z[2]), word(tile + 1, 1, z[3])});
+    }
+    if constexpr (PIXELS % 16 > 0) {
+        constexpr int LAST = PIXELS / 8 - 1;
+        // Lanes of the first two matrices give the addresses.
+        unsigned char* const last = to + (LAST * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+        unsigned z[2] = {};
+        if constexpr (HAS_RESIDUAL<EPILOGUE>) load_matrices_trans(z, last);
+        store_matrices_trans(last, {word(LAST, 0, z[0]), word(LAST, 1, z[1])});
+    }
+}
+
 using T = __half;  // x, w, bias and y in memory
 
 // Problem
@@ -406,7 +483,7 @@ struct Barriers {
 };
 
 // d = w [64 x 16] * x [16 x GROUP_N] (+ d), operands in shared memory.
-__device__ __forceinline__ void mma(float (&d)[GROUP_N / 8][4], unsigned long long w, unsigned long long x, bool accumulate) {
+__device__ __forceinline__ void mma(float (&d)[24][4], unsigned long long a, unsigned long long b, bool accumulate) {
 #ifdef __CUDACC__
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %98, 0; "
@@ -461,37 +538,10 @@ __device__ __forceinline__ void mma(float (&d)[GROUP_N / 8][4], unsigned long lo
         "+f"(d[21][0]), "+f"(d[21][1]), "+f"(d[21][2]), "+f"(d[21][3]),
         "+f"(d[22][0]), "+f"(d[22][1]), "+f"(d[22][2]), "+f"(d[22][3]),
         "+f"(d[23][0]), "+f"(d[23][1]), "+f"(d[23][2]), "+f"(d[23][3])
-        : "l"(w), "l"(x), "r"(static_cast<int>(accumulate)));
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
-    wgmma_f16_shared(d, w, x, accumulate);
+    wgmma_f16_shared(d, a, b, accumulate);
 #endif
-}
-
-__device__ __forceinline__ unsigned pack(float low, float high) {
-    const AlignedArray<T, 2> pair = {from_float<T>(low), from_float<T>(high)};
-    unsigned word;
-    memcpy(&word, &pair, sizeof word);
-    return word;
-}
-
-// Finishes a part of an MMA's accumulators, from its eight pixels `first` on, and stages them: a pixel's 64 channels in a row, swizzled.
-__device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d)[GROUP_N / 8][4], int first, const float (&bias)[2],
-                                              int warp, int lane) {
-    // Lane 8 i + j stores a pixel's eight channels as row j of matrix i: of eight pixels the warp's first eight channels and its last.
-    unsigned char* const column = to + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
-    const auto word = [&](int tile, int half) {
-        const float* const accumulators = d[first + tile] + 2 * half;
-        return pack(finish<EPILOGUE>(accumulators[0], bias[half]), finish<EPILOGUE>(accumulators[1], bias[half]));
-    };
-#pragma unroll
-    for (int tile = 0; tile < EPILOGUE_N / 16 * 2; tile += 2) {
-        store_matrices_trans(column + tile * (8 * 128), {word(tile, 0), word(tile, 1), word(tile + 1, 0), word(tile + 1, 1)});
-    }
-    if constexpr (EPILOGUE_N % 16 > 0) {
-        constexpr int LAST = EPILOGUE_N / 8 - 1;
-        // Lanes of the first two matrices give the addresses.
-        store_matrices_trans(to + (LAST * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16, {word(LAST, 0), word(LAST, 1)});
-    }
 }
 
 // Loads all stages of the block's tiles.
@@ -611,7 +661,7 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
                 if (thread == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
                 sync_threads<128>(1 + consumer);
                 unsigned char* const to = outputs + epilogue_stage * EPILOGUE_STAGE_BYTES;
-                stage_outputs(to, d[i], subtile * (EPILOGUE_N / 8), biases[i], warp % 4, lane);
+                stage_outputs<T, EPILOGUE, EPILOGUE_N>(to, d[i], subtile * (EPILOGUE_N / 8), biases[i], warp % 4, lane);
                 fence_bulk();
                 sync_threads<128>(1 + consumer);
                 if (thread == 0) {

@@ -9,6 +9,7 @@ import pytest
 
 from autotune.errors import TemplateError
 from autotune.family.template import load_template, load_templates, template_files
+from autotune.shipped import shipped
 from tests.unit.tiny import TINY, tiny, write_family
 
 
@@ -55,6 +56,12 @@ def test_the_hash_follows_the_text_and_the_included_files(tmp_path: Path) -> Non
     (tmp_path / "_own.cuh").write_text("// two\n")
     assert tiny(tmp_path, included).hash != first
     assert tiny(tmp_path, included, ("One output", "1 output")).hash != first
+
+
+def test_the_hash_follows_imported_macros_of_the_shared_templates(tmp_path: Path) -> None:
+    (tmp_path / "_wgmma.jinja").write_text("not what is imported\n")
+    family = tiny(tmp_path, ("constexpr int C", '/*% from "_wgmma.jinja" import mma with context %*/\nconstexpr int C'))
+    assert dict(family.includes)["_wgmma.jinja"] == (shipped("templates") / "_wgmma.jinja").read_text()
 
 
 def test_derived_values_may_stand_in_any_order(tmp_path: Path) -> None:
