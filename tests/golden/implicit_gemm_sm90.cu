@@ -454,7 +454,7 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
 using T = __half;  // x, w, bias and y in memory
 
 // Problem
-constexpr int C = 8;
+constexpr int CHANNELS = 8;  // that an output channel is made of
 constexpr int K = 24, R = 3, S = 3;
 constexpr int P = 11, Q = 13;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
@@ -561,7 +561,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
 #pragma unroll 1
         for (int tap = 0; tap < R * S; ++tap) {
 #pragma unroll 1
-            for (int c = 0; c < C; c += TILE_K, ++state) {
+            for (int c = 0; c < CHANNELS; c += TILE_K, ++state) {
                 pipeline.producer_acquire(state, STAGE_BYTES);
                 unsigned char* const stage = stages + state.index * STAGE_BYTES;
                 Barrier* const full = pipeline.full + state.index;

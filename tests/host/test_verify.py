@@ -17,7 +17,7 @@ from autotune.family.source import KernelSource, Stage
 from autotune.measurement.forward import LoadedKernel
 from autotune.measurement.guarded import GuardedArray
 from autotune.measurement.reference import check_program
-from autotune.measurement.verify import DataSet, Verifier, error_factor, exact_on_integers
+from autotune.measurement.verify import ROUNDING, DataSet, Verifier, error_factor, exact_on_integers
 from autotune.problem import Conv2dProblem
 from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats
 from tests.problems import AWKWARD
@@ -306,6 +306,12 @@ def test_array_side_and_offset_of_a_write_outside_are_named(odd: Verified, entry
 )
 def test_error_factor_of_each_class(accuracy: str, reduction: int, factor: float) -> None:
     assert error_factor(accuracy, reduction) == pytest.approx(factor, rel=1e-15)
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [("f16", 11), ("bf16", 8)])
+def test_a_number_halfway_between_two_outputs_is_within_the_rounding(dtype: str, digits: int) -> None:
+    halfway = 1 + 2.0**-digits  # the next output above 1 is 2 ** (1 - digits) on
+    assert halfway - 1 <= ROUNDING[dtype] * halfway < 1.01 * (halfway - 1)
 
 
 def test_only_long_half_sums_may_be_inexact_on_integers() -> None:

@@ -122,6 +122,43 @@ def test_a_window_serves_all_taps(
     verify(NAME, problem, {**BASE, **values}, checked)
 
 
+GROUPED = replace(HALF, c=128, k=128, groups=32)
+"""Tiles of sixteen groups."""
+GROUPS = [
+    (GROUPED, {}),
+    (replace(GROUPED, c=48, k=144, groups=6), {"tile_n": 104, "schedule": "pingpong"}),  # parts of groups
+    (replace(GROUPED, c=256, k=256, groups=2, n=1), {"tile_m": 128}),  # a group's channels in one tile
+    (replace(GROUPED, c=96, k=96, groups=4), {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
+    *long_run(
+        (replace(GROUPED, c=72, k=72, groups=9), {"tile_n": 104, "schedule": "pingpong"}),
+        (replace(GROUPED, c=80, k=40, groups=5), {}),
+        (replace(GROUPED, c=256, k=128, groups=2, n=1), {}),
+        (replace(GROUPED, stride_h=2, stride_w=2, epilogue="bias_add_relu", dtype="bf16"), {"tile_n": 80}),
+        (replace(GROUPED, c=64, k=64, groups=2, r=1, s=1, pad_h=0, pad_w=0), {}),
+    ),
+]
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(("problem", "values"), GROUPS)
+def test_groups_see_their_own_channels(
+    problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator
+) -> None:
+    verify(NAME, problem, {**BASE, **values}, checked)
+
+
+GROUP_FAULTS = {
+    "filters are packed with another group's": ("c >= 0 && c < GROUP_C ?", "c >= 0 ?"),
+    "inputs are of the first groups": ("first_channel(k) + c", "c"),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("what", GROUP_FAULTS)
+def test_a_mistake_with_groups_is_found(what: str, host: DeviceEvaluator) -> None:
+    assert found(BASE, *GROUP_FAULTS[what], host, GROUPED)
+
+
 @pytest.mark.cxx
 @pytest.mark.parametrize("problem", [replace(HALF, epilogue="none"), replace(POINTS, epilogue="none")])
 def test_an_infinity_stays_in_its_image(problem: Conv2dProblem) -> None:
@@ -130,7 +167,7 @@ def test_an_infinity_stays_in_its_image(problem: Conv2dProblem) -> None:
 
 @pytest.mark.parametrize(
     "problem",
-    [replace(HALF, c=60), replace(HALF, k=60), replace(HALF, dtype="f32"), replace(HALF, groups=2)],
+    [replace(HALF, c=60), replace(HALF, k=60), replace(HALF, dtype="f32"), replace(HALF, groups=36)],
 )
 def test_what_tma_cannot_copy_is_not_supported(problem: Conv2dProblem) -> None:
     assert not BoundTemplate(family(NAME), problem, H200).supported
