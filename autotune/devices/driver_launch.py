@@ -14,7 +14,7 @@ from autotune.devices.driver_api import DriverError, call
 from autotune.devices.tensor_map import BoundTensorMap
 
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64  # of CUtensorMap
-_TYPES = {"f16": 6, "f32": 7, "bf16": 9}  # CU_TENSOR_MAP_DATA_TYPE_
+_TYPES = {"f16": 6, "f32": 7, "bf16": 9, "tf32": 11}  # CU_TENSOR_MAP_DATA_TYPE_
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # CU_TENSOR_MAP_SWIZZLE_
 _INTERLEAVE_NONE, _L2_PROMOTION_128B, _ZEROS_OUTSIDE = 0, 2, 0
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-from autotune.devices.tensor_map import BoundTensorMap
+from autotune.devices.tensor_map import ELEMENT_BYTES, BoundTensorMap
 from autotune.errors import Rejected
-from autotune.operation import DTYPE_BYTES
 from autotune.trial import Outcome
 
 _ALIGNMENT = 16  # bytes, of an array that has a tensor map
@@ -26,7 +25,8 @@ class HostTensorMap(ctypes.Structure):
         ("element_bytes", ctypes.c_uint8),
         ("swizzle_bytes", ctypes.c_uint8),
         ("im2col", ctypes.c_uint8),
-        ("spare", ctypes.c_uint8 * 48),
+        ("tf32", ctypes.c_uint8),
+        ("spare", ctypes.c_uint8 * 47),
     )
 
 
@@ -46,8 +46,9 @@ def encode(bound: BoundTensorMap) -> bytes:
         lower_corner=tensor.lower_corner,
         upper_corner=tensor.upper_corner,
         rank=len(tensor.global_dim),
-        element_bytes=DTYPE_BYTES[tensor.dtype],
+        element_bytes=ELEMENT_BYTES[tensor.dtype],
         swizzle_bytes=tensor.swizzle_bytes,
         im2col=tensor.im2col,
+        tf32=tensor.dtype == "tf32",
     )
     return bytes(encoded)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from autotune.operation import DTYPE_BYTES
 
+ELEMENT_BYTES = {**DTYPE_BYTES, "tf32": 4}
+"""of a tensor map's data types; tf32: f32 that a load rounds to the nearest TF32, ties to even"""
 SWIZZLES = (0, 32, 64, 128)
 """bytes in which 16-byte chunks change places"""
 _MOST_DIMS = 5
@@ -24,6 +26,7 @@ class TensorMap:
     """A tensor without gaps, the innermost dimension first, and the box of it that one instruction copies."""
 
     dtype: str
+    """of `ELEMENT_BYTES`"""
     global_dim: tuple[int, ...]
     """elements of each dimension"""
     box_dim: tuple[int, ...]
@@ -43,7 +46,7 @@ class TensorMap:
     @property
     def global_strides_bytes(self) -> tuple[int, ...]:
         """From element to element of all dimensions but the innermost."""
-        strides, size_bytes = [], DTYPE_BYTES[self.dtype]
+        strides, size_bytes = [], ELEMENT_BYTES[self.dtype]
         for extent in self.global_dim[:-1]:
             size_bytes *= extent
             strides.append(size_bytes)
@@ -51,7 +54,7 @@ class TensorMap:
 
     def refusal(self) -> str:
         """Why the driver would not encode it; empty where it would."""
-        inner_bytes = self.box_dim[0] * DTYPE_BYTES[self.dtype]
+        inner_bytes = self.box_dim[0] * ELEMENT_BYTES[self.dtype]
         boxes = self.box_dim[:1] if self.im2col else self.box_dim
         corners = (*self.lower_corner, *self.upper_corner)
         wrong = [

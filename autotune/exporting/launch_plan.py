@@ -52,6 +52,8 @@ class PlanTensorMap:
     """A tensor map; its numbers are C++."""
 
     array: str
+    data_type: str
+    """f32, f16, bf16 or tf32"""
     global_dim: tuple[str, ...]
     box_dim: tuple[str, ...]
     element_strides: tuple[str, ...]
@@ -147,10 +149,10 @@ class _Planner:
                 self._depends[name] = self._follows_from(folded)
                 self._natural |= {name} if folded.natural else set()
         for template in bound.tensor_maps():
-            when = self._fold(template.when)
-            if self._follows_from(when):
-                raise template.when.error("depends on n or the device, but a kernel is exported with one of its maps")
-            if when.value:
+            for expression in (template.when, template.data_type):
+                if self._follows_from(self._fold(expression)):
+                    raise expression.error("depends on n or the device, but a kernel is exported with one of its maps")
+            if self._fold(template.when).value:
                 self._maps.setdefault(template.name, template)
 
     def plan(self) -> Plan:
@@ -242,6 +244,7 @@ class _Planner:
 
         return PlanTensorMap(
             array=template.array,
+            data_type=str(self._fold(template.data_type).value),
             global_dim=numbers(template.global_dim),
             box_dim=numbers(template.box_dim),
             element_strides=numbers(template.element_strides) or ("1",) * len(template.global_dim),

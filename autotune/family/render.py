@@ -118,7 +118,9 @@ def tensor_maps(bound: BoundTemplate, names: dict[str, Value]) -> tuple[NamedTen
     for template in bound.tensor_maps():
         if template.name not in found and bound.bind(template.when).integer(names):
             found[template.name] = template.evaluate(
-                lambda expression: bound.bind(expression).integer(names), bound.problem.dtype
+                lambda expression: bound.bind(expression).integer(names),
+                lambda expression: bound.bind(expression).word(names),
+                bound.problem.dtype,
             )
     return tuple(found.values())
 

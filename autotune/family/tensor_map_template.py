@@ -11,8 +11,12 @@ from autotune.expressions.expression import Expression
 from autotune.operation import ROLES, operation
 from autotune.table import Table
 
-KEYS = {"name", "array", "when", "global_dim", "box_dim", "element_strides", "lower_corner", "upper_corner", "swizzle"}
+KEYS = {
+    *("name", "array", "when", "data_type", "global_dim", "box_dim", "element_strides"),
+    *("lower_corner", "upper_corner", "swizzle"),
+}
 Evaluate = Callable[[Expression], int]
+Word = Callable[[Expression], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class TensorMapTemplate:
     name: str
     array: str
     when: Expression
+    data_type: Expression
+    """the problem's dtype, or tf32 where that is f32"""
     global_dim: tuple[Expression, ...]
     box_dim: tuple[Expression, ...]
     element_strides: tuple[Expression, ...]
@@ -43,16 +49,19 @@ class TensorMapTemplate:
     def expressions(self) -> tuple[Expression, ...]:
         """All of them."""
         corners = (*self.lower_corner, *self.upper_corner)
-        return (self.when, *self.global_dim, *self.box_dim, *self.element_strides, *corners)
+        return (self.when, self.data_type, *self.global_dim, *self.box_dim, *self.element_strides, *corners)
 
-    def evaluate(self, value: Evaluate, dtype: str) -> NamedTensorMap:
-        """The tensor map of a config. Raises TemplateError when the driver would not encode it."""
+    def evaluate(self, value: Evaluate, word: Word, dtype: str) -> NamedTensorMap:
+        """The tensor map of a config, for a dtype. Raises TemplateError when the driver would not encode it."""
+        data_type = word(self.data_type)
+        if data_type not in ((dtype, "tf32") if dtype == "f32" else (dtype,)):
+            raise self.data_type.error(f"yields {data_type!r} for arrays of {dtype}; only f32 may be loaded as tf32")
 
         def all_of(expressions: tuple[Expression, ...]) -> tuple[int, ...]:
             return tuple(value(expression) for expression in expressions)
 
         tensor = TensorMap(
-            dtype=dtype,
+            dtype=data_type,
             global_dim=all_of(self.global_dim),
             box_dim=all_of(self.box_dim),
             element_strides=all_of(self.element_strides) or (1,) * len(self.global_dim),
@@ -91,6 +100,7 @@ def read_tensor_map(table: Table, expression: Callable[[str, object], Expression
         name=words("name"),
         array=array,
         when=expression(table.path("when"), table.get("when", "true")),
+        data_type=expression(table.path("data_type"), table.get("data_type", "dtype")),
         global_dim=expressions("global_dim"),
         box_dim=expressions("box_dim"),
         element_strides=expressions("element_strides"),

@@ -35,9 +35,12 @@ struct Extents {
     Int x, y, z;
 };
 
+enum class DataType { f16 = 6, f32 = 7, bf16 = 9, tf32 = 11 };  // CU_TENSOR_MAP_DATA_TYPE_; tf32: f32 that loads round
+
 // What the Tensor Memory Accelerator copies at once; the names are those of cuTensorMapEncodeTiled and ...Im2col.
 struct TensorMap {
     Argument array;
+    DataType data_type;
     int rank;
     Int global_dim[5];
     Int box_dim[5];  // im2col: channels and pixels

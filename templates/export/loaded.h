@@ -86,16 +86,17 @@ struct Tensors {
 class TensorMaps {
 public:
     TensorMaps() = default;
-    TensorMaps(const Plan &plan, Tensors tensors, int32_t dtype) {
-        for (int i = 0; i < plan.map_count; ++i) encode(&maps_[i], plan.map_at(i), tensors, dtype);
+    TensorMaps(const Plan &plan, Tensors tensors) {
+        for (int i = 0; i < plan.map_count; ++i) encode(&maps_[i], plan.map_at(i), tensors);
     }
     void *at(int index) { return &maps_[index]; }
 
 private:
-    static void encode(CUtensorMap *to, const TensorMap &map, Tensors &tensors, int32_t dtype) {
+    static void encode(CUtensorMap *to, const TensorMap &map, Tensors &tensors) {
         if (!driver().cuTensorMapEncodeTiled || !driver().cuTensorMapEncodeIm2col)
             fail(CONV2D_WRONG_DEVICE, "the driver is older than CUDA 12.0, and the kernel takes tensor maps");
-        uint64_t dims[5], strides[5], bytes = dtype == CONV2D_F32 ? 4 : 2;
+        const bool halves = map.data_type == DataType::f16 || map.data_type == DataType::bf16;
+        uint64_t dims[5], strides[5], bytes = halves ? 2 : 4;
         uint32_t box[5], element_strides[5];
         int lower[2], upper[2];
         for (int i = 0; i < map.rank; ++i) {
@@ -108,9 +109,7 @@ private:
             lower[i] = static_cast<int>(map.lower_corner[i].value());
             upper[i] = static_cast<int>(map.upper_corner[i].value());
         }
-        const int type = dtype == CONV2D_F32   ? CU_TENSOR_MAP_FLOAT32
-                         : dtype == CONV2D_F16 ? CU_TENSOR_MAP_FLOAT16
-                                               : CU_TENSOR_MAP_BFLOAT16;
+        const int type = static_cast<int>(map.data_type);
         const int swizzle = map.swizzle_bytes == 128 ? 3 : map.swizzle_bytes / 32;  // CU_TENSOR_MAP_SWIZZLE_
         void *const address = reinterpret_cast<void *>(tensors.at(map.array));
         const uint32_t rank = static_cast<uint32_t>(map.rank);
@@ -166,7 +165,7 @@ public:
     // Enqueue a forward pass.
     void forward(const Plan &plan, int32_t n, const Tensors &tensors, CUstream stream) const {
         const int64_t count = plan.loop_count.value();
-        TensorMaps maps(plan, tensors, kernel.info.problem.dtype);
+        TensorMaps maps(plan, tensors);
         for (int64_t i = 0; i < count; ++i)
             for (int at = 0; at < plan.stage_count; ++at)
                 launch(plan.stage_at(at), tensors, maps, n, static_cast<int32_t>(i), stream);

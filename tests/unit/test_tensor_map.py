@@ -61,6 +61,18 @@ def test_a_config_has_the_first_map_of_a_name_whose_condition_holds(tmp_path: Pa
     )
 
 
+def test_floats_may_be_loaded_as_tf32_and_nothing_else(tmp_path: Path) -> None:
+    def loaded_as(words: str) -> TensorMap:
+        text = FAMILY.replace('name       = "x_map"', f'name = "x_map"\ndata_type = "{words}"')
+        (named,) = mapped(tmp_path, text).tensor_maps
+        return named.tensor
+
+    assert loaded_as("'tf32' if c > 4 else dtype") == TensorMap("tf32", (12, 96), (4, 64), (1, 1), 0)
+    assert loaded_as("'tf32' if c > 8 else dtype") == TensorMap("f32", (12, 96), (4, 64), (1, 1), 0)
+    with pytest.raises(TemplateError, match=r"data_type: .* yields 'f16' for arrays of f32; only f32 may be loaded"):
+        loaded_as("'f16'")
+
+
 def test_another_map_is_another_kernel_and_none_is_as_before(tmp_path: Path) -> None:
     source = mapped(tmp_path)
     (named,) = source.tensor_maps

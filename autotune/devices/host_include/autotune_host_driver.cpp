@@ -93,7 +93,7 @@ struct TensorMap {
     int64_t global_dim[5];
     uint16_t box_dim[5], element_strides[5];
     int16_t lower_corner[2], upper_corner[2];
-    uint8_t rank, element_bytes, swizzle_bytes, im2col, spare[48];
+    uint8_t rank, element_bytes, swizzle_bytes, im2col, tf32, spare[47];
 };
 static_assert(sizeof(TensorMap) == 128, "as large as CUtensorMap");
 
@@ -105,7 +105,8 @@ int encode(TensorMap* map, int type, uint32_t rank, const void* address, const u
     memset(map, 0, sizeof *map);
     map->address = address;
     map->rank = static_cast<uint8_t>(rank);
-    map->element_bytes = type == 7 ? 4 : 2;  // CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+    map->element_bytes = type == 7 || type == 11 ? 4 : 2;  // CU_TENSOR_MAP_DATA_TYPE_FLOAT32, TFLOAT32
+    map->tf32 = type == 11;
     map->swizzle_bytes = SWIZZLES[swizzle];
     uint64_t bytes = map->element_bytes;
     for (uint32_t i = 0; i < rank; ++i) {

@@ -18,6 +18,7 @@ inline float off_tie(float rounded, double a, double b, double c) {
 }
 
 struct HalfFormat {
+    using Bits = unsigned short;
     static float widen(unsigned short bits) {
 #ifdef __FLT16_MANT_DIG__
         return static_cast<float>(bits_as<_Float16>(bits));
@@ -52,6 +53,7 @@ struct HalfFormat {
 };
 
 struct Bfloat16Format {
+    using Bits = unsigned short;
     static float widen(unsigned short bits) { return bits_as<float>(static_cast<unsigned>(bits) << 16); }
     static unsigned short narrow(float value) {
         const unsigned bits = bits_as<unsigned>(value);

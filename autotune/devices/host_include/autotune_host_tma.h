@@ -12,7 +12,8 @@ struct TensorMap {
     unsigned short box_dim[5], element_strides[5];
     short lower_corner[2], upper_corner[2];
     unsigned char rank, element_bytes, swizzle_bytes, im2col;
-    unsigned char spare[48];
+    unsigned char tf32;  // floats that loads round
+    unsigned char spare[47];
 };
 static_assert(sizeof(TensorMap) == 128, "as large as CUtensorMap");
 
@@ -77,13 +78,19 @@ inline size_t box_bytes(const TensorMap& map) {
     return bytes;
 }
 
+// To the nearest TF32, ties to even, as TMA does: on an RTX PRO 6000 (triton-lang/triton, pull request 11751).
+inline unsigned rounded_to_tf32(unsigned bits) {
+    const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+    return finite ? (bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u : bits;
+}
+
 inline void load_box(const AutotuneCopy* copy) {
-    for_each_chunk(*reinterpret_cast<const Box*>(copy->what), reinterpret_cast<size_t>(copy->to), [](char* to, const char* from) {
-        if (from) {
-            memcpy(to, from, 16);
-        } else {
-            memset(to, 0, 16);
-        }
+    const Box& box = *reinterpret_cast<const Box*>(copy->what);
+    for_each_chunk(box, reinterpret_cast<size_t>(copy->to), [&](char* to, const char* from) {
+        unsigned words[4] = {};
+        if (from) memcpy(words, from, 16);
+        for (unsigned& word : words) word = box.map.tf32 ? rounded_to_tf32(word) : word;
+        memcpy(to, words, 16);
     });
 }
 
@@ -148,6 +155,11 @@ inline void tma_store(const TensorMap* map, const void* shared, int c0, int c1, 
     autotune_host::store_later(shared, {*map, {c0, c1, c2, c3}, {}}, 4);
 }
 
+inline void store_staged(float* to, float value) {
+    *to = value;
+    autotune_host::thread_state()->wrote(reinterpret_cast<const char*>(to), 4);
+}
+
 // Matrices stored transposed.
 namespace autotune_host {
 struct MatrixColumn {
@@ -193,22 +205,29 @@ inline unsigned long long wgmma_descriptor(const void* pointer) {
 }
 
 namespace autotune_host {
+struct Tf32Format {
+    using Bits = unsigned;
+    static float widen(unsigned bits) { return float_of(bits & 0xffffe000u); }  // the instruction ignores the last 13 bits
+};
+
 template <class Format>
 inline void multiply_shared(const Product& product, float* sums, int tiles, int thread) {
-    const auto row = [](unsigned long long descriptor, int index, float (&values)[16]) {
+    using Bits = typename Format::Bits;
+    constexpr int CHUNK = 16 / sizeof(Bits), DEPTH = 2 * CHUNK;  // elements of a chunk, and of a product
+    const auto row = [](unsigned long long descriptor, int index, float (&values)[DEPTH]) {
         for (int chunk = 0; chunk < 2; ++chunk) {
             const char* const from = swizzled(descriptor * 16 + index * 128 + chunk * 16, 128);
-            for (int i = 0; i < 8; ++i) values[8 * chunk + i] = Format::widen(reinterpret_cast<const unsigned short*>(from)[i]);
+            for (int i = 0; i < CHUNK; ++i) values[CHUNK * chunk + i] = Format::widen(reinterpret_cast<const Bits*>(from)[i]);
         }
     };
-    float a[2][16], b[2][16];
+    float a[2][DEPTH], b[2][DEPTH];
     for (int i = 0; i < 2; ++i) row(product.a, thread / 32 * 16 + thread % 32 / 4 + 8 * i, a[i]);
     for (int tile = 0; tile < tiles; ++tile) {
         for (int i = 0; i < 2; ++i) row(product.b, 8 * tile + thread % 4 * 2 + i, b[i]);
         for (int i = 0; i < 4; ++i) {
             float* const d = sums + 4 * tile + i;
             double sum = product.accumulate ? *d : 0.0;
-            for (int k = 0; k < 16; ++k) sum += static_cast<double>(a[i / 2][k]) * b[i % 2][k];
+            for (int k = 0; k < DEPTH; ++k) sum += static_cast<double>(a[i / 2][k]) * b[i % 2][k];
             *d = truncated(sum);
         }
     }
@@ -230,4 +249,9 @@ template <int TILES>
 inline void wgmma_bf16_shared(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate,
                               int line = __builtin_LINE()) {
     autotune_host::begin_shared<autotune_host::Bfloat16Format>(d, a, b, accumulate, line);
+}
+template <int TILES>
+inline void wgmma_tf32_shared(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate,
+                              int line = __builtin_LINE()) {
+    autotune_host::begin_shared<autotune_host::Tf32Format>(d, a, b, accumulate, line);
 }
