@@ -14,7 +14,7 @@
 // be any multiple of eight: so tiles of TILE_M x TILE_N divide the work evenly between multiprocessors. A block stays and takes
 // tiles gridDim.x apart; tiles of the same pixels follow each other, so that these are read once from memory.
 //
-//   producer   one thread of the first warpgroup: TMA loads 64 channels of one tap, of filters and pixels, as a stage
+//   producer   one thread of the first warpgroup: TMA loads TILE_K channels of one tap, of filters and pixels, as a stage
 //   consumers  multiply stages out of shared memory, finish the accumulators in registers, and store them by TMA
 //              in turn: while one multiplies a tile, the other stores the tile before
 #include <cuda_fp16.h>
@@ -180,6 +180,7 @@ __device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
 // window moves over them: of the box's pixels the first one's window begins at (w, h, n), the next one's a stride further on, in the
 // next row or image where a row or an image ends; `s` and `r` are the tap's offsets in the window.
 // tma_store writes a box, as bulk_store does: fence_bulk before, bulk_store_commit and bulk_store_wait_read after it.
+// store_staged: a word of such a box, into shared memory.
 
 #ifdef __CUDACC__
 struct alignas(64) TensorMap {
@@ -239,6 +240,7 @@ __device__ __forceinline__ void tma_store(const TensorMap* map, const void* shar
                  "r"(c2), "r"(c3), "r"(from)
                  : "memory");
 }
+
 #else
 #include <autotune_host_tma.h>
 #endif
@@ -450,7 +452,6 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
         store_matrices_trans(last, {word(LAST, 0, z[0]), word(LAST, 1, z[1])});
     }
 }
-
 using T = __half;  // x, w, bias and y in memory
 
 // Problem
@@ -475,8 +476,9 @@ constexpr int CHANNEL_TILES = 1, K_TILES = R * S * CHANNEL_TILES;
 constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
 constexpr int TILES_M = 1;
 constexpr int X_BOXES = 1;
-constexpr int STAGE_BYTES = (TILE_M + TILE_N) * TILE_K * 2;
-constexpr int EPILOGUE_STAGE_BYTES = EPILOGUE_N * 128;
+constexpr int STAGE_BYTES = (TILE_M + TILE_N) * 128;
+constexpr int BOXES = 64 / TILE_K, BOX_BYTES = EPILOGUE_N * 128;  // of the 64 channels of an MMA
+constexpr int EPILOGUE_STAGE_BYTES = BOXES * BOX_BYTES;
 struct Barriers {
     PipelineTma<STAGES> pipeline;
     Barrier mainloop_order[CONSUMERS];  // a warpgroup may multiply
@@ -580,8 +582,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
                           const __grid_constant__ TensorMap y_map, const T* __restrict__ bias, int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
-    unsigned char* const stages = smem;  // [stage] filters [TILE_M][64], then pixels [TILE_N][64]
-    unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage] outputs [EPILOGUE_N][64]
+    unsigned char* const stages = smem;  // [stage] filters [TILE_M][TILE_K], then pixels [TILE_N][TILE_K]
+    unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage][box] outputs [EPILOGUE_N][TILE_K]
     Barriers& barriers = *reinterpret_cast<Barriers*>(epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
     PipelineTma<STAGES>& pipeline = barriers.pipeline;
 
@@ -665,7 +667,11 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
                 fence_bulk();
                 sync_threads<128>(1 + consumer);
                 if (thread == 0) {
-                    tma_store(&y_map, to, k + i * 64, pixel + subtile * EPILOGUE_N);
+#pragma unroll
+                    for (int box = 0; box < BOXES; ++box) {
+                        const int channel = k + i * 64 + box * TILE_K;
+                        tma_store(&y_map, to + box * BOX_BYTES, channel, pixel + subtile * EPILOGUE_N);
+                    }
                     bulk_store_commit();
                 }
                 if (EPILOGUE_STAGES > 1) epilogue_stage ^= 1;

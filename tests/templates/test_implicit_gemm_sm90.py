@@ -40,6 +40,9 @@ SKIPPED = replace(POINTS, n=9, stride_h=2, stride_w=2)
 """One tap, of some pixels only."""
 SMALL = replace(POINTS, n=1, c=8, h=1, w=1, k=8)
 """Fewer pixels, channels and output channels than a tile has."""
+FLOAT = replace(HALF, c=36, k=108, dtype="f32")
+"""As TF32: two slices of channels a tap, the second of four; the last box of outputs leaves the tensor."""
+FLOAT_POINTS = replace(POINTS, c=96, dtype="f32")
 
 
 @pytest.mark.cxx
@@ -50,7 +53,15 @@ SMALL = replace(POINTS, n=1, c=8, h=1, w=1, k=8)
         (HALF, {"schedule": "pingpong", "tile_n": 104}),
         (BFLOAT, {"tile_m": 192, "tile_n": 136}),
         (SKIPPED, {"tile_n": 240, "schedule": "pingpong", "epilogue_subtiles": 3}),
+        (FLOAT, {"schedule": "pingpong", "tile_n": 104}),
+        (FLOAT_POINTS, {"tile_m": 128, "tile_n": 200, "epilogue_subtiles": 5}),
         *long_run(
+            (FLOAT, {}),
+            (replace(FLOAT, k=184), {"tile_m": 192, "tile_n": 136}),
+            (replace(STRIDED, dtype="f32"), {"tile_n": 448, "epilogue_subtiles": 7}),
+            (replace(SKIPPED, dtype="f32"), {"tile_n": 240, "schedule": "pingpong", "epilogue_subtiles": 3}),
+            (replace(FLOAT_POINTS, n=1), {"tile_n": 24, "schedule": "pingpong"}),
+            (replace(SMALL, c=4, k=4, dtype="f32"), {}),
             (replace(HALF, k=120), {"tile_m": 128, "tile_n": 80, "schedule": "pingpong", "epilogue_subtiles": 2}),
             (BFLOAT, {"tile_n": 288, "epilogue_subtiles": 6}),
             (STRIDED, {"tile_n": 448, "epilogue_subtiles": 4}),
@@ -80,6 +91,8 @@ RESIDUALS: list[tuple[Conv2dProblem, dict[str, int | str]]] = [
     (replace(BFLOAT, epilogue="bias_add"), {"tile_m": 192, "tile_n": 136}),
     (replace(HALF, epilogue="bias_add_relu"), {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
     (replace(SKIPPED, epilogue="bias_add_relu"), {"tile_n": 240, "schedule": "pingpong", "epilogue_subtiles": 3}),
+    (replace(FLOAT, epilogue="bias_add_relu"), {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
+    (replace(FLOAT_POINTS, epilogue="bias_add"), {"tile_m": 128, "tile_n": 104, "schedule": "pingpong"}),
 ]
 
 
@@ -105,6 +118,7 @@ APART = replace(HALF, pad_h=0, pad_w=0, dilation_h=2, dilation_w=3)
 WINDOWS = [
     (HALF, {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
     (BFLOAT, {"tile_m": 192, "tile_n": 48, "window_rows": 3}),
+    (FLOAT, {"tile_m": 128, "tile_n": 64, "window_rows": 5}),
     *long_run(
         (replace(HALF, k=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5}),  # the last tile's rows leave the image
         (replace(HALF, k=120, c=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5, "schedule": "pingpong"}),
@@ -132,6 +146,8 @@ GROUPS = [
     *long_run(
         (replace(GROUPED, c=72, k=72, groups=9), {"tile_n": 104, "schedule": "pingpong"}),
         (replace(GROUPED, c=80, k=40, groups=5), {}),
+        (replace(GROUPED, c=24, k=128, groups=2), {}),  # a filter's channels are no 16 bytes
+        (replace(GROUPED, c=36, k=36, groups=3, dtype="f32"), {}),
         (replace(GROUPED, c=256, k=128, groups=2, n=1), {}),
         (replace(GROUPED, stride_h=2, stride_w=2, epilogue="bias_add_relu", dtype="bf16"), {"tile_n": 80}),
         (replace(GROUPED, c=64, k=64, groups=2, r=1, s=1, pad_h=0, pad_w=0), {}),
@@ -160,14 +176,14 @@ def test_a_mistake_with_groups_is_found(what: str, host: DeviceEvaluator) -> Non
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("problem", [replace(HALF, epilogue="none"), replace(POINTS, epilogue="none")])
+@pytest.mark.parametrize("problem", [replace(each, epilogue="none") for each in (HALF, POINTS, FLOAT)])
 def test_an_infinity_stays_in_its_image(problem: Conv2dProblem) -> None:
     assert images_with_infinities(NAME, problem, BASE) == {1}
 
 
 @pytest.mark.parametrize(
     "problem",
-    [replace(HALF, c=60), replace(HALF, k=60), replace(HALF, dtype="f32"), replace(HALF, groups=36)],
+    [replace(HALF, c=60), replace(HALF, k=60), replace(FLOAT, c=34), replace(FLOAT, k=106), replace(HALF, groups=36)],
 )
 def test_what_tma_cannot_copy_is_not_supported(problem: Conv2dProblem) -> None:
     assert not BoundTemplate(family(NAME), problem, H200).supported
@@ -208,12 +224,27 @@ LARGEST: list[dict[str, int | str]] = [
     {"tile_m": 192, "tile_n": 200, "schedule": "cooperative", "epilogue_subtiles": 5},
 ]
 """As many accumulators as fit each way to share a tile."""
+LARGEST_FLOAT: list[dict[str, int | str]] = [
+    {"tile_m": 128, "tile_n": 200, "schedule": "pingpong", "epilogue_subtiles": 5},
+    {"tile_m": 64, "tile_n": 256, "schedule": "pingpong", "epilogue_subtiles": 4},
+    {"tile_m": 128, "tile_n": 256, "schedule": "cooperative", "epilogue_subtiles": 4},
+    {"tile_m": 256, "tile_n": 200, "schedule": "cooperative", "epilogue_subtiles": 5},
+    {"tile_m": 64, "tile_n": 448, "schedule": "cooperative", "epilogue_subtiles": 7},
+    {"tile_m": 192, "tile_n": 200, "schedule": "cooperative", "epilogue_subtiles": 5},
+]
+"""Beside staged outputs of twice as many bytes."""
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("values", LARGEST)
-def test_the_largest_tiles_compile_without_spills_and_products_overlap(values: dict[str, int | str]) -> None:
-    problem = replace(HALF, c=64, k=768)
+@pytest.mark.parametrize("epilogue", ["bias_relu", "bias_add_relu"])
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [*(("f16", values) for values in LARGEST), *(("f32", values) for values in LARGEST_FLOAT)],
+)
+def test_the_largest_tiles_compile_without_spills_and_products_overlap(
+    dtype: str, values: dict[str, int | str], epilogue: str
+) -> None:
+    problem = replace(HALF, c=64, k=768, dtype=dtype, epilogue=epilogue)
     source = render(BoundTemplate(family(NAME), problem, H200), Config.of(NAME, {**BASE, **values}))
     binary = compile_cubin(source.program, 90, find_nvcc())
     assert binary.resources.spill_bytes == 0
@@ -267,6 +298,31 @@ WINDOW_FAULTS = {
 def test_a_mistake_with_windows_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 64, "window_rows": 3, "schedule": "pingpong"}
     assert found(values, *WINDOW_FAULTS[what], host)
+
+
+FLOAT_FAULTS = {
+    "outputs are staged without the swizzle": ("(channel / 4 ^ pixel) * 16", "channel / 4 * 16"),
+    "both halves of the outputs go to one box": ("warp / 2 * (PIXELS * 128) +", ""),
+    "the second box is stored where the first is": ("k + i * 64 + box * TILE_K", "k + i * 64"),
+    "the first box is stored twice": ("to + box * BOX_BYTES, channel, pixel", "to, channel, pixel"),
+    "the second box of a residual is the first": (
+        "* 64 + box * TILE_K;\n                tma_load",
+        "* 64;\n                tma_load",
+    ),
+    "a residual is read without the swizzle": (
+        "z[i] = *reinterpret_cast<const float*>(words[i] +",
+        "z[i] = *reinterpret_cast<const float*>(words[0] +",
+    ),
+    "outputs are stored without a fence": ("                fence_bulk();\n", ""),
+    "a product reads other channels": ("w_operand + (at + i * 512)", "w_operand + (at - k_block * 2 + i * 512)"),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("what", every(2, FLOAT_FAULTS))
+def test_a_mistake_of_tf32_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
+    values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
+    assert found(values, *FLOAT_FAULTS[what], host, replace(FAULTY, dtype="f32", epilogue="bias_add_relu"))
 
 
 @pytest.mark.cxx
