@@ -80,7 +80,14 @@ MAPPED = kernel(
     tile_m=64,
     tile_n=64,
 )
+ROUNDED = kernel(
+    "implicit_gemm_sm90",
+    "rounded",
+    Conv2dProblem(6, 36, 9, 7, 20, 3, 3, pad_h=1, pad_w=1, layout="nhwc", epilogue="bias_add"),
+    tile_m=64,
+    tile_n=64,
+)
 ADDED = kernel("direct", "added", Conv2dProblem(20, 3, 8, 9, 4, 3, 3, pad_h=1, epilogue="bias_add"))
-KERNELS = (CONSTANT, PACKED, CHUNKED, LARGER, MAPPED, ADDED)
+KERNELS = (CONSTANT, PACKED, CHUNKED, LARGER, MAPPED, ROUNDED, ADDED)
 """One with its filters in constant memory, one that packs them, one with a workspace and several rounds, the same layer
-for more images, one that takes tensor maps, and one that adds a residual."""
+for more images, one that takes tensor maps, one whose maps round floats, and one that adds a residual."""

@@ -13,14 +13,16 @@ from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_nvcc
-from autotune.devices.backends import compile_program
+from autotune.devices.backends import compile_program, open_device
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files
 from autotune.measurement.reference import check_program
+from autotune.problem import Conv2dProblem
 from autotune.trial import Outcome
 from tests.problems import AWKWARD
+from tests.templates.shipped_families import rounds_to_nearest_tf32
 
 pytestmark = pytest.mark.gpu
 
@@ -64,6 +66,17 @@ def test_pycuda_compiles_the_same_cubin_as_nvcc_alone(name: str, gpu: DeviceEval
         assert through_pycuda.image == alone.image
         assert through_pycuda.resources == alone.resources
         assert alone.resources.registers > 0
+
+
+def test_tma_rounds_floats_to_the_nearest_tf32() -> None:
+    device = open_device("cuda:0")
+    if device.info.arch != 90:
+        pytest.skip("implicit_gemm_sm90 is for sm_90 alone")
+    problem = Conv2dProblem(1, 64, 8, 8, 64, 1, 1, layout="nhwc")
+    default = SearchSpace(BoundTemplate(load_template(FILES["implicit_gemm_sm90"]), problem, device.info)).default
+    assert default is not None
+    rounds_to_nearest_tf32(device, default)
+    device.close()
 
 
 def test_shipped_study_tunes_and_exports(tmp_path: Path) -> None:

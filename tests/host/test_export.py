@@ -30,7 +30,9 @@ def test_library_is_right_and_refuses_wrong_calls(built: Built) -> None:
     passed, words = self_test(built)
     assert passed, words
     lines = words.splitlines()
-    for line, name in zip(lines[1:], ("constant", "packed", "chunked", "larger", "mapped"), strict=False):
+    for line, name in zip(
+        lines[1:], ("constant", "packed", "chunked", "larger", "mapped", "rounded", "added"), strict=False
+    ):
         assert line.startswith(f"tested.{name}: right at n = 3 and 1; largest error 0.")
         assert line.endswith("of the bound, integers exact")
     assert lines[-2:] == ["refusals: right", "self-test passed"]
@@ -74,6 +76,7 @@ def test_benchmark_times_each_kernel_that_is_for_the_device(built: Built, export
         "tested.chunked at n = 2",
         "tested.larger at n = 2",
         f"tested.mapped at n = 2: not timed: {WRONG_DEVICE}",
+        f"tested.rounded at n = 2: not timed: {WRONG_DEVICE}",
         "tested.added at n = 2",
     ]
 

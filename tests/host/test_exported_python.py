@@ -138,7 +138,7 @@ def test_kernels_are_those_of_the_provenance(exported: Exported, on_cpu: OnHostD
     assert version == f"autotune {provenance['autotune']}"
     assert [one.name for one in found] == [one["name"] for one in provenance["kernels"]]
     assert [asdict(one.problem) for one in found] == [asdict(one.problem) for one in exported.served]
-    assert [one.accuracy for one in found] == ["fp32", "fp16", "fp32", "fp32", "fp16", "fp32"]
+    assert [one.accuracy for one in found] == ["fp32", "fp16", "fp32", "fp32", "fp16", "tf32", "fp32"]
     assert [one.deterministic for one in found] == [one["deterministic"] for one in provenance["kernels"]]
 
 

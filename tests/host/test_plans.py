@@ -44,7 +44,7 @@ void show(const Kernel &kernel, const Launch &launch, bool first) {
 }
 
 void show(const TensorMap &map, bool first) {
-    std::printf("%s[%d", first ? "" : ", ", map.swizzle_bytes);
+    std::printf("%s[%d, %d", first ? "" : ", ", static_cast<int>(map.data_type), map.swizzle_bytes);
     for (int i = 0; i < map.rank; ++i) show(map.global_dim[i]), show(map.element_strides[i]);
     for (int i = 0; i < (map.im2col ? 2 : map.rank); ++i) show(map.box_dim[i]);
     for (int i = 0; i < (map.im2col ? 2 : 0); ++i) show(map.lower_corner[i]), show(map.upper_corner[i]);
@@ -91,6 +91,8 @@ def sampled() -> Iterator[Chosen]:
                 config = space.config((3 * seed + 1) % len(space.rows))
                 yield chosen(family(name), bound.problem, config, f"{name}-{label}")
     yield pinned("im2col_gemm", "whole", Conv2dProblem(150, 3, 20, 20, 4, 3, 3), chunk="all")
+    floats = Conv2dProblem(150, 36, 9, 7, 16, 3, 3, layout="nhwc", epilogue="bias_add")
+    yield pinned("implicit_gemm_sm90", "rounded", floats, tile_m=64, tile_n=64, epilogue_subtiles=1)
     layer = Conv2dProblem(150, 6, 20, 20, 6, 3, 3)  # two blocks fit an H200's shared memory, and no A100's
     yield pinned(
         "direct_strip", "roomy", layer, thread_p=19, warps_q=6, warps_k=2, stage_channels=3, stages=2, min_blocks=2
@@ -165,6 +167,7 @@ def launched(kernel: Chosen, n: int, device: DeviceInfo) -> tuple[list[int], lis
         [[stage.entry, *stage.grid, *stage.block, stage.smem_bytes] for stage in stages],
         [
             [
+                {"f16": 6, "f32": 7, "bf16": 9, "tf32": 11}[each.dtype],
                 each.swizzle_bytes,
                 *itertools.chain.from_iterable(zip(each.global_dim, each.element_strides, strict=True)),
                 *each.box_dim,

@@ -15,11 +15,13 @@ import numpy as np
 
 from autotune.compilation.compile import Target
 from autotune.compilation.toolchain import find_cxx
-from autotune.devices.device import DeviceInfo
+from autotune.devices.backends import compile_program
+from autotune.devices.device import Device, DeviceInfo
 from autotune.devices.host import HostDevice
-from autotune.devices.host_compile import check_environment, compile_host
+from autotune.devices.host_compile import check_environment
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
+from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate, load_template, template_files
 from autotune.measurement.forward import LoadedKernel, Tensors
@@ -79,22 +81,42 @@ def parts_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[str
     source = render(BoundTemplate(family(name), problem, device.info), Config.of(name, values))
     words = np.float32 if problem.dtype == "f32" else np.float16
     rng = np.random.default_rng(0)
-    x, w, y = (
-        rng.standard_normal(size).astype(words)
-        for size in (problem.array("x").elements, problem.array("w").elements, problem.array("y").elements)
-    )
+    x, w = (rng.standard_normal(problem.array(array).elements).astype(words) for array in ("x", "w"))
     x.reshape(parts, -1)[1] = np.inf
-    x_at, w_at, y_at = (device.allocate(array.nbytes) for array in (x, w, y))
-    device.write(x_at, x.tobytes())
-    device.write(w_at, w.tobytes())
-    binary = compile_host(source.program, Target("host"), cxx=str(find_cxx()))
-    kernel = LoadedKernel(device, device.load(binary), source)
-    tensors = Tensors({"x": x_at, "w": w_at, "y": y_at}, device.allocate(source.packed_w_bytes))
-    kernel.prepare(tensors)
-    kernel.run(kernel.forward(tensors))
-    outputs = np.frombuffer(device.read(y_at, y.nbytes), words).reshape(parts, -1)
+    outputs = np.frombuffer(output_bytes(device, source, {"x": x.tobytes(), "w": w.tobytes()}), words).reshape(
+        parts, -1
+    )
     device.close()
     return {part for part in range(parts) if not np.isfinite(outputs[part]).all()}
+
+
+def output_bytes(device: Device, source: KernelSource, inputs: Mapping[str, bytes]) -> bytes:
+    """What a kernel computes of these arrays."""
+    problem = source.problem
+    binary = compile_program(source.program, Target(device.info.kind, device.info.arch))
+    kernel = LoadedKernel(device, device.load(binary), source)
+    addresses = {array.name: device.allocate(array.size_bytes) for array in problem.arrays}
+    for name, content in inputs.items():
+        device.write(addresses[name], content)
+    tensors = Tensors(addresses, device.allocate(source.packed_w_bytes))
+    kernel.prepare(tensors)
+    kernel.run(kernel.forward(tensors))
+    return device.read(addresses["y"], problem.output.size_bytes)
+
+
+def rounds_to_nearest_tf32(device: Device, config: Config) -> None:
+    """Assert that a config multiplies f32 as the nearest TF32, ties to even: those of x, and those of w."""
+    problem = Conv2dProblem(1, 64, 8, 8, 64, 1, 1, layout="nhwc")
+    source = render(BoundTemplate(family(config.template), problem, device.info), config)
+    bits = np.random.default_rng(0).integers(0x30000000, 0x4F000000, (64, 64), np.uint32)
+    bits[:8] = bits[:8] & 0xFFFFE000 | 0x1000  # ties
+    bits[8:12] |= 0x7FF000  # up to the next power of two
+    bits[::2] |= 0x80000000
+    nearest = (bits + 0xFFF + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)
+    values, identity = bits.view(np.float32), np.eye(64, dtype=np.float32)
+    for x, w, expected in ((values, identity, nearest), (identity, values, nearest.T)):
+        y = np.frombuffer(output_bytes(device, source, {"x": x.tobytes(), "w": w.tobytes()}), np.uint32)
+        np.testing.assert_array_equal(y.reshape(64, 64), expected)
 
 
 def stays_inside(name: str, problem: Conv2dProblem, values: Mapping[str, int | str]) -> None:

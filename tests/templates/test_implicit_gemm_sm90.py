@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from autotune.compilation.compile import Program, compile_cubin
-from autotune.compilation.toolchain import find_nvcc
+from autotune.compilation.toolchain import find_cxx, find_nvcc
+from autotune.devices.host import HostDevice
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
@@ -17,7 +18,7 @@ from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.long_run import every, long_run
 
-from .shipped_families import H200, family, images_with_infinities, verify
+from .shipped_families import H200, family, images_with_infinities, rounds_to_nearest_tf32, verify
 
 NAME = "implicit_gemm_sm90"
 BASE: dict[str, int | str] = {
@@ -179,6 +180,13 @@ def test_a_mistake_with_groups_is_found(what: str, host: DeviceEvaluator) -> Non
 @pytest.mark.parametrize("problem", [replace(each, epilogue="none") for each in (HALF, POINTS, FLOAT)])
 def test_an_infinity_stays_in_its_image(problem: Conv2dProblem) -> None:
     assert images_with_infinities(NAME, problem, BASE) == {1}
+
+
+@pytest.mark.cxx
+def test_floats_are_multiplied_as_the_nearest_tf32() -> None:
+    device = HostDevice(str(find_cxx()))
+    rounds_to_nearest_tf32(device, Config.of(NAME, BASE))
+    device.close()
 
 
 @pytest.mark.parametrize(
