@@ -3,8 +3,8 @@
 // A ring of STAGES buffers in shared memory between a producer and its consumers. Names are CUTLASS's (sm90_pipeline.hpp).
 // Needs _ptx_barrier.cuh.
 //
-// A buffer is full when the bytes that the producer announced have arrived, and empty when all its consumers have released it. Each
-// side goes through the buffers in order with a PipelineState of its own: the buffer's index, and the parity of the barrier's phase.
+// A buffer is empty when all its consumers have released it. Each side goes through the buffers in order with a PipelineState of its
+// own: the buffer's index, and the parity of the barrier's phase.
 
 template <int STAGES>
 struct PipelineState {
@@ -23,23 +23,36 @@ struct PipelineState {
     }
 };
 
+// What threads fill: a buffer is full when its producers have committed it.
 template <int STAGES>
-struct PipelineTma {
+struct PipelineAsync {
     Barrier full[STAGES];
     Barrier empty[STAGES];
 
-    __device__ __forceinline__ void init(int consumer_arrivals) {
+    __device__ __forceinline__ void init(int producer_arrivals, int consumer_arrivals) {
         for (int i = 0; i < STAGES; ++i) {
-            barrier_init(full + i, 1);
+            barrier_init(full + i, producer_arrivals);
             barrier_init(empty + i, consumer_arrivals);
         }
     }
-    // Waits until the buffer is empty, which all are at first, and announces what is to arrive.
-    __device__ __forceinline__ void producer_acquire(const PipelineState<STAGES>& state, int bytes) {
+    // Waits until the buffer is empty, which all are at first.
+    __device__ __forceinline__ void producer_acquire(const PipelineState<STAGES>& state) {
         barrier_wait(empty + state.index, state.phase ^ 1);
-        barrier_arrive_expect(full + state.index, bytes);
     }
+    // An arrival of a producer that has written its part of the buffer.
+    __device__ __forceinline__ void producer_commit(int index) { barrier_arrive(full + index); }
     __device__ __forceinline__ void consumer_wait(const PipelineState<STAGES>& state) { barrier_wait(full + state.index, state.phase); }
     // An arrival of a consumer that reads the buffer no more.
     __device__ __forceinline__ void consumer_release(int index) { barrier_arrive(empty + index); }
+};
+
+// What TMA fills: a buffer is full when the bytes that the producer announced have arrived.
+template <int STAGES>
+struct PipelineTma : PipelineAsync<STAGES> {
+    __device__ __forceinline__ void init(int consumer_arrivals) { PipelineAsync<STAGES>::init(1, consumer_arrivals); }
+    // Waits until the buffer is empty, and announces what is to arrive.
+    __device__ __forceinline__ void producer_acquire(const PipelineState<STAGES>& state, int bytes) {
+        PipelineAsync<STAGES>::producer_acquire(state);
+        barrier_arrive_expect(this->full + state.index, bytes);
+    }
 };

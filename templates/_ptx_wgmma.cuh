@@ -39,14 +39,6 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[COLUMNS][TILES][4]) {
     wgmma_keep(d);
 }
 
-// Where an operand lies, `offset` bytes behind a pointer: 8 rows of 16 bytes each are contiguous, `deeper` bytes on from four words to
-// the next, `further` bytes from eight rows to the next.
-__device__ __forceinline__ unsigned long long wgmma_operand(const void* pointer, int offset, int deeper, int further) {
-    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-    const unsigned begin = (at >> 4) + (static_cast<unsigned>(offset) / 16 + (static_cast<unsigned>(deeper) / 16 << 16));
-    return begin | static_cast<unsigned long long>(further / 16) << 32;
-}
-
 __device__ __forceinline__ unsigned wgmma_word(float value) { return __float_as_uint(value); }
 __device__ __forceinline__ unsigned wgmma_word(unsigned value) { return value; }
 
@@ -62,3 +54,11 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 #else
 #include <autotune_host_ptx.h>
 #endif
+
+// Where an operand lies, `offset` bytes behind a pointer: 8 rows of 16 bytes each are contiguous, `deeper` bytes on from four words to
+// the next, `further` bytes from eight rows to the next.
+__device__ __forceinline__ unsigned long long wgmma_operand(const void* pointer, int offset, int deeper, int further) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+    const unsigned begin = (at >> 4) + (static_cast<unsigned>(offset) / 16 + (static_cast<unsigned>(deeper) / 16 << 16));
+    return begin | static_cast<unsigned long long>(further / 16) << 32;
+}

@@ -342,27 +342,29 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 #include <autotune_host_ptx.h>
 #endif
 
-// Operands of a warpgroup's matrix products that both lie in shared memory (sm_90a). Needs _ptx_wgmma.cuh.
+// Operands of a warpgroup's matrix products that lie in shared memory (sm_90a). Needs _ptx_wgmma.cuh.
 //
 // wgmma_descriptor: of an operand whose rows are 128 bytes of neighbours in depth, row after row, swizzled as TMA does with 128
 // bytes; its first row lies on a multiple of 1024 bytes. Descriptors count 16 bytes: add 2 for the next 16 elements in depth, 8 for
-// the next row.
+// the next row. Operands that are not swizzled: wgmma_operand.
+// store_operand: what a thread writes into an operand. Products see it after fence_bulk in that thread, and a barrier.
 
 #ifdef __CUDACC__
+#else
+#include <autotune_host_wgmma.h>
+#endif
+
 __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* pointer) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
     constexpr unsigned long long SWIZZLE_128B = 1ull << 62, EIGHT_ROWS = 1024 / 16;
     return (at >> 4) | EIGHT_ROWS << 32 | SWIZZLE_128B;
 }
-#else
-#include <autotune_host_tma.h>
-#endif
 
 // A ring of STAGES buffers in shared memory between a producer and its consumers. Names are CUTLASS's (sm90_pipeline.hpp).
 // Needs _ptx_barrier.cuh.
 //
-// A buffer is full when the bytes that the producer announced have arrived, and empty when all its consumers have released it. Each
-// side goes through the buffers in order with a PipelineState of its own: the buffer's index, and the parity of the barrier's phase.
+// A buffer is empty when all its consumers have released it. Each side goes through the buffers in order with a PipelineState of its
+// own: the buffer's index, and the parity of the barrier's phase.
 
 template <int STAGES>
 struct PipelineState {
@@ -381,25 +383,38 @@ struct PipelineState {
     }
 };
 
+// What threads fill: a buffer is full when its producers have committed it.
 template <int STAGES>
-struct PipelineTma {
+struct PipelineAsync {
     Barrier full[STAGES];
     Barrier empty[STAGES];
 
-    __device__ __forceinline__ void init(int consumer_arrivals) {
+    __device__ __forceinline__ void init(int producer_arrivals, int consumer_arrivals) {
         for (int i = 0; i < STAGES; ++i) {
-            barrier_init(full + i, 1);
+            barrier_init(full + i, producer_arrivals);
             barrier_init(empty + i, consumer_arrivals);
         }
     }
-    // Waits until the buffer is empty, which all are at first, and announces what is to arrive.
-    __device__ __forceinline__ void producer_acquire(const PipelineState<STAGES>& state, int bytes) {
+    // Waits until the buffer is empty, which all are at first.
+    __device__ __forceinline__ void producer_acquire(const PipelineState<STAGES>& state) {
         barrier_wait(empty + state.index, state.phase ^ 1);
-        barrier_arrive_expect(full + state.index, bytes);
     }
+    // An arrival of a producer that has written its part of the buffer.
+    __device__ __forceinline__ void producer_commit(int index) { barrier_arrive(full + index); }
     __device__ __forceinline__ void consumer_wait(const PipelineState<STAGES>& state) { barrier_wait(full + state.index, state.phase); }
     // An arrival of a consumer that reads the buffer no more.
     __device__ __forceinline__ void consumer_release(int index) { barrier_arrive(empty + index); }
+};
+
+// What TMA fills: a buffer is full when the bytes that the producer announced have arrived.
+template <int STAGES>
+struct PipelineTma : PipelineAsync<STAGES> {
+    __device__ __forceinline__ void init(int consumer_arrivals) { PipelineAsync<STAGES>::init(1, consumer_arrivals); }
+    // Waits until the buffer is empty, and announces what is to arrive.
+    __device__ __forceinline__ void producer_acquire(const PipelineState<STAGES>& state, int bytes) {
+        PipelineAsync<STAGES>::producer_acquire(state);
+        barrier_arrive_expect(this->full + state.index, bytes);
+    }
 };
 
 // Accumulators of a warpgroup's MMAs, whose rows are output channels and whose columns are pixels, into shared memory, from where TMA

@@ -7,18 +7,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from autotune.compilation.compile import Target
+from autotune.compilation.compile import Program, Target
 from autotune.compilation.toolchain import find_cxx
 from autotune.devices.backends import compile_program
 from autotune.devices.device import Device, DeviceInfo
 from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import check_environment
+from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
@@ -68,6 +69,26 @@ def verify(name: str, problem: Conv2dProblem, values: Mapping[str, int | str], e
     source = render(BoundTemplate(family(name), problem, evaluator.info), Config.of(name, values))
     evaluator.begin_layer(problem)
     evaluator.verify(source, evaluator.compile(source).result())
+
+
+def refuses_changed(
+    name: str,
+    problem: Conv2dProblem,
+    values: Mapping[str, int | str],
+    change: tuple[str, str],
+    evaluator: DeviceEvaluator,
+) -> bool:
+    """Whether a device refuses a kernel in whose text something, which must be there, is replaced."""
+    source = render(BoundTemplate(family(name), problem, evaluator.info), Config.of(name, values))
+    assert change[0] in source.program.text, change[0]
+    program = Program(source.program.text.replace(*change), source.program.entries)
+    broken = replace(source, program=program)
+    evaluator.begin_layer(problem)
+    try:
+        evaluator.verify(broken, evaluator.compile(broken).result())
+    except Rejected:
+        return True
+    return False
 
 
 def images_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[str, int | str]) -> set[int]:

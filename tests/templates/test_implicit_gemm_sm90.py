@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.compilation.compile import Program, compile_cubin
+from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.devices.host import HostDevice
-from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
@@ -18,7 +17,7 @@ from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.long_run import every, long_run
 
-from .shipped_families import H200, family, images_with_infinities, rounds_to_nearest_tf32, verify
+from .shipped_families import H200, family, images_with_infinities, refuses_changed, rounds_to_nearest_tf32, verify
 
 NAME = "implicit_gemm_sm90"
 BASE: dict[str, int | str] = {
@@ -269,7 +268,7 @@ FAULTS = {
     ),
     "a stage is released while products read it": ("wgmma_wait_group<1>();", "wgmma_wait_group<2>();"),
     "sums are read before products are done": ("        wgmma_wait(d);\n", ""),
-    "fewer bytes are announced than arrive": ("(full + state.index, bytes);", "(full + state.index, bytes - 128);"),
+    "fewer bytes are announced than arrive": ("full + state.index, bytes);", "full + state.index, bytes - 128);"),
     "outputs are stored without a fence": ("                fence_bulk();\n", ""),
     "outputs are stored before all are staged": (
         "fence_bulk();\n                sync_threads<128>",
@@ -376,13 +375,4 @@ def found(
     values: dict[str, int | str], old: str, new: str, host: DeviceEvaluator, problem: Conv2dProblem = FAULTY
 ) -> bool:
     """Whether the host device refuses the kernel with one of its lines changed."""
-    source = render(BoundTemplate(family(NAME), problem, host.info), Config.of(NAME, values))
-    assert old in source.program.text, old
-    program = Program(source.program.text.replace(old, new), source.program.entries)
-    broken = replace(source, program=program)
-    host.begin_layer(problem)
-    try:
-        host.verify(broken, host.compile(broken).result())
-    except Rejected:
-        return True
-    return False
+    return refuses_changed(NAME, problem, values, (old, new), host)

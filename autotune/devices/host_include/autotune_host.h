@@ -47,6 +47,7 @@ struct AutotuneCopy {
 void autotune_defer(const AutotuneCopy* copy);
 void autotune_commit();
 int autotune_due(const void* owner, unsigned groups, AutotuneCopy* due);
+__attribute__((weak)) void* autotune_smem_address();  // of a kernel's dynamic shared memory
 }
 
 #undef assert

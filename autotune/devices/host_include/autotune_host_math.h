@@ -230,4 +230,6 @@ inline long long clock64() { return autotune_clock(); }
 #endif
 inline int clock() { return static_cast<int>(clock64()); }
 inline void __nanosleep(unsigned) {}
-inline size_t __cvta_generic_to_shared(const void* address) { return reinterpret_cast<size_t>(address); }
+inline size_t __cvta_generic_to_shared(const void* address) {  // counted from the dynamic shared memory, where there is some
+    return reinterpret_cast<size_t>(address) - reinterpret_cast<size_t>(autotune_smem_address ? autotune_smem_address() : nullptr);
+}

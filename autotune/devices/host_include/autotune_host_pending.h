@@ -6,9 +6,13 @@ extern "C" void* autotune_thread_state(unsigned thread);  // 8192 bytes, the fir
 
 namespace autotune_host {
 struct Product {
-    void (*multiply)(const Product& product, float* sums, int tiles, int thread);
-    unsigned long long a, b;  // descriptors
-    int sum;                  // which of the sums
+    // From the same product of four lanes, one of which is the thread's.
+    void (*multiply)(const Product* const (&quad)[4], float* sums, int tiles, int thread);
+    void (*require)(const Product& product, int columns, int line);  // ends the kernel where an operand was not fenced
+    unsigned long long a, b;    // descriptors
+    const unsigned* registers;  // where a lies if not in shared memory
+    unsigned words[4];          // and what it was
+    int sum;                    // which of the sums
     bool accumulate;
     unsigned group;
 };
@@ -50,15 +54,17 @@ struct ThreadState {
         products[product_count++] = product;
     }
 
-    // Computes what was begun before the latest `left` groups.
-    void finish(unsigned left, int thread) {
-        unsigned done = 0;
-        for (; done < product_count && products[done].group + left < groups; ++done) {
-            Sums& sum = sums[products[done].sum];
-            products[done].multiply(products[done], sum.values, sum.tiles, thread);
-        }
-        product_count -= done;
-        for (unsigned i = 0; i < product_count; ++i) products[i] = products[done + i];
+    // How many products were begun before the latest `left` groups.
+    unsigned due(unsigned left) const {
+        unsigned count = 0;
+        while (count < product_count && products[count].group + left < groups) ++count;
+        return count;
+    }
+
+    // Forgets the first products, which are computed.
+    void retire(unsigned count) {
+        product_count -= count;
+        for (unsigned i = 0; i < product_count; ++i) products[i] = products[count + i];
         if (product_count) return;
         for (unsigned i = 0; i < sum_count; ++i) memcpy(sums[i].d, sums[i].values, sizeof(float) * 4 * sums[i].tiles);
         sum_count = 0;
@@ -71,33 +77,51 @@ inline ThreadState* thread_state() {
     return thread_state(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
 }
 
+// Ends the kernel where some thread wrote a part of these bytes and did not fence.
+inline void require_fenced(const char* begin, size_t bytes, const char* what, int line) {
+    for (unsigned thread = 0; thread < blockDim.x * blockDim.y * blockDim.z; ++thread) {
+        const ThreadState& state = *thread_state(thread);
+        if (state.written_begin < begin + bytes && state.written_end > begin) autotune_stop("race", what, __FILE__, line);
+    }
+}
+
 // A lane that waits for products: those of a warp are computed when all its lanes do.
 struct Waiting {
     void (*compute)(void* const* lanes);
     ThreadState* state;
     unsigned left;
-    int thread;
+    int thread, line;
 };
 
 inline void finish_warp(void* const* lanes) {
-    const ThreadState& first = *static_cast<const Waiting*>(lanes[0])->state;
-    const Product& product = first.products[0];
-    for (int lane = 1; lane < 32; ++lane) {
-        const Product& other = static_cast<const Waiting*>(lanes[lane])->state->products[0];
-        if (other.a != product.a || other.b != product.b) {
-            autotune_stop("trap", "lanes of a warp give a product different operands", __FILE__, __LINE__);
+    const auto of = [&](int lane) { return static_cast<const Waiting*>(lanes[lane]); };
+    const unsigned due = of(0)->state->due(of(0)->left);
+    for (unsigned i = 0; i < due; ++i) {
+        const Product& product = of(0)->state->products[i];
+        for (int lane = 0; lane < 32; ++lane) {
+            const Product& other = of(lane)->state->products[i];
+            if (of(lane)->state->due(of(lane)->left) != due || other.a != product.a || other.b != product.b) {
+                autotune_stop("trap", "lanes of a warp give a product different operands", __FILE__, of(lane)->line);
+            }
+            if (other.registers && __builtin_memcmp(other.registers, other.words, sizeof other.words)) {
+                autotune_stop("race", "registers of a product changed before a wait", __FILE__, of(lane)->line);
+            }
+        }
+        product.require(product, 8 * of(0)->state->sums[product.sum].tiles, of(0)->line);
+        for (int lane = 0; lane < 32; ++lane) {
+            const Product* quad[4];
+            for (int t = 0; t < 4; ++t) quad[t] = of(lane / 4 * 4 + t)->state->products + i;
+            Sums& sum = of(lane)->state->sums[quad[lane % 4]->sum];
+            product.multiply(quad, sum.values, sum.tiles, of(lane)->thread);
         }
     }
-    for (int lane = 0; lane < 32; ++lane) {
-        const Waiting& waiting = *static_cast<const Waiting*>(lanes[lane]);
-        waiting.state->finish(waiting.left, waiting.thread);
-    }
+    for (int lane = 0; lane < 32; ++lane) of(lane)->state->retire(due);
 }
 
 inline void wait_for_products(unsigned left, int line) {
     ThreadState* const state = thread_state();
     if (!state->product_count) return;
-    Waiting mine = {&finish_warp, state, left, static_cast<int>(threadIdx.x % 128)};
+    Waiting mine = {&finish_warp, state, left, static_cast<int>(threadIdx.x % 128), line};
     autotune_warp(TOGETHER, 0xffffffffu, reinterpret_cast<unsigned long long>(&mine), 0, 32, line);
 }
 }  // namespace autotune_host

@@ -322,7 +322,10 @@ inline void warpgroup_reg_alloc() {}
 template <class Sums>
 inline void wgmma_begin(Sums&) {}
 inline void wgmma_fence() {}
-inline void wgmma_commit() { ++autotune_host::thread_state()->groups; }
+inline void wgmma_commit(int line = __builtin_LINE()) {
+    __syncwarp(0xffffffffu, line);  // no lane goes on before the others have come so far
+    ++autotune_host::thread_state()->groups;
+}
 template <int GROUPS>
 inline void wgmma_wait_group(int line = __builtin_LINE()) {
     autotune_host::wait_for_products(GROUPS, line);

@@ -1,9 +1,8 @@
-// What templates/_ptx_tma.cuh, _ptx_stmatrix.cuh and _ptx_wgmma_shared.cuh declare, on the CPU. A box is loaded when somebody waits for it,
-// over bytes that are not numbers until then, and stored when nobody else can go on. Products of a warpgroup read shared memory, and write
-// their sums, only when a warp waits for them; until then the sums are not numbers. Whatever writes what a box is stored from must fence.
+// What templates/_ptx_tma.cuh and _ptx_stmatrix.cuh declare, on the CPU. A box is loaded when somebody waits for it, over bytes that are
+// not numbers until then, and stored when nobody else can go on. Whatever writes what a box is stored from must fence.
 #pragma once
 
-#include "autotune_host_ptx.h"
+#include "autotune_host_wgmma.h"
 
 // As HostTensorMap in devices/host_tensor_map.py.
 struct TensorMap {
@@ -18,12 +17,6 @@ struct TensorMap {
 static_assert(sizeof(TensorMap) == 128, "as large as CUtensorMap");
 
 namespace autotune_host {
-// Where a byte lies: chunks of 16 bytes change places within the swizzle, by the number of the row of 128 bytes.
-inline char* swizzled(size_t at, int swizzle_bytes) {
-    const size_t chunks = static_cast<size_t>(swizzle_bytes) / 16;
-    return reinterpret_cast<char*>(chunks ? at ^ (at >> 7 & (chunks - 1)) << 4 : at);
-}
-
 struct Box {  // what a copy that is put off is told
     TensorMap map;
     int at[4];      // coordinates, the innermost first
@@ -31,7 +24,7 @@ struct Box {  // what a copy that is put off is told
 };
 static_assert(sizeof(Box) <= sizeof(AutotuneCopy::what), "a copy has room for it");
 
-// Calls move(shared, global or nullptr outside, bytes) for each chunk of 16 bytes of a box.
+// Calls move(shared, global, begin, end) for each chunk of 16 bytes of a box, whose bytes from begin to end lie inside of the tensor.
 template <class Move>
 inline void for_each_chunk(const Box& box, size_t shared, Move move) {
     const TensorMap& map = box.map;
@@ -45,9 +38,11 @@ inline void for_each_chunk(const Box& box, size_t shared, Move move) {
         }
         const char* const from = map.address + (element + at[0]) * map.element_bytes;
         for (int byte = 0; byte < row_bytes; byte += 16) {
-            const long long first = at[0] + byte / map.element_bytes;  // rows are whole chunks, so a chunk is in or out
+            const long long first = at[0] + byte / map.element_bytes, count = 16 / map.element_bytes;
+            const long long begin = first < 0 ? (first > -count ? -first : count) : 0;
+            const long long left = inside ? map.global_dim[0] - first : 0, end = left < count ? left : count;
             char* const place = swizzled(shared + index * row_bytes + byte, map.swizzle_bytes);
-            move(place, inside && first >= 0 && first < map.global_dim[0] ? from + byte : nullptr);
+            move(place, from + byte, begin * map.element_bytes, (end > begin ? end : begin) * map.element_bytes);
         }
     };
     if (map.im2col) {
@@ -86,17 +81,17 @@ inline unsigned rounded_to_tf32(unsigned bits) {
 
 inline void load_box(const AutotuneCopy* copy) {
     const Box& box = *reinterpret_cast<const Box*>(copy->what);
-    for_each_chunk(box, reinterpret_cast<size_t>(copy->to), [&](char* to, const char* from) {
+    for_each_chunk(box, reinterpret_cast<size_t>(copy->to), [&](char* to, const char* from, long long begin, long long end) {
         unsigned words[4] = {};
-        if (from) memcpy(words, from, 16);
+        if (end > begin) memcpy(reinterpret_cast<char*>(words) + begin, from + begin, end - begin);
         for (unsigned& word : words) word = box.map.tf32 ? rounded_to_tf32(word) : word;
         memcpy(to, words, 16);
     });
 }
 
 inline void store_box(const AutotuneCopy* copy) {
-    for_each_chunk(*reinterpret_cast<const Box*>(copy->what), reinterpret_cast<size_t>(copy->from), [](char* from, const char* to) {
-        if (to) memcpy(const_cast<char*>(to), from, 16);
+    for_each_chunk(*reinterpret_cast<const Box*>(copy->what), reinterpret_cast<size_t>(copy->from), [](char* from, const char* to, long long begin, long long end) {
+        if (end > begin) memcpy(const_cast<char*>(to) + begin, from + begin, end - begin);
     });
 }
 
@@ -137,13 +132,7 @@ inline void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier
 namespace autotune_host {
 inline void store_later(const void* shared, const Box& box, int dimensions) {
     const AutotuneCopy copy = box_copy("tma_store", &store_box, nullptr, shared, box, nullptr, dimensions);
-    for (unsigned thread = 0; thread < blockDim.x * blockDim.y * blockDim.z; ++thread) {
-        const ThreadState& state = *thread_state(thread);
-        const char* const begin = static_cast<const char*>(shared);
-        if (state.written_begin < begin + copy.bytes && state.written_end > begin) {
-            autotune_stop("race", "tma_store of what a thread wrote without fence_bulk", __FILE__, __LINE__);
-        }
-    }
+    require_fenced(static_cast<const char*>(shared), copy.bytes, "tma_store of what a thread wrote without fence_bulk", __LINE__);
     autotune_defer(&copy);
 }
 }  // namespace autotune_host
@@ -196,62 +185,4 @@ inline void store_matrices_trans(void* column, const unsigned (&d)[4], int line 
 }
 inline void store_matrices_trans(void* column, const unsigned (&d)[2], int line = __builtin_LINE()) {
     autotune_host::store_matrices(column, d, line);
-}
-
-// Products whose operands both lie in shared memory. A descriptor counts 16 bytes, as the GPU's does.
-inline unsigned long long wgmma_descriptor(const void* pointer) {
-    if (reinterpret_cast<size_t>(pointer) % 16) autotune_stop("misaligned_address", "wgmma_descriptor", __FILE__, __LINE__);
-    return reinterpret_cast<unsigned long long>(pointer) / 16;
-}
-
-namespace autotune_host {
-struct Tf32Format {
-    using Bits = unsigned;
-    static float widen(unsigned bits) { return float_of(bits & 0xffffe000u); }  // the instruction ignores the last 13 bits
-};
-
-template <class Format>
-inline void multiply_shared(const Product& product, float* sums, int tiles, int thread) {
-    using Bits = typename Format::Bits;
-    constexpr int CHUNK = 16 / sizeof(Bits), DEPTH = 2 * CHUNK;  // elements of a chunk, and of a product
-    const auto row = [](unsigned long long descriptor, int index, float (&values)[DEPTH]) {
-        for (int chunk = 0; chunk < 2; ++chunk) {
-            const char* const from = swizzled(descriptor * 16 + index * 128 + chunk * 16, 128);
-            for (int i = 0; i < CHUNK; ++i) values[CHUNK * chunk + i] = Format::widen(reinterpret_cast<const Bits*>(from)[i]);
-        }
-    };
-    float a[2][DEPTH], b[2][DEPTH];
-    for (int i = 0; i < 2; ++i) row(product.a, thread / 32 * 16 + thread % 32 / 4 + 8 * i, a[i]);
-    for (int tile = 0; tile < tiles; ++tile) {
-        for (int i = 0; i < 2; ++i) row(product.b, 8 * tile + thread % 4 * 2 + i, b[i]);
-        for (int i = 0; i < 4; ++i) {
-            float* const d = sums + 4 * tile + i;
-            double sum = product.accumulate ? *d : 0.0;
-            for (int k = 0; k < DEPTH; ++k) sum += static_cast<double>(a[i / 2][k]) * b[i % 2][k];
-            *d = truncated(sum);
-        }
-    }
-}
-
-template <class Format, int TILES>
-inline void begin_shared(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate, int line) {
-    static_assert(TILES <= 32, "a product has 256 columns at most");
-    thread_state()->begin({&multiply_shared<Format>, a, b, 0, accumulate, 0}, &d[0][0], TILES, line);
-}
-}  // namespace autotune_host
-
-template <int TILES>
-inline void wgmma_f16_shared(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate,
-                             int line = __builtin_LINE()) {
-    autotune_host::begin_shared<autotune_host::HalfFormat>(d, a, b, accumulate, line);
-}
-template <int TILES>
-inline void wgmma_bf16_shared(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate,
-                              int line = __builtin_LINE()) {
-    autotune_host::begin_shared<autotune_host::Bfloat16Format>(d, a, b, accumulate, line);
-}
-template <int TILES>
-inline void wgmma_tf32_shared(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate,
-                              int line = __builtin_LINE()) {
-    autotune_host::begin_shared<autotune_host::Tf32Format>(d, a, b, accumulate, line);
 }

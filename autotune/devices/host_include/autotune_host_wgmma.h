@@ -1,0 +1,111 @@
+// What templates/_ptx_wgmma_shared.cuh declares, on the CPU. Products of a warpgroup read shared memory, and write their sums, only when a
+// warp waits for them; until then the sums are not numbers. Whatever writes an operand, by store_operand, must fence.
+#pragma once
+
+#include "autotune_host_ptx.h"
+
+namespace autotune_host {
+// Where a byte lies: chunks of 16 bytes change places within the swizzle, by the number of the row of 128 bytes.
+inline char* swizzled(size_t at, int swizzle_bytes) {
+    const size_t chunks = static_cast<size_t>(swizzle_bytes) / 16;
+    return reinterpret_cast<char*>(chunks ? at ^ (at >> 7 & (chunks - 1)) << 4 : at);
+}
+
+// As matrix descriptors of PTX say where an operand lies.
+struct Operand {
+    unsigned long long bits;
+
+    size_t field(int first) const { return static_cast<size_t>(bits >> first & 0x3fff) * 16; }
+    size_t begin() const { return field(0); }
+    size_t leading() const { return field(16); }  // bytes to the next 16 bytes in depth; not read where rows are swizzled
+    size_t stride() const { return field(32); }   // to the next eight rows
+    int swizzle_bytes() const { return bits >> 62 == 1 ? 128 : 0; }
+
+    // Where 16 bytes of a row lie, eight neighbours in depth.
+    const char* chunk(int row, int index) const {
+        const size_t eight = begin() + static_cast<size_t>(row / 8) * stride(), in_eight = static_cast<size_t>(row % 8);
+        char* const smem = static_cast<char*>(autotune_smem_address());
+        if (swizzle_bytes() == 0) return smem + eight + in_eight * 16 + static_cast<size_t>(index) * leading();
+        return smem + reinterpret_cast<size_t>(swizzled(eight + in_eight * 128 + static_cast<size_t>(index) * 16, swizzle_bytes()));
+    }
+    void require(int rows, int line) const {
+        if (bits >> 62 > 1) autotune_stop("trap", "an operand with a swizzle of 32 or 64 bytes", __FILE__, line);
+        const size_t eights = static_cast<size_t>(rows / 8 - 1) * stride();
+        const size_t first = swizzle_bytes() ? begin() / 128 * 128 : begin(), bytes = eights + (swizzle_bytes() ? 8 * 128 : leading() + 128);
+        require_fenced(static_cast<const char*>(autotune_smem_address()) + first, bytes, "a product of what a thread wrote without fence_bulk",
+                       line);
+    }
+};
+
+inline void require_operands(const Product& product, int columns, int line) {
+    if (!product.registers) Operand{product.a}.require(64, line);
+    Operand{product.b}.require(columns, line);
+}
+
+struct Tf32Format {
+    using Bits = unsigned;
+    static float widen(unsigned bits) { return float_of(bits & 0xffffe000u); }  // the instruction ignores the last 13 bits
+};
+
+template <class Format>
+inline void multiply_shared(const Product* const (&quad)[4], float* sums, int tiles, int thread) {
+    using Bits = typename Format::Bits;
+    constexpr int CHUNK = 16 / sizeof(Bits), DEPTH = 2 * CHUNK;  // elements of a chunk, and of a product
+    const Product& product = *quad[thread % 4];
+    const auto row = [](unsigned long long operand, int index, float (&values)[DEPTH]) {
+        for (int chunk = 0; chunk < 2; ++chunk) {
+            const auto* const from = reinterpret_cast<const Bits*>(Operand{operand}.chunk(index, chunk));
+            for (int i = 0; i < CHUNK; ++i) values[CHUNK * chunk + i] = Format::widen(from[i]);
+        }
+    };
+    float a[2][DEPTH], b[2][DEPTH];
+    for (int i = 0; i < 2; ++i) {
+        if (!product.registers) row(product.a, thread / 32 * 16 + thread % 32 / 4 + 8 * i, a[i]);
+        for (int k = 0; k < DEPTH && product.registers; ++k) {  // 16-bit elements, two a word
+            a[i][k] = Format::widen(static_cast<Bits>(quad[k / 2 % 4]->words[k / 8 * 2 + i] >> k % 2 * 16));
+        }
+    }
+    for (int tile = 0; tile < tiles; ++tile) {
+        for (int i = 0; i < 2; ++i) row(product.b, 8 * tile + thread % 4 * 2 + i, b[i]);
+        for (int i = 0; i < 4; ++i) {
+            float* const d = sums + 4 * tile + i;
+            double sum = product.accumulate ? *d : 0.0;
+            for (int k = 0; k < DEPTH; ++k) sum += static_cast<double>(a[i / 2][k]) * b[i % 2][k];
+            *d = truncated(sum);
+        }
+    }
+}
+
+template <class Format, int TILES>
+inline void begin_shared(float (&d)[TILES][4], unsigned long long a, const unsigned* registers, unsigned long long b, bool accumulate,
+                         int line) {
+    static_assert(TILES <= 32, "a product has 256 columns at most");
+    Product product = {&multiply_shared<Format>, &require_operands, a, b, registers, {}, 0, accumulate, 0};
+    if (registers) memcpy(product.words, registers, sizeof product.words);
+    thread_state()->begin(product, &d[0][0], TILES, line);
+}
+}  // namespace autotune_host
+
+template <typename V>
+inline void store_operand(void* to, const V& value) {
+    autotune_host::thread_state()->wrote(static_cast<const char*>(to), static_cast<int>(sizeof value));
+    *static_cast<V*>(to) = value;
+}
+
+#define WGMMA(NAME, FORMAT)                                                                                                          \
+    template <int TILES>                                                                                                             \
+    inline void NAME(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate, int line = __builtin_LINE()) { \
+        autotune_host::begin_shared<autotune_host::FORMAT>(d, a, nullptr, b, accumulate, line);                                      \
+    }                                                                                                                                \
+    template <int TILES>                                                                                                             \
+    inline void NAME(float (&d)[TILES][4], const unsigned (&a)[4], unsigned long long b, bool accumulate, int line = __builtin_LINE()) { \
+        autotune_host::begin_shared<autotune_host::FORMAT>(d, 0, a, b, accumulate, line);                                            \
+    }
+WGMMA(wgmma_f16_shared, HalfFormat)
+WGMMA(wgmma_bf16_shared, Bfloat16Format)
+#undef WGMMA
+
+template <int TILES>
+inline void wgmma_tf32_shared(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate, int line = __builtin_LINE()) {
+    autotune_host::begin_shared<autotune_host::Tf32Format>(d, a, nullptr, b, accumulate, line);
+}
