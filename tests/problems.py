@@ -41,6 +41,9 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
     "bfloat_depthwise_nhwc": Conv2dProblem(
         3, 12, 9, 13, 12, 1, 7, 1, 2, pad_w=3, groups=12, dtype="bf16", layout="nhwc", epilogue="bias"
     ),
+    "stem": Conv2dProblem(
+        3, 3, 21, 30, 40, 7, 7, 2, 2, pad_h=3, pad_w=3, dtype="f16", layout="nhwc", epilogue="bias_relu"
+    ),
     "deep": Conv2dProblem(4, 30, 9, 19, 42, 3, 3, stride_w=2, pad_h=1, pad_w=1, epilogue="bias_relu"),
     "wide_depthwise": Conv2dProblem(3, 5, 18, 21, 5, 7, 7, pad_h=3, pad_w=3, groups=5, epilogue="bias"),
 }

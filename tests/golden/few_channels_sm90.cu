@@ -1,0 +1,283 @@
+// conv2d n3 c3 21x30 k40 7x7 stride 2 pad 3 f16 nhwc bias_relu
+// few_channels_sm90 column_tiles=1 window_rows=4 filters=registers stages=2 epilogue_stages=1 register_prefetch=8
+
+// First layers of networks on Hopper: y [K x columns] = w [K x (rows x columns x 4)] * x [(rows x columns x 4) x columns], a row of outputs
+// at a time, the input's channels filled up to four.
+//
+//   x         [N, H, W, C]  input, up to four channels
+//   w         [K, R, S, C]  filters
+//   bias      [K]           read where EPILOGUE has one
+//   y         [N, P, Q, K]  output
+//   n         images N, any number
+//
+// A block stays and takes tiles gridDim.x apart. A tile is WINDOW_ROWS rows of TILE_Q columns of an image; its window, the rows of x that it
+// needs, lies in shared memory as MMAs read it, in chunks of 16 bytes: two columns of four channels.
+//
+//   pixel q's part of a row is 4 chunks, the first of which lies 16 bytes behind that of pixel q - 1:
+//   so that MMAs read what overlaps out of one place, and im2col is addresses alone. Columns that chunks hold besides the filter's have
+//   weights of zero, but make outputs NaN where they are infinite.
+//
+//   producer   a warpgroup: loads four columns of x a thread, adds channels and padding, and stores chunks
+//   consumers  take rows of outputs in turn: while one multiplies, the other finishes its accumulators, and stores them by TMA
+
+#include "_element_f16.cuh"
+
+#include "_epilogue.cuh"
+
+#include "_ptx.cuh"
+
+#include "_ptx_barrier.cuh"
+
+#include "_ptx_tma.cuh"
+
+#include "_ptx_stmatrix.cuh"
+
+#include "_ptx_ldmatrix_trans.cuh"
+
+#include "_ptx_wgmma.cuh"
+
+#include "_ptx_wgmma_shared.cuh"
+
+#include "_pipeline.cuh"
+
+#include "_epilogue_tma.cuh"
+
+using T = __half;  // x, w, bias and y in memory
+
+// Problem
+constexpr int C = 3, H = 21, W = 30;
+constexpr int K = 40, R = 7, S = 7;
+constexpr int P = 11;
+constexpr int STRIDE_H = 2, STRIDE_W = 2;
+constexpr int PAD_H = 3;
+constexpr int DILATION_H = 1;
+constexpr auto EPILOGUE = Epilogue::bias_relu;
+
+// Parameters
+constexpr int TILE_Q = 16, WINDOW_ROWS = 4;
+constexpr int STAGES = 2, EPILOGUE_STAGES = 1;
+constexpr int PREFETCH = 8;
+
+// Derived
+constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);                 // warpgroups, and the producer's
+constexpr int COLUMN_TILES = 1, ROW_TILES = 3;
+constexpr int CHANNEL_TILES = 1;
+constexpr int LEFT = 4, SHIFT = 1;                               // columns of a window before those of x, before the first tap's
+constexpr int ROW_STEPS = 2, STEPS = R * ROW_STEPS;                // MMAs in depth of a row of the filter
+constexpr int PLANES = 1, PITCH = 19;                           // chunks of a plane of a window's row
+constexpr int WINDOW_H = 13, WINDOW_BYTES = 3968;
+constexpr int LEFT_GROUPS = 1, ROW_GROUPS = 10;       // of four columns, of the padding and in all
+constexpr int LOAD = 2, LOADS = 6;                               // elements of a load, loads of a group
+constexpr int FILTER_BYTES = STEPS * 2048;                                    // of 64 output channels
+constexpr int EPILOGUE_STAGE_BYTES = TILE_Q * 128;
+
+struct Barriers {
+    PipelineAsync<STAGES> pipeline;
+    Barrier mainloop_order[CONSUMERS];  // a warpgroup may multiply
+};
+
+// d = w [64 x 16] * x [16 x TILE_Q] (+ d), x in shared memory.
+__device__ __forceinline__ void mma(float (&d)[2][4], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
+#ifdef __CUDACC__
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %13, 0; "
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, "
+        "%4, %5, %6, %7"
+        "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0;}"
+        :
+        "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+#else
+    wgmma_f16_shared(d, a, b, accumulate);
+#endif
+}
+
+// Where a tile begins.
+struct Tile {
+    int image, row, column;
+    __device__ explicit Tile(int index) {
+        column = index % COLUMN_TILES * TILE_Q;
+        row = index / COLUMN_TILES % ROW_TILES * WINDOW_ROWS;
+        image = index / COLUMN_TILES / ROW_TILES;
+    }
+};
+
+// Four neighbouring columns of a row of x.
+struct Group {
+    AlignedArray<T, LOAD> loads[LOADS];
+
+    __device__ __forceinline__ void load(const T* __restrict__ row, int column, bool inside) {
+#pragma unroll
+        for (int i = 0; i < LOADS; ++i) {
+            const int element = column * C + i * LOAD;
+            loads[i] = {};
+            if (inside && element >= 0 && element < W * C) loads[i] = *reinterpret_cast<const AlignedArray<T, LOAD>*>(row + element);
+        }
+    }
+    // Two columns of four channels, from the i-th on.
+    __device__ __forceinline__ AlignedArray<T, 8> chunk(int i) const {
+        AlignedArray<T, 8> both = {};
+#pragma unroll
+        for (int j = 0; j < 2 * C; ++j) both.at[j / C * 4 + j % C] = loads[(i * C + j) / LOAD].at[(i * C + j) % LOAD];
+        return both;
+    }
+};
+
+// Expands the windows of the block's tiles, by a warpgroup.
+__device__ __forceinline__ void produce(unsigned char* windows, PipelineAsync<STAGES>& pipeline, const T* __restrict__ x, int tiles) {
+    constexpr int GROUPS = WINDOW_H * ROW_GROUPS;
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    PipelineState<STAGES> state;
+    for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x), ++state) {
+        const Tile tile(index);
+        const T* const image = x + static_cast<long long>(tile.image) * (H * W * C);
+        const int top = tile.row * STRIDE_H - PAD_H, first_column = tile.column * STRIDE_W - 4 * LEFT_GROUPS;
+        unsigned char* const window = windows + state.index * WINDOW_BYTES;
+#pragma unroll 1
+        for (int first = 0; first < GROUPS; first += 128 * PREFETCH) {
+            Group groups[PREFETCH];
+#pragma unroll
+            for (int i = 0; i < PREFETCH; ++i) {
+                const int group = first + i * 128 + thread, row = top + group / ROW_GROUPS;
+                groups[i].load(image + static_cast<long long>(row) * (W * C), first_column + group % ROW_GROUPS * 4,
+                               group < GROUPS && row >= 0 && row < H);
+            }
+            if (first == 0) pipeline.producer_acquire(state);
+#pragma unroll
+            for (int i = 0; i < PREFETCH; ++i) {
+                const int group = first + i * 128 + thread;
+                const int column = group % ROW_GROUPS * 4 + (LEFT - 4 * LEFT_GROUPS);  // of the window
+                unsigned char* const row = window + group / ROW_GROUPS * (PLANES * PITCH * 16);
+#pragma unroll
+                for (int j = 0; j < 4; j += 2) {
+                    const int chunk = (column + j) / 2;
+                    if (group < GROUPS && column + j >= 0 && chunk < PLANES * PITCH) {
+                        store_operand(row + (chunk % PLANES * PITCH + chunk / PLANES) * 16, groups[i].chunk(j));
+                    }
+                }
+            }
+        }
+        fence_bulk();
+        __syncwarp();
+        if (thread % 32 == 0) pipeline.producer_commit(state.index);
+    }
+}
+
+// The filters' elements as MMAs read them, by the consumers: [64 output channels][step][chunk][output channel][column of two][channel of four].
+__device__ __forceinline__ void arrange_filters(unsigned char* filters, const T* __restrict__ w, int thread) {
+    using Pair = AlignedArray<T, 2>;
+#pragma unroll 8
+    for (int i = thread; i < CHANNEL_TILES * FILTER_BYTES / 4; i += 128 * CONSUMERS) {
+        const int word = i % 4, chunk = i / 4 % 2, row = i / 8 % 64, step = i / 512 % STEPS, tile = i / 512 / STEPS;
+        const int r = step / ROW_STEPS, s = (step % ROW_STEPS * 2 + chunk) * 2 + word / 2 - SHIFT, c = word % 2 * 2, k = tile * 64 + row;
+        const T* const from = w + ((k * R + r) * S + s) * C + c;
+        const bool inside = k < K && s >= 0 && s < S;
+        Pair pair = {};
+        if (inside && c < C) pair.at[0] = from[0];
+        if (inside && c + 1 < C) pair.at[1] = from[1];
+        store_operand(filters + tile * FILTER_BYTES + step * 2048 + chunk * 1024 + row * 16 + word * 4, pair);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const __grid_constant__ TensorMap y_map, const T* __restrict__ bias,
+                         int n) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    unsigned char* const epilogue_stages = smem;  // [consumer][epilogue stage] outputs [TILE_Q][64]
+    unsigned char* const windows = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES;  // [stage] chunks [WINDOW_H][PLANES][PITCH]
+    unsigned char* const filters = windows + STAGES * WINDOW_BYTES;                                       // [64 output channels] [FILTER_BYTES]
+    Barriers& barriers = *reinterpret_cast<Barriers*>(filters + CHANNEL_TILES * FILTER_BYTES);
+    PipelineAsync<STAGES>& pipeline = barriers.pipeline;
+
+    // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
+    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+    const int group = warp / 4;
+    const int tiles = n * (ROW_TILES * COLUMN_TILES);
+    if (threadIdx.x == 0) {
+        pipeline.init(4, 4 * CONSUMERS);
+        for (int i = 0; i < CONSUMERS; ++i) barrier_init(barriers.mainloop_order + i, 4);
+        barrier_init_fence();
+    }
+    __syncthreads();
+    if (group == 0) {
+        warpgroup_reg_dealloc<104>();
+        produce(windows, pipeline, x, tiles);
+        return;
+    }
+    warpgroup_reg_alloc<200>();
+    const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
+    if (thread == 0) prefetch_tma_descriptor(&y_map);
+    arrange_filters(filters, w, static_cast<int>(threadIdx.x) - 128);
+    fence_bulk();
+    sync_threads<128 * CONSUMERS>(1 + CONSUMERS);
+
+    const unsigned long long x_operand = wgmma_operand(windows, 0, 16, 128);
+    unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
+    int epilogue_stage = 0;
+
+    unsigned a[STEPS][4];  // filters of this warp's 16 output channels
+    float biases[2] = {};
+    const auto load_channels = [&](int tile) {
+        const unsigned char* const from = filters + tile * FILTER_BYTES + warp % 4 * 256 + lane * 4;
+#pragma unroll
+        for (int i = 0; i < STEPS * 4; ++i) {
+            a[i / 4][i % 4] = *reinterpret_cast<const unsigned*>(from + i / 4 * 2048 + i / 2 % 2 * 1024 + i % 2 * 128);
+        }
+        if constexpr (HAS_BIAS<EPILOGUE>) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int output_channel = tile * 64 + warp % 4 * 16 + i * 8 + lane / 4;
+                biases[i] = output_channel < K ? to_float(bias[output_channel]) : 0.0f;
+            }
+        }
+    };
+    if (CHANNEL_TILES == 1) load_channels(0);
+
+    PipelineState<STAGES> state;
+    int turn = 0;                    // of which warpgroup it is to multiply
+    int order_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
+    for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x), ++state) {
+        const Tile tile(index);
+        const int rows = min(WINDOW_ROWS, P - tile.row);
+        pipeline.consumer_wait(state);
+#pragma unroll 1
+        for (int channel_tile = 0; channel_tile < CHANNEL_TILES; ++channel_tile, turn = (turn + rows) & 1) {
+            if (CHANNEL_TILES > 1) load_channels(channel_tile);
+#pragma unroll 1
+            for (int row = turn ^ consumer; row < rows; row += CONSUMERS) {
+                const unsigned long long b = x_operand + (state.index * (WINDOW_BYTES / 16) + row * (STRIDE_H * PLANES * PITCH));
+                float d[1][TILE_Q / 8][4];
+                barrier_wait(barriers.mainloop_order + consumer, order_phase);
+                order_phase ^= 1;
+                wgmma_begin(d);
+#pragma unroll
+                for (int step = 0; step < STEPS; ++step) {
+                    constexpr int CHUNK = 2;  // of a step in a row
+                    const int chunk = step % ROW_STEPS * CHUNK;
+                    const int at = step / ROW_STEPS * (DILATION_H * PLANES * PITCH) + chunk % PLANES * PITCH + chunk / PLANES;
+                    mma(d[0], a[step], b + at, step > 0);
+                }
+                wgmma_commit();
+                if (lane == 0) barrier_arrive(barriers.mainloop_order + (consumer ^ 1));
+                wgmma_wait(d);
+
+                if (thread == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
+                sync_threads<128>(1 + consumer);
+                unsigned char* const to = outputs + epilogue_stage * EPILOGUE_STAGE_BYTES;
+                if (channel_tile * 64 + warp % 4 * 16 < K) stage_outputs<T, EPILOGUE, TILE_Q>(to, d[0], 0, biases, warp % 4, lane);
+                fence_bulk();
+                sync_threads<128>(1 + consumer);
+                if (thread == 0) {
+                    tma_store(&y_map, to, channel_tile * 64, tile.column, tile.row + row, tile.image);
+                    bulk_store_commit();
+                }
+                if (EPILOGUE_STAGES > 1) epilogue_stage ^= 1;
+            }
+        }
+        __syncwarp();  // where the warpgroup had no row of the tile
+        if (lane == 0) pipeline.consumer_release(state.index);
+    }
+    if (thread == 0) bulk_store_wait_read<0>();
+}
