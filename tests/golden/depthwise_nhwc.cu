@@ -2,7 +2,7 @@
 // depthwise_nhwc channels=4 thread_p=2 thread_q=2 block_c=8 block_q=8 block_p=4 unroll=window warps=16
 
 // Depthwise convolution: each channel of y is one channel of x convolved with one filter. A thread computes ROWS x COLUMNS outputs
-// of CHANNELS channels, each row of its inputs passing by once.
+// of CHANNELS channels.
 //
 //   x         [N, H, W, C]  input
 //   packed_w  [R, S, C]     filters
@@ -36,41 +36,48 @@ constexpr int THREADS_C = 6, THREADS_Q = 7, THREADS_P = 3;
 constexpr int BLOCKS_C = 1, BLOCKS_Q = 1, BLOCKS_P = 2;
 constexpr int ROW_INPUTS = (COLUMNS - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;  // columns that a thread needs of an input row
 constexpr int TAPS = R * S;  // in registers
-
 using Vector = AlignedArray<T, CHANNELS>;
+using Word = unsigned;
+using Words = AlignedArray<Word, sizeof(Vector) / sizeof(Word)>;  // a Vector as it lies in memory
 
 extern "C" __global__ void pack_filters(const T* __restrict__ w, T* __restrict__ packed_w) {
     const int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
     if (i < C * R * S) packed_w[i] = w[i % C * (R * S) + i / C];
 }
 
-__device__ __forceinline__ void load(float (&values)[CHANNELS], const T* from) {
-    const Vector loaded = *reinterpret_cast<const Vector*>(from);
+template <int N>
+__device__ __forceinline__ void to_floats(float (&values)[N][CHANNELS], const Words (&loaded)[N]) {
 #pragma unroll
-    for (int i = 0; i < CHANNELS; ++i) values[i] = to_float(loaded.at[i]);
+    for (int i = 0; i < N; ++i) {
+        Vector vector;
+        memcpy(&vector, &loaded[i], sizeof vector);
+#pragma unroll
+        for (int j = 0; j < CHANNELS; ++j) values[i][j] = to_float(vector.at[j]);
+    }
 }
 
 __device__ __forceinline__ void load_taps(float (&filter)[TAPS][CHANNELS], const T* __restrict__ packed_w) {
+    Words loaded[TAPS];
 #pragma unroll
-    for (int i = 0; i < TAPS; ++i) load(filter[i], packed_w + i * C);
+    for (int i = 0; i < TAPS; ++i) loaded[i] = *reinterpret_cast<const Words*>(packed_w + i * C);
+    to_floats(filter, loaded);
 }
 
-// Of a row of x, the inputs of COLUMNS outputs; zeros outside the image.
-__device__ __forceinline__ void load_row(float (&inputs)[ROW_INPUTS][CHANNELS], const T* __restrict__ image, int row, int column) {
-    bool row_inside = true;
-    if constexpr (PAD_H > 0) row_inside = static_cast<unsigned>(row) < static_cast<unsigned>(H);
+// Whether input i of a row lies in the padding whatever the thread.
+__device__ constexpr bool is_padding(int i) { return COLUMNS == Q && (i < PAD_W || i - PAD_W >= W); }
+
+constexpr bool ROWS_INSIDE = PAD_H == 0;
+__device__ __forceinline__ bool row_inside(int row) { return ROWS_INSIDE || static_cast<unsigned>(row) < static_cast<unsigned>(H); }
+
+// Loads those inputs of COLUMNS outputs that lie inside the image; `from` is where the first one of a row of x would lie.
+__device__ __forceinline__ void load_row(Words (&inputs)[ROW_INPUTS], const T* __restrict__ from, int column, bool row_inside) {
 #pragma unroll
     for (int i = 0; i < ROW_INPUTS; ++i) {
         bool inside = row_inside;
         if (i < PAD_W || (Q - COLUMNS) * STRIDE_W - PAD_W + i >= W) {
             inside = inside && static_cast<unsigned>(column + i) < static_cast<unsigned>(W);
         }
-        if (inside) {
-            load(inputs[i], image + (row * W + column + i) * C);
-        } else {
-#pragma unroll
-            for (int j = 0; j < CHANNELS; ++j) inputs[i][j] = 0.0f;
-        }
+        if (inside) inputs[i] = *reinterpret_cast<const Words*>(from + i * C);
     }
 }
 
@@ -81,11 +88,23 @@ __device__ __forceinline__ void add_row(float (&accumulator)[COLUMNS][CHANNELS],
     for (int s = 0; s < S; ++s) {
 #pragma unroll
         for (int q = 0; q < COLUMNS; ++q) {
+            if (is_padding(q * STRIDE_W + s * DILATION_W)) continue;
 #pragma unroll
             for (int i = 0; i < CHANNELS; ++i) {
                 accumulator[q][i] = fmaf(filter[s][i], inputs[q * STRIDE_W + s * DILATION_W][i], accumulator[q][i]);
             }
         }
+    }
+}
+
+// Sets an output row.
+__device__ __forceinline__ void store_row(T* __restrict__ to, const float (&accumulator)[COLUMNS][CHANNELS], const float (&bias)[CHANNELS]) {
+#pragma unroll
+    for (int q = 0; q < COLUMNS; ++q) {
+        Vector stored;
+#pragma unroll
+        for (int i = 0; i < CHANNELS; ++i) stored.at[i] = from_float<T>(finish<EPILOGUE>(accumulator[q][i], bias[i]));
+        *reinterpret_cast<Vector*>(to + q * C) = stored;
     }
 }
 
@@ -97,30 +116,29 @@ conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, c
     at /= BLOCKS_C;
     const int tile_q = at % BLOCKS_Q * THREADS_Q + static_cast<int>(threadIdx.y);
     at /= BLOCKS_Q;
-    const int tile_p = at % BLOCKS_P * THREADS_P + static_cast<int>(threadIdx.z);
+    const int tile_p = at % BLOCKS_P * THREADS_P + (THREADS_P > 1 ? static_cast<int>(threadIdx.z) : 0);
     const int image = at / BLOCKS_P;
     if (image >= n || channel >= C || tile_q * COLUMNS >= Q || tile_p * ROWS >= P) return;
     // The last tiles move up to end with the output: outputs of two threads are the same.
     const int first_p = min(tile_p * ROWS, P - ROWS), first_q = min(tile_q * COLUMNS, Q - COLUMNS);
     const int row = first_p * STRIDE_H - PAD_H, column = first_q * STRIDE_W - PAD_W;
-    const T* __restrict__ const input = x + (static_cast<long long>(image) * (H * W * C) + channel);
+    const T* __restrict__ const input = x + (static_cast<long long>(image) * (H * W * C) + (row * W + column) * C + channel);
+    T* __restrict__ const output = y + (static_cast<long long>(image) * (P * Q * C) + (first_p * Q + first_q) * C + channel);
 
-    float accumulator[ROWS][COLUMNS][CHANNELS];
+    float channel_bias[CHANNELS] = {};
+    if constexpr (HAS_BIAS<EPILOGUE>) {
 #pragma unroll
-    for (int p = 0; p < ROWS; ++p) {
-#pragma unroll
-        for (int q = 0; q < COLUMNS; ++q) {
-#pragma unroll
-            for (int i = 0; i < CHANNELS; ++i) accumulator[p][q][i] = 0.0f;
-        }
+        for (int i = 0; i < CHANNELS; ++i) channel_bias[i] = to_float(bias[channel + i]);
     }
-
     float filter[TAPS][CHANNELS];
+    float accumulator[ROWS][COLUMNS][CHANNELS] = {};
     load_taps(filter, packed_w + channel);
 #pragma unroll
     for (int h = 0; h < (ROWS - 1) * STRIDE_H + (R - 1) * DILATION_H + 1; ++h) {
+        Words loaded[ROW_INPUTS] = {};
         float inputs[ROW_INPUTS][CHANNELS];
-        load_row(inputs, input, row + h, column);
+        load_row(loaded, input + h * (W * C), column, row_inside(row + h));
+        to_floats(inputs, loaded);
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             const int p = (h - r * DILATION_H) / STRIDE_H;  // the output row that filter row r sends it to
@@ -128,17 +146,6 @@ conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, c
             add_row(accumulator[p], inputs, filter + r * S);
         }
     }
-    T* __restrict__ const output = y + (static_cast<long long>(image) * (P * Q * C) + (first_p * Q + first_q) * C + channel);
 #pragma unroll
-    for (int p = 0; p < ROWS; ++p) {
-#pragma unroll
-        for (int q = 0; q < COLUMNS; ++q) {
-            Vector stored;
-#pragma unroll
-            for (int i = 0; i < CHANNELS; ++i) {
-                stored.at[i] = from_float<T>(finish<EPILOGUE>(accumulator[p][q][i], bias, channel + i));
-            }
-            *reinterpret_cast<Vector*>(output + (p * Q + q) * C) = stored;
-        }
-    }
+    for (int p = 0; p < ROWS; ++p) store_row(output + p * (Q * C), accumulator[p], channel_bias);
 }

@@ -1,0 +1,118 @@
+"""`depthwise_nhwc` with a window that slides down the rows, and faults planted in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import Rejected
+from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate
+from autotune.family.template import load_template
+from autotune.problem import Conv2dProblem
+from autotune.trial import Config, Outcome
+from tests.long_run import long_run
+
+from .shipped_families import FILES, H200, verify
+
+NAME = "depthwise_nhwc"
+Values = dict[str, int | str]
+BASE: Values = {
+    "channels": 1,
+    "thread_p": 7,
+    "thread_q": 1,
+    "block_c": 32,
+    "block_q": 4,
+    "block_p": 1,
+    "unroll": "sliding",
+    "warps": 16,
+}
+TALL = Conv2dProblem(
+    *(2, 18, 29, 13, 18, 7, 7), pad_h=3, pad_w=3, groups=18, dtype="f16", layout="nhwc", epilogue="bias_relu"
+)
+"""Several row tiles, the last of which moves up; 18 channels."""
+WHOLE = replace(TALL, n=3, c=20, k=20, groups=20, h=7, w=7, r=5, s=5, pad_h=2, pad_w=2, dtype="bf16", epilogue="bias")
+"""A thread has all rows and columns of an image, so that padding is known when it is compiled."""
+STRIDED = replace(TALL, c=36, k=36, groups=36, h=23, w=21, r=5, s=5, stride_h=2, stride_w=2, pad_h=2, pad_w=2)
+"""An odd number of rows: the last step has a row below the image."""
+EVEN = replace(STRIDED, c=16, k=16, groups=16, h=28, w=22, r=3, s=3, pad_h=1, pad_w=1, dtype="bf16", epilogue="none")
+"""An odd padding: steps begin a row before the padding does."""
+VALID = replace(STRIDED, pad_h=0, pad_w=0, epilogue="none")
+FAR = replace(TALL, n=1, c=8, k=8, groups=8, h=3, w=9, r=3, s=3, stride_h=3, pad_h=9, pad_w=1, epilogue="bias")
+"""Output rows that have nothing but padding, above the image and below it."""
+APART = replace(FAR, h=31, stride_h=2, pad_h=3, pad_w=2, dilation_h=3, dilation_w=2, dtype="f32", epilogue="bias_relu")
+"""Steps that have no tap for some of the output rows."""
+SKIPPED = replace(APART, h=40, r=2, stride_h=4, pad_h=1, dilation_h=1)
+"""Rows between the taps of one output row and the next one's."""
+LONG: Values = {"channels": 2, "thread_p": 14, "thread_q": 2, "block_c": 16, "warps": 8}
+FEW: Values = {"channels": 4, "thread_p": 4, "block_c": 2, "block_q": 1}
+TWO: Values = {"channels": 2, "thread_q": 4, "block_q": 2, "warps": 8}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (TALL, LONG),
+        (WHOLE, {"channels": 2, "thread_q": 7, "block_c": 16, "block_q": 1, "warps": 12}),
+        (STRIDED, TWO),
+        (EVEN, {"channels": 4, "thread_p": 14, "thread_q": 2, "block_c": 4}),
+        (FAR, FEW),
+        *long_run(
+            (TALL, {"warps": 12}),
+            (WHOLE, {"channels": 4, "thread_q": 2, "block_c": 8, "warps": 8}),
+            (VALID, {"thread_q": 2, "block_c": 64, "block_q": 2}),
+            (EVEN, {"channels": 8, "thread_p": 14, "thread_q": 4, "block_c": 2, "block_q": 2, "warps": 8}),
+            (APART, {"channels": 2, "thread_q": 2, "block_c": 4}),
+            (SKIPPED, {"channels": 4, "thread_p": 14, "block_c": 2}),
+        ),
+    ],
+)
+def test_config_is_right(problem: Conv2dProblem, values: Values, checked: DeviceEvaluator) -> None:
+    verify(NAME, problem, {**BASE, **values}, checked)
+
+
+FAULTS: dict[str, tuple[Conv2dProblem, Values, str, str]] = {
+    "rows of padding are read": (FAR, FEW, "return ROWS_INSIDE ||", "return true ||"),
+    "a row of padding keeps the row before": (STRIDED, TWO, "if (!row_inside(row + h)) clear(next[h]);", ""),
+    "a row is loaded after the last": (TALL, {"warps": 12}, "t + 1 < end && row_inside", "row_inside"),
+    "an output row that ends in padding is not stored": (
+        TALL,
+        {"warps": 12},
+        "(int i = 1; i < OPEN",
+        "(int i = 2; i < OPEN",
+    ),
+    "an output row begins with another's sums": (
+        TALL,
+        LONG,
+        "at + 1 < OPEN ? accumulator[at + 1][q][i] : 0.0f",
+        "accumulator[(at + 1) % OPEN][q][i]",
+    ),
+    "an output row loses a row": (EVEN, {"block_c": 16}, "if (tap < 0 ||", "if (tap < 1 ||"),
+    "steps begin at the padding": (EVEN, {"block_c": 16}, "(stride_h - pad_h % stride_h) % stride_h", "0"),
+    "steps begin after output rows have ended": (
+        FAR,
+        FEW,
+        "(max(-row, 0) / STRIDE_H, OPEN - 1)",
+        "(max(-row, 0) / STRIDE_H, OPEN)",
+    ),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_found(fault: str, tmp_path: Path, checked: DeviceEvaluator) -> None:
+    problem, values, right, wrong = FAULTS[fault]
+    text = FILES[NAME].read_text(encoding="utf-8")
+    assert text.count(right) == 1
+    broken = tmp_path / FILES[NAME].name
+    broken.write_text(text.replace(right, wrong), encoding="utf-8")
+    source = render(BoundTemplate(load_template(broken), problem, H200), Config.of(NAME, {**BASE, **values}))
+    binary = checked.compile(source).result()
+    checked.begin_layer(problem)
+    with pytest.raises(Rejected) as found:
+        checked.verify(source, binary)
+    assert found.value.outcome in {Outcome.CORRECTNESS, Outcome.RUNTIME}
