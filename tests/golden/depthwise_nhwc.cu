@@ -1,5 +1,5 @@
 // conv2d n2 c24 11x14 k24 3x3 pad 1 groups 24 f32 nhwc
-// depthwise_nhwc channels=4 thread_p=2 thread_q=2 block_c=8 block_q=8 block_p=4 unroll=window warps=16
+// depthwise_nhwc channels=4 thread_p=2 thread_q=2 block_c=8 block_q=8 block_p=4 unroll=window warps=16 prefetch=0
 
 // Depthwise convolution: each channel of y is one channel of x convolved with one filter. A thread computes ROWS x COLUMNS outputs
 // of CHANNELS channels.
@@ -16,7 +16,6 @@
 #include "_element.cuh"
 
 #include "_epilogue.cuh"
-
 // Problem
 using T = float;  // x, w, bias and y in memory
 constexpr int C = 24, H = 11, W = 14;

@@ -29,6 +29,7 @@ BASE: Values = {
     "block_p": 1,
     "unroll": "sliding",
     "warps": 16,
+    "prefetch": 0,
 }
 TALL = Conv2dProblem(
     *(2, 18, 29, 13, 18, 7, 7), pad_h=3, pad_w=3, groups=18, dtype="f16", layout="nhwc", epilogue="bias_relu"
@@ -59,15 +60,15 @@ TWO: Values = {"channels": 2, "thread_q": 4, "block_q": 2, "warps": 8}
         (TALL, LONG),
         (WHOLE, {"channels": 2, "thread_q": 7, "block_c": 16, "block_q": 1, "warps": 12}),
         (STRIDED, TWO),
-        (EVEN, {"channels": 4, "thread_p": 14, "thread_q": 2, "block_c": 4}),
+        (EVEN, {"channels": 4, "thread_p": 14, "thread_q": 2, "block_c": 4, "prefetch": 4}),
         (FAR, FEW),
         *long_run(
             (TALL, {"warps": 12}),
             (WHOLE, {"channels": 4, "thread_q": 2, "block_c": 8, "warps": 8}),
-            (VALID, {"thread_q": 2, "block_c": 64, "block_q": 2}),
-            (EVEN, {"channels": 8, "thread_p": 14, "thread_q": 4, "block_c": 2, "block_q": 2, "warps": 8}),
-            (APART, {"channels": 2, "thread_q": 2, "block_c": 4}),
-            (SKIPPED, {"channels": 4, "thread_p": 14, "block_c": 2}),
+            (VALID, {"thread_q": 2, "block_c": 64, "block_q": 2, "prefetch": 2}),
+            (EVEN, {"channels": 8, "thread_p": 14, "thread_q": 2, "block_c": 2, "block_q": 2, "warps": 8}),
+            (APART, {"channels": 2, "thread_q": 2, "block_c": 4, "prefetch": 4}),
+            (SKIPPED, {"channels": 2, "thread_p": 14, "block_c": 4}),
         ),
     ],
 )
@@ -93,6 +94,12 @@ FAULTS: dict[str, tuple[Conv2dProblem, Values, str, str]] = {
     ),
     "an output row loses a row": (EVEN, {"block_c": 16}, "if (tap < 0 ||", "if (tap < 1 ||"),
     "steps begin at the padding": (EVEN, {"block_c": 16}, "(stride_h - pad_h % stride_h) % stride_h", "0"),
+    "a row below the image is brought to L2": (
+        TALL,
+        {"warps": 12, "prefetch": 4},
+        "static_cast<unsigned>(row) >= static_cast<unsigned>(H)) return;",
+        "row < 0) return;",
+    ),
     "steps begin after output rows have ended": (
         FAR,
         FEW,
