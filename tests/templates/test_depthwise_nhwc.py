@@ -16,7 +16,7 @@ from autotune.problem import Conv2dProblem
 from autotune.trial import Config, Outcome
 from tests.long_run import long_run
 
-from .shipped_families import FILES, H200, verify
+from .shipped_families import FILES, H200, images_with_infinities, verify
 
 NAME = "depthwise_nhwc"
 Values = dict[str, int | str]
@@ -74,6 +74,11 @@ TWO: Values = {"channels": 2, "thread_q": 4, "block_q": 2, "warps": 8}
 )
 def test_config_is_right(problem: Conv2dProblem, values: Values, checked: DeviceEvaluator) -> None:
     verify(NAME, problem, {**BASE, **values}, checked)
+
+
+@pytest.mark.cxx
+def test_an_infinity_stays_in_its_image() -> None:
+    assert images_with_infinities(NAME, replace(TALL, n=3, epilogue="none"), {**BASE, **LONG}) == {1}
 
 
 FAULTS: dict[str, tuple[Conv2dProblem, Values, str, str]] = {
