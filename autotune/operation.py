@@ -28,7 +28,7 @@ MAX_SIZE = 2**31 - 1  # a size is a 32-bit int in every kernel
 Role = Literal["in", "weights", "out"]
 ROLES: tuple[Role, ...] = ("in", "weights", "out")
 """in and out: arrays of each launch. weights: what is prepared once and used for many."""
-_KEYS = {"runtime", "sizes", "words", "derived", "rules", "array", "similarity", "cost"}
+_KEYS = {"runtime", "sizes", "words", "parts", "derived", "rules", "array", "similarity", "cost"}
 _SIMILARITY = ("factors", "differences", "kinds")
 _ARRAY_KEYS = {"name", "role", "shape", "integers", "when"}
 _IN_MESSAGE = re.compile(r"\$\{([^}]*)\}")
@@ -43,6 +43,19 @@ class Size:
     default: int | None
     """None: it must be given"""
     least: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that a word says, a name of its own: an epilogue's activation."""
+
+    name: str
+    word: str
+    """the enumeration whose words say it"""
+    values: tuple[str, ...]
+    """the first where a word leaves it out"""
+    of: Mapping[str, str]
+    """its value by word, in the order of the words"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +157,7 @@ class Operation:
     sizes: tuple[Size, ...]
     words: Mapping[str, tuple[str, ...]]
     """what each enumeration may be; the first is the default"""
+    parts: tuple[Part, ...]
     derived: tuple[tuple[str, Bound], ...]
     rules: tuple[Rule, ...]
     arrays: tuple[ArrayTemplate, ...]
@@ -155,12 +169,21 @@ class Operation:
     @property
     def names(self) -> frozenset[str]:
         """Every name that expressions about a problem see."""
-        return frozenset((*(size.name for size in self.sizes), *self.words, *(name for name, _ in self.derived)))
+        return frozenset((*(size.name for size in self.sizes), *self.enumerations, *(name for name, _ in self.derived)))
 
     @property
     def numbers(self) -> frozenset[str]:
         """Those of them that are numbers, none of which is below 0."""
-        return self.names - self.words.keys()
+        return self.names - self.enumerations.keys()
+
+    @property
+    def enumerations(self) -> Mapping[str, tuple[str, ...]]:
+        """What each word and each part of a word may be."""
+        return {**self.words, **{part.name: part.values for part in self.parts}}
+
+    def parts_of(self, word: str) -> tuple[Part, ...]:
+        """The parts that the words of an enumeration are made of; none where they are no more than themselves."""
+        return tuple(part for part in self.parts if part.word == word)
 
     def names_of(self, *roles: Role) -> tuple[str, ...]:
         """Names of the arrays of these roles, in the file's order."""
@@ -182,10 +205,11 @@ class Operation:
         return " * ".join(extent.expression.text for extent in extents)
 
     def names_from(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """The sizes and words of a problem, and what is derived from them."""
-        names = dict(values)
+        """Sizes and words of a problem, the parts of the words, and what is derived from as many sizes as there are."""
+        names = {**values, **{part.name: part.of[str(values[part.word])] for part in self.parts}}
         for name, bound in self.derived:
-            names[name] = bound.value(names)
+            if bound.names <= names.keys():
+                names[name] = bound.value(names)
         return names
 
     def check(self, values: Mapping[str, Value]) -> None:
@@ -236,8 +260,12 @@ class _Reader:
         table.require(("runtime", "sizes", "words", "array", "cost"))
         self.section("similarity").allow(_SIMILARITY)
         sizes = tuple(self.size(name) for name in self.section("sizes").content)
-        words = {name: self.enumeration(name) for name in self.section("words").content}
-        self.known |= {size.name for size in sizes} | words.keys()
+        words = {name: self.enumeration(self.section("words"), name) for name in self.section("words").content}
+        parts: list[Part] = []
+        for name in self.section("parts").content:
+            words[name], made = self.composed(name, words.get(name, ()))
+            parts += made
+        self.known |= {size.name for size in sizes} | words.keys() | {part.name for part in parts}
         derived = []
         for name in self.section("derived").content:
             derived.append((name, self.bound(self.section("derived"), name)))
@@ -265,6 +293,7 @@ class _Reader:
             runtime=runtime,
             sizes=sizes,
             words=words,
+            parts=tuple(parts),
             derived=tuple(derived),
             rules=rules,
             arrays=arrays,
@@ -283,9 +312,30 @@ class _Reader:
         default = table.whole("default", least, least=least) if "default" in table else None
         return Size(name, table.word("doc", ""), default, least)
 
-    def enumeration(self, name: str) -> tuple[str, ...]:
-        words = self.section("words")
-        return tuple(_strings(words, name, words.get(name)))
+    def enumeration(self, table: Table, name: str) -> tuple[str, ...]:
+        return tuple(_strings(table, name, table.get(name)))
+
+    def composed(self, name: str, first: Sequence[str]) -> tuple[tuple[str, ...], tuple[Part, ...]]:
+        """All words of an enumeration of two parts, those that [words] has before the others, and the parts."""
+        table = self.section("parts").table(name, "expected two lists of words")
+        if len(table.content) != 2:
+            raise self.section("parts").error(name, "expected two lists of words")
+        (stem, stems), (ending, endings) = ((key, self.enumeration(table, key)) for key in table.content)
+        made = {
+            f"{one}_{other}" if other != endings[0] else one: (one, other)
+            for other in endings
+            for one in stems
+            if one != stems[0] or other == endings[0]
+        }
+        for word in first:
+            if word not in made:
+                raise self.section("words").error(name, f"{word!r} is not made of {stem} and {ending}")
+        words = tuple(dict.fromkeys((*first, *made)))
+        parts = (
+            Part(stem, name, stems, {word: made[word][0] for word in words}),
+            Part(ending, name, endings, {word: made[word][1] for word in words}),
+        )
+        return words, parts
 
     def bound(self, table: Table, key: str, default: str = "") -> Bound:
         return self.expression(table, key, table.word(key, default))

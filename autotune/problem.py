@@ -60,6 +60,11 @@ class Conv2dProblem:
         return int(_evaluated(self).names["q"])
 
     @property
+    def activation(self) -> str:
+        """What its epilogue applies to the finished sums; `identity` where that is nothing."""
+        return str(_evaluated(self).names["activation"])
+
+    @property
     def arrays(self) -> tuple[Array, ...]:
         """Every array that the problem has, in the operation's order."""
         return _evaluated(self).arrays

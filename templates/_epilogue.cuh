@@ -2,43 +2,41 @@
 
 // What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
 // comes the activation. A NaN stays a NaN.
-// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
+// Every family stores through it, so that a further activation is written here alone, a function of its word in
+// operation.toml. Needs _element.cuh.
 
-enum class Epilogue { none, bias, bias_relu, bias_add, bias_add_relu };
+__device__ __forceinline__ float identity(float value) { return value; }
 
-template <Epilogue EPILOGUE>
-constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
+__device__ __forceinline__ float relu(float value) { return value < 0.0f ? 0.0f : value; }
 
-template <Epilogue EPILOGUE>
-constexpr bool HAS_RESIDUAL = EPILOGUE == Epilogue::bias_add || EPILOGUE == Epilogue::bias_add_relu;
-
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float activate(float value) {
-    if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
-    return value;
-}
+// What is added to an accumulator, and what the sum goes through.
+template <bool BIAS, bool RESIDUAL, float (*ACTIVATION)(float)>
+struct Epilogue {
+    static constexpr bool HAS_BIAS = BIAS, HAS_RESIDUAL = RESIDUAL;
+    __device__ static __forceinline__ float activate(float value) { return ACTIVATION(value); }
+};
 
 // With the output channel's bias in a register.
-template <Epilogue EPILOGUE>
+template <class EPILOGUE>
 __device__ __forceinline__ float finish(float accumulator, float bias) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
-    return activate<EPILOGUE>(accumulator);
+    if constexpr (EPILOGUE::HAS_BIAS) accumulator += bias;
+    return EPILOGUE::activate(accumulator);
 }
 
-// And a residual, which is added before the activation.
-template <Epilogue EPILOGUE>
+// And a residual.
+template <class EPILOGUE>
 __device__ __forceinline__ float finish(float accumulator, float bias, float residual) {
-    return activate<EPILOGUE>(accumulator + bias + residual);
+    return EPILOGUE::activate(accumulator + bias + residual);
 }
 
-template <Epilogue EPILOGUE, typename T>
+template <class EPILOGUE, typename T>
 __device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k, float residual) {
     return finish<EPILOGUE>(accumulator, to_float(bias[k]), residual);
 }
 
 // With bias[k], which is read only where there is one.
-template <Epilogue EPILOGUE, typename T>
+template <class EPILOGUE, typename T>
 __device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
-    return activate<EPILOGUE>(accumulator);
+    if constexpr (EPILOGUE::HAS_BIAS) accumulator += to_float(bias[k]);
+    return EPILOGUE::activate(accumulator);
 }

@@ -5,7 +5,7 @@
 // Finishes a part of an MMA's accumulators, PIXELS columns from the eight of `first` on, and stages them as two boxes, each a pixel's 32
 // channels in a row, swizzled. `warp` is the warp's number in its warpgroup; `bias` is that of its channel lane / 4, and of the eighth
 // after it. Where the epilogue adds a residual, it lies where the outputs will.
-template <typename T, Epilogue EPILOGUE, int PIXELS, int TILES>
+template <typename T, class EPILOGUE, int PIXELS, int TILES>
 __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d)[TILES][4], int first, const float (&bias)[2], int warp,
                                               int lane) {
     // Of eight pixels a lane has two neighbours, in two channels: the lanes' words of one instruction lie in 32 banks.
@@ -18,7 +18,7 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
 #pragma unroll
     for (int tile = 0; tile < PIXELS / 8; ++tile) {
         float z[4] = {};
-        if constexpr (HAS_RESIDUAL<EPILOGUE>) {
+        if constexpr (EPILOGUE::HAS_RESIDUAL) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) z[i] = *reinterpret_cast<const float*>(words[i] + tile * (8 * 128));
         }
@@ -26,7 +26,7 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
         for (int i = 0; i < 4; ++i) {
             const float accumulator = d[first + tile][i];
             float output;
-            if constexpr (HAS_RESIDUAL<EPILOGUE>) {
+            if constexpr (EPILOGUE::HAS_RESIDUAL) {
                 output = finish<EPILOGUE>(accumulator, bias[i / 2], z[i]);
             } else {
                 output = finish<EPILOGUE>(accumulator, bias[i / 2]);

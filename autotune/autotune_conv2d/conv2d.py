@@ -83,7 +83,7 @@ class Conv2d:
             self._check_device("z", z_view)
             addresses["z"] = z_view.address
         elif z is not None:
-            raise ValueError("z: the problem has no residual; give epilogue='bias_add' or 'bias_add_relu'")
+            raise ValueError("z: the problem has no residual; give an epilogue that adds one, such as 'bias_add'")
         given = (0, 0)
         if workspace is not None:
             workspace_view = arrays.view(workspace, "workspace")

@@ -7,7 +7,7 @@ by `supports` is left out, and problems are drawn such that all pairs of feature
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,6 @@ from autotune.family.space import BoundTemplate, SearchSpace, refusal
 from autotune.family.template import KernelTemplate
 from autotune.operation import operation
 from autotune.problem import Conv2dProblem
-from autotune.trial import Value
 
 Integers = npt.NDArray[np.int64]
 
@@ -40,7 +39,7 @@ BATCHES = (3, 2, 9)
 """images of one problem after the other; `check` runs each kernel with other numbers as well"""
 
 _WORDS = ("layout", "dtype", "epilogue")
-"""features, the first, that are words of a problem and no sizes"""
+"""words of a problem, the first features; one that is made of parts is a feature for each"""
 _SHAPE_FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("filter", tuple(f"{r}x{s}" for r, s in FILTERS)),
     ("stride", tuple(f"{h}x{w}" for h, w in STRIDES)),
@@ -59,8 +58,13 @@ _TRIES = 400  # problems that may turn out to have no config before the others a
 
 def features() -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Name and values of each feature, those that are words first; the first value is what a plain problem has."""
-    words = operation().words
-    return (*((name, words[name]) for name in _WORDS), *_SHAPE_FEATURES)
+    return (*_word_features(), *_SHAPE_FEATURES)
+
+
+def _word_features() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    declared = operation()
+    parts = ([part.name for part in declared.parts_of(word)] or [word] for word in _WORDS)
+    return tuple((name, declared.enumerations[name]) for name in itertools.chain.from_iterable(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +94,21 @@ def derive(
     `supports` does for a problem.
     """
     shapes = _shapes()
-    words = itertools.product(*(range(len(values)) for _, values in features()[: len(_WORDS)]))
-    served = [_supported(template, shapes, word) for word in words]
+    words = [
+        dict(zip(_WORDS, each, strict=True))
+        for each in itertools.product(*(operation().words[name] for name in _WORDS))
+    ]
+    served = [_supported(template, shapes, each) for each in words]
     rows, places = np.concatenate([rows for rows, _ in served]), np.concatenate([places for _, places in served])
+    spoken = np.repeat(np.arange(len(words)), [len(rows) for rows, _ in served])
     drawn = np.random.default_rng(seed).permutation(len(rows))[:_POOL]
     pool = np.unique(np.concatenate([covering.witnesses(rows), drawn]))
     problems: list[Derived] = []
     empty: list[tuple[Conv2dProblem, str]] = []
     for position in covering.greedy(rows[pool]):
-        row = rows[pool[position]]
-        problem = _problem(row, shapes, int(places[pool[position]]), BATCHES[len(problems) % len(BATCHES)])
+        at = pool[position]
+        row, n = rows[at], BATCHES[len(problems) % len(BATCHES)]
+        problem = Conv2dProblem(n=n, **_sizes(shapes, int(places[at])), **words[spoken[at]])  # type: ignore[arg-type]  # fields by name
         bound = BoundTemplate(template, problem, device)
         if bound.supported and SearchSpace(bound, most_rows=0, sampled_rows=1).default is not None:
             covering.take(row)
@@ -123,22 +132,21 @@ class _Shapes:
     """the names that expressions see, a value for each row"""
 
 
-def _supported(template: KernelTemplate, shapes: _Shapes, words: tuple[int, ...]) -> tuple[Rows, npt.NDArray[np.intp]]:
-    """The problems of one layout, type and epilogue that `supports` admits, and where their shapes stand."""
-    known: dict[str, Value] = {"n": BATCHES[0], **_words(words)}
+def _supported(
+    template: KernelTemplate, shapes: _Shapes, words: Mapping[str, str]
+) -> tuple[Rows, npt.NDArray[np.intp]]:
+    """The problems of one layout, type and epilogue that the family may serve, and where their shapes stand."""
+    known = operation().names_from({"n": BATCHES[0], **words})
+    inputs = {array.name for array in operation().arrays if array.role == "in" and array.when.integer(known)}
     admitted = template.supports.bind(known).column(Columns(dict(shapes.sizes), len(shapes.rows)))
-    places = np.flatnonzero(np.not_equal(admitted, 0))
-    return np.concatenate([np.tile(np.array(words, np.int16), (len(places), 1)), shapes.rows[places]], axis=1), places
+    places = np.flatnonzero(np.not_equal(admitted, 0)) if inputs <= template.read else np.zeros(0, np.intp)
+    indices = [values.index(str(known[name])) for name, values in _word_features()]
+    return np.concatenate([np.tile(np.array(indices, np.int16), (len(places), 1)), shapes.rows[places]], axis=1), places
 
 
-def _words(indices: Sequence[int]) -> dict[str, str]:
-    return {name: values[at] for (name, values), at in zip(features()[: len(_WORDS)], indices, strict=True)}
-
-
-def _problem(row: npt.NDArray[np.int16], shapes: _Shapes, place: int, n: int) -> Conv2dProblem:
+def _sizes(shapes: _Shapes, place: int) -> dict[str, int]:
     fields = {size.name for size in operation().sizes}
-    sizes = {name: int(column[place]) for name, column in shapes.sizes.items() if name in fields}
-    return Conv2dProblem(n=n, **sizes, **_words(row[: len(_WORDS)].tolist()))  # type: ignore[arg-type]  # fields by name
+    return {name: int(column[place]) for name, column in shapes.sizes.items() if name in fields}
 
 
 def _shapes() -> _Shapes:

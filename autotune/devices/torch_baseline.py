@@ -144,7 +144,7 @@ def _operators(problem: Conv2dProblem, *, fused: bool) -> Forward:
         y = torch.nn.functional.conv2d(x, w, bias, stride, pad, dilation, p.groups)
         if z is not None:
             y += z
-        return torch.relu_(y) if p.epilogue in ("bias_relu", "bias_add_relu") else y
+        return torch.relu_(y) if p.activation == "relu" else y
 
     def in_one(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
         if z is not None:

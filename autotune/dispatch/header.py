@@ -133,7 +133,8 @@ def render_dispatch(
     docs = {item.name: item.doc for item in template.properties}
     symbols = _threshold_symbols(dispatcher)
     return template.body.render(
-        declared=operation().words.items(),
+        declared=operation().enumerations.items(),
+        parts=operation().parts,
         derived=[(name, fold(bound.expression, {}).cpp) for name, bound in operation().derived],
         words=dispatcher.words(),
         kernels=[_kernel(kernel) for kernel in dispatcher.all_kernels],

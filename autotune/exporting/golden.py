@@ -100,4 +100,4 @@ def _outputs(problem: Conv2dProblem, indices: npt.NDArray[np.int64], inputs: Map
             for s in range(p.s):
                 at = (n, first + c, row * p.stride_h + r * p.dilation_h, column * p.stride_w + s * p.dilation_w)
                 sums += padded[at] * filters[k, c, r, s]
-    return np.maximum(sums, 0.0) if p.epilogue in ("bias_relu", "bias_add_relu") else sums
+    return np.maximum(sums, 0.0) if p.activation == "relu" else sums

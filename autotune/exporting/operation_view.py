@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.expressions.expression import Expression
 from autotune.family.folding import fold
-from autotune.operation import ArrayTemplate, Operation, Size
+from autotune.operation import ArrayTemplate, Operation, Part, Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,9 @@ class OperationView:
 
     sizes: tuple[Size, ...]
     words: tuple[tuple[str, tuple[str, ...]], ...]
+    enumerations: tuple[tuple[str, tuple[str, ...]], ...]
+    """the words, and what they are made of"""
+    parts: tuple[Part, ...]
     derived: tuple[tuple[str, str], ...]
     rules: tuple[str, ...]
     arrays: tuple[ArrayView, ...]
@@ -59,6 +62,8 @@ def operation_view(operation: Operation) -> OperationView:
     return OperationView(
         sizes=operation.sizes,
         words=tuple(operation.words.items()),
+        enumerations=tuple(operation.enumerations.items()),
+        parts=operation.parts,
         derived=tuple((name, _cpp(bound.expression)) for name, bound in operation.derived),
         rules=tuple(f"({_cpp(rule.holds.expression)})" for rule in operation.rules),
         arrays=tuple(_array(array) for array in operation.arrays),

@@ -42,28 +42,29 @@ def fold(expression: Expression, known: Mapping[str, Value], natural: frozenset[
     return _Writer(expression, natural | operation().numbers).write(expression.folded(known))
 
 
-def _constant(value: Evaluated) -> Folded:
+def _constant(value: Evaluated, kind: str = "") -> Folded:
+    """A value; `kind` names the enumeration of a word, of which C++ knows nothing where there is none."""
     if isinstance(value, bool):
         return Folded(str(value).lower(), str(value).lower(), value, natural=True, plain=True)
     if isinstance(value, int):
         return Folded(str(value), str(value), value, _ATOM if value >= 0 else _SIGN, natural=value >= 0, plain=True)
     if isinstance(value, str):
-        return Folded(repr(value), _cpp_word(value), value)
+        return Folded(repr(value), f"{kind.capitalize()}::{value}" if kind else repr(value), value)
     inside = ", ".join(_constant(item).text for item in value)
     return Folded(f"[{inside}]", f"{{{inside}}}", value)
 
 
 def _cpp_name(name: str) -> str:
-    """A problem's field is a member, what is derived from them a method; any other name is itself."""
+    """A problem's field is a member, what follows from them a method; any other name is itself."""
     if name not in operation().names:
         return name
-    return f"layer.{name}()" if name in dict(operation().derived) else f"layer.{name}"
+    methods = (*(part.name for part in operation().parts), *(derived for derived, _ in operation().derived))
+    return f"layer.{name}()" if name in methods else f"layer.{name}"
 
 
-def _cpp_word(word: str) -> str:
-    """The only words that are left once a config is chosen are those of a problem."""
-    kinds = (kind for kind, words in operation().words.items() if word in words)
-    return next((f"{kind.capitalize()}::{word}" for kind in kinds), repr(word))
+def _kind(*sides: Tree) -> str:
+    """The enumeration whose words the sides of a comparison are; empty where they are numbers."""
+    return next((side.name for side in sides if isinstance(side, Name) and side.name in operation().enumerations), "")
 
 
 class _Writer:
@@ -72,16 +73,16 @@ class _Writer:
     def __init__(self, expression: Expression, natural: frozenset[str]) -> None:
         self.expression, self.natural = expression, natural
 
-    def write(self, tree: Tree) -> Folded:
+    def write(self, tree: Tree, kind: str = "") -> Folded:
         match tree:
             case Known(value):
-                return _constant(value)
+                return _constant(value, kind)
             case Name(name):
                 return Folded(name, _cpp_name(name), natural=name in self.natural)
             case Logic(stops_at, left, right):
                 return _logic(self.write(left), self.write(right), stops_at=stops_at)
             case Choice(test, then, otherwise):
-                return _choice(self.write(test), self.write(then), self.write(otherwise))
+                return _choice(self.write(test), self.write(then, kind), self.write(otherwise, kind))
             case Apply(operation, (Choice(test, then, otherwise), right)) if operation in (
                 *_COMPARISONS,
                 "in",
@@ -95,9 +96,11 @@ class _Writer:
                 part = _whole(self.write(inner))
                 return Folded(f"-{_held(part.text, part, _ATOM)}", f"-{_held(part.cpp, part, _ATOM)}", None, _SIGN)
             case Apply("in" | "notin" as operation, (left, right)):
-                return self.membership(self.write(left), self.write(right), inside=operation == "in")
+                kind = _kind(left)
+                return self.membership(self.write(left), self.write(right, kind), kind, inside=operation == "in")
             case Apply(operation, (left, right)) if operation in _COMPARISONS:
-                return _between(f" {_COMPARISONS[operation]} ", self.write(left), self.write(right))
+                kind = _kind(left, right)
+                return _between(f" {_COMPARISONS[operation]} ", self.write(left, kind), self.write(right, kind))
             case Apply("+" | "-" | "*" | "//" | "%" as sign, (left, right)):
                 return _arithmetic(sign, self.write(left), self.write(right))
             case Apply(name, arguments) if name not in _NOT_IN_CPP:
@@ -105,11 +108,11 @@ class _Writer:
             case Apply() | Items():
                 raise self.expression.error("has a part that C++ cannot say")
 
-    def membership(self, left: Folded, right: Folded, *, inside: bool) -> Folded:
+    def membership(self, left: Folded, right: Folded, kind: str, *, inside: bool) -> Folded:
         if not isinstance(right.value, tuple):
             raise self.expression.error("looks into something that is no list")
         sign, join = ("==", " || ") if inside else ("!=", " && ")
-        cpp = join.join(f"{_held(left.cpp, left, _SUM)} {sign} {_constant(item).cpp}" for item in right.value)
+        cpp = join.join(f"{_held(left.cpp, left, _SUM)} {sign} {_constant(item, kind).cpp}" for item in right.value)
         text = f"{_held(left.text, left, _SUM)} {'in' if inside else 'not in'} {right.text}"
         return Folded(text, f"({cpp})", None, _COMPARED, natural=True, plain=True)
 

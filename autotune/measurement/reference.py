@@ -99,10 +99,10 @@ def _prologue(problem: Conv2dProblem) -> str:
     """The problem and its inputs in C++, but for its run-time size."""
     declared, names = operation(), problem.names()
     sizes = [f"static constexpr int {name} = {names[name]};" for name in sorted(declared.numbers - {declared.runtime})]
-    words = [f"static constexpr auto {kind} = {kind.capitalize()}::{names[kind]};" for kind in declared.words]
+    words = [f"static constexpr auto {kind} = {kind.capitalize()}::{names[kind]};" for kind in declared.enumerations]
     inputs = declared.names_of("in", "weights")
     enumerations = (
-        f"enum class {kind.capitalize()} {{ {', '.join(allowed)} }};" for kind, allowed in declared.words.items()
+        f"enum class {kind.capitalize()} {{ {', '.join(allowed)} }};" for kind, allowed in declared.enumerations.items()
     )
     return "\n".join(
         (

@@ -4,7 +4,7 @@
 //
 // `problem` has the sizes, words and derived sizes of operation.toml, and `in` its input arrays: in.x[i] is an element
 // as a double. Who includes this defines REFERENCE_FUNCTION and the
-// enumerations Layout and Epilogue.
+// enumerations Layout, Terms and Activation.
 
 // An output, and the sum of its terms' magnitudes, which its error bound is a multiple of.
 struct Output {
@@ -45,8 +45,8 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
             }
         }
     }
-    if (problem.epilogue != Epilogue::none) add(in.bias[k]);
-    if (problem.epilogue == Epilogue::bias_add || problem.epilogue == Epilogue::bias_add_relu) add(in.z[at]);
-    if ((problem.epilogue == Epilogue::bias_relu || problem.epilogue == Epilogue::bias_add_relu) && sum < 0.0) sum = 0.0;
+    if (problem.terms != Terms::none) add(in.bias[k]);
+    if (problem.terms == Terms::bias_add) add(in.z[at]);
+    if (problem.activation == Activation::relu && sum < 0.0) sum = 0.0;
     return {sum, magnitude};
 }

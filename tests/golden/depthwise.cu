@@ -33,7 +33,7 @@ constexpr int P = 8, Q = 8;
 constexpr int STRIDE_H = 2, STRIDE_W = 2;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr auto EPILOGUE = Epilogue::none;
+using EPILOGUE = Epilogue<false, false, identity>;
 
 // Parameters
 constexpr int ROWS = 4, COLUMNS = 4;  // a thread's outputs

@@ -24,7 +24,7 @@ constexpr int P = 11, Q = 14;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr auto EPILOGUE = Epilogue::none;
+using EPILOGUE = Epilogue<false, false, identity>;
 
 // Parameters
 constexpr int CHANNELS = 4, ROWS = 2, COLUMNS = 2;  // a thread's outputs

@@ -30,7 +30,7 @@ constexpr int P = 12, Q = 11;
 constexpr int STRIDE_H = 2, STRIDE_W = 2;
 constexpr int PAD_H = 1, PAD_W = 2;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr auto EPILOGUE = Epilogue::bias_relu;
+using EPILOGUE = Epilogue<true, false, relu>;
 
 // Parameters
 constexpr int THREAD_K = 1, ROWS = 12;  // a thread's outputs

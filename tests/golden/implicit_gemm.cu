@@ -31,7 +31,7 @@ constexpr int STRIDE_H = 2, STRIDE_W = 2;
 constexpr int PAD_H = 1, PAD_W = 2;
 constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr int GROUPS = 1;
-constexpr auto EPILOGUE = Epilogue::bias_relu;
+using EPILOGUE = Epilogue<true, false, relu>;
 
 // Parameters
 constexpr int BM = 32, BN = 128, BK = 8;  // output channels and pixels a block, taps a step

@@ -45,45 +45,41 @@ __device__ __forceinline__ __half from_float<__half>(float value) {
 
 // What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
 // comes the activation. A NaN stays a NaN.
-// Every family stores through it, so that a further epilogue is written here alone. Needs _element.cuh.
+// Every family stores through it, so that a further activation is written here alone, a function of its word in
+// operation.toml. Needs _element.cuh.
 
-enum class Epilogue { none, bias, bias_relu, bias_add, bias_add_relu };
+__device__ __forceinline__ float identity(float value) { return value; }
 
-template <Epilogue EPILOGUE>
-constexpr bool HAS_BIAS = EPILOGUE != Epilogue::none;
-
-template <Epilogue EPILOGUE>
-constexpr bool HAS_RESIDUAL = EPILOGUE == Epilogue::bias_add || EPILOGUE == Epilogue::bias_add_relu;
-
-template <Epilogue EPILOGUE>
-__device__ __forceinline__ float activate(float value) {
-    if constexpr (EPILOGUE == Epilogue::bias_relu || EPILOGUE == Epilogue::bias_add_relu) value = value < 0.0f ? 0.0f : value;
-    return value;
-}
+// What is added to an accumulator, and what the sum goes through.
+template <bool BIAS, bool RESIDUAL, float (*ACTIVATION)(float)>
+struct Epilogue {
+    static constexpr bool HAS_BIAS = BIAS, HAS_RESIDUAL = RESIDUAL;
+    __device__ static __forceinline__ float activate(float value) { return ACTIVATION(value); }
+};
 
 // With the output channel's bias in a register.
-template <Epilogue EPILOGUE>
+template <class EPILOGUE>
 __device__ __forceinline__ float finish(float accumulator, float bias) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += bias;
-    return activate<EPILOGUE>(accumulator);
+    if constexpr (EPILOGUE::HAS_BIAS) accumulator += bias;
+    return EPILOGUE::activate(accumulator);
 }
 
-// And a residual, which is added before the activation.
-template <Epilogue EPILOGUE>
+// And a residual.
+template <class EPILOGUE>
 __device__ __forceinline__ float finish(float accumulator, float bias, float residual) {
-    return activate<EPILOGUE>(accumulator + bias + residual);
+    return EPILOGUE::activate(accumulator + bias + residual);
 }
 
-template <Epilogue EPILOGUE, typename T>
+template <class EPILOGUE, typename T>
 __device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k, float residual) {
     return finish<EPILOGUE>(accumulator, to_float(bias[k]), residual);
 }
 
 // With bias[k], which is read only where there is one.
-template <Epilogue EPILOGUE, typename T>
+template <class EPILOGUE, typename T>
 __device__ __forceinline__ float finish(float accumulator, const T* __restrict__ bias, int k) {
-    if constexpr (HAS_BIAS<EPILOGUE>) accumulator += to_float(bias[k]);
-    return activate<EPILOGUE>(accumulator);
+    if constexpr (EPILOGUE::HAS_BIAS) accumulator += to_float(bias[k]);
+    return EPILOGUE::activate(accumulator);
 }
 
 // Asynchronous copies, as instructions on the GPU and as plain copies on the CPU; a barrier of some warps of a block.
@@ -438,14 +434,14 @@ __device__ __forceinline__ float element(unsigned word, int i) {
 // Finishes a part of an MMA's accumulators, PIXELS columns from the eight of `first` on, and stages them: a pixel's 64 channels in a row,
 // swizzled. `warp` is the warp's number in its warpgroup; `bias` is that of its channel lane / 4, and of the eighth after it.
 // Where the epilogue adds a residual, it lies where the outputs will.
-template <typename T, Epilogue EPILOGUE, int PIXELS, int TILES>
+template <typename T, class EPILOGUE, int PIXELS, int TILES>
 __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d)[TILES][4], int first, const float (&bias)[2], int warp,
                                               int lane) {
     // Lane 8 i + j stores a pixel's eight channels as row j of matrix i: of eight pixels the warp's first eight channels and its last.
     unsigned char* const column = to + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
     const auto word = [&](int tile, int half, unsigned z) {
         const float* const accumulators = d[first + tile] + 2 * half;
-        if constexpr (HAS_RESIDUAL<EPILOGUE>) {
+        if constexpr (EPILOGUE::HAS_RESIDUAL) {
             return pack<T>(finish<EPILOGUE>(accumulators[0], bias[half], element<T>(z, 0)),
                            finish<EPILOGUE>(accumulators[1], bias[half], element<T>(z, 1)));
         } else {
@@ -455,7 +451,7 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
 #pragma unroll
     for (int tile = 0; tile < PIXELS / 16 * 2; tile += 2) {
         unsigned z[4] = {};
-        if constexpr (HAS_RESIDUAL<EPILOGUE>) load_matrices_trans(z, column + tile * (8 * 128));
+        if constexpr (EPILOGUE::HAS_RESIDUAL) load_matrices_trans(z, column + tile * (8 * 128));
         store_matrices_trans(column + tile * (8 * 128), {word(tile, 0, z[0]), word(tile, 1, z[1]), word(tile + 1, 0, z[2]), word(tile + 1, 1, z[3])});
     }
     if constexpr (PIXELS % 16 > 0) {
@@ -463,7 +459,7 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
         // Lanes of the first two matrices give the addresses.
         unsigned char* const last = to + (LAST * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
         unsigned z[2] = {};
-        if constexpr (HAS_RESIDUAL<EPILOGUE>) load_matrices_trans(z, last);
+        if constexpr (EPILOGUE::HAS_RESIDUAL) load_matrices_trans(z, last);
         store_matrices_trans(last, {word(LAST, 0, z[0]), word(LAST, 1, z[1])});
     }
 }
@@ -476,7 +472,7 @@ constexpr int P = 11, Q = 13;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr auto EPILOGUE = Epilogue::none;
+using EPILOGUE = Epilogue<false, false, identity>;
 
 // Parameters
 constexpr int TILE_M = 64, TILE_N = 192, TILE_K = 64;
@@ -636,7 +632,7 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
          tile += 2 * static_cast<int>(gridDim.x)) {
         const int k = tile % TILES_M * TILE_M + group_m, pixel = tile / TILES_M * TILE_N + group_n;
         float biases[BLOCKS_M][2] = {};
-        if constexpr (HAS_BIAS<EPILOGUE>) {
+        if constexpr (EPILOGUE::HAS_BIAS) {
 #pragma unroll
             for (int i = 0; i < 2 * BLOCKS_M; ++i) {
                 const int output_channel = k + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4;

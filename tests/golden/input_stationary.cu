@@ -30,7 +30,7 @@
 constexpr int H = 30, W = 30;
 constexpr int K = 12, R = 5, S = 5;
 constexpr int P = 26, Q = 26;
-constexpr auto EPILOGUE = Epilogue::none;
+using EPILOGUE = Epilogue<false, false, identity>;
 
 // Parameters
 constexpr int ROWS = 3, COLUMNS = 3;  // a thread's outputs of an output channel

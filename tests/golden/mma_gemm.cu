@@ -38,7 +38,7 @@ constexpr int P = 11, Q = 13;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr auto EPILOGUE = Epilogue::none;
+using EPILOGUE = Epilogue<false, false, identity>;
 
 // Parameters
 constexpr int WARP_P = 4;  // of outputs, a warp

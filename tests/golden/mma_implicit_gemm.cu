@@ -40,7 +40,7 @@ constexpr int K = 33, R = 1, S = 1;
 constexpr int P = 9, Q = 7;
 constexpr int PAD_H = 0;
 constexpr int DILATION_H = 1, DILATION_W = 1;
-constexpr auto EPILOGUE = Epilogue::none;
+using EPILOGUE = Epilogue<false, false, identity>;
 
 // Parameters
 constexpr int CONSUMER_WARPGROUPS = 2, SUBTILES = 1, BLOCK_TILES_K = 3;

@@ -46,7 +46,7 @@ using Word = float;  // of an MMA
 constexpr int C = 3, H = 9, W = 11;
 constexpr int K = 5, R = 3, S = 3;
 constexpr int P = 7, Q = 9;
-constexpr auto EPILOGUE = Epilogue::none;
+using EPILOGUE = Epilogue<false, false, identity>;
 
 // Parameters
 constexpr int MMA_Q = 2;  // output columns that share an MMA

@@ -38,7 +38,7 @@ constexpr int H = 30, W = 30;
 constexpr int K = 12, R = 5, S = 5;
 constexpr int P = 26, Q = 26;
 constexpr int PAD_H = 0;
-constexpr auto EPILOGUE = Epilogue::none;
+using EPILOGUE = Epilogue<false, false, identity>;
 
 // Parameters
 constexpr int THREAD_P = 11;  // of outputs, a lane

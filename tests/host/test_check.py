@@ -26,8 +26,8 @@ CASES = 24  # more than pairs of features and parameters of any fault below take
 
 FAULTS: Mapping[str, tuple[str, str, str]] = {
     "nhwc": ("q = at / K % Q, p = at / (K * Q) % P;", "q = at / K % Q, p = (at / (K * Q) + 1) % P;", "layout=nhwc"),
-    "relu": ("        sum = fmaxf(sum, 0.0f);\n", "        (void)0;\n", "epilogue=bias_relu"),
-    "residual": ("        sum += z[at];\n", "        sum += z[0];\n", "epilogue=bias_add"),
+    "relu": ("${activation}(sum)", "${'identity' if activation == 'relu' else activation}(sum)", "activation=relu"),
+    "residual": ("        sum += z[at];\n", "        sum += z[0];\n", "terms=bias_add"),
     "bias": ("        sum += bias[k];\n", "        sum += bias[k / 2];\n", ""),
     "stride": ("p * STRIDE_H - PAD_H", "p * STRIDE_W - PAD_H", ""),
     "pair": ("y[at] = sum;", "y[at] = BLOCK == 96 && TURNS == 2 ? 0.0f : sum;", "block=96 and turns=2"),

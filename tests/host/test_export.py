@@ -263,8 +263,10 @@ def test_wrong_kernel_fails_the_proof(tmp_path: Path) -> None:
     exported = export_library([CONSTANT], tmp_path, ())
     source = tmp_path / "tested.constant.cu"
     text = source.read_text()
-    assert text.count("EPILOGUE = Epilogue::bias_relu;") == 1
-    source.write_text(text.replace("EPILOGUE = Epilogue::bias_relu;", "EPILOGUE = Epilogue::bias;"))
+    assert text.count("EPILOGUE = Epilogue<true, false, relu>;") == 1
+    source.write_text(
+        text.replace("EPILOGUE = Epilogue<true, false, relu>;", "EPILOGUE = Epilogue<false, false, relu>;")
+    )
     with pytest.raises(NotProven, match=r"failed its proof, see proof.txt: the self-test failed on the CPU: .*WRONG"):
         list(prove(exported, "no GPU in this test", "not in this test"))
     assert (tmp_path / "proof.txt").read_text().startswith("FAILED: do not use this library\n")

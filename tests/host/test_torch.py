@@ -55,8 +55,10 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
     exported = export_library(kernels, tmp_path_factory.mktemp("exported"), ())
     source = exported.folder / "tested.wrong.cu"
     text = source.read_text()
-    assert text.count("EPILOGUE = Epilogue::bias;") == 1
-    source.write_text(text.replace("EPILOGUE = Epilogue::bias;", "EPILOGUE = Epilogue::bias_relu;"))
+    assert text.count("EPILOGUE = Epilogue<true, false, identity>;") == 1
+    source.write_text(
+        text.replace("EPILOGUE = Epilogue<true, false, identity>;", "EPILOGUE = Epilogue<false, false, identity>;")
+    )
     built = build_for_host(exported, tmp_path_factory.mktemp("built"), cxx=Path(cxx))
     with host_driver(built) as run:
         run(networks.support_cpu)

@@ -59,7 +59,31 @@ def test_a_further_array_is_a_further_table(tmp_path: Path) -> None:
     names = Conv2dProblem(2, 3, 5, 6, 7, 3, 3, epilogue="bias").names()
     assert [array.name for array in declared.arrays_of(names)] == ["x", "w", "bias", "y", "z"]
     assert declared.arrays_of(names)[-1].shape == (2, 7, 3, 4)
-    assert [array.name for array in declared.arrays_of({**names, "epilogue": "none"})] == ["x", "w", "y"]
+    without = Conv2dProblem(2, 3, 5, 6, 7, 3, 3).names()
+    assert [array.name for array in declared.arrays_of(without)] == ["x", "w", "y"]
+
+
+def test_an_epilogue_says_what_is_added_and_what_is_applied() -> None:
+    words = operation().words["epilogue"]
+    assert words[:5] == ("none", "bias", "bias_relu", "bias_add", "bias_add_relu"), "their numbers in the C interface"
+    found = {word: operation().names_from({"epilogue": word}) for word in words}
+    assert {word: (names["terms"], names["activation"], names["residual"]) for word, names in found.items()} == {
+        "none": ("none", "identity", 0),
+        "bias": ("bias", "identity", 0),
+        "bias_add": ("bias_add", "identity", 1),
+        **{f"bias_{each}": ("bias", each, 0) for each in operation().enumerations["activation"][1:]},
+        **{f"bias_add_{each}": ("bias_add", each, 1) for each in operation().enumerations["activation"][1:]},
+    }
+
+
+def test_a_further_activation_is_a_further_word(tmp_path: Path) -> None:
+    (tmp_path / "operation.toml").write_text(changed(TEXT, ('"identity", ', '"identity", "softplus", ')))
+    declared = read_operation(tmp_path)
+    assert set(declared.words["epilogue"]) - set(operation().words["epilogue"]) == {
+        "bias_softplus",
+        "bias_add_softplus",
+    }
+    assert declared.names_from({"epilogue": "bias_add_softplus"})["activation"] == "softplus"
 
 
 MISTAKES = {
@@ -77,6 +101,8 @@ MISTAKES = {
     "two outputs": ('role = "in"\n', 'role = "out"\n', "array[0] (x).integers: expected the least and the most"),
     "no TOML": ("[sizes]", "[sizes", "is not TOML"),
     "a weight of nothing": ("k = 1.0", "k = 0.0", "similarity.factors.k: expected a weight above 0"),
+    "a word of other parts": ('"bias_add_relu"]', '"bias_add_rely"]', "words.epilogue: 'bias_add_rely' is not made of"),
+    "three parts": ('terms = ["none"', 'more = ["a"]\nterms = ["none"', "parts.epilogue: expected two lists of words"),
     "an unknown storage type": ('["f32", "f16"', '["f32", "f64"', "words.dtype: expected f32, f16, bf16"),
 }
 
