@@ -222,7 +222,8 @@ class Operation:
                 raise StudyError(f"{size.name} = {value}: expected {size.least} to {MAX_SIZE}")
         for name, allowed in self.words.items():
             if values[name] not in allowed:
-                raise StudyError(f"{name} = {values[name]!r}: expected one of {', '.join(allowed)}")
+                near = did_you_mean(str(values[name]), allowed)
+                raise StudyError(f"{name} = {values[name]!r}: expected one of {', '.join(allowed)}{near}")
         names = self.names_from(values)
         for rule in self.rules:
             if why := rule.broken(names):

@@ -1,13 +1,70 @@
 #pragma once
 
 // What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
-// comes the activation. A NaN stays a NaN.
+// comes the activation. A NaN stays a NaN, and an infinite sum gives the activation's limit.
 // Every family stores through it, so that a further activation is written here alone, a function of its word in
 // operation.toml. Needs _element.cuh.
 
 __device__ __forceinline__ float identity(float value) { return value; }
 
 __device__ __forceinline__ float relu(float value) { return value < 0.0f ? 0.0f : value; }
+
+__device__ __forceinline__ float relu6(float value) { return value < 0.0f ? 0.0f : value > 6.0f ? 6.0f : value; }
+
+// With PyTorch's slope below 0. Both sides of a NaN's maximum are one.
+__device__ __forceinline__ float leaky_relu(float value) { return fmaxf(value, 0.01f * value); }
+
+// value * relu6(value + 3) / 6
+__device__ __forceinline__ float hardswish(float value) {
+    value = value < -3.0f ? -3.0f : value;
+    return value * __saturatef(fmaf(value, 1.0f / 6.0f, 0.5f));
+}
+
+// 2^value, and 1 / value, as one instruction each: they err by 2^-22 and 2^-23 at most (PTX ISA, ex2.approx, rcp.approx).
+__device__ __forceinline__ float power_of_2(float value) {
+#ifdef __CUDACC__
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(value));
+    return value;
+#else
+    return exp2f(value);
+#endif
+}
+
+__device__ __forceinline__ float reciprocal(float value) {
+#ifdef __CUDACC__
+    asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(value));
+    return value;
+#else
+    return 1.0f / value;
+#endif
+}
+
+// 1 / (1 + e^-value)
+__device__ __forceinline__ float sigmoid(float value) { return reciprocal(1.0f + power_of_2(-1.44269504f * value)); }
+
+// A factor of what vanishes at minus infinity; a finite one does not make it a NaN.
+__device__ __forceinline__ float finite_below(float value) { return fmaxf(value, -3.402823466e38f); }
+
+// value * sigmoid(value)
+__device__ __forceinline__ float silu(float value) { return finite_below(value) * sigmoid(value); }
+
+// value / 2 * (1 + tanh(sqrt(2 / pi) * (value + 0.044715 * value^3))), by 1 + tanh(u) = 2 * sigmoid(2 u) and with log2(e) in its factors
+__device__ __forceinline__ float gelu_tanh(float value) {
+    const float power = value * fmaf(value * value, -0.102943240f, -2.30220820f);
+    return finite_below(value) * reciprocal(1.0f + power_of_2(power));
+}
+
+// value * Phi(value) = max(value, 0) - |value| * Phi(-|value|): no cancellation on either side. Phi(-a) = erfc(a / sqrt(2)) / 2 by
+// Abramowitz and Stegun 1964, 7.1.26, which errs by less than a float's rounding of 1.
+__device__ __forceinline__ float gelu(float value) {
+    const float size = fminf(fabsf(value), 16.0f);  // from there on the tail is 0, and infinity no factor of it
+    const float t = reciprocal(fmaf(size, 0.231641888f, 1.0f));
+    float tail = fmaf(t, 0.530702715f, -0.726576014f);
+    tail = fmaf(tail, t, 0.710706871f);
+    tail = fmaf(tail, t, -0.142248368f);
+    tail = fmaf(tail, t, 0.127414796f);
+    return fmaf(-size, tail * t * power_of_2(size * size * -0.721347520f), relu(value));
+}
 
 // What is added to an accumulator, and what the sum goes through.
 template <bool BIAS, bool RESIDUAL, float (*ACTIVATION)(float)>

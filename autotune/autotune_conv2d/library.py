@@ -13,7 +13,11 @@ from pathlib import Path
 ABI_VERSION = 2
 DTYPES = ("f32", "f16", "bf16")
 LAYOUTS = ("nchw", "nhwc")
-EPILOGUES = ("none", "bias", "bias_relu", "bias_add", "bias_add_relu")
+_ACTIVATIONS = ("relu6", "silu", "hardswish", "sigmoid", "gelu", "gelu_tanh", "leaky_relu")  # that came after ReLU
+EPILOGUES = (
+    *("none", "bias", "bias_relu", "bias_add", "bias_add_relu"),
+    *(f"{terms}_{activation}" for activation in _ACTIVATIONS for terms in ("bias", "bias_add")),
+)
 ARRAYS = ("x", "w", "bias", "y", "z")
 """In the order of the C interface's conv2d_arguments."""
 NAME = "libconv2d.so"

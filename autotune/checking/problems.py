@@ -53,6 +53,7 @@ _SHAPE_FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
 MOST_FLOPS = 2_000_000  # of an image: a check is of many small problems
 _LEAST_TILE = 16  # output channels that tensor cores compute at least
 _POOL = 4000  # problems of the product among which the greedy choice is made, besides one for each pair
+_ACTIVATED = 2000  # shapes, at random, that each activation is tried on: all are of one, and it sees none of them
 _TRIES = 400  # problems that may turn out to have no config before the others are left out
 
 
@@ -98,10 +99,11 @@ def derive(
         dict(zip(_WORDS, each, strict=True))
         for each in itertools.product(*(operation().words[name] for name in _WORDS))
     ]
-    served = [_supported(template, shapes, each) for each in words]
+    rng = np.random.default_rng(seed)
+    served = [_supported(template, shapes, each, rng) for each in words]
     rows, places = np.concatenate([rows for rows, _ in served]), np.concatenate([places for _, places in served])
     spoken = np.repeat(np.arange(len(words)), [len(rows) for rows, _ in served])
-    drawn = np.random.default_rng(seed).permutation(len(rows))[:_POOL]
+    drawn = rng.permutation(len(rows))[:_POOL]
     pool = np.unique(np.concatenate([covering.witnesses(rows), drawn]))
     problems: list[Derived] = []
     empty: list[tuple[Conv2dProblem, str]] = []
@@ -133,13 +135,15 @@ class _Shapes:
 
 
 def _supported(
-    template: KernelTemplate, shapes: _Shapes, words: Mapping[str, str]
+    template: KernelTemplate, shapes: _Shapes, words: Mapping[str, str], rng: np.random.Generator
 ) -> tuple[Rows, npt.NDArray[np.intp]]:
     """The problems of one layout, type and epilogue that the family may serve, and where their shapes stand."""
     known = operation().names_from({"n": BATCHES[0], **words})
     inputs = {array.name for array in operation().arrays if array.role == "in" and array.when.integer(known)}
     admitted = template.supports.bind(known).column(Columns(dict(shapes.sizes), len(shapes.rows)))
     places = np.flatnonzero(np.not_equal(admitted, 0)) if inputs <= template.read else np.zeros(0, np.intp)
+    if known["activation"] != "identity":
+        places = rng.permutation(places)[:_ACTIVATED]
     indices = [values.index(str(known[name])) for name, values in _word_features()]
     return np.concatenate([np.tile(np.array(indices, np.int16), (len(places), 1)), shapes.rows[places]], axis=1), places
 

@@ -32,6 +32,7 @@ BUILTIN float tanhf(float x);
 BUILTIN float fabsf(float x);
 BUILTIN float fminf(float x, float y);
 BUILTIN float fmaxf(float x, float y);
+BUILTIN float __saturatef(float x);
 BUILTIN double fabs(double x);
 BUILTIN unsigned umin(unsigned a, unsigned b);
 BUILTIN unsigned umax(unsigned a, unsigned b);

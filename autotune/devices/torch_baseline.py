@@ -31,12 +31,13 @@ def baselines_of(library: str, problem: Conv2dProblem) -> tuple[Baseline, ...]:
     """What a library offers for a problem: its layouts, operators and, for f32 data, arithmetic with TF32 off and on.
 
     `cudnn` is tried in both layouts, `inductor` in the layer's own. PyTorch's fused operator always has a ReLU, which
-    costs it nothing: a layer with a bias alone is held against it, too.
+    costs it nothing: a layer with a bias alone is held against it, too. Other activations are pointwise kernels.
     """
     tf32 = (False, True) if problem.dtype == "f32" else (False,)
     if library == "inductor":
         return tuple(Baseline("inductor", problem.layout, tf32=allowed) for allowed in tf32)
-    fused = (False,) if problem.epilogue == "none" else (False, True)
+    relu = problem.epilogue != "none" and problem.activation in ("identity", "relu")
+    fused = (False, True) if relu else (False,)
     return tuple(
         Baseline("cudnn", layout, tf32=allowed, fused=in_one)
         for allowed in tf32
@@ -139,12 +140,13 @@ def _operators(problem: Conv2dProblem, *, fused: bool) -> Forward:
 
     p = problem
     stride, pad, dilation = (p.stride_h, p.stride_w), (p.pad_h, p.pad_w), (p.dilation_h, p.dilation_w)
+    activation = _activation(p.activation)
 
     def separate(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
         y = torch.nn.functional.conv2d(x, w, bias, stride, pad, dilation, p.groups)
         if z is not None:
             y += z
-        return torch.relu_(y) if p.activation == "relu" else y
+        return activation(y)
 
     def in_one(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
         if z is not None:
@@ -152,6 +154,24 @@ def _operators(problem: Conv2dProblem, *, fused: bool) -> Forward:
         return torch.cudnn_convolution_relu(x, w, bias, stride, pad, dilation, p.groups)
 
     return in_one if fused else separate
+
+
+def _activation(word: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """PyTorch's operator, in place where there is such a one."""
+    import torch.nn.functional as f
+
+    operators: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "identity": lambda y: y,
+        "relu": lambda y: f.relu(y, inplace=True),
+        "relu6": lambda y: f.relu6(y, inplace=True),
+        "silu": lambda y: f.silu(y, inplace=True),
+        "hardswish": lambda y: f.hardswish(y, inplace=True),
+        "sigmoid": lambda y: y.sigmoid_(),
+        "gelu": f.gelu,
+        "gelu_tanh": lambda y: f.gelu(y, approximate="tanh"),
+        "leaky_relu": lambda y: f.leaky_relu(y, inplace=True),
+    }
+    return operators[word]
 
 
 def _compiled(problem: Conv2dProblem) -> Forward:

@@ -2,7 +2,7 @@
 //
 // What stands above (written by reference.py): element (the storage type), LEAST_ROUNDING (of one to its smallest
 // numbers), Problem (sizes and words of a problem), Inputs (its arrays, as arguments of `reference` the macros
-// REFERENCE_PARAMETERS and REFERENCE_ARGUMENTS) and the operation's reference_output.
+// REFERENCE_PARAMETERS and REFERENCE_ARGUMENTS) and the operation's reference_output and activation_error.
 //
 // Images repeat with a prime period: x[image] == x[image % period]. The reference then covers `period` images only,
 // and a kernel that confuses two images is caught unless they are a multiple of the period apart; the two data sets
@@ -57,8 +57,8 @@ __device__ inline void keep_largest(bits64* to, double value) {
     if (image > *static_cast<volatile bits64*>(to)) atomicMax(to, image);  // most threads need not queue for it
 }
 
-// Compare every output with ref[o % period_outputs]: |y - ref| <= c * magnitude + max(rounding * |ref|, LEAST_ROUNDING), or exactly, as
-// stored, when c < 0. An element whose bytes are all ones was never written. A thread takes one place of the period and
+// Compare every output with ref[o % period_outputs]: |y - ref| <= c * magnitude + max(rounding * |ref|, LEAST_ROUNDING) + the activation's
+// own error. When c < 0 the sums are exact: so is y, as stored, where the activation has no error. An element whose bytes are all ones was never written. A thread takes one place of the period and
 // all outputs that share it, so that reference and bound are fetched and computed once.
 extern "C" __global__ void compare(const element* y, const double* ref, const float* magnitude, wide outputs,
                                    wide period_outputs, double c, double rounding, bits64* result) {
@@ -67,8 +67,11 @@ extern "C" __global__ void compare(const element* y, const double* ref, const fl
     for (wide at = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; at < period_outputs;
          at += static_cast<wide>(gridDim.x) * blockDim.x) {
         const double exact = ref[at];
-        const double expected = c < 0.0 ? as_double(from_float(static_cast<float>(exact))) : exact;
-        const double bound = c < 0.0 ? 0.0 : c * static_cast<double>(magnitude[at]) + fmax(rounding * fabs(exact), LEAST_ROUNDING);
+        const double own = activation_error(Problem(), exact, static_cast<double>(magnitude[at]));
+        const bool equal = c < 0.0 && own == 0.0;
+        const double expected = equal ? as_double(from_float(static_cast<float>(exact))) : exact;
+        const double rounded = own + fmax(rounding * fabs(exact), LEAST_ROUNDING);
+        const double bound = equal ? 0.0 : fmax(c, 0.0) * static_cast<double>(magnitude[at]) + rounded;
         double largest = 0.0;
 #pragma unroll 8
         for (wide o = at; o < outputs; o += period_outputs) {

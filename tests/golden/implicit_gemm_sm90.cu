@@ -44,7 +44,7 @@ __device__ __forceinline__ __half from_float<__half>(float value) {
 }
 
 // What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
-// comes the activation. A NaN stays a NaN.
+// comes the activation. A NaN stays a NaN, and an infinite sum gives the activation's limit.
 // Every family stores through it, so that a further activation is written here alone, a function of its word in
 // operation.toml. Needs _element.cuh.
 

@@ -13,6 +13,7 @@ from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.checking.coverage import coverage, in_common
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import KernelTemplate, load_template
+from autotune.operation import operation
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Outcome
 from tests.fork_server import ForkServer
@@ -59,7 +60,8 @@ def test_correct_family_passes_and_what_was_left_is_said(tmp_path: Path, host: D
     assert [row.message for row in rows if row.outcome != Outcome.CORRECT] == []
     assert len(rows) == CASES
     assert {row.problem.layout for row in rows} == {"nchw", "nhwc"}
-    assert {row.problem.epilogue for row in rows} == {"none", "bias", "bias_relu", "bias_add", "bias_add_relu"}
+    assert {row.problem.activation for row in rows} == set(operation().enumerations["activation"])
+    assert {row.problem.names()["terms"] for row in rows} == {"none", "bias", "bias_add"}
     assert {row.problem.groups == 1 for row in rows} == {True, False}
     assert all(1 in row.images and len(row.images) == 3 for row in rows)
     found = coverage(checking)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from autotune.exporting import Exported, export_library
 from autotune.exporting.build import Built, build_for_host, clean, self_test
 from autotune.exporting.proof import NotProven, beside, prove
 from autotune.family.template import load_template
+from autotune.operation import operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Timing
 from tests.exports import CHUNKED, CONSTANT, H200, KERNELS, PACKED, TIMING, chosen, contents, kernel
@@ -270,6 +272,22 @@ def test_wrong_kernel_fails_the_proof(tmp_path: Path) -> None:
     with pytest.raises(NotProven, match=r"failed its proof, see proof.txt: the self-test failed on the CPU: .*WRONG"):
         list(prove(exported, "no GPU in this test", "not in this test"))
     assert (tmp_path / "proof.txt").read_text().startswith("FAILED: do not use this library\n")
+
+
+def test_activations_and_residuals_pass_the_self_test(cxx: str, tmp_path: Path) -> None:
+    """What the kernels, the reference and the golden values take an activation for is the same."""
+    words = operation().words["epilogue"][5:]
+    layer = Conv2dProblem(20, 2, 6, 7, 4, 3, 3, pad_h=1)
+    sizes = {word: dataclasses.replace(layer, h=6 + at, epilogue=word) for at, word in enumerate(words)}
+    assert sizes["bias_add_silu"].has("z")
+    kernels = [kernel("direct", word, problem) for word, problem in sizes.items()]
+    (tmp_path / "built").mkdir()
+    exported = export_library(kernels, tmp_path / "exported", ())
+    passed, told = self_test(build_for_host(exported, tmp_path / "built", cxx=Path(cxx)))
+    assert passed, told
+    for word, problem in sizes.items():
+        exact = "integers exact" if problem.activation == "relu6" else "sums of integers exact"
+        assert re.search(rf"tested\.{word}: right at n = 3 and 1; .*, {exact}$", told, re.MULTILINE), told
 
 
 def test_proof_says_why_the_library_does_not_link(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from autotune.autotune_conv2d import Conv2d, Conv2dError, Kernel, Library, Problem, Status
 from autotune.autotune_conv2d.arrays import stream_address
-from autotune.autotune_conv2d.library import ABI_VERSION, ARRAYS
+from autotune.autotune_conv2d.library import ABI_VERSION, ARRAYS, DTYPES, EPILOGUES, LAYOUTS
 from autotune.errors import Rejected
 from autotune.exporting import Exported
 from autotune.exporting.build import Built
@@ -303,6 +303,10 @@ def test_loader_and_header_say_the_same(exported: Exported) -> None:
     assert f"#define CONV2D_ABI_VERSION {ABI_VERSION}\n" in header
     statuses = re.findall(r"CONV2D_(\w+) = (\d+)", header[: header.index("} conv2d_status;")])
     assert {name: int(number) for name, number in statuses} == {status.name: status.value for status in Status}
+    for kind, words in (("dtype", DTYPES), ("layout", LAYOUTS), ("epilogue", EPILOGUES)):
+        enumeration = header[header.index(f"typedef enum conv2d_{kind} {{") : header.index(f"}} conv2d_{kind};")]
+        found = re.findall(r"CONV2D_(\w+) = (\d+)", enumeration)
+        assert [(name.lower(), int(number)) for name, number in found] == [(word, at) for at, word in enumerate(words)]
     arguments = header[header.index("typedef struct conv2d_arguments") : header.index("} conv2d_arguments;")]
     assert tuple(re.findall(r"void \*(\w+);", arguments)) == ("workspace", *ARRAYS)
 

@@ -31,6 +31,7 @@ def timing(us: float, launch: str = "graph") -> Timing:
             ["cudnn nchw", "cudnn nchw fused", "cudnn nhwc", "cudnn nhwc fused"],
         ),
         ("cudnn", replace(LAYER, dtype="bf16", epilogue="none"), ["cudnn nchw", "cudnn nhwc"]),
+        ("cudnn", replace(LAYER, dtype="bf16", epilogue="bias_add_silu"), ["cudnn nchw", "cudnn nhwc"]),
         ("cudnn", replace(LAYER, epilogue="none"), ["cudnn nchw", "cudnn nhwc", "cudnn nchw tf32", "cudnn nhwc tf32"]),
         ("inductor", replace(LAYER, dtype="f16"), ["inductor nhwc"]),
         ("inductor", replace(LAYER, layout="nchw"), ["inductor nchw", "inductor nchw tf32"]),
