@@ -1,7 +1,7 @@
 """The store: SQLite through SQLAlchemy, behind records. Nothing outside this package imports either.
 
 A noun's module holds its table, its records, how one becomes the other, its statements and, as a class whose methods
-are transactions, what callers may ask of it. Trials, the largest, have their table and records in `trial_rows`.
+are transactions, what callers may ask of it. Trials, the largest, have that class in `trial_store`.
 A column more is a migration and that module.
 """
 
@@ -25,8 +25,8 @@ from autotune.store.store import Store
 from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRecord, StudyRow
 from autotune.store.templates import TemplateRecord
 from autotune.store.top_trials import TopTrial
-from autotune.store.trial_rows import TrialRow
-from autotune.store.trials import SORTS, Suspect, TrialKey
+from autotune.store.trial_store import SORTS, Suspect, TrialKey
+from autotune.store.trials import TrialRow
 
 __all__ = [
     "GENERATIONS",

@@ -34,7 +34,7 @@ from autotune.store.measurements import measurements, timing_of
 from autotune.store.retimes import retimes
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import Place, current_places, find, subject_ids
-from autotune.store.trial_rows import TrialRow, gflops, trials, trials_by_id, with_trials
+from autotune.store.trials import TrialRow, gflops, trials, trials_by_id, with_trials
 from autotune.trial import END_TO_END, Outcome, Timing
 
 Basis = Literal["finals", "retime", "median"]

@@ -19,8 +19,8 @@ from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert
 from autotune.store.studies import find, studies
 from autotune.store.templates import templates
-from autotune.store.trial_rows import config_of, outcome_values, trials
-from autotune.store.trials import begin_trial, within
+from autotune.store.trial_store import begin_trial, within
+from autotune.store.trials import config_of, outcome_values, trials
 from autotune.trial import Config, Outcome, Trial
 
 _CONTENT = (

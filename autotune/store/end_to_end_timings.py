@@ -11,7 +11,7 @@ from autotune.errors import StoreError
 from autotune.store.column_types import Values, finite, integer, metadata, real
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import find
-from autotune.store.trial_rows import TrialRow, trials, with_trials
+from autotune.store.trials import TrialRow, trials, with_trials
 from autotune.trial import EndToEndParts
 
 end_to_end_timings = Table(

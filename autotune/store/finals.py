@@ -17,8 +17,8 @@ from autotune.store.scopes import Scope, scope_columns
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import chunks, insert
 from autotune.store.studies import find, studies, subject_ids
-from autotune.store.trial_rows import Origin, TrialRow, trials, with_trials
-from autotune.store.trials import within
+from autotune.store.trial_store import within
+from autotune.store.trials import Origin, TrialRow, trials, with_trials
 from autotune.trial import Timing
 
 VERDICTS = ("win", "tie", "loss")

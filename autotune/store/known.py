@@ -11,8 +11,8 @@ from autotune.store.scopes import Scope
 from autotune.store.sources import sources
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import studies
-from autotune.store.trial_rows import TrialRow, trials, trials_by_id
-from autotune.store.trials import TrialKey, begin_trial, end_trial
+from autotune.store.trial_store import TrialKey, begin_trial, end_trial
+from autotune.store.trials import TrialRow, trials, trials_by_id
 from autotune.trial import Config, Outcome, Phases, Trial
 
 _KNOWN = (

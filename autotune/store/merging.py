@@ -34,7 +34,7 @@ from autotune.store.sqlite.open_database import open_for_reading, open_for_writi
 from autotune.store.statements import identify, insert, next_id
 from autotune.store.studies import next_generation, studies, study_layers
 from autotune.store.templates import templates
-from autotune.store.trial_rows import trials
+from autotune.store.trials import trials
 from autotune.trial import Outcome
 
 Key = tuple[SqlValue, ...]

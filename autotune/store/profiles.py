@@ -16,7 +16,7 @@ from autotune.store.devices import Runs
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert
 from autotune.store.studies import find, subject_ids
-from autotune.store.trial_rows import TrialRow, trials, with_trials
+from autotune.store.trials import TrialRow, trials, with_trials
 
 COUNTERS = (
     *("time_us", "achieved_occupancy", "load_sectors_per_request", "store_sectors_per_request"),

@@ -16,7 +16,7 @@ from autotune.store.measurements import measurements, timing_of, timing_values
 from autotune.store.sqlite.database import Database, one_line
 from autotune.store.statements import insert
 from autotune.store.studies import find, subject_ids
-from autotune.store.trial_rows import TrialRow, trials, trials_by_id, with_trials
+from autotune.store.trials import TrialRow, trials, trials_by_id, with_trials
 from autotune.trial import Timing
 
 RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")

@@ -29,7 +29,7 @@ from autotune.store.sqlite.open_database import open_for_writing
 from autotune.store.statements import identify, insert, next_id
 from autotune.store.studies import called, next_generation, studies, study_layers
 from autotune.store.templates import TemplateRecord, store_template, templates
-from autotune.store.trial_rows import Origin, outcome_values, trial_of, trials
+from autotune.store.trials import Origin, outcome_values, trial_of, trials
 from autotune.trial import Trial
 
 KIND = "recorded"

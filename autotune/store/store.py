@@ -26,7 +26,7 @@ from autotune.store.sqlite.query import QueryResult, run_query
 from autotune.store.studies import StudyStore
 from autotune.store.templates import TemplateStore
 from autotune.store.top_trials import TopTrialStore
-from autotune.store.trials import TrialStore
+from autotune.store.trial_store import TrialStore
 
 
 class Store:

@@ -16,7 +16,7 @@ from autotune.store.scopes import Scope
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import studies, study_layers
 from autotune.store.templates import templates
-from autotune.store.trial_rows import config_of, trials
+from autotune.store.trials import config_of, trials
 from autotune.trial import Config
 
 PER_FAMILY = 60

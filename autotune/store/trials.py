@@ -1,299 +1,325 @@
-"""Trials as they are made and asked for."""
+"""Trials as rows: the table, its record and how each becomes the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
+from typing import Literal, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, select, tuple_, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Float,
+    ForeignKey,
+    Integer,
+    RowMapping,
+    Select,
+    Table,
+    UniqueConstraint,
+    and_,
+    select,
+)
 
-from autotune.errors import StoreError
-from autotune.family.source import KernelSource
-from autotune.problem import Conv2dProblem
-from autotune.store.column_types import Values, date_of
-from autotune.store.devices import devices
-from autotune.store.end_to_end_timings import end_to_end_timings, parts_values
-from autotune.store.layers import of_problem
-from autotune.store.measurements import measurements, timing_values
-from autotune.store.scopes import SCOPE, Scope, SubjectScope
-from autotune.store.sources import store_source
-from autotune.store.sqlite.database import Database, one_line
-from autotune.store.statements import execute, insert, insert_unless_there
-from autotune.store.studies import find, one_of, study_layers
-from autotune.store.trial_rows import TrialRow, TrialRows, outcome_values, select_trials, trial_of, trials
-from autotune.trial import Config, EndToEndParts, Outcome, Trial
+from autotune.devices.device import DeviceInfo, Environment
+from autotune.family.source import Stage
+from autotune.problem import Conv2dProblem, Layer
+from autotune.store.column_types import (
+    Text,
+    Values,
+    date_of,
+    finite,
+    flag,
+    integer,
+    metadata,
+    real,
+    reference,
+    row_id,
+    text,
+)
+from autotune.store.devices import device_of, devices, environment_of, environments, runs
+from autotune.store.layers import layers, subjects
+from autotune.store.measurements import measurements, timing_of
+from autotune.store.scopes import scope_columns
+from autotune.store.sources import sources, stage_of
+from autotune.store.statements import chunks
+from autotune.store.studies import layer_of, studies, study_layers
+from autotune.store.templates import templates
+from autotune.trial import Config, ErrorStats, Outcome, Phases, Resources, Trial
 
-SORTS = ("number", "median", "registers", "error", "started")
-"""Orders of a list of trials; those without the value come last."""
+Origin = Literal["measured", "imported"]
+"""Where a trial comes from: tuned into this database, or brought in from another file."""
 
-CIRCUMSTANCES = ("subject_id", "device_id", "environment_id", "policy", "origin")
-"""what two trials have in common whose times compare"""
+Key = TypeVar("Key")
+
+Record = TypeVar("Record")
+
+trials = Table(
+    "trials",
+    metadata,
+    row_id(),
+    *scope_columns(),
+    integer("number"),
+    reference("run_id", "runs.id"),
+    reference("template_id", "templates.id"),
+    text("config"),
+    Column("source_id", ForeignKey("sources.id")),
+    Column("reused_trial_id", ForeignKey("trials.id")),
+    integer("attempts"),
+    text("outcome"),
+    text("reason"),
+    text("message"),
+    text("accuracy"),
+    flag("deterministic"),
+    *(Column(name, Integer) for name in ("registers", "spill_bytes", "static_smem_bytes", "constant_bytes")),
+    integer("smem_bytes"),
+    *(Column(name, Float) for name in ("occupancy", "error_over_bound", "error_max_abs", "median_us")),
+    *(real(name) for name in ("render_us", "compile_us", "load_us", "verify_us", "measure_us")),
+    text("started_at"),
+    Column("ended_at", Text),
+    *(text(name) for name in ("origin", "proposed_by")),
+    Column("ranked_us", Float),
+    UniqueConstraint("study_id", "subject_id", "device_id", "environment_id", "policy", "number"),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class TrialKey:
-    """A stored trial that has begun."""
+class TrialRow:
+    """A trial with everything it was made under."""
 
     id: int
-    number: int
-    config: Config
-    source_hash: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A trial that a killed run left behind as `running`."""
-
-    key: TrialKey
+    study: str
+    generation: int
+    layer: Layer
+    device: DeviceInfo
+    environment: Environment
+    policy: str
+    template_hash: str
     trial: Trial
-    attempts: int
-    """how often it was begun"""
     started_at: datetime
+    ended_at: datetime | None
+    reused: bool
+    """a copy of a trial measured earlier"""
+    attempts: int
+    stages: tuple[Stage, ...] = ()
+    """the launches of one round of the forward pass; none when rejected before rendering"""
+    flops: int | None = None
+    """of the kernel's algorithm, where they are not the direct convolution's"""
+    origin: Origin = "measured"
+    proposed_by: str = "search"
+    """what asked for it: search, default, warm_start, prior"""
+    ranked_us: float | None = None
+    """the median of its latest measurement here, by which `best` ranks it; None for a trial that does not count"""
+
+    @property
+    def name(self) -> str:
+        """`study.layer`."""
+        return f"{self.study}.{self.layer.name}"
+
+    @property
+    def problem(self) -> Conv2dProblem:
+        """The layer's problem."""
+        return self.layer.problem
+
+    @property
+    def median_us(self) -> float | None:
+        """The median of a correct trial, else None."""
+        return self.trial.median_us
+
+    @property
+    def gflops(self) -> float | None:
+        """Direct-algorithm GFLOP/s of a correct trial, else None."""
+        return None if self.median_us is None else gflops(self.problem, self.median_us)
 
 
-_NUMBERED = select(trials.c.id, trials.c.outcome, trials.c.config, trials.c.attempts).where(
-    *(trials.c[name] == bindparam(name) for name in (*SCOPE, "number"))
-)
-
-# A copy does not rank: the trial that it was copied from has the same shape, device and policy, and may be measured
-# again.
-_END = (
-    update(trials)
-    .where(trials.c.id == bindparam("trial_id"), trials.c.outcome == str(Outcome.RUNNING))
-    .values(ranked_us=case((trials.c.reused_trial_id.is_(None), bindparam("own_us"))))
-)
+def gflops(problem: Conv2dProblem, time_us: float) -> float:
+    """GFLOP/s of the direct algorithm at a time; 1e3 from FLOP per microsecond to GFLOP per second."""
+    return problem.flops / time_us / 1e3
 
 
-def _begun(scope: SubjectScope, config: Config, now: str, proposed_by: str) -> Values:
-    """What is known of a trial as it begins."""
-    template_id = dict(scope.template_ids).get(config.template)
-    if template_id is None:
-        raise ValueError(f"family {config.template} was not given to the scope")
-    return {
-        "run_id": scope.run_id,
-        "template_id": template_id,
-        "config": config.to_json(),
-        "started_at": now,
-        "proposed_by": proposed_by,
+def outcome_values(trial: Trial) -> Values:
+    """The columns that the end of a trial fills. Raises StoreError for a correct trial's time that is no number."""
+    error = trial.error or ErrorStats(math.nan, math.nan)
+    resources = trial.resources
+    reported = resources != Resources()
+    values: Values = {
+        "outcome": str(trial.outcome),
+        "reason": trial.reason,
+        "message": trial.message,
+        "accuracy": trial.accuracy,
+        "deterministic": trial.deterministic,
+        "registers": resources.registers if reported else None,
+        "spill_bytes": resources.spill_bytes if reported else None,
+        "static_smem_bytes": resources.static_smem_bytes if reported else None,
+        "constant_bytes": resources.constant_bytes if reported else None,
+        "smem_bytes": trial.smem_bytes,
+        "occupancy": finite(trial.occupancy),
+        "error_over_bound": finite(error.over_bound),
+        "error_max_abs": finite(error.max_abs),
+        "median_us": trial.median_us,
+        "ranked_us": trial.median_us,
     }
+    for phase in fields(Phases):  # asdict would copy deeply
+        values[phase.name] = finite(getattr(trial.phases, phase.name)) or 0.0
+    return values
 
 
-def begin_trial(
-    connection: Connection,
-    scope: SubjectScope,
-    number: int,
-    config: Config,
-    source_id: int | None,
-    now: str,
-    *,
-    proposed_by: str,
-    reused_trial_id: int | None = None,
-) -> int:
-    """Id of a running trial: a new one, or the suspect of that number and config begun again.
+def config_of(row: RowMapping) -> Config:
+    """The config of a row that has the columns of `trials` and `templates`."""
+    return Config.of(row[templates.c.family], json.loads(row[trials.c.config]))
 
-    Raises StoreError when the scope has that number already otherwise.
+
+def trial_of(row: RowMapping) -> Trial:
+    """The trial of a row that has the columns of `trials`, `templates`, `sources` and `measurements`."""
+    column = trials.c
+    over_bound, max_abs = row[column.error_over_bound], row[column.error_max_abs]
+    error = None
+    if over_bound is not None or max_abs is not None:
+        error = ErrorStats(math.nan if over_bound is None else over_bound, math.nan if max_abs is None else max_abs)
+    return Trial(
+        number=row[column.number],
+        config=config_of(row),
+        outcome=Outcome(row[column.outcome]),
+        reason=row[column.reason],
+        message=row[column.message],
+        source_hash=row[sources.c.hash],
+        accuracy=row[column.accuracy],
+        deterministic=row[column.deterministic],
+        resources=Resources(
+            registers=row[column.registers] or 0,
+            spill_bytes=row[column.spill_bytes] or 0,
+            static_smem_bytes=row[column.static_smem_bytes] or 0,
+            constant_bytes=row[column.constant_bytes] or 0,
+        ),
+        smem_bytes=row[column.smem_bytes],
+        occupancy=row[column.occupancy],
+        timing=None if row[measurements.c.id] is None else timing_of(row),
+        error=error,
+        phases=Phases(
+            render_us=row[column.render_us],
+            compile_us=row[column.compile_us],
+            load_us=row[column.load_us],
+            verify_us=row[column.verify_us],
+            measure_us=row[column.measure_us],
+        ),
+    )
+
+
+class TrialRows:
+    """Makes trials of rows that have the columns of every table joined in `answers`.
+
+    What many of them share, such as their device, is made once: it takes longer than all the rest of a trial.
     """
-    beginning: Values = {
-        **_begun(scope, config, now, proposed_by),
-        "source_id": source_id,
-        "reused_trial_id": reused_trial_id,
-    }
-    identity: Values = {**scope.identity, "number": number}
-    running = outcome_values(Trial(number, config, Outcome.RUNNING))
-    new_id = insert_unless_there(connection, trials, {**identity, **beginning, **running, "attempts": 1})
-    if new_id is not None:
-        return new_id
-    row = connection.execute(_NUMBERED, identity).mappings().one()
-    if row[trials.c.outcome] != str(Outcome.RUNNING) or row[trials.c.config] != config.to_json():
-        raise StoreError(
-            f"{scope.name}: trial {number} is stored already; is another run tuning this study into the same file?"
+
+    def __init__(self) -> None:
+        self._layers: dict[tuple[int, str | None, int | None], Layer] = {}
+        self._devices: dict[int, DeviceInfo] = {}
+        self._environments: dict[int, Environment] = {}
+        self._stages: dict[str | None, tuple[Stage, ...]] = {}
+        self._flops: dict[str | None, int | None] = {}
+
+    def of(self, row: RowMapping) -> TrialRow:
+        """The trial of a row."""
+        column = trials.c
+        ended_at: str | None = row[column.ended_at]
+        layer = row[layers.c.id], row[study_layers.c.name], row[study_layers.c.count]
+        launches = row[sources.c.launches]
+        return TrialRow(
+            id=row[column.id],
+            study=row[studies.c.name],
+            generation=row[studies.c.generation],
+            layer=_once(self._layers, layer, lambda: layer_of(row)),
+            device=_once(self._devices, row[column.device_id], lambda: device_of(row)),
+            environment=_once(self._environments, row[column.run_id], lambda: environment_of(row)),
+            policy=row[column.policy],
+            template_hash=row[templates.c.hash],
+            trial=trial_of(row),
+            started_at=date_of(row[column.started_at]),
+            ended_at=None if ended_at is None else date_of(ended_at),
+            reused=row[column.reused_trial_id] is not None,
+            attempts=row[column.attempts],
+            stages=_once(self._stages, launches, lambda: _stages_of(launches)),
+            flops=_once(self._flops, launches, lambda: None if launches is None else json.loads(launches).get("flops")),
+            origin=row[column.origin],
+            proposed_by=row[column.proposed_by],
+            ranked_us=row[column.ranked_us],
         )
-    again = update(trials).where(trials.c.id == row[trials.c.id])
-    connection.execute(again, {**beginning, "attempts": row[trials.c.attempts] + 1})
-    return int(row[trials.c.id])
+
+    def all(self, connection: Connection, statement: Select[*tuple[object, ...]]) -> tuple[TrialRow, ...]:
+        """The trials that a statement made of `select_trials` yields."""
+        return tuple(self.of(row) for row in connection.execute(statement).mappings())
 
 
-def end_trial(
-    connection: Connection, key: TrialKey, trial: Trial, now: str, parts: EndToEndParts | None = None
-) -> None:
-    """Complete a running trial and add its measurement, with its parts where it is end to end.
-
-    Raises StoreError when it is not running.
-    """
-    if trial.outcome == Outcome.RUNNING or (trial.number, trial.config) != (key.number, key.config):
-        raise ValueError(f"trial {key.number} cannot end as {trial}")
-    if trial.source_hash not in (None, key.source_hash):
-        raise ValueError(f"trial {key.number} was begun with source {key.source_hash}, not {trial.source_hash}")
-    what = f"trial {trial.number} ({one_line(str(trial.config))})"
-    timing = None if trial.timing is None else timing_values(trial.timing, what)
-    values = outcome_values(trial)
-    own_us = values.pop("ranked_us")
-    changed = execute(connection, _END, {**values, "trial_id": key.id, "own_us": own_us, "ended_at": now})
-    if changed.rowcount != 1:
-        raise StoreError(f"trial {key.number} has ended already; is another run tuning this study into the same file?")
-    if timing is not None:
-        insert(connection, measurements, {"trial_id": key.id, **timing})
-    if parts is not None:
-        insert(connection, end_to_end_timings, {"trial_id": key.id, **parts_values(parts, what)})
+def _once(made: dict[Key, Record], key: Key, make: Callable[[], Record]) -> Record:
+    if key not in made:
+        made[key] = make()
+    return made[key]
 
 
-def within(scope: SubjectScope) -> ColumnElement[bool]:
-    """The trials of a scope."""
-    return and_(*(trials.c[name] == value for name, value in scope.identity.items()))
+def _stages_of(launches: str | None) -> tuple[Stage, ...]:
+    return () if launches is None else tuple(stage_of(stage) for stage in json.loads(launches).get("stages", ()))
 
 
-@dataclass(frozen=True, slots=True)
-class TrialStore:
-    """Every trial: made in a scope, asked for by names."""
-
-    database: Database
-
-    def begin(
-        self,
-        scope: Scope,
-        number: int,
-        config: Config,
-        source: KernelSource | None = None,
-        *,
-        proposed_by: str = "search",
-    ) -> TrialKey:
-        """Commit a trial as running, with its source, before anything is launched.
-
-        A suspect begins again under its number, with one attempt more. Raises StoreError when the number belongs
-        to a finished trial or to another config.
-        """
-        with self.database.write() as connection:
-            return self._begin(connection, scope, number, config, source, self.database.now(), proposed_by)
-
-    def end(self, key: TrialKey, trial: Trial, parts: EndToEndParts | None = None) -> None:
-        """Commit what became of a running trial, with its measurement, and its parts where it is end to end."""
-        with self.database.write() as connection:
-            end_trial(connection, key, trial, self.database.now(), parts)
-
-    def add(
-        self, scope: Scope, trial: Trial, source: KernelSource | None = None, *, proposed_by: str = "search"
-    ) -> TrialKey:
-        """Begin and end in one commit: a trial that never came to a launch."""
-        now = self.database.now()
-        with self.database.write() as connection:
-            key = self._begin(connection, scope, trial.number, trial.config, source, now, proposed_by)
-            end_trial(connection, key, trial, now)
-        return key
-
-    def _begin(
-        self,
-        connection: Connection,
-        scope: Scope,
-        number: int,
-        config: Config,
-        source: KernelSource | None,
-        now: str,
-        proposed_by: str,
-    ) -> TrialKey:
-        source_id = None if source is None else store_source(connection, scope, source)
-        trial_id = begin_trial(connection, scope, number, config, source_id, now, proposed_by=proposed_by)
-        return TrialKey(trial_id, number, config, None if source is None else source.hash)
-
-    def add_rejected(self, scope: Scope, rejected: Sequence[Trial], *, proposed_by: str = "search") -> None:
-        """Store trials whose configs broke a rule before there was a source, all in one commit."""
-        with self.database.write() as connection:
-            now = self.database.now()
-            rows = [
-                {
-                    **scope.identity,
-                    "number": trial.number,
-                    **_begun(scope, trial.config, now, proposed_by),
-                    **outcome_values(trial),
-                    "attempts": 1,
-                    "ended_at": now,
-                }
-                for trial in rejected
-            ]
-            if rows:
-                connection.execute(trials.insert(), rows)
-
-    def history(self, scope: Scope) -> tuple[Trial, ...]:
-        """The scope's finished trials, ordered by number; imported ones are left out."""
-        finished = (trials.c.outcome != str(Outcome.RUNNING), trials.c.origin == "measured")
-        with self.database.read() as connection:
-            statement = select_trials().where(within(scope), *finished).order_by(trials.c.number)
-            return tuple(trial_of(row) for row in connection.execute(statement).mappings())
-
-    def next_number(self, scope: SubjectScope) -> int:
-        """The number after every trial of the scope, suspects included; 0 for the first."""
-        with self.database.read() as connection:
-            last = connection.execute(select(func.max(trials.c.number)).where(within(scope))).scalar_one()
-        return 0 if last is None else int(last) + 1
-
-    def suspects(self, scope: Scope) -> tuple[Suspect, ...]:
-        """The scope's trials that a killed run left running."""
-        found = []
-        with self.database.read() as connection:
-            running = select_trials().where(within(scope), trials.c.outcome == str(Outcome.RUNNING))
-            for row in connection.execute(running.order_by(trials.c.number)).mappings():
-                trial = trial_of(row)
-                key = TrialKey(row[trials.c.id], trial.number, trial.config, trial.source_hash)
-                found.append(Suspect(key, trial, row[trials.c.attempts], date_of(row[trials.c.started_at])))
-        return tuple(found)
-
-    def list(
-        self,
-        what: str | Conv2dProblem | None = None,
-        *,
-        outcome: str | None = None,
-        sort: str = "number",
-        limit: int | None = None,
-        kind: str | None = None,
-        generations: str = "newest",
-    ) -> tuple[TrialRow, ...]:
-        """Trials in an order of SORTS; of a problem, those of every study and generation.
-
-        `generations` "newest" leaves out earlier generations of a study and what its layers were before its file
-        changed, unless nothing else is left of what is asked for; "all" has them too. Raises StoreError for an
-        unknown word.
-        """
-        one_of("sort", sort, SORTS)
-        statement = select_trials().order_by(*_order(sort)).limit(limit)
-        if outcome is not None:
-            one_of("outcome", outcome, tuple(Outcome))
-            statement = statement.where(trials.c.outcome == outcome)
-        if kind is not None:
-            statement = statement.where(devices.c.kind == kind)
-        with self.database.read() as connection:
-            if isinstance(what, Conv2dProblem):
-                statement = statement.where(*of_problem(what))
-            elif what is not None or generations != "all":
-                places = find(connection, what, self.database.shown, generations)
-                if generations == "newest":
-                    places = tuple(place for place in places if place.current) or places
-                pairs = [(place.study_id, place.subject_id) for place in places]
-                statement = statement.where(tuple_(trials.c.study_id, trials.c.subject_id).in_(pairs))
-            return TrialRows().all(connection, statement)
-
-    def like(self, row: TrialRow) -> tuple[TrialRow, ...]:
-        """Finished trials that compare with one: of its shape, device, environment, policy and origin in any study."""
-        one = trials.alias("one")
-        same = [trials.c[name] == one.c[name] for name in CIRCUMSTANCES]
-        statement = (
-            select_trials()
-            .join(one, and_(one.c.id == row.id, *same))
-            .where(trials.c.outcome != str(Outcome.RUNNING))
-            .order_by(trials.c.id)
+def select_trials() -> Select[*tuple[object, ...]]:
+    """Everything that a TrialRow needs, without a WHERE."""
+    # Outer joins where there is always a match: SQLite reads the trials first then, and does not try every device
+    # with every environment, run, template and study.
+    names = study_layers.alias("names")
+    name = (
+        select(names.c.name)
+        .where(names.c.study_id == trials.c.study_id, names.c.subject_id == trials.c.subject_id)
+        .order_by(names.c.position.is_(None), names.c.position)
+        .limit(1)
+        .scalar_subquery()
+    )
+    return (
+        select(
+            *(trials, studies, layers, devices, environments, runs, templates),
+            *(sources.c.hash, sources.c.launches, study_layers, measurements),
         )
-        with self.database.read() as connection:
-            return TrialRows().all(connection, statement)
+        .outerjoin(studies, studies.c.id == trials.c.study_id)
+        .join(subjects, subjects.c.id == trials.c.subject_id)
+        .join(layers, layers.c.id == subjects.c.layer_id)
+        .outerjoin(devices, devices.c.id == trials.c.device_id)
+        .outerjoin(environments, environments.c.id == trials.c.environment_id)
+        .outerjoin(runs, runs.c.id == trials.c.run_id)
+        .outerjoin(templates, templates.c.id == trials.c.template_id)
+        .outerjoin(sources, sources.c.id == trials.c.source_id)
+        .outerjoin(
+            study_layers,
+            and_(
+                study_layers.c.study_id == trials.c.study_id,
+                study_layers.c.subject_id == trials.c.subject_id,
+                study_layers.c.name == name,
+            ),
+        )
+        .outerjoin(
+            measurements,
+            and_(
+                measurements.c.trial_id == trials.c.id,
+                measurements.c.finals_id.is_(None),
+                measurements.c.retime_id.is_(None),
+            ),
+        )
+    )
 
 
-def _order(sort: str) -> Iterator[ColumnElement[Any]]:
-    column = {
-        "median": trials.c.median_us,
-        "registers": trials.c.registers,
-        "error": trials.c.error_over_bound,
-        "started": trials.c.started_at,
-    }.get(sort)
-    if column is not None:
-        yield column.is_(None)
-        yield column
-    yield from (trials.c.study_id, study_layers.c.position, trials.c.device_id, trials.c.number, trials.c.id)
+def trials_by_id(connection: Connection, ids: Iterable[int]) -> dict[int, TrialRow]:
+    """The trials with these ids."""
+    found: dict[int, TrialRow] = {}
+    made = TrialRows()
+    for chunk in chunks(sorted(set(ids))):
+        for row in connection.execute(select_trials().where(trials.c.id.in_(chunk))).mappings():
+            found[row[trials.c.id]] = made.of(row)
+    return found
+
+
+def with_trials(
+    connection: Connection, statement: Select[*tuple[object, ...]], trial_id: Column[int]
+) -> list[tuple[RowMapping, TrialRow]]:
+    """What a statement yields, each row with the trial that one of its columns names."""
+    rows = connection.execute(statement).mappings().all()
+    whole = trials_by_id(connection, (row[trial_id] for row in rows))
+    return [(row, whole[row[trial_id]]) for row in rows]

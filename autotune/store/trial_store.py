@@ -1,0 +1,299 @@
+"""Trials as they are made and asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, select, tuple_, update
+
+from autotune.errors import StoreError
+from autotune.family.source import KernelSource
+from autotune.problem import Conv2dProblem
+from autotune.store.column_types import Values, date_of
+from autotune.store.devices import devices
+from autotune.store.end_to_end_timings import end_to_end_timings, parts_values
+from autotune.store.layers import of_problem
+from autotune.store.measurements import measurements, timing_values
+from autotune.store.scopes import SCOPE, Scope, SubjectScope
+from autotune.store.sources import store_source
+from autotune.store.sqlite.database import Database, one_line
+from autotune.store.statements import execute, insert, insert_unless_there
+from autotune.store.studies import find, one_of, study_layers
+from autotune.store.trials import TrialRow, TrialRows, outcome_values, select_trials, trial_of, trials
+from autotune.trial import Config, EndToEndParts, Outcome, Trial
+
+SORTS = ("number", "median", "registers", "error", "started")
+"""Orders of a list of trials; those without the value come last."""
+
+CIRCUMSTANCES = ("subject_id", "device_id", "environment_id", "policy", "origin")
+"""what two trials have in common whose times compare"""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialKey:
+    """A stored trial that has begun."""
+
+    id: int
+    number: int
+    config: Config
+    source_hash: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A trial that a killed run left behind as `running`."""
+
+    key: TrialKey
+    trial: Trial
+    attempts: int
+    """how often it was begun"""
+    started_at: datetime
+
+
+_NUMBERED = select(trials.c.id, trials.c.outcome, trials.c.config, trials.c.attempts).where(
+    *(trials.c[name] == bindparam(name) for name in (*SCOPE, "number"))
+)
+
+# A copy does not rank: the trial that it was copied from has the same shape, device and policy, and may be measured
+# again.
+_END = (
+    update(trials)
+    .where(trials.c.id == bindparam("trial_id"), trials.c.outcome == str(Outcome.RUNNING))
+    .values(ranked_us=case((trials.c.reused_trial_id.is_(None), bindparam("own_us"))))
+)
+
+
+def _begun(scope: SubjectScope, config: Config, now: str, proposed_by: str) -> Values:
+    """What is known of a trial as it begins."""
+    template_id = dict(scope.template_ids).get(config.template)
+    if template_id is None:
+        raise ValueError(f"family {config.template} was not given to the scope")
+    return {
+        "run_id": scope.run_id,
+        "template_id": template_id,
+        "config": config.to_json(),
+        "started_at": now,
+        "proposed_by": proposed_by,
+    }
+
+
+def begin_trial(
+    connection: Connection,
+    scope: SubjectScope,
+    number: int,
+    config: Config,
+    source_id: int | None,
+    now: str,
+    *,
+    proposed_by: str,
+    reused_trial_id: int | None = None,
+) -> int:
+    """Id of a running trial: a new one, or the suspect of that number and config begun again.
+
+    Raises StoreError when the scope has that number already otherwise.
+    """
+    beginning: Values = {
+        **_begun(scope, config, now, proposed_by),
+        "source_id": source_id,
+        "reused_trial_id": reused_trial_id,
+    }
+    identity: Values = {**scope.identity, "number": number}
+    running = outcome_values(Trial(number, config, Outcome.RUNNING))
+    new_id = insert_unless_there(connection, trials, {**identity, **beginning, **running, "attempts": 1})
+    if new_id is not None:
+        return new_id
+    row = connection.execute(_NUMBERED, identity).mappings().one()
+    if row[trials.c.outcome] != str(Outcome.RUNNING) or row[trials.c.config] != config.to_json():
+        raise StoreError(
+            f"{scope.name}: trial {number} is stored already; is another run tuning this study into the same file?"
+        )
+    again = update(trials).where(trials.c.id == row[trials.c.id])
+    connection.execute(again, {**beginning, "attempts": row[trials.c.attempts] + 1})
+    return int(row[trials.c.id])
+
+
+def end_trial(
+    connection: Connection, key: TrialKey, trial: Trial, now: str, parts: EndToEndParts | None = None
+) -> None:
+    """Complete a running trial and add its measurement, with its parts where it is end to end.
+
+    Raises StoreError when it is not running.
+    """
+    if trial.outcome == Outcome.RUNNING or (trial.number, trial.config) != (key.number, key.config):
+        raise ValueError(f"trial {key.number} cannot end as {trial}")
+    if trial.source_hash not in (None, key.source_hash):
+        raise ValueError(f"trial {key.number} was begun with source {key.source_hash}, not {trial.source_hash}")
+    what = f"trial {trial.number} ({one_line(str(trial.config))})"
+    timing = None if trial.timing is None else timing_values(trial.timing, what)
+    values = outcome_values(trial)
+    own_us = values.pop("ranked_us")
+    changed = execute(connection, _END, {**values, "trial_id": key.id, "own_us": own_us, "ended_at": now})
+    if changed.rowcount != 1:
+        raise StoreError(f"trial {key.number} has ended already; is another run tuning this study into the same file?")
+    if timing is not None:
+        insert(connection, measurements, {"trial_id": key.id, **timing})
+    if parts is not None:
+        insert(connection, end_to_end_timings, {"trial_id": key.id, **parts_values(parts, what)})
+
+
+def within(scope: SubjectScope) -> ColumnElement[bool]:
+    """The trials of a scope."""
+    return and_(*(trials.c[name] == value for name, value in scope.identity.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStore:
+    """Every trial: made in a scope, asked for by names."""
+
+    database: Database
+
+    def begin(
+        self,
+        scope: Scope,
+        number: int,
+        config: Config,
+        source: KernelSource | None = None,
+        *,
+        proposed_by: str = "search",
+    ) -> TrialKey:
+        """Commit a trial as running, with its source, before anything is launched.
+
+        A suspect begins again under its number, with one attempt more. Raises StoreError when the number belongs
+        to a finished trial or to another config.
+        """
+        with self.database.write() as connection:
+            return self._begin(connection, scope, number, config, source, self.database.now(), proposed_by)
+
+    def end(self, key: TrialKey, trial: Trial, parts: EndToEndParts | None = None) -> None:
+        """Commit what became of a running trial, with its measurement, and its parts where it is end to end."""
+        with self.database.write() as connection:
+            end_trial(connection, key, trial, self.database.now(), parts)
+
+    def add(
+        self, scope: Scope, trial: Trial, source: KernelSource | None = None, *, proposed_by: str = "search"
+    ) -> TrialKey:
+        """Begin and end in one commit: a trial that never came to a launch."""
+        now = self.database.now()
+        with self.database.write() as connection:
+            key = self._begin(connection, scope, trial.number, trial.config, source, now, proposed_by)
+            end_trial(connection, key, trial, now)
+        return key
+
+    def _begin(
+        self,
+        connection: Connection,
+        scope: Scope,
+        number: int,
+        config: Config,
+        source: KernelSource | None,
+        now: str,
+        proposed_by: str,
+    ) -> TrialKey:
+        source_id = None if source is None else store_source(connection, scope, source)
+        trial_id = begin_trial(connection, scope, number, config, source_id, now, proposed_by=proposed_by)
+        return TrialKey(trial_id, number, config, None if source is None else source.hash)
+
+    def add_rejected(self, scope: Scope, rejected: Sequence[Trial], *, proposed_by: str = "search") -> None:
+        """Store trials whose configs broke a rule before there was a source, all in one commit."""
+        with self.database.write() as connection:
+            now = self.database.now()
+            rows = [
+                {
+                    **scope.identity,
+                    "number": trial.number,
+                    **_begun(scope, trial.config, now, proposed_by),
+                    **outcome_values(trial),
+                    "attempts": 1,
+                    "ended_at": now,
+                }
+                for trial in rejected
+            ]
+            if rows:
+                connection.execute(trials.insert(), rows)
+
+    def history(self, scope: Scope) -> tuple[Trial, ...]:
+        """The scope's finished trials, ordered by number; imported ones are left out."""
+        finished = (trials.c.outcome != str(Outcome.RUNNING), trials.c.origin == "measured")
+        with self.database.read() as connection:
+            statement = select_trials().where(within(scope), *finished).order_by(trials.c.number)
+            return tuple(trial_of(row) for row in connection.execute(statement).mappings())
+
+    def next_number(self, scope: SubjectScope) -> int:
+        """The number after every trial of the scope, suspects included; 0 for the first."""
+        with self.database.read() as connection:
+            last = connection.execute(select(func.max(trials.c.number)).where(within(scope))).scalar_one()
+        return 0 if last is None else int(last) + 1
+
+    def suspects(self, scope: Scope) -> tuple[Suspect, ...]:
+        """The scope's trials that a killed run left running."""
+        found = []
+        with self.database.read() as connection:
+            running = select_trials().where(within(scope), trials.c.outcome == str(Outcome.RUNNING))
+            for row in connection.execute(running.order_by(trials.c.number)).mappings():
+                trial = trial_of(row)
+                key = TrialKey(row[trials.c.id], trial.number, trial.config, trial.source_hash)
+                found.append(Suspect(key, trial, row[trials.c.attempts], date_of(row[trials.c.started_at])))
+        return tuple(found)
+
+    def list(
+        self,
+        what: str | Conv2dProblem | None = None,
+        *,
+        outcome: str | None = None,
+        sort: str = "number",
+        limit: int | None = None,
+        kind: str | None = None,
+        generations: str = "newest",
+    ) -> tuple[TrialRow, ...]:
+        """Trials in an order of SORTS; of a problem, those of every study and generation.
+
+        `generations` "newest" leaves out earlier generations of a study and what its layers were before its file
+        changed, unless nothing else is left of what is asked for; "all" has them too. Raises StoreError for an
+        unknown word.
+        """
+        one_of("sort", sort, SORTS)
+        statement = select_trials().order_by(*_order(sort)).limit(limit)
+        if outcome is not None:
+            one_of("outcome", outcome, tuple(Outcome))
+            statement = statement.where(trials.c.outcome == outcome)
+        if kind is not None:
+            statement = statement.where(devices.c.kind == kind)
+        with self.database.read() as connection:
+            if isinstance(what, Conv2dProblem):
+                statement = statement.where(*of_problem(what))
+            elif what is not None or generations != "all":
+                places = find(connection, what, self.database.shown, generations)
+                if generations == "newest":
+                    places = tuple(place for place in places if place.current) or places
+                pairs = [(place.study_id, place.subject_id) for place in places]
+                statement = statement.where(tuple_(trials.c.study_id, trials.c.subject_id).in_(pairs))
+            return TrialRows().all(connection, statement)
+
+    def like(self, row: TrialRow) -> tuple[TrialRow, ...]:
+        """Finished trials that compare with one: of its shape, device, environment, policy and origin in any study."""
+        one = trials.alias("one")
+        same = [trials.c[name] == one.c[name] for name in CIRCUMSTANCES]
+        statement = (
+            select_trials()
+            .join(one, and_(one.c.id == row.id, *same))
+            .where(trials.c.outcome != str(Outcome.RUNNING))
+            .order_by(trials.c.id)
+        )
+        with self.database.read() as connection:
+            return TrialRows().all(connection, statement)
+
+
+def _order(sort: str) -> Iterator[ColumnElement[Any]]:
+    column = {
+        "median": trials.c.median_us,
+        "registers": trials.c.registers,
+        "error": trials.c.error_over_bound,
+        "started": trials.c.started_at,
+    }.get(sort)
+    if column is not None:
+        yield column.is_(None)
+        yield column
+    yield from (trials.c.study_id, study_layers.c.position, trials.c.device_id, trials.c.number, trials.c.id)
