@@ -1,4 +1,4 @@
-"""The handle on a worker process (which runs `server`) and the records that pass between the two.
+"""The handle on a worker process (which runs `worker_process`) and the records that pass between the two.
 
 A kernel that crashes, hangs or poisons its context takes only its worker with it. Requests and replies are records
 pickled over a private socket between parent and child; tensors never cross it.
@@ -195,7 +195,7 @@ class Worker:
         self._words = tempfile.TemporaryFile(prefix="autotune-")  # noqa: SIM115 - lives as long as the worker
         self._folder = tempfile.mkdtemp(prefix="autotune-")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "autotune.workers.server", str(theirs.fileno()), self._folder],
+            [sys.executable, "-m", "autotune.workers.worker_process", str(theirs.fileno()), self._folder],
             stdin=subprocess.DEVNULL,
             stdout=self._words,
             stderr=self._words,

@@ -25,7 +25,6 @@ from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import Measured
-from autotune.workers.server import WorkerServer
 from autotune.workers.worker import (
     EvaluateRequest,
     FinalsRequest,
@@ -34,6 +33,7 @@ from autotune.workers.worker import (
     OpenRequest,
     Skipped,
 )
+from autotune.workers.worker_process import WorkerServer
 from tests.injected_faults import FAULTS, GOOD
 
 pytestmark = pytest.mark.cxx

@@ -1,4 +1,7 @@
-"""compile, load -> verify -> measure: what runs inside a worker process, `python -m autotune.workers.server FD`."""
+"""compile, load -> verify -> measure: what runs inside a worker process, which alone holds its device.
+
+Started as `python -m autotune.workers.worker_process FD`.
+"""
 
 from __future__ import annotations
 
