@@ -19,7 +19,7 @@ from autotune.errors import TemplateError
 from autotune.expressions.expression import FUNCTIONS, Expression, words_of
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
 from autotune.family.text import KEPT, includes_of, parse, read_text
-from autotune.operation import CONV2D, ROLES, operation
+from autotune.operation import CONV2D, FILE, ROLES, operation
 from autotune.shipped import shipped
 from autotune.table import Table, did_you_mean, read_toml
 from autotune.trial import ACCURACY_CLASSES, Config, Value
@@ -152,12 +152,14 @@ def template_files(directories: Sequence[Path] = ()) -> Mapping[str, Path]:
 
     The families of an operation lie in a folder of its name; files that lie flat in a directory are conv2d's.
 
-    Raises TemplateError when a directory does not exist or two of the given files share a name.
+    Raises TemplateError when a directory does not exist or has an operation of its own, or two files share a name.
     """
     found: dict[str, Path] = {}
     for directory in (shipped("templates"), *directories):
         if not directory.is_dir():
             raise TemplateError(f"{directory}: no such directory of templates")
+        if directory != shipped("templates"):
+            _refuse_operations(directory)
         for path in (*sorted(directory.glob(f"*{SUFFIX}")), *sorted(directory.glob(f"{CONV2D}/*{SUFFIX}"))):
             name = path.name.removesuffix(SUFFIX)
             if name in found:
@@ -165,6 +167,21 @@ def template_files(directories: Sequence[Path] = ()) -> Mapping[str, Path]:
             if not path.name.startswith("_") and name != "dispatch":
                 found[name] = path
     return found
+
+
+def _refuse_operations(directory: Path) -> None:
+    """Raise TemplateError where a directory of families has an operation of its own or families of an unknown one."""
+    for path in sorted((*directory.glob(f"*/*{SUFFIX}"), *directory.glob(f"*/{FILE}"))):
+        folder = path.parent
+        if folder.name != CONV2D and not folder.name.startswith("."):
+            near = did_you_mean(folder.name, [CONV2D])
+            raise TemplateError(
+                f"{folder}: no operation {folder.name!r}{near}; families of {CONV2D}, the only operation, lie in "
+                f"{directory} or in {directory / CONV2D}"
+            )
+    for path in (directory / FILE, directory / CONV2D / FILE):
+        if path.exists():
+            raise TemplateError(f"{path}: {CONV2D} is declared where it comes along; remove the file")
 
 
 def load_templates(directories: Sequence[Path] = ()) -> Mapping[str, KernelTemplate]:

@@ -360,6 +360,28 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         template_files([tmp_path / "none"])
 
 
+def test_a_folder_named_like_no_operation(tmp_path: Path) -> None:
+    write_family(tmp_path / "conv2d")
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    (tmp_path / ".ipynb_checkpoints" / "tiny-checkpoint.cu.j2").write_text("")
+    (tmp_path / "notes").mkdir()
+    assert "tiny" in template_files([tmp_path]), "what has no families is nobody's"
+    write_family(tmp_path / "conv2D", name="other")
+    with pytest.raises(TemplateError, match=r"/conv2D: no operation 'conv2D' \(did you mean 'conv2d'\?\)"):
+        template_files([tmp_path])
+
+
+@pytest.mark.parametrize("folder", [".", "conv2d", "pool"])
+def test_an_operation_of_ones_own_is_refused(tmp_path: Path, folder: str) -> None:
+    path = tmp_path / folder / "operation.toml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    pool = f"{tmp_path}/pool: no operation 'pool'; "
+    found = pool if folder == "pool" else f"{path}: conv2d is declared where it comes along; remove the file"
+    with pytest.raises(TemplateError, match=found):
+        template_files([tmp_path])
+
+
 @pytest.mark.parametrize("name", list(template_files()))
 def test_every_shipped_family_says_what_it_is(name: str) -> None:
     family = load_template(template_files()[name])
