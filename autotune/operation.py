@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -247,6 +247,14 @@ def read_operation(folder: Path) -> Operation:
     return _Reader(folder, read_toml(text, TemplateError, str(path))).read()
 
 
+def expression_of(table: Table, key: str, text: str, known: Set[str]) -> Bound:
+    """An expression that stands under a key of a table. Raises the table's error for a name that is not known there."""
+    expression = Expression(text, f"{table.file}: {table.path(key)}")
+    for name in sorted(expression.names - known):
+        raise table.error(key, f"undeclared name {name!r} in {text!r}{did_you_mean(name, known)}")
+    return expression.bind({})
+
+
 class _Reader:
     """Reads the file's tables with errors that name the dotted key."""
 
@@ -342,10 +350,7 @@ class _Reader:
         return self.expression(table, key, table.word(key, default))
 
     def expression(self, table: Table, key: str, text: str) -> Bound:
-        expression = Expression(text, f"{table.file}: {table.path(key)}")
-        for name in sorted(expression.names - self.known):
-            raise table.error(key, f"undeclared name {name!r} in {text!r}{did_you_mean(name, self.known)}")
-        return expression.bind({})
+        return expression_of(table, key, text, self.known)
 
     def apart(self, key: str) -> Iterator[Apart]:
         weights = self.section("similarity").table(key, "expected a table of expressions and weights")

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.checking.covering import Covering, Rows
-from autotune.checking.problems import Derivation, derive, features
+from autotune.checking.problem_features import problem_features
+from autotune.checking.problems import Derivation, derive
 from autotune.devices.device import DeviceInfo
 from autotune.errors import TemplateError
 from autotune.family.feasible import Tree
@@ -81,12 +82,12 @@ class CasePlan:
         self.template, self.device = template, device
         self.factors = (
             Factor("layer", tuple(layer.name for layer in layers)),
-            *(Factor(name, values) for name, values in features()),
+            *(Factor(name, values) for name, values in problem_features().values),
             *(Factor(param.name, tuple(map(str, param.values))) for param in template.params),
         )
-        self.features = range(1, 1 + len(features()))
-        self.params = range(1 + len(features()), len(self.factors))
-        self.problems = Covering([len(values) for _, values in features()])
+        self.features = range(1, 1 + len(problem_features().values))
+        self.params = range(1 + len(problem_features().values), len(self.factors))
+        self.problems = Covering([len(values) for _, values in problem_features().values])
         """pairs of features of the problems, whatever the configs"""
         self.covering = Covering([len(factor.values) for factor in self.factors])
         bare = BoundTemplate(template, Conv2dProblem(1, 1, 3, 3, 1, 1, 1), device)
@@ -109,7 +110,7 @@ class CasePlan:
         self._pools = [self._pool(subject, narrowed or {}, rng) for subject in self.subjects]
 
     def _own(self, layers: Sequence[Layer]) -> Iterator[Subject]:
-        none = [-1] * len(features())
+        none = [-1] * len(problem_features().values)
         for number, layer in enumerate(layers):
             problem = layer.problem
             if self.device.kind == "host":

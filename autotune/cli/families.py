@@ -9,7 +9,8 @@ import click
 
 from autotune.checking.architectures import device_of
 from autotune.checking.covering import Covering
-from autotune.checking.problems import derive, features
+from autotune.checking.problem_features import problem_features
+from autotune.checking.problems import derive
 from autotune.cli.tables import Column, console, format_options, show
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, TemplateError
@@ -91,7 +92,7 @@ def _served(family: KernelTemplate, study: str | None, device: DeviceInfo) -> Bo
     if study is not None:
         problems = [layer.problem for layer in load_study(find_study(study)).layers]
     else:
-        covering = Covering([len(values) for _, values in features()])
+        covering = Covering([len(values) for _, values in problem_features().values])
         problems = [derived.bound.problem for derived in derive(family, device, covering, 0, most=1).problems]
     for problem in problems:
         bound = BoundTemplate(family, problem, device)

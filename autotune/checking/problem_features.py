@@ -1,0 +1,203 @@
+"""The features of small problems, as an operation's `check.toml` declares them, and all shapes that they make."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from autotune.checking.covering import Rows
+from autotune.errors import TemplateError
+from autotune.expressions.columns import Column, Columns
+from autotune.expressions.expression import Bound
+from autotune.operation import Operation, expression_of, operation
+from autotune.table import Table, decoded, did_you_mean, read_bytes, read_toml
+
+FILE = "check.toml"
+_KEYS = {"runtime", "words", "rules", "feature"}
+_FEATURE_KEYS = {"name", "sizes", "values", "when", "decides"}
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureValue:
+    """A value of a feature."""
+
+    name: str
+    sizes: tuple[Bound, ...]
+    """what it gives to each of the feature's sizes"""
+    when: Bound
+    decides: frozenset[str]
+    """features that say nothing beside it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature that sizes of a problem make."""
+
+    name: str
+    sizes: tuple[str, ...]
+    values: tuple[FeatureValue, ...]
+    """the first is what a plain problem has"""
+
+    @property
+    def numeric(self) -> bool:
+        """Whether its values are numbers, whatever others are."""
+        return not any(bound.names for value in self.values for bound in value.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Everything but the words of a problem."""
+
+    rows: Rows
+    """value indices [shapes, features]; -1 where another feature's value decides"""
+    sizes: Mapping[str, Column]
+    """the names that expressions see, a value for each row"""
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemFeatures:
+    """The file: what small problems are made of."""
+
+    runtime: tuple[int, ...]
+    """the run-time size of one problem after the other"""
+    words: Mapping[str, tuple[str, ...]]
+    rules: tuple[Bound, ...]
+    features: tuple[Feature, ...]
+
+    @property
+    def word_values(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Name and values of the features that are words; a word that is made of parts is a feature for each."""
+        declared = operation()
+        parts = ([part.name for part in declared.parts_of(word)] or [word] for word in self.words)
+        return tuple((name, declared.enumerations[name]) for name in itertools.chain.from_iterable(parts))
+
+    @property
+    def values(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Name and values of each feature, words first; the first value is what a plain problem has."""
+        shapes = ((feature.name, tuple(value.name for value in feature.values)) for feature in self.features)
+        return (*self.word_values, *shapes)
+
+    def shapes(self) -> Shapes:
+        """All shapes of the features' product that no rule refuses."""
+        counts = [len(feature.values) for feature in self.features]
+        rows = np.indices(counts, dtype=np.int16).reshape(len(counts), -1).T
+        sizes = self._sizes(rows)
+        columns = Columns(dict(sizes), len(rows))
+        for name, bound in operation().derived:
+            if bound.names <= sizes.keys():  # what words decide is no shape's
+                columns[name] = bound.column(columns)
+        kept = np.logical_and.reduce(
+            [bound.column(columns) != 0 for bound in (*(rule.holds for rule in operation().rules), *self.rules)]
+        )
+        decided = np.zeros(rows.shape, np.bool_)
+        names = [feature.name for feature in self.features]
+        for feature, codes in zip(self.features, rows.T, strict=True):
+            for code, value in enumerate(feature.values):
+                places = np.flatnonzero(codes == code)
+                kept[places] &= value.when.column(columns.take(places)) != 0
+                for other in value.decides:
+                    decided[places, names.index(other)] = True
+        kept &= ~(decided & (rows > 0)).any(axis=1)
+        found = {name: column[kept] for name, column in sizes.items()}
+        return Shapes(np.where(decided, np.int16(-1), rows)[kept], found)
+
+    def _sizes(self, rows: Rows) -> dict[str, Column]:
+        """Every size that features make, a value for each row."""
+        numbers: dict[str, Column] = {}
+        for feature, codes in zip(self.features, rows.T, strict=True):
+            if feature.numeric:
+                for place, name in enumerate(feature.sizes):
+                    given = [value.sizes[place].integer({}) for value in feature.values]
+                    numbers[name] = np.array(given, np.int64)[codes]
+        sizes = dict(numbers)
+        for feature, codes in zip(self.features, rows.T, strict=True):
+            if not feature.numeric:
+                sizes |= {name: np.zeros(len(rows), np.int64) for name in feature.sizes}
+                for code, value in enumerate(feature.values):
+                    places = np.flatnonzero(codes == code)
+                    columns = Columns(dict(numbers), len(rows)).take(places)
+                    for name, bound in zip(feature.sizes, value.sizes, strict=True):
+                        np.put(sizes[name], places, bound.column(columns))
+        return sizes
+
+
+@lru_cache
+def problem_features() -> ProblemFeatures:
+    """The operation's, read once. Raises TemplateError naming the dotted key."""
+    return read_features(operation())
+
+
+def read_features(declared: Operation, folder: Path | None = None) -> ProblemFeatures:
+    """What a folder, by default the operation's own, declares. Raises TemplateError naming the dotted key."""
+    path = (folder or declared.folder) / FILE
+    table = read_toml(decoded(read_bytes(path, TemplateError), TemplateError, str(path)), TemplateError, str(path))
+    return _Reader(declared, table).read()
+
+
+class _Reader:
+    """Reads the file's tables with errors that name the dotted key."""
+
+    def __init__(self, declared: Operation, table: Table) -> None:
+        self.declared = declared
+        self.table = table
+        self.sizes = {size.name for size in declared.sizes} - {declared.runtime}
+
+    def read(self) -> ProblemFeatures:
+        table = self.table
+        table.allow(_KEYS)
+        table.require(_KEYS - {"rules"})
+        words = tuple(map(str, table.array("words")))
+        if set(words) != self.declared.words.keys():
+            raise table.error("words", f"expected each of {', '.join(self.declared.words)} once")
+        runtime = table.array("runtime")
+        if not runtime or not all(isinstance(number, int) and number > 0 for number in runtime):
+            raise table.error("runtime", f"expected numbers above 0, got {runtime!r}")
+        rules = table.table("rules", "expected a table [rules]")
+        features = tuple(self.feature(each) for each in table.tables("feature", "expected [[feature]]", label="name"))
+        for name in sorted(self.sizes - {size for feature in features for size in feature.sizes}):
+            raise table.error("feature", f"none makes the size {name!r}")
+        names = {feature.name for feature in features}
+        for each, feature in zip(table.tables("feature", "", label="name"), features, strict=True):
+            for name in sorted(frozenset().union(*(value.decides for value in feature.values)) - names):
+                raise each.error("decides", f"no feature {name!r}{did_you_mean(name, names)}")
+        return ProblemFeatures(
+            runtime=tuple(int(str(number)) for number in runtime),
+            words={name: self.declared.words[name] for name in words},
+            rules=tuple(self.bound(rules, why, rules.word(why, "")) for why in rules.content),
+            features=features,
+        )
+
+    def feature(self, table: Table) -> Feature:
+        table.allow(_FEATURE_KEYS)
+        table.require(("name", "sizes", "values"))
+        sizes = tuple(map(str, table.array("sizes")))
+        for name in sizes:
+            if name not in self.sizes:
+                raise table.error("sizes", f"no size {name!r}{did_you_mean(name, self.sizes)}")
+        values = table.table("values", "expected a list of numbers and expressions for each value")
+        when, decides = (table.table(key, "expected a table of values") for key in ("when", "decides"))
+        for other in (when, decides):
+            other.allow(values.content.keys())
+        found = []
+        for name in values.content:
+            given = values.array(name)
+            if len(given) != len(sizes):
+                raise values.error(name, f"expected {len(sizes)} numbers or expressions, one for each size")
+            found.append(
+                FeatureValue(
+                    name=name,
+                    sizes=tuple(self.bound(values, name, str(one)) for one in given),
+                    when=self.bound(when, name, when.word(name, "true")),
+                    decides=frozenset(map(str, decides.array(name) if name in decides else ())),
+                )
+            )
+        return Feature(table.word("name", ""), sizes, tuple(found))
+
+    def bound(self, table: Table, key: str, text: str) -> Bound:
+        """An expression of sizes."""
+        return expression_of(table, key, text, self.sizes | dict(self.declared.derived).keys())
