@@ -30,7 +30,8 @@ ROLES: tuple[Role, ...] = ("in", "weights", "out")
 """in and out: arrays of each launch. weights: what is prepared once and used for many."""
 _KEYS = {"runtime", "sizes", "words", "parts", "derived", "rules", "array", "similarity", "cost"}
 _SIMILARITY = ("factors", "differences", "kinds")
-_ARRAY_KEYS = {"name", "role", "shape", "integers", "when"}
+_ARRAY_KEYS = {"name", "role", "shape", "integers", "when", "windows"}
+_WINDOW_KEYS = ("outputs", "taps", "stride", "dilation", "pad")
 _IN_MESSAGE = re.compile(r"\$\{([^}]*)\}")
 
 
@@ -91,6 +92,17 @@ class Apart:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """Which places on an axis are needed: tap t of output i is at i * stride + t * dilation - pad."""
+
+    outputs: int
+    taps: int
+    stride: int
+    dilation: int
+    pad: int
+
+
+@dataclass(frozen=True, slots=True)
 class Array:
     """An array of one problem."""
 
@@ -106,6 +118,8 @@ class Array:
     least: int
     most: int
     """of whole numbers as test data"""
+    windows: tuple[Window | None, ...]
+    """for each axis; None: the whole axis is needed"""
 
     @property
     def elements(self) -> int:
@@ -129,6 +143,8 @@ class ArrayTemplate:
     when: Bound
     least: int
     most: int
+    windows: Mapping[str, Mapping[str, Bound]]
+    """by axis, what a Window has"""
 
     def evaluate(self, names: Mapping[str, Value], runtime: str) -> Array:
         """The array of a problem with these names."""
@@ -142,7 +158,13 @@ class ArrayTemplate:
             per_item=any(runtime in extent.names for extent in extents),
             least=self.least,
             most=self.most,
+            windows=tuple(self._window(extent.expression.text, names) for extent in extents),
         )
+
+    def _window(self, axis: str, names: Mapping[str, Value]) -> Window | None:
+        if axis not in self.windows:
+            return None
+        return Window(**{key: bound.integer(names) for key, bound in self.windows[axis].items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +409,21 @@ class _Reader:
             when=self.bound(table, "when", "true"),
             least=least,
             most=most,
+            windows={axis: self.window(table, axis) for axis in self.axes(table, shapes)},
         )
+
+    def axes(self, table: Table, shapes: Table) -> tuple[str, ...]:
+        """The axes that have windows, each one of every layout."""
+        windows = table.table("windows", "expected a table of axes")
+        for layout in shapes.content:
+            windows.allow(_strings(shapes, layout, shapes.get(layout)))
+        return tuple(windows.content)
+
+    def window(self, array: Table, axis: str) -> Mapping[str, Bound]:
+        window = array.table("windows", "").table(axis, f"expected {{ {', '.join(_WINDOW_KEYS)} }}")
+        window.allow(_WINDOW_KEYS)
+        window.require(_WINDOW_KEYS)
+        return {key: self.bound(window, key) for key in _WINDOW_KEYS}
 
 
 def _strings(table: Table, key: str, value: object) -> list[str]:

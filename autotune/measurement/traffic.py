@@ -1,4 +1,7 @@
-"""The bytes that any implementation of a layer moves through memory, by the 32-byte sectors that it must touch."""
+"""The bytes that any implementation of a layer moves through memory, by the 32-byte sectors that it must touch.
+
+Which elements of an array are needed follows from the windows that the operation declares for its axes.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from autotune.operation import DTYPE_BYTES, Array, Window
 from autotune.problem import Conv2dProblem
 
 SECTOR_BYTES = 32
 """what a GPU's memory moves at least (CUDA C++ Best Practices Guide, coalesced access to global memory)"""
-_MOST_PLACES = 1 << 20  # rows or columns of an image that are looked at
+_MOST_PLACES = 1 << 20  # places on an axis with a window that are looked at
 
 _Integers = npt.NDArray[np.int64]
 
@@ -21,49 +25,51 @@ _Integers = npt.NDArray[np.int64]
 def minimal_bytes(problem: Conv2dProblem) -> int:
     """Bytes of the sectors that any implementation reads or writes, each once.
 
-    Of x the sectors with an element that some output needs; every other array whole. Each array begins at a sector.
-    Exact for images of at most 2^20 rows and columns, of larger ones a lower bound.
+    Of an array the sectors with an element that some output needs. Each array begins at a sector. Exact for windows of
+    at most 2^20 rows and columns, of larger ones a lower bound.
     """
-    whole = sum(-(-array.size_bytes // SECTOR_BYTES) for array in problem.arrays if array.name != "x")
-    return SECTOR_BYTES * (input_sectors(problem) + whole)
+    return SECTOR_BYTES * sum(needed_sectors(array) for array in problem.arrays)
 
 
-def input_sectors(problem: Conv2dProblem) -> int:
-    """Sectors of x that hold an element which some output needs."""
-    p = problem
-    width = SECTOR_BYTES // p.element_bytes  # elements of a sector
-    rows = needed(p.h, p.p, p.r, p.stride_h, p.pad_h, p.dilation_h)
-    columns = needed(p.w, p.q, p.s, p.stride_w, p.pad_w, p.dilation_w)
-    if not len(rows) or not len(columns):
+def needed_sectors(array: Array) -> int:
+    """Sectors of an array that hold an element which some output needs."""
+    width = SECTOR_BYTES // DTYPE_BYTES[array.dtype]  # elements of a sector
+    places = {axis: needed(array.shape[axis], window) for axis, window in enumerate(array.windows) if window}
+    if not all(map(len, places.values())):
         return 0  # every output sees nothing but padding
-    if len(rows) == p.h and len(columns) == p.w:
-        return -(-p.array("x").elements // width)
-    planes, run = (p.n, p.c) if p.layout == "nhwc" else (p.n * p.c, 1)
-    row_size = p.w * run
-    first, last, count = _row_sectors(columns * run, run, width)
+    if all(len(found) == array.shape[axis] for axis, found in places.items()):
+        return -(-array.elements // width)
+    first_axis, last_axis = min(places), max(places)
+    run = math.prod(array.shape[last_axis + 1 :])
+    row_size = array.shape[last_axis] * run
+    rows = np.zeros(1, np.int64)  # needed ones of a plane, which has the axes from the first window to the last
+    for axis in range(first_axis, last_axis):
+        size = array.shape[axis]
+        rows = (rows[:, None] * size + places.get(axis, np.arange(size, dtype=np.int64))).ravel()
+    plane_size = math.prod(array.shape[first_axis:])
+    first, last, count = _row_sectors(places[last_axis] * run, run, width)
 
     def sectors(planes: int) -> int:
         """Of as many planes, one behind the other, the first of which begins at a sector."""
-        begin = (np.arange(planes, dtype=np.int64)[:, None] * p.h + rows).ravel() * row_size
+        begin = (np.arange(planes, dtype=np.int64)[:, None] * plane_size + rows * row_size).ravel()
         behind = begin % width
         return _union(begin // width + first[behind], begin // width + last[behind], int(count[behind].sum()))
 
-    period = width // math.gcd(width, p.h * row_size)  # planes after which one begins at a sector again
+    planes = math.prod(array.shape[:first_axis])
+    period = width // math.gcd(width, plane_size)  # planes after which one begins at a sector again
     return planes // period * sectors(period) + sectors(planes % period)
 
 
-def needed(size: int, outputs: int, taps: int, stride: int, pad: int, dilation: int) -> _Integers:
-    """Which of the first 2^20 places on an axis of x some output needs, in order.
-
-    Output i and tap t meet at place i * stride + t * dilation - pad.
-    """
-    place = np.arange(min(size, _MOST_PLACES), dtype=np.int64) + pad
+def needed(size: int, window: Window) -> _Integers:
+    """Which of the first 2^20 places on an axis of so many some output needs, in order."""
+    stride, dilation = window.stride, window.dilation
+    place = np.arange(min(size, _MOST_PLACES), dtype=np.int64) + window.pad
     common = math.gcd(stride, dilation)
     step = stride // common  # taps that meet outputs at one place are so far apart
     some = place // common % step * pow(dilation // common, -1, step) % step  # one such tap, modulo step
-    least = np.maximum(0, -(((outputs - 1) * stride - place) // dilation))  # for smaller ones there is no output
+    least = np.maximum(0, -(((window.outputs - 1) * stride - place) // dilation))  # for smaller ones there is no output
     tap = least + (some - least) % step
-    found: _Integers = np.flatnonzero((place % common == 0) & (tap < taps) & (tap * dilation <= place))
+    found: _Integers = np.flatnonzero((place % common == 0) & (tap < window.taps) & (tap * dilation <= place))
     return found
 
 

@@ -96,6 +96,12 @@ MISTAKES = {
         "array[0] (x).role: 'input': expected one of in, weights, out",
     ),
     "a layout without a shape": ('{ nchw = ["k"], nhwc', "{ nhwc", "array[2] (bias).shape.nchw: missing"),
+    "a window of no axis": (
+        "windows.h = ",
+        "windows.k = ",
+        "array[0] (x).windows.k: unknown key; known keys are c, h, n, w",
+    ),
+    "a window without taps": ('taps = "r", ', "", "array[0] (x).windows.h.taps: missing"),
     "no expression": ('"k % groups == 0"', '"k % groups =="', "does not parse"),
     "an input without data": ("integers = [-1, 1]", "", "array[1] (w).integers: expected the least and the most"),
     "two outputs": ('role = "in"\n', 'role = "out"\n', "array[0] (x).integers: expected the least and the most"),
