@@ -9,8 +9,8 @@ import pytest
 
 from tests.fork_server import ForkServer
 
+from .test_analysis_commands import change
 from .test_cli import rows
-from .test_questions import change
 from .tiny import Command
 
 

@@ -16,7 +16,7 @@ from autotune.store import Store
 
 from .permissions import read_only
 from .store.builders import CONV1, open_scope, written
-from .test_questions import change
+from .test_analysis_commands import change
 from .tiny import STUDY, Command
 
 DATA = Path(__file__).parents[1] / "data" / "databases"

@@ -14,8 +14,8 @@ import pytest
 from autotune.store import Store
 from tests.fork_server import ForkedRun, ForkServer
 
+from .test_analysis_commands import change
 from .test_cli import answered, rows
-from .test_questions import change
 from .tiny import Command, changed
 
 WORDS = ("--templates", "families", "--device")
