@@ -28,6 +28,10 @@ from .tiny import Command
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
 SHIPPED = "studies/recorded/h200.db"
+THRESHOLDS, RULES = (
+    (ROOT / "tests" / "data" / f"{name}.sql").read_text() for name in ("dispatch-40-thresholds", "report-rules")
+)
+"""what docs/dispatch.md asks the records"""
 REFERENCE = (
     "column",
     "command",
@@ -172,7 +176,7 @@ def statements(page: str) -> list[str]:
 def test_each_statement_of_the_docs_can_be_asked_of_the_recorded_results() -> None:
     """What it yields where there is something for each is tested in `store/test_database_doc.py`."""
     with Store(ROOT / SHIPPED, create=False) as store:
-        answers = {sql: store.query(sql) for page in ("database.md", "dispatch.md") for sql in statements(page)}
+        answers = {sql: store.query(sql) for sql in (*statements("database.md"), THRESHOLDS, RULES)}
     assert len(answers) > 20
     assert sum(bool(answer.rows) for answer in answers.values()) >= 15
 
@@ -197,7 +201,7 @@ def test_the_readmes_table_is_what_the_record_says() -> None:
 def test_the_thresholds_of_dispatch_are_what_the_record_says(folder: Path, autotune: Command) -> None:
     recorded = ROOT / "tests" / "data" / "dispatch-40.db.gz"
     (folder / "recorded.db").write_bytes(gzip.decompress(recorded.read_bytes()))
-    answer = autotune("query", "--db", "recorded.db", statements("dispatch.md")[0], "--csv")
+    answer = autotune("query", "--db", "recorded.db", THRESHOLDS, "--csv")
     found = {row["threshold"]: row for row in csv.DictReader(answer.out.splitlines())}
     page = (ROOT / "docs" / "dispatch.md").read_text()
     for threshold, below, above, total in re.findall(
@@ -211,7 +215,7 @@ def test_the_thresholds_of_dispatch_are_what_the_record_says(folder: Path, autot
 
 
 def test_the_reports_rules_are_ranked_among_the_others(rehearsal: Path, folder: Path, autotune: Command) -> None:
-    answer = autotune("query", "--db", str(rehearsal), statements("dispatch.md")[1], "--csv")
+    answer = autotune("query", "--db", str(rehearsal), RULES, "--csv")
     rows = list(csv.DictReader(answer.out.splitlines()))
     named = {row["proposed_by"]: row for row in rows if row["proposed_by"].startswith("M <")}
     (rule,) = named.values()

@@ -1,0 +1,10 @@
+/* Every rule that `autotune dispatch` tried for a report's study, with its place among them. */
+SELECT studies.name AS study, rank() OVER (PARTITION BY studies.id ORDER BY median_us) AS place,
+       count(*) OVER (PARTITION BY studies.id) AS tried, round(median_us / 1e3, 3) AS sum_ms,
+       config ->> '$.property' AS property, config ->> '$.threshold' AS threshold,
+       config ->> '$.below_kernels' AS below, config ->> '$.above_kernels' AS above, proposed_by
+FROM trials
+JOIN studies ON studies.id = study_id
+JOIN subjects ON subjects.id = subject_id
+WHERE subjects.kind = 'layers' AND outcome = 'correct' AND studies.name LIKE 'report-%'
+ORDER BY studies.name, place;
