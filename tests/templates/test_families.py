@@ -17,14 +17,17 @@ from click.testing import CliRunner
 
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
+from autotune.checking.covering import Covering
+from autotune.checking.problem_features import problem_features
+from autotune.checking.problems import derive
 from autotune.cli import cli
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render, visible_names
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
-from autotune.problem import Conv2dProblem
+from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Outcome
-from tests.long_run import every, long_run
+from tests.long_run import every
 from tests.problems import AWKWARD
 
 from .shipped_families import FAMILIES, H200, TURING, default_of, family, supported
@@ -189,13 +192,24 @@ def test_every_golden_file_has_a_family() -> None:
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize(
-    ("name", "cases"),
-    [*((name, 1) for name in FAMILIES if name not in TESTED), *long_run(*((name, CASES) for name in FAMILIES))],
-)
-def test_first_cases_of_a_check_are_right(name: str, cases: int, host: DeviceEvaluator) -> None:
-    checking = FamilyCheck(CasePlan(family(name), host.info, seed=2026), host)
-    rows = list(checking.rows(most=cases))
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in TESTED])
+def test_first_case_of_a_check_is_right(name: str, host: DeviceEvaluator) -> None:
+    """On the first problem alone, given as a layer: deriving all of them takes seconds."""
+    covering = Covering([len(values) for _, values in problem_features().values])
+    (first,) = derive(family(name), host.info, covering, 2026, most=1).problems
+    assert_right(CasePlan(family(name), host.info, layers=[Layer("first", first.bound.problem)], seed=2026), host, 1)
+
+
+@pytest.mark.cxx
+@pytest.mark.long
+@pytest.mark.parametrize("name", FAMILIES)
+def test_first_cases_of_a_check_are_right(name: str, host: DeviceEvaluator) -> None:
+    assert_right(CasePlan(family(name), host.info, seed=2026), host, CASES)
+
+
+def assert_right(plan: CasePlan, host: DeviceEvaluator, cases: int) -> None:
+    """Run so many cases, each also for one image."""
+    rows = list(FamilyCheck(plan, host).rows(most=cases))
     assert [row.outcome for row in rows] == [Outcome.CORRECT] * cases, [
         told(row) for row in rows if row.outcome != Outcome.CORRECT
     ]

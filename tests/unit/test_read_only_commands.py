@@ -13,6 +13,7 @@ import pytest
 from autotune.cli import cli
 from autotune.errors import StoreWarning
 from autotune.store import Store
+from tests.long_run import long_run
 
 from .permissions import read_only
 from .store.builders import CONV1, open_scope, written
@@ -84,7 +85,7 @@ filters = { values = ["constant"] }
 vector = { values = [false, true] }
 """
 NO_DATABASE = {"templates", "check", "cache"}
-STATES = ("as one file", "with a log", "old", "oldest", "read-only")
+STATES = ["with a log", "oldest", "read-only", *long_run(("as one file",), ("old",))]
 
 
 @pytest.fixture
