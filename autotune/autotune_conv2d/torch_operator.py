@@ -11,77 +11,18 @@ import functools
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .arrays import torch_stream
 from .library import Conv2dError, Handle, Library, Problem, Status, find_library
 from .torch_layers import DTYPES, TrainingMode
+from .torch_runtime import Cuda, Runtime
 
 _ALIGNMENT = 16  # bytes: CONV2D_ALIGNMENT
-_FLUSH_L2_SIZES = 4  # times the L2 size written before a sample; long enough to hide the launch that follows
-
-
-class Runtime(Protocol):
-    """What is asked of a kind of device."""
-
-    def current(self, device: torch.device) -> AbstractContextManager[object]:
-        """Make a device the calling thread's for a while."""
-
-    def stream(self, device: torch.device) -> int:
-        """The current stream, as the library takes it."""
-
-    def synchronize(self, device: torch.device) -> None:
-        """Wait for the current stream."""
-
-    def capturing(self) -> bool:
-        """Whether the current stream is being captured into a graph."""
-
-    def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
-        """What `run` enqueues as a graph; the function replays it. What `run` returns lives until all is recorded."""
-
-    def time_ms(self, device: torch.device, run: Callable[[], None]) -> float:
-        """Time of what `run` enqueues on the current stream, from its beginning to its end, with cold caches."""
-
-
-class Cuda:
-    """PyTorch's CUDA devices."""
-
-    def current(self, device: torch.device) -> AbstractContextManager[object]:
-        return torch.cuda.device(device)
-
-    def stream(self, device: torch.device) -> int:
-        return torch_stream(device)
-
-    def synchronize(self, device: torch.device) -> None:
-        torch.cuda.current_stream(device).synchronize()
-
-    def capturing(self) -> bool:
-        return torch.cuda.is_current_stream_capturing()
-
-    def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(device), torch.cuda.graph(graph):
-            kept = run()
-        del kept
-        return graph.replay
-
-    def time_ms(self, device: torch.device, run: Callable[[], None]) -> float:
-        with torch.cuda.device(device):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            size_bytes = _FLUSH_L2_SIZES * torch.cuda.get_device_properties(device).L2_cache_size
-            torch.empty(size_bytes, dtype=torch.uint8, device=device).zero_()
-            start.record()
-            run()
-            end.record()
-            end.synchronize()
-            return float(start.elapsed_time(end))
 
 
 def support(device_type: str, runtime: Runtime) -> None:

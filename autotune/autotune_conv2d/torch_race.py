@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .library import Problem
-from .torch_operator import Runtime
+from .torch_runtime import Runtime
 
 ROUNDS = 21  # of a race; its result is their median
 SAMPLE_US = 400.0  # that the passes of one sample take together: the launch of a graph is noise then
