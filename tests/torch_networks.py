@@ -229,7 +229,7 @@ def compiled(library: str) -> list[float]:
 def operator_checks(library: str) -> dict[str, str]:
     """What PyTorch itself checks of an operator."""
     conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
-    arguments = (images(4), conv.weight, conv.bias, (1, 1), (1, 1), (1, 1), 1, True, False, library)
+    arguments = (images(4), conv.weight, conv.bias, None, (1, 1), (1, 1), (1, 1), 1, "relu", False, library)
     answers: dict[str, str] = torch.library.opcheck(OPERATOR, arguments)
     return answers
 
@@ -374,7 +374,7 @@ def refused(library: str, how: str) -> None:
         "bias": (x, weight, bias[:3]),
         "no kernel": (x[..., 1:], weight, bias),
     }
-    conv2d(*arguments[how], padding=(1, 1), relu=True, library=library)
+    conv2d(*arguments[how], padding=(1, 1), activation="relu", library=library)
 
 
 def study_of(_: str, name: str) -> str:

@@ -121,9 +121,19 @@ class Problem:
         """Whether a pass adds an array z of y's shape."""
         return self.epilogue.startswith("bias_add")
 
+    @property
+    def activation(self) -> str:
+        """The word of the function that ends its epilogue, such as relu; empty where there is none."""
+        return self.epilogue.removeprefix("none").removeprefix("bias").removeprefix("_add").removeprefix("_")
+
     def with_n(self, n: int) -> Problem:
         """The same shape for another number of images."""
         return dataclasses.replace(self, n=n)
+
+
+def epilogue_name(*, residual: bool, activation: str) -> str:
+    """What an epilogue with a bias is called; `activation` is a word such as relu, or empty. Not each is there."""
+    return "_".join(("bias", *(("add",) if residual else ()), *((activation,) if activation else ())))
 
 
 _SIZES = tuple(field.name for field in dataclasses.fields(Problem) if field.type == "int")

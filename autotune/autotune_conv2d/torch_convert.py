@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,9 +13,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from .library import Conv2dError, Library, Problem, find_library
-from .torch_layers import ConvLayer, TrainingMode, read_network, with_relu
+from .torch_activations import activated, spoken
+from .torch_graph import take_activation, take_addition
+from .torch_layers import ConvLayer, TrainingMode, read_network
 from .torch_operator import OPERATOR, load, runtime_of
 from .torch_race import Times, Work, race
+from .torch_runtime import Runtime
 
 MARGIN = 0.02  # fraction by which a kernel must be faster to win; otherwise PyTorch's convolution stays
 
@@ -22,34 +26,36 @@ MARGIN = 0.02  # fraction by which a kernel must be faster to win; otherwise PyT
 class TunedConv2d(nn.Conv2d):
     """A convolution that runs a library's kernel on images of the shape it was made for, any number of them.
 
-    It has the parameters of the `nn.Conv2d` that it replaces, under the same names. Images of another shape or on
-    another type of device go through PyTorch's convolution, and so do all once the filters were cast to another dtype
-    (`network.half()`), and, with one warning, as many images at once as the kernel refuses. A change of the parameters
-    in place, or by `load_state_dict`, is noticed; one through `.data` is not.
+    Where its problem has a residual it takes that as a second argument, and adds it before its activation. It has the
+    parameters of the `nn.Conv2d` that it replaces, under the same names. Images of another shape or on another type of
+    device go through PyTorch's convolution, and so do residuals of another shape than the output's, all images once the
+    filters were cast to another dtype (`network.half()`), and, with one warning, as many images at once as the kernel
+    refuses. A change of the parameters in place, or by `load_state_dict`, is noticed; one through `.data` is not.
     """
 
     def __init__(self, conv: nn.Conv2d, problem: Problem, library: str) -> None:
-        """Take over a convolution's parameters; `problem` says shapes, layout, and whether a ReLU is part of it."""
+        """Take over a convolution's parameters; `problem` says shapes, layout and epilogue."""
         sizes = (conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation)
         super().__init__(*sizes, conv.groups, bias=conv.bias is not None, device="meta")
         self.weight, self.bias = conv.weight, conv.bias
         self.problem = problem
         self._x_sizes, self._dtype = (problem.c, problem.h, problem.w), conv.weight.dtype
-        self._relu = problem.epilogue == "bias_relu"
+        self._z_sizes = (problem.k, problem.p, problem.q)
         self._arguments = (
             *(conv.stride, (problem.pad_h, problem.pad_w), conv.dilation, conv.groups),
-            *(self._relu, problem.layout == "nhwc", library, True),
+            *(problem.activation, problem.layout == "nhwc", library, True),
         )
         self.eval()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """y [N, K, P, Q] of x [N, C, H, W]."""
+    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        """y [N, K, P, Q] of x [N, C, H, W] and the residual z [N, K, P, Q]."""
         weight = self.weight
-        if x.shape[1:] == self._x_sizes and weight.dtype == self._dtype and runtime_of(x.device) is not None:
-            tuned: Tensor = OPERATOR(x, weight, self.bias, *self._arguments)
-            return tuned
+        tuned = x.shape[1:] == self._x_sizes and weight.dtype == self._dtype and runtime_of(x.device) is not None
+        if tuned and (z is None or z.shape == (x.shape[0], *self._z_sizes)):
+            made: Tensor = OPERATOR(x, weight, self.bias, z, *self._arguments)
+            return made
         y = super().forward(x)
-        return torch.relu(y) if self._relu else y
+        return activated(y if z is None else y + z, self.problem.activation)
 
     def train(self, mode: bool = True) -> TunedConv2d:  # noqa: FBT001, FBT002 - as nn.Module has it
         """Raises TrainingMode unless `mode` is False."""
@@ -69,7 +75,7 @@ class Row:
     layer: str
     """its path in the network"""
     problem: Problem | None
-    """what was looked for in the library, with the ReLU where one follows"""
+    """what was looked for in the library, with what follows the convolution and is fused"""
     kernel: str
     """study.layer; empty where there is none"""
     tuned_us: float | None
@@ -83,7 +89,9 @@ class Row:
     def words(self) -> tuple[str, ...]:
         """Its line of the table."""
         p = self.problem
-        sizes = ("", "") if p is None else (f"{p.n}x{p.c}x{p.h}x{p.w}", f"{p.k}x{p.c // p.groups}x{p.r}x{p.s}")
+        sizes = ("", "", "")
+        if p is not None:
+            sizes = (f"{p.n}x{p.c}x{p.h}x{p.w}", f"{p.k}x{p.c // p.groups}x{p.r}x{p.s}", p.epilogue)
         times = ("" if time_us is None else f"{time_us:.1f}" for time_us in (self.tuned_us, self.torch_us))
         return (self.layer, *sizes, self.kernel, *times, "win" if self.swapped else "left", self.why)
 
@@ -95,14 +103,18 @@ class Report:
     rows: tuple[Row, ...]
 
     def __str__(self) -> str:
-        head = ("layer", "x", "filters", "kernel", "tuned us", "PyTorch us", "", "why")
+        head = ("layer", "x", "filters", "epilogue", "kernel", "tuned us", "PyTorch us", "", "why")
         table = [head, *(row.words for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
             "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip() for line in table
         ]
-        wins = sum(row.swapped for row in self.rows)
-        return "\n".join([*lines, f"{wins} of {len(self.rows)} convolutions run tuned kernels"])
+        wins = [row.problem for row in self.rows if row.swapped and row.problem is not None]
+        fused = Counter("residual" for problem in wins if problem.has_residual)
+        fused.update(spoken(problem.activation) for problem in wins if problem.activation)
+        parts = ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in fused.items())
+        last = f"{len(wins)} of {len(self.rows)} convolutions run tuned kernels"
+        return "\n".join([*lines, f"{last}; fused into them: {parts}" if parts else last])
 
 
 def convert(
@@ -115,14 +127,15 @@ def convert(
     """A copy of a network in which tuned kernels run the convolutions that they are faster at, and what became of each.
 
     `example` is a tensor on the GPU, a tuple of arguments, or the sizes of one tensor: kernels are chosen and timed for
-    its shapes, with cudnn.benchmark on. Biases are part of the kernels, and so is a ReLU that alone reads a
-    convolution's output, if the library has that kernel; the copy is then a `torch.fx.GraphModule`, unless the network
-    cannot be traced. No parameter of the copy requires gradients.
+    its shapes, with cudnn.benchmark on. Biases are part of the kernels. So are, if the library has such kernels, an
+    addition of a tensor as large that alone reads a convolution's output, as in a ResNet's blocks, and an activation
+    that alone reads the output or the sum. The copy is then a `torch.fx.GraphModule`; a network that cannot be traced
+    keeps its additions. No parameter of the copy requires gradients.
 
     A kernel races against the fastest way that PyTorch has to do the same work: the network's own operators, and the
-    fused operator of cuDNN that `torch.compile` takes, with the ReLU, and with a residual's addition where one follows
-    (the kernel then has PyTorch's addition and ReLU behind it). All are replayed from CUDA graphs, as
-    `torch.compile(mode="reduce-overhead")` runs them, on arrays that no cache holds.
+    fused operators of cuDNN that `torch.compile` takes, residual and ReLU included. What the kernel does not fuse,
+    PyTorch's kernels do behind it. Where the kernel that fuses most does not win, one that fuses less is tried. All are
+    replayed from CUDA graphs, as `torch.compile(mode="reduce-overhead")` runs them, on arrays that no cache holds.
 
     `library` None: the one that `find_library` finds. `margin`: fraction by which a kernel must be faster.
 
@@ -132,33 +145,25 @@ def convert(
     read = read_network(network, example)
     path = str(find_library() if library is None else Path(library).resolve())
     judge = _Judge(path, margin)
-    rows, fused = [], []
-    parts: dict[str, TunedConv2d] = {}
     with torch.no_grad(), _cudnn_benchmark():
-        for layer in read.layers:
-            row = judge.row(layer)
-            rows.append(row)
-            if row.swapped and row.problem is not None:
-                parts[layer.name] = TunedConv2d(layer.conv, row.problem, path)
-                if row.problem.epilogue == "bias_relu" and layer.relu is not None:
-                    fused.append(layer.relu)
-    if read.graph is not None and fused:
+        rows = tuple(judge.row(layer) for layer in read.layers)
+    swaps = [
+        (layer, row.problem)
+        for layer, row in zip(read.layers, rows, strict=True)
+        if row.swapped and row.problem is not None
+    ]
+    if read.graph is not None and any(problem.has_residual or problem.activation for _, problem in swaps):
         network = read.graph
-    for relu in fused:
-        _remove(network, relu)
-    for name, part in parts.items():
-        network = _replaced(network, name, part)
+    for layer, problem in swaps:
+        if problem.has_residual and layer.tail.addition is not None:
+            take_addition(layer.name, layer.tail.addition)
+        if problem.activation and layer.tail.activation_at is not None:
+            take_activation(network, layer.tail.activation_at)
+    for layer, problem in swaps:
+        network = _replaced(network, layer.name, TunedConv2d(layer.conv, problem, path))
     if isinstance(network, fx.GraphModule):
         network.recompile()
-    return network, Report(tuple(rows))
-
-
-def _remove(network: nn.Module, relu: fx.Node | str) -> None:
-    if isinstance(relu, str):
-        network.set_submodule(relu, nn.Identity())
-    else:
-        relu.replace_all_uses_with(relu.all_input_nodes[0])
-        relu.graph.erase_node(relu)
+    return network, Report(rows)
 
 
 def _replaced(network: nn.Module, name: str, part: nn.Module) -> nn.Module:
@@ -197,20 +202,28 @@ class _Judge:
         runtime = runtime_of(device)
         if runtime is None:
             return Row(layer.name, layer.problem, "", None, None, swapped=False, why=f"is on {device}, not on a GPU")
-        asked = [layer.problem] if layer.relu is None else [with_relu(layer.problem), layer.problem]
         with runtime.current(device):
-            answers = [(problem, *self._serves(problem)) for problem in asked]
-        problem, kernel, why_not = next((answer for answer in answers if not answer[2]), answers[0])
-        if why_not:
+            answers = [(problem, *self._serves(problem)) for problem in layer.problems]
+        served = [(problem, kernel) for problem, kernel, why_not in answers if not why_not]
+        if not served:
+            problem, kernel, why_not = answers[0]
             return Row(layer.name, problem, kernel, None, None, swapped=False, why=why_not)
-        work = Work(problem, layer.residual)
+        rows: list[Row] = []
+        for problem, kernel in served:
+            rows.append(self._raced(layer, problem, kernel, runtime))
+            if rows[-1].swapped:
+                return rows[-1]
+        return rows[0]
+
+    def _raced(self, layer: ConvLayer, problem: Problem, kernel: str, runtime: Runtime) -> Row:
+        """What becomes of a layer, if this kernel is to compute this problem in its place."""
+        work = Work(problem, layer.residual, layer.tail.activation)
         if work not in self._times:
             self._times[work] = race(work, layer.conv, lambda conv: TunedConv2d(conv, problem, self._path), runtime)
         times = self._times[work]
         if times is None:
-            return Row(
-                layer.name, problem, kernel, None, None, swapped=False, why="computes something else than PyTorch"
-            )
+            why = "computes something else than PyTorch"
+            return Row(layer.name, problem, kernel, None, None, swapped=False, why=why)
         rival, rival_us = times.rivals[0]
         ratio = rival_us / times.tuned_us
         why = (

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import operator
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
 
-from .library import Problem
+from .library import EPILOGUES, Problem, epilogue_name
+from .torch_activations import word_of_module
+from .torch_graph import Tail, tails, traced
 
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-_ADDITIONS: tuple[Callable[..., object], ...] = (operator.add, operator.iadd, torch.add)
-_RELUS: tuple[Callable[..., Tensor], ...] = (nn.functional.relu, nn.functional.relu_, torch.relu, torch.relu_)
 
 
 class TrainingMode(RuntimeError):
@@ -35,13 +33,25 @@ class ConvLayer:
     """its path, such as layer1.0.conv1"""
     conv: nn.Conv2d
     problem: Problem | None
-    """without a ReLU; None where no kernel could take its place"""
+    """the convolution and its bias; None where no kernel could take its place"""
     why_not: str
     """why `problem` is None"""
-    relu: fx.Node | str | None
-    """the ReLU that alone reads its output: a node of the network's graph, or the path of a module; None: no such"""
-    residual: bool = False
-    """an addition of a tensor of the output's shape alone reads its output, and a ReLU alone the sum"""
+    tail: Tail
+    """what follows that a kernel can take; nothing behind a convolution without a bias: no epilogue is for that"""
+
+    @property
+    def residual(self) -> bool:
+        """Whether a tensor as large as its output is added to it."""
+        return self.tail.addition is not None
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What a kernel may compute in its place, that with the most of what follows first; () where none can."""
+        if self.problem is None or self.problem.epilogue == "none":
+            return () if self.problem is None else (self.problem,)
+        rest = [(self.residual, self.tail.activation), (self.residual, ""), (False, "")]
+        names = dict.fromkeys(epilogue_name(residual=residual, activation=word) for residual, word in rest)
+        return tuple(dataclasses.replace(self.problem, epilogue=name) for name in names if name in EPILOGUES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,7 @@ class Network:
 
     layers: tuple[ConvLayer, ...]
     graph: fx.GraphModule | None
-    """the network as a graph, whose nodes the layers' ReLUs are; None where it cannot be traced"""
+    """the network as a graph, whose nodes the layers' tails are; None where it cannot be traced"""
 
 
 def read_network(module: nn.Module, example: object) -> Network:
@@ -67,15 +77,19 @@ def read_network(module: nn.Module, example: object) -> Network:
     with torch.no_grad():
         with _watched(module) as seen:
             expected = module(*arguments)
-        graph = _traced(module, arguments, expected)
-    relus: Mapping[str, fx.Node | str] = _relus_in_sequence(module, seen) if graph is None else _relus_in_graph(graph)
-    residuals = frozenset() if graph is None else _residuals_in_graph(graph, arguments)
+        graph = traced(module, arguments, expected)
+    problems = {
+        name: "has forward hooks" if conv in hooked else _problem(conv, seen.inputs.get(conv, []))
+        for name, conv in _convs(module).items()
+    }
+    served = {name: problem for name, problem in problems.items() if isinstance(problem, Problem)}
+    layouts = {name: problem.layout for name, problem in served.items() if problem.epilogue != "none"}
+    follows = _tails_in_sequence(module, seen) if graph is None else tails(graph, arguments, layouts)
     layers = []
     for name, conv in _convs(module).items():
-        problem = "has forward hooks" if conv in hooked else _problem(conv, seen.inputs.get(conv, []))
+        problem, tail = problems[name], follows.get(name) if name in layouts else None
         why_not = problem if isinstance(problem, str) else ""
-        served = None if isinstance(problem, str) else problem
-        layers.append(ConvLayer(name, conv, served, why_not, relus.get(name), name in residuals))
+        layers.append(ConvLayer(name, conv, served.get(name), why_not, tail or Tail()))
     return Network(tuple(layers), graph)
 
 
@@ -91,11 +105,14 @@ def example_arguments(module: nn.Module, example: object) -> tuple[object, ...]:
     return tuple(example)
 
 
-def study(module: nn.Module, example: object, *, name: str, **settings: str | int | float) -> str:
+def study(
+    module: nn.Module, example: object, *, name: str, residuals: bool = True, **settings: str | int | float
+) -> str:
     """The text of a study file that tunes the convolutions of a network for an example's shapes.
 
-    A shape that several layers have is one layer with a count; what no kernel can replace is a comment. `settings` are
-    further keys of the study, such as trials=100.
+    A shape that several layers have is one layer with a count, if they have one epilogue; what no kernel can replace is
+    a comment. `residuals` False leaves additions to PyTorch: layers are then for families that add none, too.
+    `settings` are further keys of the study, such as trials=100.
     """
     first: dict[Problem, str] = {}
     counts: Counter[Problem] = Counter()
@@ -104,7 +121,7 @@ def study(module: nn.Module, example: object, *, name: str, **settings: str | in
         if layer.problem is None:
             notes.append(f"# {layer.name}: left out: {layer.why_not}")
             continue
-        problem = with_relu(layer.problem) if layer.relu is not None else layer.problem
+        problem = layer.problems[0] if residuals or not layer.residual else layer.problem
         first.setdefault(problem, layer.name.replace(".", "_") or "conv")
         counts[problem] += 1
     lines = [f"{key} = {json.dumps(value)}" for key, value in {"name": name, **settings}.items()]
@@ -118,11 +135,6 @@ def _layer_table(name: str, problem: Problem, count: int) -> str:
     sizes = {key: getattr(problem, key) for key in ("n", "c", "h", "w", "k", "r", "s")}
     values = {"name": name, **sizes, **pairs, **words, "count": count}
     return "\n".join(["", "[[layer]]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())])
-
-
-def with_relu(problem: Problem) -> Problem:
-    """The problem with a ReLU behind its bias; without a bias, the problem itself: no epilogue is a ReLU alone."""
-    return dataclasses.replace(problem, epilogue="bias_relu") if problem.epilogue == "bias" else problem
 
 
 def _convs(module: nn.Module) -> dict[str, nn.Conv2d]:
@@ -173,9 +185,9 @@ class _Seen:
     """as meta tensors: shape, dtype and strides"""
     outputs: dict[nn.Conv2d, weakref.ref[Tensor]] = field(default_factory=dict)
     fed: Counter[tuple[nn.Module, nn.Module]] = field(default_factory=Counter)
-    """how often a ReLU was given the very tensor that a convolution had returned"""
+    """how often an activation was given the very tensor that a convolution had returned"""
     runs: Counter[nn.Module] = field(default_factory=Counter)
-    """of ReLUs and sequences"""
+    """of activations and sequences"""
 
 
 @contextmanager
@@ -195,7 +207,7 @@ def _watched(module: nn.Module) -> Iterator[_Seen]:
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             hooks.append(part.register_forward_hook(convolved))
-        elif isinstance(part, (nn.ReLU, nn.Sequential)):
+        elif isinstance(part, nn.Sequential) or word_of_module(part):
             hooks.append(part.register_forward_pre_hook(begun))
     try:
         yield seen
@@ -204,79 +216,17 @@ def _watched(module: nn.Module) -> Iterator[_Seen]:
             hook.remove()
 
 
-def _traced(module: nn.Module, arguments: tuple[object, ...], expected: object) -> fx.GraphModule | None:
-    """The network as a graph, where it has one that computes the same on the example."""
-    try:
-        nodes = fx.Tracer().trace(module)
-        for node in nodes.nodes:
-            node.type = None  # an annotation, which may be a string that names nothing in the graph's own code
-        graph = fx.GraphModule(module, nodes)
-        torch.testing.assert_close(graph(*arguments), expected, equal_nan=True)
-    except Exception:  # noqa: BLE001 - tracing runs the network's own code on stand-ins, which may raise anything
-        return None
-    return graph
-
-
-def _relus_in_graph(graph: fx.GraphModule) -> dict[str, fx.Node]:
-    """A convolution's path to the ReLU that is the only one to read its only output."""
-    modules = dict(graph.named_modules())
-    uses = Counter(str(node.target) for node in graph.graph.nodes if node.op == "call_module")
-    found = {}
-    for node in graph.graph.nodes:
-        if (
-            node.op == "call_module"
-            and isinstance(modules[str(node.target)], nn.Conv2d)
-            and uses[str(node.target)] == 1
-        ):
-            readers = list(node.users)
-            if len(readers) == 1 and _is_relu(readers[0], modules):
-                found[str(node.target)] = readers[0]
-    return found
-
-
-def _is_relu(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-    if node.op == "call_module":
-        return type(modules[str(node.target)]) is nn.ReLU
-    return node.target in _RELUS if node.op == "call_function" else node.target in ("relu", "relu_")
-
-
-def _residuals_in_graph(graph: fx.GraphModule, arguments: tuple[object, ...]) -> frozenset[str]:
-    """Paths of convolutions behind which a tensor is added and a ReLU follows, as in a ResNet's blocks.
-
-    Of two convolutions that meet in an addition one has it, the first operand: one kernel can take the sum.
-    """
-    with torch.no_grad():
-        ShapeProp(graph).propagate(*arguments)
-    modules = dict(graph.named_modules())
-    found: set[str] = set()
-
-    def takes(node: fx.Node) -> bool:
-        """Whether a convolution made it that nothing else reads."""
-        conv = node.op == "call_module" and isinstance(modules[str(node.target)], nn.Conv2d)
-        return conv and len(node.users) == 1
-
-    for node in graph.graph.nodes:
-        adds = node.target in _ADDITIONS if node.op == "call_function" else node.target in ("add", "add_")
-        readers, operands = list(node.users), [each for each in node.args if isinstance(each, fx.Node)]
-        if not adds or node.op == "call_module" or len(readers) != 1 or len(operands) != 2:
-            continue
-        shapes = {getattr(each.meta.get("tensor_meta"), "shape", None) for each in operands}
-        if len(shapes) == 1 and None not in shapes and not node.kwargs and _is_relu(readers[0], modules):
-            own = (str(each.target) for each in operands if takes(each))
-            found.update(islice(own, 1))
-    return frozenset(found)
-
-
-def _relus_in_sequence(module: nn.Module, seen: _Seen) -> dict[str, str]:
-    """For a network without a graph: ReLUs that follow a convolution in an nn.Sequential that ran as a whole, once."""
+def _tails_in_sequence(module: nn.Module, seen: _Seen) -> dict[str, Tail]:
+    """For a network without a graph: activations behind a convolution in an nn.Sequential that ran as a whole, once."""
     found = {}
     for path, sequence in module.named_modules():
         if type(sequence) is not nn.Sequential or seen.runs[sequence] != 1:
             continue
         parts = list(sequence.named_children())
-        for (name, conv), (relu_name, relu) in pairwise(parts):
-            once = type(relu) is nn.ReLU and seen.runs[relu] == 1 and seen.fed[conv, relu] == 1
+        for (name, conv), (activation_name, activation) in pairwise(parts):
+            word = word_of_module(activation)
+            once = word and seen.runs[activation] == 1 and seen.fed[conv, activation] == 1
             if once and isinstance(conv, nn.Conv2d) and len(seen.inputs[conv]) == 1:
                 prefix = f"{path}." if path else ""
-                found[f"{prefix}{name}"] = f"{prefix}{relu_name}"
+                found[f"{prefix}{name}"] = Tail(None, word, f"{prefix}{activation_name}")
     return found

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .library import Conv2dError, Handle, Library, Problem, Status, find_library
+from .library import Conv2dError, Handle, Library, Problem, Status, epilogue_name, find_library
+from .torch_activations import BY_WORD, activated
 from .torch_layers import DTYPES, TrainingMode
 from .torch_runtime import Cuda, Runtime
 
@@ -48,23 +49,25 @@ def conv2d(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
+    z: Tensor | None = None,
     *,
     stride: Sequence[int] = (1, 1),
     padding: Sequence[int] = (0, 0),
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
-    relu: bool = False,
+    activation: str = "",
     channels_last: bool = False,
     library: str | None = None,
 ) -> Tensor:
-    """`torch.nn.functional.conv2d`, and a ReLU if asked for, by the library's kernel for x's shape.
+    """`torch.nn.functional.conv2d`, z added and then an activation, by the library's kernel for x's shape.
 
-    x, weight and bias are of one dtype and on one device; `channels_last`: the kernel is one for NHWC, and so is what
-    is returned. `library` is a path, None: the one that `find_library` finds. Raises Conv2dError where the library has
-    no kernel, TrainingMode where gradients are wanted.
+    x, weight, bias and z are of one dtype and on one device, z [N, K, P, Q] of the output's shape; `activation` is a
+    word such as relu; both need a bias. `channels_last`: the kernel is one for NHWC, and so is what is returned.
+    `library` is a path, None: the one that `find_library` finds. Raises Conv2dError where the library has no kernel,
+    TrainingMode where gradients are wanted.
     """
     path = str(find_library()) if library is None else library
-    made: Tensor = OPERATOR(x, weight, bias, stride, padding, dilation, groups, relu, channels_last, path)
+    made: Tensor = OPERATOR(x, weight, bias, z, stride, padding, dilation, groups, activation, channels_last, path)
     return made
 
 
@@ -72,16 +75,17 @@ def problem_of(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    z: Tensor | None,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
     *,
-    relu: bool,
+    activation: str,
     channels_last: bool,
 ) -> Problem:
     """The problem that a call of the operator is."""
-    epilogue = "none" if bias is None else "bias_relu" if relu else "bias"
+    epilogue = "none" if bias is None else epilogue_name(residual=z is not None, activation=activation)
     k, _, r, s = weight.shape
     sizes = (*x.shape, k, r, s, *stride, *padding, *dilation, groups)
     return Problem.of(sizes, DTYPES[x.dtype], "nhwc" if channels_last else "nchw", epilogue)
@@ -121,8 +125,8 @@ _PREPARING = threading.Lock()
 _RUNTIMES: dict[str, Runtime] = {}
 _REGISTRATIONS = torch.library.Library("autotune_conv2d", "DEF")
 _REGISTRATIONS.define(
-    "conv2d(Tensor x, Tensor weight, Tensor? bias, int[2] stride, int[2] padding, int[2] dilation, int groups, "
-    "bool relu, bool channels_last, str library, bool or_pytorch=False) -> Tensor"
+    "conv2d(Tensor x, Tensor weight, Tensor? bias, Tensor? z, int[2] stride, int[2] padding, int[2] dilation, "
+    "int groups, str activation, bool channels_last, str library, bool or_pytorch=False) -> Tensor"
 )
 OPERATOR = torch.ops.autotune_conv2d.conv2d.default
 """The operator itself; `conv2d` is the convenient way to it."""
@@ -132,12 +136,13 @@ def _run(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    z: Tensor | None,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
-    relu: bool,  # noqa: FBT001 - the dispatcher gives all arguments by position
-    channels_last: bool,  # noqa: FBT001
+    activation: str,
+    channels_last: bool,  # noqa: FBT001 - the dispatcher gives all arguments by position
     library: str,
     or_pytorch: bool = False,  # noqa: FBT001, FBT002
 ) -> Tensor:
@@ -145,34 +150,40 @@ def _run(
 
     `or_pytorch`: what no kernel serves is computed by PyTorch's convolution, with one warning.
     """
-    _refuse_gradients(x, weight, bias)
+    _refuse_gradients(x, weight, bias, z)
     if x.shape[0] == 0:  # which the library has no kernels for
-        return _fake(x, weight, bias, stride, padding, dilation, groups, relu, channels_last, library)
+        return _fake(x, weight, bias, z, stride, padding, dilation, groups, activation, channels_last, library)
     runtime = _RUNTIMES[x.device.type]
     filters = _filters(weight, bias, runtime)
     rest = (tuple(stride), tuple(padding), tuple(dilation), groups)
-    asked = (x.shape, x.dtype, x.device, rest, relu, channels_last, library, or_pytorch)
+    added = None if z is None else (z.shape, z.dtype, z.device)
+    asked = (x.shape, x.dtype, x.device, added, rest, activation, channels_last, library, or_pytorch)
     if asked not in filters.passes:
-        _check(x, weight, bias, groups, relu=relu)
-        problem = problem_of(x, weight, bias, *rest, relu=relu, channels_last=channels_last)
+        _check(x, weight, bias, z, *rest, activation=activation)
+        problem = problem_of(x, weight, bias, z, *rest, activation=activation, channels_last=channels_last)
         with _PREPARING, runtime.current(x.device):
             filters.passes[asked] = _prepare(filters, problem, library, runtime, x.device, or_pytorch=or_pytorch)
     ready = filters.passes[asked]
     if ready is None:
         y = functional.conv2d(x, weight, bias, *rest)
-        made = _fake(x, weight, bias, *rest, relu, channels_last, library)
-        return made.copy_(torch.relu_(y) if relu else y)
+        made = _fake(x, weight, bias, z, *rest, activation, channels_last, library)
+        return made.copy_(activated(y if z is None else y.add_(z), activation))
     if runtime.capturing():
         filters.captured.add(ready.handle)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     x = _aligned(x.contiguous(memory_format=memory_format))
+    arrays = {"x": x.data_ptr()}
+    if z is not None:
+        z = _aligned(z.contiguous(memory_format=memory_format))
+        arrays["z"] = z.data_ptr()
     y = x.new_empty_strided(ready.y_shape, ready.y_strides)
     workspace = (
         torch.empty(ready.workspace_bytes, dtype=torch.uint8, device=x.device) if ready.workspace_bytes else None
     )
+    arrays["y"] = y.data_ptr()
     ready.handle.run(
         x.shape[0],
-        {"x": x.data_ptr(), "y": y.data_ptr()},
+        arrays,
         0 if workspace is None else workspace.data_ptr(),
         ready.workspace_bytes,
         runtime.stream(x.device),
@@ -244,9 +255,12 @@ def _aligned(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor.data_ptr() % _ALIGNMENT else tensor
 
 
-def _refuse_gradients(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+def _refuse_gradients(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None) -> None:
     wanted = torch.is_grad_enabled() and (
-        x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+        x.requires_grad
+        or weight.requires_grad
+        or (bias is not None and bias.requires_grad)
+        or (z is not None and z.requires_grad)
     )
     if wanted:
         raise TrainingMode(
@@ -255,8 +269,20 @@ def _refuse_gradients(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         )
 
 
-def _check(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *, relu: bool) -> None:
-    tensors = (x, weight) if bias is None else (x, weight, bias)
+def _check(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    z: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *,
+    activation: str,
+) -> None:
+    """Raise ValueError where arguments do not fit each other."""
+    tensors = [tensor for tensor in (x, weight, bias, z) if tensor is not None]
     if x.dim() != 4 or weight.dim() != 4:
         raise ValueError(
             f"autotune_conv2d: expected x [N, C, H, W] and weight [K, C/groups, R, S], got {_sizes(tensors)}"
@@ -264,16 +290,34 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *, relu:
     if any(tensor.dtype != weight.dtype for tensor in tensors) or x.dtype not in DTYPES:
         dtypes = ", ".join(str(tensor.dtype) for tensor in tensors)
         raise ValueError(
-            f"autotune_conv2d: x, weight and bias must be of one dtype of {', '.join(map(str, DTYPES))}: {dtypes}"
+            f"autotune_conv2d: x, weight, bias and z must be of one dtype of {', '.join(map(str, DTYPES))}: {dtypes}"
         )
     if any(tensor.device != x.device for tensor in tensors):
         raise ValueError(f"autotune_conv2d: not on one device: {', '.join(str(tensor.device) for tensor in tensors)}")
     if x.shape[1] != weight.shape[1] * groups:
         raise ValueError(f"autotune_conv2d: x has not the channels of weight in {groups} groups: {_sizes(tensors)}")
-    if relu and bias is None:
-        raise ValueError("autotune_conv2d: relu needs a bias: the library has no ReLU without one")
+    if activation and activation not in BY_WORD:
+        raise ValueError(
+            f"autotune_conv2d: activation {activation!r}: expected one of {', '.join(BY_WORD)}, or nothing"
+        )
+    if bias is None and (activation or z is not None):
+        what = activation or "z"
+        raise ValueError(f"autotune_conv2d: {what} needs a bias: the library has no epilogue with it that has none")
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise ValueError(f"autotune_conv2d: expected bias [K], got {_sizes(tensors)}")
+    y_shape = _y_shape(x, weight, stride, padding, dilation)
+    if z is not None and z.shape != y_shape:
+        raise ValueError(f"autotune_conv2d: expected z as large as the output, {[*y_shape]}, got {[*z.shape]}")
+
+
+def _y_shape(
+    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> tuple[int, int, int, int]:
+    p, q = (
+        (x.shape[axis + 2] + 2 * padding[axis] - dilation[axis] * (weight.shape[axis + 2] - 1) - 1) // stride[axis] + 1
+        for axis in (0, 1)
+    )
+    return (x.shape[0], weight.shape[0], p, q)
 
 
 def _sizes(tensors: Sequence[Tensor]) -> str:
@@ -285,31 +329,29 @@ def _fake(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    z: Tensor | None,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
-    relu: bool,  # noqa: FBT001
+    activation: str,
     channels_last: bool,  # noqa: FBT001
     library: str,  # noqa: ARG001
     or_pytorch: bool = False,  # noqa: ARG001, FBT001, FBT002
 ) -> Tensor:
     """The operator on tensors without data."""
-    _refuse_gradients(x, weight, bias)
-    _check(x, weight, bias, groups, relu=relu)
-    p, q = (
-        (x.shape[axis + 2] + 2 * padding[axis] - dilation[axis] * (weight.shape[axis + 2] - 1) - 1) // stride[axis] + 1
-        for axis in (0, 1)
-    )
+    _refuse_gradients(x, weight, bias, z)
+    _check(x, weight, bias, z, stride, padding, dilation, groups, activation=activation)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
-    shape = (x.shape[0], weight.shape[0], p, q)
+    shape = _y_shape(x, weight, stride, padding, dilation)
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=memory_format)
 
 
-def _under_autocast(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: object) -> Tensor:
+def _under_autocast(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, *rest: object) -> Tensor:
     """The operator where autocast is on: images are cast to the filters' dtype, for which the kernel was chosen."""
     with torch.autocast(x.device.type, enabled=False):
-        made: Tensor = OPERATOR(x.to(weight.dtype), weight, bias, *rest)
+        cast = None if z is None else z.to(weight.dtype)
+        made: Tensor = OPERATOR(x.to(weight.dtype), weight, bias, cast, *rest)
     return made
 
 

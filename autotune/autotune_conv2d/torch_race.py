@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .library import Problem
+from .torch_activations import activated, spoken
 from .torch_runtime import Runtime
 
 ROUNDS = 21  # of a race; its result is their median
@@ -32,17 +33,18 @@ WRONG = 0.05  # difference as a fraction of the largest output: more than any ac
 class Work:
     """What every contender of a race computes."""
 
-    problem: Problem
-    """with the ReLU where the library's kernel has it"""
-    residual: bool = False
-    """a tensor of the output's shape is added behind the convolution, and a ReLU follows"""
+    kernel: Problem
+    """what the library's kernel does of it; PyTorch's kernels do the rest behind it"""
+    residual: bool
+    """a tensor of the output's shape is added behind the convolution"""
+    activation: str
+    """the word of what follows then; empty: nothing"""
 
     @property
     def words(self) -> str:
         """What comes with the convolution."""
-        if self.residual:
-            return " with its residual and ReLU"
-        return " with its ReLU" if self.problem.epilogue == "bias_relu" else ""
+        parts = [*(["residual"] if self.residual else []), *([spoken(self.activation)] if self.activation else [])]
+        return f" with its {' and '.join(parts)}" if parts else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,9 @@ def race(work: Work, conv: nn.Conv2d, tune: Callable[[nn.Conv2d], nn.Module], ru
     if fused is not None:
         with suppress(RuntimeError):  # cuDNN has no such kernel for this layer, or there is no cuDNN
             if agrees(fused, clipped=True):
-                contenders[f"cuDNN's fused{work.words or ' with a ReLU besides'}"] = fused
+                contenders[f"cuDNN's fused{work.words}{'' if work.activation else ' with a ReLU besides'}"] = fused
     once_us = min(_once_us(partial(run, first), device, runtime) for run in contenders.values())
-    each_bytes = sum(tensor.nbytes for tensor in (first.x, conv.weight, expected))
+    each_bytes = sum(tensor.nbytes for tensor in (first.x, conv.weight, expected, first.z))
     count = max(1, min(MOST_PASSES, MOST_BYTES // each_bytes, math.ceil(SAMPLE_US / once_us)))
     sets = [first, *(_arrays(work, conv, tune) for _ in range(count - 1))]
     for arrays in sets:
@@ -106,7 +108,7 @@ def race(work: Work, conv: nn.Conv2d, tune: Callable[[nn.Conv2d], nn.Module], ru
 
 def _arrays(work: Work, conv: nn.Conv2d, tune: Callable[[nn.Conv2d], nn.Module]) -> Arrays:
     """Random images, and copies of the layer, all in the problem's layout."""
-    p = work.problem
+    p = work.kernel
     memory_format = torch.channels_last if p.layout == "nhwc" else torch.contiguous_format
     dtype, device = conv.weight.dtype, conv.weight.device
     own = copy.deepcopy(conv)
@@ -120,26 +122,29 @@ def _arrays(work: Work, conv: nn.Conv2d, tune: Callable[[nn.Conv2d], nn.Module])
 
 def _tuned(work: Work, arrays: Arrays) -> Tensor:
     """The tuned layer; what it does not fuse are PyTorch's kernels behind it."""
-    y: Tensor = arrays.tuned(arrays.x)
-    return torch.relu_(y.add_(arrays.z)) if work.residual else y
+    kernel = work.kernel
+    y: Tensor = arrays.tuned(arrays.x, arrays.z) if kernel.has_residual else arrays.tuned(arrays.x)
+    added = work.residual and not kernel.has_residual
+    return _followed(y, arrays.z if added else None, "" if kernel.activation else work.activation)
 
 
 def _separate(work: Work, arrays: Arrays) -> Tensor:
     """The network's own operators, in place where they can be."""
-    y: Tensor = arrays.conv(arrays.x)
-    if work.residual:
-        y.add_(arrays.z)
-    return torch.relu_(y) if work.residual or work.problem.epilogue == "bias_relu" else y
+    return _followed(arrays.conv(arrays.x), arrays.z if work.residual else None, work.activation)
+
+
+def _followed(y: Tensor, z: Tensor | None, activation: str) -> Tensor:
+    return activated(y if z is None else y.add_(z), activation)
 
 
 def _fused(work: Work) -> Pass | None:
     """cuDNN's operator that does all of the work at once, which `torch.compile` takes; None where there is none.
 
-    It always has a ReLU, which costs it nothing: a convolution with a bias alone races against it, too.
+    It always has a ReLU, which costs it nothing: work without an activation races against it, too.
     """
 
     def options(conv: nn.Conv2d) -> tuple[object, ...]:
-        pad = (work.problem.pad_h, work.problem.pad_w)
+        pad = (work.kernel.pad_h, work.kernel.pad_w)
         return (conv.stride, pad, conv.dilation, conv.groups)
 
     def relu(arrays: Arrays) -> Tensor:
@@ -152,9 +157,9 @@ def _fused(work: Work) -> Pass | None:
         made: Tensor = torch.cudnn_convolution_add_relu(arrays.x, conv.weight, arrays.z, 1.0, conv.bias, *options(conv))
         return made
 
-    if work.residual:
-        return add_relu
-    return None if work.problem.epilogue == "none" else relu
+    if work.kernel.epilogue == "none" or work.activation not in ("", "relu"):
+        return None
+    return add_relu if work.residual else relu
 
 
 def _once_us(run: Callable[[], Tensor], device: torch.device, runtime: Runtime) -> float:

@@ -2,10 +2,11 @@
 
     python tests/benchmarks/resnet50.py FOLDER [--n 64] [--trials 30] [--inductor] [--steps tune,build,time]
 
-Batch norm is folded, FP16, channels-last. The 23 shapes are tuned into FOLDER/resnet50.db.
-Then each shape is timed in three ways that share no timing code: the finals of `autotune tune`, with every baseline,
-`convert` of the exported library, and this script's own CUDA graphs of rotated inputs through PyTorch alone. Prints a
-table, and writes it with all figures to FOLDER.
+Batch norm is folded, FP16, channels-last. The 23 shapes, four of which occur with a residual's addition and without,
+are tuned into FOLDER/resnet50.db: 27 layers. Then each is timed in three ways that share no timing code: the finals of
+`autotune tune`, with every baseline, `convert` of the exported library, and this script's own CUDA graphs of rotated
+inputs through PyTorch alone. Every contender does all of the work: bias, residual and ReLU. Prints a table, and writes
+it with all figures to FOLDER.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ import statistics
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.fx.experimental.optimization import fuse
 from torch.nn import functional
 
 from autotune.autotune_conv2d import Problem
+from autotune.autotune_conv2d.torch_activations import activated
 from autotune.autotune_conv2d.torch_convert import Report, convert
-from autotune.autotune_conv2d.torch_layers import ConvLayer, read_network, study, with_relu
+from autotune.autotune_conv2d.torch_layers import ConvLayer, read_network, study
 from autotune.autotune_conv2d.torch_operator import conv2d
 from autotune.devices.device import BASELINES
 from autotune.store import FinalsRow, Store
@@ -39,34 +41,49 @@ ROUNDS = 25
 L2_SIZES = 2.0  # that the rotated inputs of a graph exceed together
 FEWEST, MOST = 4, 24  # rotated inputs
 
+Pass: TypeAlias = Callable[[Tensor, Tensor | None], Tensor]
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One of the network's shapes, microseconds of each contender, and the three verdicts."""
+    """Convolutions of one shape and epilogue: microseconds of each contender, and the three verdicts.
+
+    Every contender does all of the work: bias, residual and activation are part of it.
+    """
 
     name: str
     count: int
-    residuals: int
-    """convolutions of the shape behind which a residual is added"""
+    epilogue: str
     compared: dict[str, float]
     """by the finals; `ours` is the winner's"""
     own: dict[str, float]
-    """by this script's graphs"""
+    """by this script's graphs; `plain` is the convolution alone"""
     converted: tuple[float, float] | None
     """ours and the fastest rival by `convert`"""
-    verdicts: dict[str, str]
-    with_residual: dict[str, str]
-    """verdicts on the work with the residual's addition and ReLU, for a shape that has no other"""
+
+    def fastest(self, *words: str) -> float | None:
+        """The fastest contender of the finals with these words in its name, if there is one."""
+        return min((us for name, us in self.compared.items() if all(word in name for word in words)), default=None)
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """win, tie or loss, by who says it."""
+        pairs = {
+            "finals": (self.compared["ours"], self.fastest("cudnn")),
+            "script": (self.own["ours"], min(self.own["separate"], self.own["fused"])),
+            "convert": self.converted or (0.0, None),
+        }
+        return {who: sign(ours_us, us) for who, (ours_us, us) in pairs.items() if us is not None}
 
     @property
     def equal(self) -> bool:
-        """Whether all who judged the same work said the same."""
-        return len(set(self.verdicts.values())) == 1 and len(set(self.with_residual.values())) <= 1
+        """Whether all said the same."""
+        return len(set(self.verdicts.values())) == 1
 
     @property
     def opposed(self) -> bool:
         """Whether one said win where another said loss."""
-        return any({"win", "loss"} <= set(said.values()) for said in (self.verdicts, self.with_residual))
+        return {"win", "loss"} <= set(self.verdicts.values())
 
 
 def main() -> None:
@@ -95,7 +112,7 @@ def main() -> None:
     _, report = convert(network, example, library=library)
     (folder / "convert.txt").write_text(f"{report}\n")
     with Store(folder / f"{NAME}.db", create=False) as store:
-        finals = {row.winner.layer.name: row for row in store.finals.list(NAME)}
+        finals = {Problem(**asdict(row.winner.layer.problem)): row for row in store.finals.list(NAME)}
     shapes = list(measured(read_network(network, example).layers, finals, report, str(library)))
     (folder / "shapes.json").write_text(json.dumps([asdict(shape) for shape in shapes], indent=1))
     table = "\n".join(lines(shapes))
@@ -106,6 +123,7 @@ def main() -> None:
 def resnet50() -> nn.Module:
     """torchvision's, random weights, batch norm folded."""
     import torchvision
+    from torch.fx.experimental.optimization import fuse
 
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
@@ -127,88 +145,62 @@ def build(folder: Path) -> None:
 
 
 def measured(
-    layers: tuple[ConvLayer, ...], finals: dict[str, FinalsRow], report: Report, library: str
+    layers: tuple[ConvLayer, ...], finals: dict[Problem, FinalsRow], report: Report, library: str
 ) -> Iterator[Shape]:
-    """Each shape once, in the network's order."""
-    problems = {layer.name: _served(layer) for layer in layers}
-    counts = Counter(problems.values())
+    """Each shape with each of its epilogues once, in the network's order."""
+    problems = {layer.name: layer.problems[0] for layer in layers}
     rows = {row.layer: row for row in report.rows}
-    for problem in counts:
-        first, *_ = same = [layer for layer in layers if problems[layer.name] == problem]
-        held = finals.get(first.name.replace(".", "_"))
-        if held is None:
+    for problem, count in Counter(problems.values()).items():
+        first = next(layer for layer in layers if problems[layer.name] == problem)
+        held = finals.get(problem)
+        if held is None or held.time_us is None:
             print(f"{first.name}: left out, no finals were held on it", file=sys.stderr)
             continue
-        compared = {"ours": held.time_us or 0.0}
-        rivals = [each for each in held.verdicts if each.against.startswith(BASELINES)]
-        compared |= {each.against: each.against_us for each in rivals}
-        plain = next((layer for layer in same if not layer.residual), None)
-        row = rows[(plain or first).name]
+        rivals = {each.against: each.against_us for each in held.verdicts if each.against.startswith(BASELINES)}
+        row = rows[first.name]
         times = None if row.tuned_us is None or row.torch_us is None else (row.tuned_us, row.torch_us)
-        residuals = sum(layer.residual for layer in same)
-        own = timed(first, library, residual=residuals > 0)
-        cudnn = min(us for name, us in compared.items() if name.startswith("cudnn"))
-        ways = [us for name, us in own.items() if name in ("separate", "fused")]
-        verdicts = {"finals": sign(compared["ours"], cudnn), "script": sign(own["ours"], min(ways))}
-        with_residual = {}
-        if times and plain:
-            verdicts["convert"] = sign(*times)
-        elif times:
-            with_residual = {
-                "script": sign(own["ours + residual"], own["fused + residual"]),
-                "convert": sign(*times),
-            }
-        yield Shape(first.name, counts[problem], residuals, compared, own, times, verdicts, with_residual)
-
-
-def _served(layer: ConvLayer) -> Problem | None:
-    """What the library's kernel computes: the convolution, its bias, and a ReLU that follows."""
-    return with_relu(layer.problem) if layer.problem is not None and layer.relu is not None else layer.problem
-
-
-def sign(ours_us: float, theirs_us: float) -> str:
-    """win, tie or loss."""
-    return "win" if ours_us < (1 - NOISE) * theirs_us else "loss" if ours_us > (1 + NOISE) * theirs_us else "tie"
+        compared = {"ours": held.time_us, **rivals}
+        yield Shape(first.name, count, problem.epilogue, compared, timed(first, problem, library), times)
 
 
 @torch.inference_mode()
-def timed(layer: ConvLayer, library: str, *, residual: bool) -> dict[str, float]:
+def timed(layer: ConvLayer, problem: Problem, library: str) -> dict[str, float]:
     """Median microseconds of a pass of each contender, in turns, each a graph of rotated inputs."""
-    conv, problem = layer.conv, layer.problem
-    assert problem is not None
+    conv, activation = layer.conv, problem.activation
     options = (conv.stride, conv.padding, conv.dilation, conv.groups)
     x = torch.randn((problem.n, problem.c, problem.h, problem.w), dtype=torch.half, device="cuda")
     x = x.contiguous(memory_format=torch.channels_last)
-    relu = layer.relu is not None
+    z = torch.randn_like(conv(x)) if problem.has_residual else None
     l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     count = min(MOST, max(FEWEST, int(L2_SIZES * l2_bytes / x.nbytes) + 1))
-    inputs = [x.clone() for _ in range(count)]
-    outputs = torch.randn_like(conv(x))
+    inputs = [(x.clone(), None if z is None else z.clone()) for _ in range(count)]
 
-    def ours(x: Tensor) -> Tensor:
+    def ours(x: Tensor, z: Tensor | None) -> Tensor:
         return conv2d(
-            x,
-            conv.weight,
-            conv.bias,
+            *(x, conv.weight, conv.bias, z),
             stride=conv.stride,
             padding=conv.padding,
-            relu=relu,
+            activation=activation,
             channels_last=True,
             library=library,
         )
 
-    contenders: dict[str, Callable[[Tensor], Tensor]] = {
+    def separate(x: Tensor, z: Tensor | None) -> Tensor:
+        y = conv(x)
+        return activated(y if z is None else y.add_(z), activation)
+
+    def fused(x: Tensor, z: Tensor | None) -> Tensor:
+        """The operator's ReLU comes on top where the layer has none."""
+        if z is None:
+            return torch.cudnn_convolution_relu(x, conv.weight, conv.bias, *options)
+        return torch.cudnn_convolution_add_relu(x, conv.weight, z, 1.0, conv.bias, *options)
+
+    contenders: dict[str, Pass] = {
         "ours": ours,
-        "plain": lambda x: functional.conv2d(x, conv.weight, None, *options),
-        "separate": lambda x: torch.relu_(conv(x)) if relu else conv(x),
+        "plain": lambda x, z: functional.conv2d(x, conv.weight, None, *options),
+        "separate": separate,
+        "fused": fused,
     }
-    if conv.bias is not None:  # the operator's ReLU comes on top where the layer has none
-        contenders["fused"] = lambda x: torch.cudnn_convolution_relu(x, conv.weight, conv.bias, *options)
-    if residual:
-        contenders["ours + residual"] = lambda x: torch.relu_(ours(x).add_(outputs))
-        contenders["fused + residual"] = lambda x: torch.cudnn_convolution_add_relu(
-            x, conv.weight, outputs, 1.0, conv.bias, *options
-        )
     replays = {name: graph_of(run, inputs) for name, run in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in replays}
     order = list(replays)
@@ -225,39 +217,64 @@ def timed(layer: ConvLayer, library: str, *, residual: bool) -> dict[str, float]
     return {name: statistics.median(each) for name, each in times.items()}
 
 
-def graph_of(run: Callable[[Tensor], Tensor], inputs: list[Tensor]) -> Callable[[], None]:
+def graph_of(run: Pass, inputs: list[tuple[Tensor, Tensor | None]]) -> Callable[[], None]:
     """A pass on each input, recorded; every pass has an output of its own."""
     for _ in range(3):
-        run(inputs[0])
+        run(*inputs[0])
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        kept = [run(x) for x in inputs]
+        kept = [run(*each) for each in inputs]
     del kept
     return graph.replay
 
 
-def lines(shapes: list[Shape]) -> Iterator[str]:
+def sign(ours_us: float, theirs_us: float) -> str:
+    """win, tie or loss."""
+    return "win" if ours_us < (1 - NOISE) * theirs_us else "loss" if ours_us > (1 + NOISE) * theirs_us else "tie"
+
+
+def lines(shapes: Sequence[Shape]) -> Iterator[str]:
     """The table in Markdown, sums, and how far the verdicts agree."""
-    finals = list(dict.fromkeys(name for shape in shapes for name in shape.compared))
-    own = list(dict.fromkeys(name for shape in shapes for name in shape.own))
-    head = ["layer", "count", *finals, *(f"script: {name}" for name in own), "convert: ours", "rival", "verdicts"]
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'---|' * len(head)}"
+    finals = _names(shape.compared for shape in shapes)
+    own = _names(shape.own for shape in shapes)
+    head = ["layer", "epilogue", "count", *finals, *(f"script: {name}" for name in own), "convert: ours", "rival"]
+    yield f"| {' | '.join([*head, 'verdicts'])} |"
+    yield f"|{'---|' * (len(head) + 1)}"
     for shape in shapes:
-        words = [shape.name, str(shape.count), *(us(shape.compared.get(name)) for name in finals)]
-        words += [us(shape.own.get(name)) for name in own]
-        words += [us(time) for time in shape.converted or (None, None)]
-        said = [f"{who} {word}" for who, word in shape.verdicts.items()]
-        said += [f"with residual: {who} {word}" for who, word in shape.with_residual.items()]
-        yield f"| {' | '.join([*words, ', '.join(said)])} |"
-    sums = [sum(shape.count * shape.compared[name] for shape in shapes if name in shape.compared) for name in finals]
-    yield f"| sum | {sum(shape.count for shape in shapes)} | {' | '.join(map(us, sums))} |"
+        times = [*(shape.compared.get(name) for name in finals), *(shape.own.get(name) for name in own)]
+        said = ", ".join(f"{who} {word}" for who, word in shape.verdicts.items())
+        cells = [shape.name, shape.epilogue, str(shape.count), *map(_us, (*times, *(shape.converted or (None, None))))]
+        yield f"| {' | '.join([*cells, said])} |"
+    sums = [summed(shapes, [shape.compared.get(name) for shape in shapes]) for name in finals]
+    sums += [summed(shapes, [shape.own.get(name) for shape in shapes]) for name in own]
+    sums += [summed(shapes, [shape.converted and shape.converted[side] for shape in shapes]) for side in (0, 1)]
+    yield f"| sum |  | {sum(shape.count for shape in shapes)} | {' | '.join(map(_us, sums))} |  |"
+    yield f"\n{totals(shapes)}"
     equal, opposed = sum(shape.equal for shape in shapes), sum(shape.opposed for shape in shapes)
-    yield f"\nverdicts of finals, script and convert: equal on {equal} of {len(shapes)}, opposed on {opposed}"
+    yield f"verdicts of finals, script and convert: equal on {equal} of {len(shapes)}, opposed on {opposed}"
 
 
-def us(time_us: float | None) -> str:
+def totals(shapes: Sequence[Shape]) -> str:
+    """What all convolutions take with all of their epilogues, by the finals."""
+    contenders = {"ours": ["ours"], "cuDNN fused": ["cudnn", "fused"], "cuDNN": ["cudnn"], "Inductor": ["inductor"]}
+    sums = {name: summed(shapes, [shape.fastest(*words) for shape in shapes]) for name, words in contenders.items()}
+    times = ", ".join(f"{name} {'-' if us is None else f'{us / 1000:.3f} ms'}" for name, us in sums.items())
+    additions = sum(shape.count for shape in shapes if "add" in shape.epilogue)
+    return f"{sum(shape.count for shape in shapes)} convolutions, {additions} with a residual: {times}"
+
+
+def summed(shapes: Sequence[Shape], times: Sequence[float | None]) -> float | None:
+    """Microseconds over all layers; None where one of the times is missing."""
+    weighed = [shape.count * time for shape, time in zip(shapes, times, strict=True) if time is not None]
+    return sum(weighed) if len(weighed) == len(shapes) else None
+
+
+def _names(times: Iterable[dict[str, float]]) -> list[str]:
+    return list(dict.fromkeys(name for each in times for name in each))
+
+
+def _us(time_us: float | None) -> str:
     """A cell."""
     return "-" if time_us is None else f"{time_us:.1f}"
 

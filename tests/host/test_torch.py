@@ -98,16 +98,18 @@ def test_relu_is_fused_where_it_alone_reads_the_output(
 def test_a_residual_is_part_of_the_race_of_one_convolution(on_cpu: OnHostDriver) -> None:
     _, rows, _, difference = on_cpu(networks.converted, "Residual", 4)
     assert [row.layer for row in rows] == ["conv", "shortcut"]
-    assert rows[0].why.endswith("PyTorch's with its residual and ReLU")
-    assert rows[1].why.endswith("PyTorch's convolution")
+    assert rows[0].why.endswith("PyTorch's convolution")
+    assert rows[1].why.endswith("PyTorch's with its residual and ReLU")
     assert [row.kernel for row in rows] == ["tested.bias"] * 2, "the kernels have neither the addition nor the ReLU"
     assert difference < CLOSE
 
 
 def test_slower_kernels_are_left(on_cpu: OnHostDriver) -> None:
     lines = on_cpu(networks.table).splitlines()
-    assert lines[0].split() == ["layer", "x", "filters", "kernel", "tuned", "us", "PyTorch", "us", "why"]
-    for line, words in zip(lines[1:], (["conv1", "4x1x12x12", "4x1x3x3", "tested.first"], ["conv2"]), strict=False):
+    assert lines[0].split() == ["layer", "x", "filters", "epilogue", "kernel", "tuned", "us", "PyTorch", "us", "why"]
+    for line, words in zip(
+        lines[1:], (["conv1", "4x1x12x12", "4x1x3x3", "bias_relu", "tested.first"], ["conv2"]), strict=False
+    ):
         assert line.split()[: len(words)] == words
         assert re.search(r"left +takes \d+\.\d\d times as long as PyTorch's with its ReLU", line)
     assert lines[-1] == "0 of 2 convolutions run tuned kernels"

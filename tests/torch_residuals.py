@@ -1,0 +1,333 @@
+"""Networks that add to a convolution's output, and what the tests do with them in the process of a host driver."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from autotune.autotune_conv2d.torch_convert import Row, convert
+from autotune.autotune_conv2d.torch_layers import read_network, study
+from autotune.autotune_conv2d.torch_operator import OPERATOR, conv2d
+from tests.torch_networks import ALWAYS, difference, images, seeded
+
+
+class Adding(nn.Module):
+    """A network that runs some of its convolutions and adds to their outputs, as `way` says."""
+
+    def __init__(self, way: Callable[[Adding, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.other = nn.Conv2d(1, 4, 3, padding=1)
+        self.next = nn.Conv2d(4, 4, 3, padding=1)
+        self.unfused = nn.Conv2d(1, 3, 3, padding=1)
+        self.few = nn.Conv2d(1, 3, 5, padding=2)
+        self.two = nn.Conv2d(2, 4, 3, padding=1)
+        self.unbiased = nn.Conv2d(1, 4, 3, padding=1, bias=False)
+        self.same = nn.Conv2d(1, 1, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+        self.dropout = nn.Dropout()
+        self.way = way
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.way(self, x)
+
+
+Way: TypeAlias = Callable[[Adding, Tensor], Tensor]
+
+
+def wide(x: Tensor, channels: int = 4) -> Tensor:
+    """A tensor as large as a convolution's output, made of images of one channel."""
+    return torch.cat([x] * channels, 1)
+
+
+def added_with_iadd(m: Adding, x: Tensor) -> Tensor:
+    y = m.conv(x)
+    y += wide(x)
+    return m.relu(y)
+
+
+def added_by_statements(m: Adding, x: Tensor) -> Tensor:
+    y = m.conv(x)
+    y.add_(wide(x))
+    functional.relu_(y)
+    return y
+
+
+def added_to_z(m: Adding, x: Tensor) -> Tensor:
+    z = wide(x)
+    z.add_(m.conv(x))
+    return torch.relu(z)
+
+
+def sum_read_twice(m: Adding, x: Tensor) -> Tensor:
+    y = m.conv(x) + wide(x)
+    return functional.relu(y) * y
+
+
+def two_blocks(m: Adding, x: Tensor) -> Tensor:
+    """As in a ResNet: the first block's output is the second one's residual."""
+    y = m.relu(m.conv(x) + wide(x))
+    return m.relu(m.next(y) + y)
+
+
+def meeting(m: Adding, x: Tensor) -> Tensor:
+    """As where a ResNet's block has other sizes."""
+    y = m.conv(x)
+    z = m.other(x)
+    return m.relu(z + y)
+
+
+def meeting_without_a_bias(m: Adding, x: Tensor) -> Tensor:
+    y = m.conv(x)
+    return m.relu(y + m.unbiased(x))
+
+
+FUSED: dict[str, tuple[Way, dict[str, str]]] = {
+    "function": (lambda m, x: functional.relu(m.conv(x) + wide(x)), {"conv": "bias_add_relu"}),
+    "other order": (lambda m, x: m.relu(wide(x) + m.conv(x)), {"conv": "bias_add_relu"}),
+    "torch.add": (lambda m, x: torch.relu(torch.add(m.conv(x), wide(x), alpha=1)), {"conv": "bias_add_relu"}),
+    "named": (lambda m, x: torch.relu_(torch.add(input=wide(x), other=m.conv(x))), {"conv": "bias_add_relu"}),
+    "methods": (lambda m, x: wide(x).add(m.conv(x)).relu(), {"conv": "bias_add_relu"}),
+    "methods in place": (lambda m, x: m.conv(x).add_(wide(x)).relu_(), {"conv": "bias_add_relu"}),
+    "+=": (added_with_iadd, {"conv": "bias_add_relu"}),
+    "statements": (added_by_statements, {"conv": "bias_add_relu"}),
+    "into z": (added_to_z, {"conv": "bias_add_relu"}),
+    "dropout": (lambda m, x: m.relu(m.dropout(m.conv(x)) + wide(x)), {"conv": "bias_add_relu"}),
+    "dropout's function": (
+        lambda m, x: m.relu(functional.dropout(m.conv(x), 0.5, m.training) + wide(x)),
+        {"conv": "bias_add_relu"},
+    ),
+    "no ReLU": (lambda m, x: m.conv(x) + wide(x), {"conv": "bias_add"}),
+    "sum read twice": (sum_read_twice, {"conv": "bias_add"}),
+    "ReLU before": (lambda m, x: m.relu(m.conv(x)) + wide(x), {"conv": "bias_relu"}),
+    "two blocks": (two_blocks, {"conv": "bias_add_relu", "next": "bias_add_relu"}),
+    "meeting": (meeting, {"conv": "bias", "other": "bias_add_relu"}),
+    "meeting without a bias": (meeting_without_a_bias, {"conv": "bias_add_relu", "unbiased": "none"}),
+}
+"""Networks and what each convolution's kernel takes with it."""
+
+
+def read_besides(m: Adding, x: Tensor) -> Tensor:
+    y = m.conv(x)
+    return (y + wide(x)) * y
+
+
+def twice(m: Adding, x: Tensor) -> Tensor:
+    y = m.conv(x)
+    return y + y
+
+
+def overwritten_images(m: Adding, x: Tensor) -> Tensor:
+    """A kernel where the addition is would see other images."""
+    x = x + 1
+    y = m.conv(x)
+    x.mul_(2)
+    return y + wide(x)
+
+
+def overwritten_view(m: Adding, x: Tensor) -> Tensor:
+    """The sum is written into memory that is read besides."""
+    z = wide(x)
+    view = z[:, :1]
+    z.add_(m.conv(x))
+    return torch.relu(z) * view
+
+
+def overwritten_argument(m: Adding, x: Tensor) -> Tensor:
+    """The sum is written into memory of the caller's."""
+    return x.add_(m.same(x))
+
+
+LEFT: dict[str, Way] = {
+    "broadcast": lambda m, x: m.conv(x) + x,
+    "expanded": lambda m, x: m.conv(x) + x.expand(-1, 4, -1, -1),
+    "other layout": lambda m, x: m.conv(x) + wide(x).contiguous(memory_format=torch.channels_last),
+    "other dtype": lambda m, x: m.conv(x) + wide(x).double(),
+    "scaled": lambda m, x: torch.add(m.conv(x), wide(x), alpha=2),
+    "number": lambda m, x: m.conv(x) + 1,
+    "twice": twice,
+    "read besides": read_besides,
+    "no bias": lambda m, x: m.unbiased(x) + wide(x),
+    "images are overwritten": overwritten_images,
+    "view is read": overwritten_view,
+    "argument is overwritten": overwritten_argument,
+}
+"""Networks whose additions no kernel may take."""
+
+
+def network(way: Way) -> Adding:
+    """A network that adds, the same every time."""
+    return seeded(lambda: Adding(way))
+
+
+def epilogues(_: str, name: str) -> dict[str, str]:
+    """The epilogue of each convolution that ran."""
+    way = FUSED[name][0] if name in FUSED else LEFT[name]
+    with torch.inference_mode(mode=name == "methods in place"):  # where versions of tensors are not counted
+        layers = read_network(network(way), images(4)).layers
+    return {layer.name: layer.problems[0].epilogue for layer in layers if layer.problems}
+
+
+def converted(library: str, name: str) -> tuple[tuple[Row, ...], str, list[float]]:
+    """Rows of the convolutions that ran, the report's last line, and differences for 4 and for other images."""
+    way = FUSED[name][0] if name in FUSED else LEFT[name]
+    made, report = convert(network(way), images(4), library=library, margin=ALWAYS)
+    rows = tuple(row for row in report.rows if not row.why.startswith("did not run"))
+    last = str(report).splitlines()[-1]
+    return rows, last, [difference(made, network(way), x) for x in (images(4), images(7), images(2, size=16))]
+
+
+def unfused(library: str) -> tuple[Row, float]:
+    """A library that has the convolution with a bias alone."""
+    added = network(lambda m, x: m.relu(m.unfused(x) + wide(x, 3)))
+    made, report = convert(added, images(4), library=library, margin=ALWAYS)
+    return next(row for row in report.rows if row.layer == "unfused"), difference(made, added, images(4))
+
+
+def channels_last(library: str) -> tuple[str, bool, float]:
+    """A residual in NHWC: its epilogue, and the output's layout and difference."""
+    added = network(lambda m, x: m.relu(m.two(x) + wide(x, 2))).to(memory_format=torch.channels_last)
+    x = images(4, 2).contiguous(memory_format=torch.channels_last)
+    made, report = convert(added, x, library=library, margin=ALWAYS)
+    laid_out = made(x).is_contiguous(memory_format=torch.channels_last)
+    return next(row.kernel for row in report.rows if row.swapped), laid_out, difference(made, added, x)
+
+
+def compiled(library: str) -> list[float]:
+    """Differences of a compiled network for several numbers of images."""
+    added = network(two_blocks)
+    made, _ = convert(added, images(4), library=library, margin=ALWAYS)
+    whole = torch.compile(made, backend="aot_eager", fullgraph=True)
+    return [difference(whole, added, images(n)) for n in (4, 3, 6)]
+
+
+def too_many(library: str) -> list[float]:
+    """Differences for as many images as the kernel refuses, and as it takes."""
+    added = network(lambda m, x: torch.relu(m.few(x) + wide(x, 3)))
+    made, report = convert(added, images(4), library=library, margin=ALWAYS)
+    assert [row.kernel for row in report.rows if row.swapped] == ["tested.few"]
+    return [difference(made, added, images(n)) for n in (9, 5)]
+
+
+def broadcast_later(library: str) -> float:
+    """The difference where one residual is given for all images, other than when the network was converted."""
+
+    class TwoInputs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 4, 3, padding=1)
+
+        def forward(self, x: Tensor, z: Tensor) -> Tensor:
+            return torch.relu(self.conv(x) + z)
+
+    added, z = seeded(TwoInputs), images(4, 4)
+    made, report = convert(added, (images(4), z), library=library, margin=ALWAYS)
+    assert [row.kernel for row in report.rows] == ["tested.relu"]
+    return difference(lambda x: made(x, z[:1]), lambda x: added(x, z[:1]), images(4))
+
+
+def of_operator(library: str) -> tuple[nn.Conv2d, tuple[object, ...]]:
+    conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
+    return conv, ((1, 1), (1, 1), (1, 1), 1, "relu", False, library)
+
+
+def operator_checks(library: str) -> dict[str, str]:
+    """What PyTorch itself checks of the operator."""
+    conv, rest = of_operator(library)
+    answers: dict[str, str] = torch.library.opcheck(OPERATOR, (images(4), conv.weight, conv.bias, images(4, 4), *rest))
+    return answers
+
+
+@torch.no_grad()
+def operator(library: str, how: str) -> float:
+    """The operator's difference from PyTorch, its residual in an odd place or of another dtype."""
+    conv, rest = of_operator(library)
+    x, z = images(5), images(5, 4)
+    given = {
+        "misaligned": torch.empty(5 * 4 * 144 + 1)[1:].view(5, 4, 12, 12).copy_(z),
+        "strided": z.contiguous(memory_format=torch.channels_last),
+        "autocast": z.bfloat16(),
+        "no images": z[:0],
+    }[how]
+    x = x[: len(given)]
+    with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
+        y = OPERATOR(x, conv.weight, conv.bias, given, *rest)
+    expected = torch.relu(conv(x) + given)
+    assert (y.dtype, y.shape) == (torch.float32, expected.shape)
+    return float((y - expected).abs().max() / expected.abs().max()) if len(y) else 0.0
+
+
+def refused(library: str, how: str) -> None:
+    """Call the operator, or a converted convolution, with a residual that does not fit."""
+    conv, _ = of_operator(library)
+    x, z = images(4), images(4, 4)
+    if how == "gradients":
+        z.requires_grad_()
+    elif how == "channels":
+        z = images(4, 3)
+    elif how == "images":
+        z = z[:1]
+    elif how == "dtype":
+        z = z.half()
+    bias = None if how == "no bias" else conv.bias
+    activation = "softmax" if how == "activation" else "relu" if bias is not None else ""
+    conv2d(x, conv.weight, bias, z, padding=(1, 1), activation=activation, library=library)
+
+
+class Bottleneck(nn.Module):
+    """A block of torchvision's ResNet-50, with its names and in-place ReLUs."""
+
+    def __init__(self, c: int, width: int, stride: int, *, downsample: bool) -> None:
+        super().__init__()
+        k = 4 * width
+        self.conv1 = nn.Conv2d(c, width, 1)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1)
+        self.conv3 = nn.Conv2d(width, k, 1)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = nn.Sequential(nn.Conv2d(c, k, 1, stride)) if downsample else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        identity = x
+        out = self.relu(self.conv1(x))
+        out = self.relu(self.conv2(out))
+        out = self.conv3(out)
+        if self.downsample is not None:
+            identity = self.downsample(x)
+        out += identity
+        return self.relu(out)
+
+
+class ResNet50(nn.Module):
+    """torchvision's ResNet-50 with its batch norms folded, which it does not need to be installed for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1)
+        blocks, c = [], 64
+        for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+            for at in range(count):
+                blocks.append(Bottleneck(c, width, stride if at == 0 else 1, downsample=at == 0))
+                c = 4 * width
+        self.blocks = nn.Sequential(*blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks(self.maxpool(self.relu(self.conv1(x))))
+
+
+def study_of_resnet50(_: str, *, residuals: bool) -> str:
+    """The text of a study for small images."""
+    return study(ResNet50().eval(), (2, 3, 64, 64), name="resnet50", residuals=residuals)
+
+
+def copied(library: str) -> float:
+    """The difference of a copy of a converted network."""
+    added = network(two_blocks)
+    made, _ = convert(added, images(4), library=library, margin=ALWAYS)
+    return difference(copy.deepcopy(made), added, images(4))
