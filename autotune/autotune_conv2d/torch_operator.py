@@ -159,7 +159,8 @@ def _run(
     added = None if z is None else (z.shape, z.dtype, z.device)
     asked = (x.shape, x.dtype, x.device, added, rest, activation, channels_last, library, or_pytorch)
     if asked not in filters.passes:
-        _check(x, weight, bias, z, *rest, activation=activation)
+        y_shape = _y_shape(x, weight, stride, padding, dilation)
+        _check(x, weight, bias, z, y_shape, groups=groups, activation=activation)
         problem = problem_of(x, weight, bias, z, *rest, activation=activation, channels_last=channels_last)
         with _PREPARING, runtime.current(x.device):
             filters.passes[asked] = _prepare(filters, problem, library, runtime, x.device, or_pytorch=or_pytorch)
@@ -274,19 +275,13 @@ def _check(
     weight: Tensor,
     bias: Tensor | None,
     z: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
+    y_shape: tuple[int, ...],
     *,
+    groups: int,
     activation: str,
 ) -> None:
     """Raise ValueError where arguments do not fit each other."""
     tensors = [tensor for tensor in (x, weight, bias, z) if tensor is not None]
-    if x.dim() != 4 or weight.dim() != 4:
-        raise ValueError(
-            f"autotune_conv2d: expected x [N, C, H, W] and weight [K, C/groups, R, S], got {_sizes(tensors)}"
-        )
     if any(tensor.dtype != weight.dtype for tensor in tensors) or x.dtype not in DTYPES:
         dtypes = ", ".join(str(tensor.dtype) for tensor in tensors)
         raise ValueError(
@@ -305,7 +300,6 @@ def _check(
         raise ValueError(f"autotune_conv2d: {what} needs a bias: the library has no epilogue with it that has none")
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise ValueError(f"autotune_conv2d: expected bias [K], got {_sizes(tensors)}")
-    y_shape = _y_shape(x, weight, stride, padding, dilation)
     if z is not None and z.shape != y_shape:
         raise ValueError(f"autotune_conv2d: expected z as large as the output, {[*y_shape]}, got {[*z.shape]}")
 
@@ -313,6 +307,11 @@ def _check(
 def _y_shape(
     x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, int, int, int]:
+    """[N, K, P, Q]. Raises ValueError for other than four dimensions."""
+    if x.dim() != 4 or weight.dim() != 4:
+        raise ValueError(
+            f"autotune_conv2d: expected x [N, C, H, W] and weight [K, C/groups, R, S], got {_sizes((x, weight))}"
+        )
     p, q = (
         (x.shape[axis + 2] + 2 * padding[axis] - dilation[axis] * (weight.shape[axis + 2] - 1) - 1) // stride[axis] + 1
         for axis in (0, 1)
@@ -341,10 +340,10 @@ def _fake(
 ) -> Tensor:
     """The operator on tensors without data."""
     _refuse_gradients(x, weight, bias, z)
-    _check(x, weight, bias, z, stride, padding, dilation, groups, activation=activation)
+    y_shape = _y_shape(x, weight, stride, padding, dilation)
+    _check(x, weight, bias, z, y_shape, groups=groups, activation=activation)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
-    shape = _y_shape(x, weight, stride, padding, dilation)
-    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=memory_format)
+    return torch.empty(y_shape, dtype=x.dtype, device=x.device, memory_format=memory_format)
 
 
 def _under_autocast(x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor | None, *rest: object) -> Tensor:

@@ -69,7 +69,7 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
 @pytest.mark.parametrize("name", residuals.FUSED)
 def test_an_addition_is_fused(name: str, on_cpu: OnHostDriver) -> None:
     expected = residuals.FUSED[name][1]
-    assert on_cpu(residuals.epilogues, name) == expected
+    assert on_cpu(residuals.epilogues, name, inference_mode=True) == expected
     rows, last, differences = on_cpu(residuals.converted, name)
     fused = {row.layer: row.problem.epilogue for row in rows if row.problem is not None}
     assert fused == expected
@@ -81,7 +81,9 @@ def test_an_addition_is_fused(name: str, on_cpu: OnHostDriver) -> None:
 
 @pytest.mark.parametrize("name", residuals.LEFT)
 def test_an_addition_is_left(name: str, on_cpu: OnHostDriver) -> None:
-    assert not any("add" in epilogue for epilogue in on_cpu(residuals.epilogues, name).values())
+    for inference_mode in (False, True):
+        epilogues = on_cpu(residuals.epilogues, name, inference_mode=inference_mode)
+        assert not any("add" in epilogue for epilogue in epilogues.values())
     _, last, differences = on_cpu(residuals.converted, name)
     assert "residual" not in last
     assert max(differences) < CLOSE
