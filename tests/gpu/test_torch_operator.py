@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,11 @@ pytest.importorskip("torch", exc_type=ImportError)
 
 import torch
 
-from autotune.autotune_conv2d.torch_convert import convert
+from autotune.autotune_conv2d.torch_convert import TunedConv2d, convert
+from autotune.autotune_conv2d.torch_race import Work, race
+from autotune.autotune_conv2d.torch_runtime import Cuda
 from tests import torch_networks as networks
+from tests import torch_residuals as residuals
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:::torch")]  # its compiler has its own worries
 
@@ -33,13 +37,17 @@ CLOSE = 1e-5
 """Difference of two float32 convolutions, in units of the largest output."""
 CHUNKED = Problem(4, 4, 6, 6, 6, 3, 3, epilogue="bias_relu")
 """The second convolution of `networks.Digits`, by a kernel with a workspace."""
+ADDED = Conv2dProblem(4, 1, 12, 12, 4, 3, 3, pad_h=1, pad_w=1, epilogue="bias_add_relu")
 
 
 @pytest.fixture(scope="module")
 def library(gpu: DeviceEvaluator, tmp_path_factory: pytest.TempPathFactory) -> str:
     first = Conv2dProblem(4, 1, 12, 12, 4, 3, 3, pad_h=1, pad_w=1, epilogue="bias_relu")
     second = Conv2dProblem(4, 4, 6, 6, 6, 3, 3, epilogue="bias_relu")
+    blocks = Conv2dProblem(4, 4, 12, 12, 4, 3, 3, pad_h=1, pad_w=1, epilogue="bias_add_relu")
     kernels = (
+        kernel("direct", "added", ADDED, gpu.info),
+        kernel("direct", "blocks", blocks, gpu.info),
         kernel("direct", "first", first, gpu.info, filters="constant"),
         kernel("im2col_gemm", "second", second, gpu.info, fusion="two_kernels"),
     )
@@ -121,6 +129,31 @@ def test_is_compiled_as_one_graph(mode: str, network: torch.nn.Module, made: tor
     for n in (4, 4, 4, 3):
         x = networks.images(n).cuda()
         assert close(compiled(x), network(x))
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@torch.no_grad()
+def test_residuals_are_fused_into_a_compiled_network(mode: str, strict_fp32: None, library: str) -> None:
+    network = residuals.network(residuals.two_blocks).cuda()
+    made, report = convert(network, networks.images(4).cuda(), library=library, margin=networks.ALWAYS)
+    assert str(report).endswith("fused into them: 2 residuals, 2 ReLUs"), report
+    compiled = torch.compile(made, mode=mode, fullgraph=True)
+    for n in (4, 4, 4, 3):
+        x = networks.images(n).cuda()
+        assert close(compiled(x), network(x))
+
+
+@torch.no_grad()
+def test_a_residual_races_against_cudnns_fused_operator(strict_fp32: None, library: str) -> None:
+    conv = torch.nn.Conv2d(1, 4, 3, padding=1).cuda().eval().requires_grad_(False)
+    problem = Problem(**asdict(ADDED))
+    work = Work(problem, residual=True, activation="relu")
+    times = race(work, conv, lambda own: TunedConv2d(own, problem, library), Cuda())
+    assert times is not None
+    assert {name for name, _ in times.rivals} == {
+        "PyTorch's with its residual and ReLU",
+        "cuDNN's fused with its residual and ReLU",
+    }
 
 
 @torch.no_grad()
