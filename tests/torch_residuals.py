@@ -326,6 +326,19 @@ def study_of_resnet50(_: str, *, residuals: bool) -> str:
     return study(ResNet50().eval(), (2, 3, 64, 64), name="resnet50", residuals=residuals)
 
 
+def hooked(library: str, part: str) -> tuple[str, int, float]:
+    """A network whose dropout or ReLU has a hook: the convolution's epilogue, the hook's calls, the difference."""
+    added = network(lambda m, x: m.relu(m.dropout(m.conv(x)) + wide(x)))
+    calls: list[int] = []
+    added.get_submodule(part).register_forward_hook(lambda *_: calls.append(1))
+    made, report = convert(added, images(4), library=library, margin=ALWAYS)
+    calls.clear()
+    with torch.no_grad():
+        made(images(4))
+    epilogue = next(row.problem.epilogue for row in report.rows if row.problem is not None)
+    return epilogue, len(calls), difference(made, added, images(4))
+
+
 def copied(library: str) -> float:
     """The difference of a copy of a converted network."""
     added = network(two_blocks)

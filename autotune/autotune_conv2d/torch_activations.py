@@ -28,10 +28,8 @@ class Activation:
         """Whether a part of a network is this activation."""
         return type(part) is self.module and self.options == {name: getattr(part, name) for name in self.options}
 
-    def is_node(self, node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-        """Whether a node of a graph is this activation of its only input."""
-        if node.op == "call_module":
-            return self.is_module(modules[str(node.target)])
+    def is_call(self, node: fx.Node) -> bool:
+        """Whether a node of a graph calls this activation's function or method, with nothing but its input."""
         if node.target not in (self.functions if node.op == "call_function" else self.methods):
             return False
         given = dict(zip(("input", *self.options, "inplace"), node.args, strict=False)) | node.kwargs
@@ -63,10 +61,17 @@ def spoken(word: str) -> str:
 
 
 def word_of_module(part: nn.Module) -> str:
-    """The word of the activation that a part of a network is; empty where it is none."""
-    return next((each.word for each in ACTIVATIONS if each.is_module(part)), "")
+    """The word of the activation that a part of a network is; empty where it is none, or has hooks."""
+    return next((each.word for each in ACTIVATIONS if each.is_module(part) and not has_hooks(part)), "")
 
 
 def word_of_node(node: fx.Node, modules: Mapping[str, nn.Module]) -> str:
     """The word of the activation that a node of a graph is; empty where it is none."""
-    return next((each.word for each in ACTIVATIONS if each.is_node(node, modules)), "")
+    if node.op == "call_module":
+        return word_of_module(modules[str(node.target)])
+    return next((each.word for each in ACTIVATIONS if each.is_call(node)), "")
+
+
+def has_hooks(part: nn.Module) -> bool:
+    """Whether a call of a part of a network runs more than its forward."""
+    return bool(part._forward_hooks or part._forward_pre_hooks)

@@ -65,7 +65,8 @@ class TunedConv2d(nn.Conv2d):
 
     def extra_repr(self) -> str:
         """What `print` shows."""
-        return f"{super().extra_repr()}, tuned for {self.problem.layout} images of {self.problem.h} x {self.problem.w}"
+        p = self.problem
+        return f"{super().extra_repr()}, tuned for {p.layout} images of {p.h} x {p.w}, epilogue {p.epilogue}"
 
 
 @dataclass(frozen=True, slots=True)

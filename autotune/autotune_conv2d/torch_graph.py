@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .torch_activations import word_of_node
+from .torch_activations import has_hooks, word_of_node
 
 _ADDITIONS: tuple[Callable[..., object], ...] = (operator.add, operator.iadd, torch.add)
 _ADDING_METHODS = ("add", "add_")
@@ -112,7 +112,10 @@ def _only_reader(node: fx.Node) -> tuple[fx.Node, ...]:
 
 def _is_dropout(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
     """Whether a node does nothing in inference, by its kind."""
-    return node.op == "call_module" and type(modules[str(node.target)]) in _DROPOUTS
+    if node.op != "call_module":
+        return False
+    part = modules[str(node.target)]
+    return type(part) in _DROPOUTS and not has_hooks(part)
 
 
 def _told_not_to_train(node: fx.Node) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .library import EPILOGUES, Problem, epilogue_name
-from .torch_activations import word_of_module
+from .torch_activations import has_hooks, word_of_module
 from .torch_graph import Tail, tails, traced
 
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -73,7 +73,7 @@ def read_network(module: nn.Module, example: object) -> Network:
             where = f"its part {name}" if name else "the network"
             raise TrainingMode(f"{where} is in training mode; call eval() first: tuned kernels have no backward pass")
     arguments = example_arguments(module, example)
-    hooked = {conv for conv in _convs(module).values() if conv._forward_hooks or conv._forward_pre_hooks}
+    hooked = {conv for conv in _convs(module).values() if has_hooks(conv)}
     with torch.no_grad():
         with _watched(module) as seen:
             expected = module(*arguments)

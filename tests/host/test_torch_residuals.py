@@ -113,6 +113,13 @@ def test_compiled_network_is_one_graph_for_any_n(on_cpu: OnHostDriver) -> None:
     assert max(on_cpu(residuals.compiled)) < CLOSE
 
 
+@pytest.mark.parametrize(("part", "epilogue"), [("relu", "bias_add"), ("dropout", "bias")])
+def test_a_part_with_a_hook_is_called(part: str, epilogue: str, on_cpu: OnHostDriver) -> None:
+    fused, calls, difference = on_cpu(residuals.hooked, part)
+    assert (fused, calls) == (epilogue, 1)
+    assert difference < CLOSE
+
+
 def test_a_copy_is_converted_too(on_cpu: OnHostDriver) -> None:
     assert on_cpu(residuals.copied) < CLOSE
 
