@@ -66,21 +66,22 @@ def tails(graph: fx.GraphModule, arguments: tuple[object, ...], layouts: Mapping
     taken: set[fx.Node] = set()
     found: dict[str, Tail] = {}
     for conv in reversed(convs):
-        addition = next((each for each in _only_reader(conv) if _is_addition(each)), None)
-        if addition in taken or (addition and not _addable(conv, addition, layouts[str(conv.target)], seen)):
+        name = str(conv.target)
+        addition = next(filter(_is_addition, _only_reader(conv)), None)
+        if addition is not None and (addition in taken or not _addable(conv, addition, layouts[name], seen)):
             addition = None
         if addition is not None:
             taken.add(addition)
-        last = _only_reader(addition or conv)
-        words = [(word, node) for node in last if (word := word_of_node(node, modules))]
-        word, at = words[0] if words else ("", None)
-        found[str(conv.target)] = Tail(addition, word, at)
+        reader = next(iter(_only_reader(addition or conv)), None)
+        word = "" if reader is None else word_of_node(reader, modules)
+        found[name] = Tail(addition, word, reader if word else None)
     return found
 
 
 def take_addition(name: str, addition: fx.Node) -> None:
     """Let a convolution, called where the addition was, take the other operand as its argument z."""
-    conv, z = sorted(addition.all_input_nodes, key=lambda node: (node.op, node.target) != ("call_module", name))
+    one, other = addition.all_input_nodes
+    conv, z = (one, other) if (one.op, one.target) == ("call_module", name) else (other, one)
     addition.prepend(conv)
     conv.kwargs = {**conv.kwargs, "z": z}
     _bypass_node(addition, conv)
