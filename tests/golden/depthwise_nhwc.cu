@@ -125,7 +125,7 @@ conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, c
     T* __restrict__ const output = y + (static_cast<long long>(image) * (P * Q * C) + (first_p * Q + first_q) * C + channel);
 
     float channel_bias[CHANNELS] = {};
-    if constexpr (HAS_BIAS<EPILOGUE>) {
+    if constexpr (EPILOGUE::HAS_BIAS) {
 #pragma unroll
         for (int i = 0; i < CHANNELS; ++i) channel_bias[i] = to_float(bias[channel + i]);
     }

@@ -51,7 +51,7 @@ constexpr int P = 11;
 constexpr int STRIDE_H = 2, STRIDE_W = 2;
 constexpr int PAD_H = 3;
 constexpr int DILATION_H = 1;
-constexpr auto EPILOGUE = Epilogue::bias_relu;
+using EPILOGUE = Epilogue<true, false, relu>;
 
 // Parameters
 constexpr int TILE_Q = 16, WINDOW_ROWS = 4;
@@ -225,7 +225,7 @@ conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const
         for (int i = 0; i < STEPS * 4; ++i) {
             a[i / 4][i % 4] = *reinterpret_cast<const unsigned*>(from + i / 4 * 2048 + i / 2 % 2 * 1024 + i % 2 * 128);
         }
-        if constexpr (HAS_BIAS<EPILOGUE>) {
+        if constexpr (EPILOGUE::HAS_BIAS) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const int output_channel = tile * 64 + warp % 4 * 16 + i * 8 + lane / 4;
