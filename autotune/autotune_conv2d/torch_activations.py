@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, fx, nn
@@ -45,6 +46,37 @@ ACTIVATIONS = (
         module=nn.ReLU,
         functions=(functional.relu, functional.relu_, torch.relu, torch.relu_),
         methods=("relu", "relu_"),
+    ),
+    Activation(word="relu6", run=functional.relu6, module=nn.ReLU6, functions=(functional.relu6,)),
+    Activation(word="silu", run=functional.silu, module=nn.SiLU, functions=(functional.silu,)),
+    Activation(word="hardswish", run=functional.hardswish, module=nn.Hardswish, functions=(functional.hardswish,)),
+    Activation(
+        word="sigmoid",
+        run=torch.sigmoid_,
+        module=nn.Sigmoid,
+        functions=(torch.sigmoid, torch.sigmoid_, functional.sigmoid),
+        methods=("sigmoid", "sigmoid_"),
+    ),
+    Activation(
+        word="gelu",
+        run=functional.gelu,
+        module=nn.GELU,
+        functions=(functional.gelu,),
+        options={"approximate": "none"},
+    ),
+    Activation(
+        word="gelu_tanh",
+        run=partial(functional.gelu, approximate="tanh"),
+        module=nn.GELU,
+        functions=(functional.gelu,),
+        options={"approximate": "tanh"},
+    ),
+    Activation(
+        word="leaky_relu",
+        run=functional.leaky_relu,
+        module=nn.LeakyReLU,
+        functions=(functional.leaky_relu, functional.leaky_relu_),
+        options={"negative_slope": 0.01},
     ),
 )
 BY_WORD = {activation.word: activation for activation in ACTIVATIONS}

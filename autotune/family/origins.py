@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jinja2 import Template, nodes
+from jinja2 import BaseLoader, Environment, Template, nodes
 
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError
@@ -19,7 +19,8 @@ from autotune.family.render import visible_names
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
-from autotune.family.text import environment, inline, parse
+from autotune.family.text import environment, inline, parse, read_text
+from autotune.shipped import shipped
 
 _LINE = re.compile(r"\bkernel\.cu(?::(\d+)(?::\d+)?|\((\d+)\))")
 _WORDS = re.compile(r"\bline (\d+)")  # of a barrier, in the words of the host device
@@ -61,13 +62,25 @@ def origins(template: KernelTemplate, source: KernelSource, device: DeviceInfo) 
     return tuple((MARKS.findall(line) or [""])[-1] for line in text.split("\n"))
 
 
+class _MarkedMacros(BaseLoader):
+    """Loads what a family imports, each line marked as the family's own are."""
+
+    def load(self, environment: Environment, name: str, *_: object, **__: object) -> Template:
+        return _marked(environment, shipped("templates") / name, read_text(shipped("templates") / name))
+
+
 def _marked_body(template: KernelTemplate) -> Template:
     """The family's file as Jinja's code, in whose output each line ends in where it is written."""
     jinja = environment()
-    tree = parse(template.path, template.text)
+    jinja.loader = _MarkedMacros()
+    return _marked(jinja, template.path, template.text)
+
+
+def _marked(jinja: Environment, path: Path, text: str) -> Template:
+    tree = parse(path, text)
     for data in tree.find_all(nodes.TemplateData):
-        data.data = _marked_lines(data.data, _place(template.path.name, data.lineno))
-    return Template.from_code(jinja, jinja.compile(tree, filename=str(template.path)), jinja.globals)
+        data.data = _marked_lines(data.data, _place(path.name, data.lineno))
+    return Template.from_code(jinja, jinja.compile(tree, filename=str(path)), jinja.globals)
 
 
 def _place(name: str, first: int = 1) -> Callable[[int], str]:

@@ -133,7 +133,7 @@ def test_an_option_that_names_nothing(word: str, folder: Path, tune: Command, fi
 
 
 def test_a_study_that_is_not_there(autotune: Command, folder: Path) -> None:
-    words = "none.toml: no such study file; shipped studies are depthwise, dispatch-40, "
+    words = "none.toml: no such study file; shipped studies are decoders-bf16, depthwise, "
     assert autotune("tune", "none.toml", "--device", "null").complaint.startswith(words)
     assert autotune("tune", "families", "--device", "null").complaint == (
         "families: is a directory; give a study file inside it"

@@ -13,11 +13,9 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from autotune.autotune_conv2d.library import EPILOGUES, Problem, epilogue_name
-from autotune.autotune_conv2d.torch_activations import ACTIVATIONS, Activation, word_of_module, word_of_node
+from autotune.autotune_conv2d.torch_activations import ACTIVATIONS, BY_WORD, Activation, word_of_module, word_of_node
 
-LEAKY = Activation(
-    "leaky_relu", torch.nn.functional.leaky_relu_, nn.LeakyReLU, (functional.leaky_relu,), (), {"negative_slope": 0.01}
-)
+LEAKY = BY_WORD["leaky_relu"]
 
 
 def last_node(call: Callable[[Tensor], Tensor]) -> fx.Node:
@@ -41,14 +39,31 @@ def test_a_relu_is_known(call: Callable[[Tensor], Tensor]) -> None:
     assert word_of_node(last_node(call), {}) == "relu"
 
 
-@pytest.mark.parametrize("call", [torch.sigmoid, functional.relu6, lambda y: y.sigmoid()])
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (torch.sigmoid, "sigmoid"),
+        (lambda y: y.sigmoid(), "sigmoid"),
+        (functional.relu6, "relu6"),
+        (functional.silu, "silu"),
+        (lambda y: functional.hardswish(y, inplace=True), "hardswish"),
+        (functional.gelu, "gelu"),
+        (lambda y: functional.gelu(y, approximate="tanh"), "gelu_tanh"),
+    ],
+)
+def test_other_activations_are_known(call: Callable[[Tensor], Tensor], word: str) -> None:
+    assert word_of_node(last_node(call), {}) == word
+
+
+@pytest.mark.parametrize("call", [torch.tanh, functional.softplus, lambda y: y.tanh()])
 def test_another_function_is_not(call: Callable[[Tensor], Tensor]) -> None:
     assert word_of_node(last_node(call), {}) == ""
 
 
 def test_modules() -> None:
     assert word_of_module(nn.ReLU(inplace=True)) == "relu"
-    assert word_of_module(nn.ReLU6()) == ""
+    assert word_of_module(nn.Tanh()) == ""
+    assert word_of_module(nn.GELU("tanh")) == "gelu_tanh"
     assert LEAKY.is_module(nn.LeakyReLU())
     assert not LEAKY.is_module(nn.LeakyReLU(0.2))
 
@@ -70,7 +85,7 @@ def test_an_option_must_be_given(call: Callable[[Tensor], Tensor], is_it: bool) 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=[activation.word for activation in ACTIVATIONS])
 def test_a_word_is_that_of_an_epilogue(activation: Activation) -> None:
     y = torch.randn(100, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(activation.run(y.clone()), activation.module()(y))
+    torch.testing.assert_close(activation.run(y.clone()), activation.module(**activation.options)(y))
     for residual in (False, True):
         name = epilogue_name(residual=residual, activation=activation.word)
         assert name in EPILOGUES
