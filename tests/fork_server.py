@@ -82,8 +82,13 @@ class ForkServer:
         env: Mapping[str, str] | None = None,
         err: int | None = None,
         file_bytes: int | None = None,
+        memory_bytes: int | None = None,
     ) -> ForkedRun:
-        """Start a run; `err` is a descriptor for its standard error, `file_bytes` the most that a file may grow to."""
+        """Start a run; `err` is a descriptor for its standard error.
+
+        `file_bytes` is the most that a file may grow to, `memory_bytes` the most that the run may map beside what it
+        begins with.
+        """
         out = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the run
         reader, writer = os.pipe()
         request = {
@@ -91,6 +96,7 @@ class ForkServer:
             "words": [str(word) for word in words],
             "environ": {**os.environ, **(env or {})},
             "file_bytes": file_bytes,
+            "memory_bytes": memory_bytes,
         }
         number = self.ask(request, [out.fileno(), writer if err is None else err])
         os.close(writer)
@@ -124,13 +130,23 @@ def serve(requests: socket.socket) -> None:
             answer = os.fork()
             if answer == 0:
                 requests.close()
-                os._exit(_run(request["folder"], request["words"], request["environ"], request["file_bytes"], streams))
+                _limit(request["file_bytes"], request["memory_bytes"])
+                os._exit(_run(request["folder"], request["words"], request["environ"], streams))
             for stream in streams:
                 os.close(stream)
         requests.send(str(answer).encode())
 
 
-def _run(folder: str, words: list[str], environ: dict[str, str], file_bytes: int | None, streams: Sequence[int]) -> int:
+def _limit(file_bytes: int | None, memory_bytes: int | None) -> None:
+    """Limit this process, and what it starts."""
+    if file_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    if memory_bytes is not None:
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes, mapped + memory_bytes))
+
+
+def _run(folder: str, words: list[str], environ: dict[str, str], streams: Sequence[int]) -> int:
     """The code that the command line ends with, in this process."""
     from autotune.cli import main
 
@@ -141,8 +157,6 @@ def _run(folder: str, words: list[str], environ: dict[str, str], file_bytes: int
     for number, stream in enumerate(streams, 1):
         os.dup2(stream, number)
         os.close(stream)
-    if file_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     sys.argv = ["autotune", *words]
     code = 0
     try:

@@ -1,0 +1,50 @@
+"""A command under attack: it ends in time, in little memory, without a traceback, with one line that says why."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.fork_server import ForkServer
+from tests.unit.tiny import Finished
+
+WITHIN_S = 5.0
+MEMORY_BYTES = 1 << 30
+
+
+def attacked(
+    fork_server: ForkServer,
+    folder: Path,
+    *words: object,
+    env: Mapping[str, str] | None = None,
+    within_s: float = WITHIN_S,
+    memory_bytes: int = MEMORY_BYTES,
+) -> Finished:
+    """`autotune WORDS...` in `folder`; AssertionError when it takes longer, prints a traceback or leaves a folder."""
+    temporary = folder / "temporary"
+    temporary.mkdir(exist_ok=True)
+    run = fork_server.start(folder, *words, env={"TMPDIR": str(temporary), **(env or {})}, memory_bytes=memory_bytes)
+    until = time.monotonic() + within_s
+    while not run.ended and time.monotonic() < until:
+        time.sleep(0.01)
+    late = not run.ended
+    if late:
+        run.send_signal(signal.SIGKILL)
+    finished = run.finish()
+    assert not late, f"still running after {within_s:g} s: {words}: {finished.err}"
+    assert "Traceback" not in finished.err, finished.err
+    left = [path.name for path in temporary.iterdir()]
+    assert not left, f"left in the temporary folder: {left}"
+    return finished
+
+
+def refused(finished: Finished, *parts: str, code: int = 1) -> str:
+    """The one line that a command was refused with; it has these parts."""
+    lines = finished.err.splitlines()
+    assert finished.code == code, finished
+    assert len(lines) == 1, finished.err
+    for part in parts:
+        assert part in lines[0], lines[0]
+    return lines[0]
