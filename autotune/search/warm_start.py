@@ -260,7 +260,7 @@ def _worth_judging(template: KernelTemplate, rows: Ints, sources: Ints) -> Ints:
 
 def _scaled(known: Singles, judged: Singles) -> tuple[Singles, Singles]:
     """Both views with every feature that varies at all scaled to the same spread."""
-    spread = np.concatenate([known, judged]).std(axis=0)
+    spread: Singles = np.concatenate([known, judged]).std(axis=0, dtype=np.float32)
     varies = spread > 0
     return known[:, varies] / spread[varies], judged[:, varies] / spread[varies]
 
