@@ -18,15 +18,16 @@ from sqlalchemy import (
 )
 
 from autotune.errors import StoreError
+from autotune.operation import operation
 from autotune.problem import Conv2dProblem, Layer
 from autotune.store.column_types import Text, Values, integer, metadata, row_id, text
 from autotune.store.statements import identify, insert
 
-PROBLEM_COLUMNS = (
-    *("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w"),
-    *("groups", "dtype", "layout", "epilogue"),
-)
-"""Conv2dProblem's fields, in its order."""
+_SIZES = tuple(size.name for size in operation().sizes)
+_WORDS = tuple(operation().words)
+
+PROBLEM_COLUMNS = (*_SIZES, *_WORDS)
+"""Conv2dProblem's fields, in its order: the operation's declared sizes and words. A new one needs a migration."""
 
 LARGEST_INTEGER = 2**63 - 1
 """SQLite's integers are signed and have 64 bits"""
@@ -35,8 +36,8 @@ layers = Table(
     "layers",
     metadata,
     row_id(),
-    *(integer(name) for name in PROBLEM_COLUMNS[:14]),
-    *(text(name) for name in PROBLEM_COLUMNS[14:]),
+    *(integer(name) for name in _SIZES),
+    *(text(name) for name in _WORDS),
     *(integer(name) for name in ("p", "q", "flops", "minimal_bytes")),
     UniqueConstraint(*PROBLEM_COLUMNS),
 )
