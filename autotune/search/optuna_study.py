@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import StorageInternalError
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import StudyError
@@ -47,17 +49,19 @@ def write_study(
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        study = optuna.create_study(storage=url, study_name=name, load_if_exists=True)
-        if not study.user_attrs and not study.trials:
-            for key, value in own.items():
-                study.set_user_attr(key, value)
-        if not own.items() <= study.user_attrs.items():
-            raise StudyError(
-                f"there is a study {name!r} from elsewhere; delete it (`optuna delete-study`) or give another storage"
-            )
-        there = {trial.user_attrs.get(NUMBER) for trial in study.get_trials(deepcopy=False)}
-        new = [trial for trial in trials if trial.trial.number not in there]
-        study.add_trials([_frozen(trial, values) for trial in new])
+        with _storage(url) as storage:
+            study = optuna.create_study(storage=storage, study_name=name, load_if_exists=True)
+            if not study.user_attrs and not study.trials:
+                for key, value in own.items():
+                    study.set_user_attr(key, value)
+            if not own.items() <= study.user_attrs.items():
+                raise StudyError(
+                    f"there is a study {name!r} from elsewhere; "
+                    "delete it (`optuna delete-study`) or give another storage"
+                )
+            there = {trial.user_attrs.get(NUMBER) for trial in study.get_trials(deepcopy=False)}
+            new = [trial for trial in trials if trial.trial.number not in there]
+            study.add_trials([_frozen(trial, values) for trial in new])
     except ValueError as error:  # a parameter that has other values than it had
         raise StudyError(f"study {name!r}: {error}; delete it (`optuna delete-study`) and write it again") from error
     except StorageInternalError as error:
@@ -65,6 +69,17 @@ def write_study(
     finally:
         optuna.logging.set_verbosity(verbosity)
     return len(new)
+
+
+@contextmanager
+def _storage(url: str) -> Iterator[RDBStorage]:
+    """A storage of Optuna's, whose connections are closed at the end; Optuna itself leaves them to the interpreter."""
+    storage = RDBStorage(url)
+    try:
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
 
 
 def _frozen(timed: TimedTrial, values: Values) -> FrozenTrial:

@@ -83,7 +83,9 @@ def test_dynamic_shared_memory_up_to_227_kilobytes(bench: Bench) -> None:
     """
     n = 232448 // 4
     (y,) = bench.run(text, "k", (np.zeros((3, 128), np.float32), np.int32(n)), grid=3, block=128, smem_bytes=232448)
-    np.testing.assert_allclose(y.astype(np.float64).sum(axis=1), [n * (n - 1) / 2 + block * n for block in range(3)], rtol=1e-5)
+    np.testing.assert_allclose(
+        y.astype(np.float64).sum(axis=1), [n * (n - 1) / 2 + block * n for block in range(3)], rtol=1e-5
+    )
 
 
 def test_every_extern_shared_array_starts_at_the_same_place(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import sqlite3
 from pathlib import Path
@@ -150,7 +151,7 @@ TEMPLATES = {
     "an expression that raises": (
         ("outputs <= 512", "512 // (turns - 1) > 0"),
         "constraints.\"a block computes at most 512 outputs\": expression '512 // (turns - 1) > 0' raises "
-        "ZeroDivisionError: integer division or modulo by zero",
+        "ZeroDivisionError: ",
     ),
     "an expression that yields a string": (
         ("outputs <= 512", "'yes'"),
@@ -205,9 +206,7 @@ def test_a_template_that_fails_in_the_middle_of_a_run_loses_nothing(
     finished = tune("--trials", "100")
     assert finished.code == 1
     (complaint,) = [line for line in finished.err.splitlines() if line.startswith("autotune: ")]
-    assert (
-        complaint == "autotune: families/tiny.cu.j2: body raises ZeroDivisionError: integer division or modulo by zero"
-    )
+    assert re.fullmatch(r"autotune: families/tiny\.cu\.j2: body raises ZeroDivisionError: .*by zero", complaint)
     assert "Traceback" not in finished.err
     with Store("autotune.db", create=False) as store:
         outcomes = {row.trial.outcome.value for row in store.trials.list("small")}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections import Counter
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import optuna
 import pytest
+from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
 from autotune.store import Store
@@ -32,7 +34,23 @@ def results(autotune: Command) -> None:
         connection.execute(f"DELETE FROM trials WHERE id {later}")
 
 
-def test_every_trial_is_written_with_its_outcome_and_again_only_what_is_new(autotune: Command) -> None:
+@pytest.fixture
+def opened() -> Iterator[Callable[[], RDBStorage]]:
+    """Open optuna.db as a storage, whose connections are closed with the test."""
+    with ExitStack() as at_the_end:
+
+        def open_it() -> RDBStorage:
+            storage = RDBStorage("sqlite:///optuna.db")
+            at_the_end.callback(storage.engine.dispose)
+            at_the_end.callback(storage.remove_session)
+            return storage
+
+        yield open_it
+
+
+def test_every_trial_is_written_with_its_outcome_and_again_only_what_is_new(
+    autotune: Command, opened: Callable[[], RDBStorage]
+) -> None:
     with closing(sqlite3.connect("autotune.db")) as connection, connection:
         for number, outcome, reason in ((5, "runtime", "crash"), (6, "constraints", "smem")):
             fails = "UPDATE trials SET outcome = ?, reason = ?, median_us = NULL, ranked_us = NULL WHERE number = ?"
@@ -42,7 +60,7 @@ def test_every_trial_is_written_with_its_outcome_and_again_only_what_is_new(auto
     with Store("autotune.db", create=False) as store:
         rows = store.trials.list("lenet-k7.conv1")
     assert f"{len(rows)} trials, {len(rows)} of them new" in first.out
-    study = optuna.load_study(study_name="lenet-k7.conv1 on NVIDIA H200, cold", storage="sqlite:///optuna.db")
+    study = optuna.load_study(study_name="lenet-k7.conv1 on NVIDIA H200, cold", storage=opened())
     assert [trial.user_attrs["number"] for trial in study.trials] == [row.trial.number for row in rows]
     assert study.best_value == min(row.median_us for row in rows if row.median_us is not None)
     assert study.user_attrs["device"] == "NVIDIA H200"
@@ -62,22 +80,24 @@ def test_every_trial_is_written_with_its_outcome_and_again_only_what_is_new(auto
     assert len(study.trials) == len(rows)
 
 
-def test_a_study_has_one_for_each_layer_and_trials_that_came_since_are_added(autotune: Command) -> None:
+def test_a_study_has_one_for_each_layer_and_trials_that_came_since_are_added(
+    autotune: Command, opened: Callable[[], RDBStorage]
+) -> None:
     assert autotune("optuna-study", "lenet-k7", "--storage", "sqlite:///optuna.db").code == 0
-    names = optuna.get_all_study_names("sqlite:///optuna.db")
+    storage = opened()
+    names = optuna.get_all_study_names(storage)
     assert names == [f"lenet-k7.{layer} on NVIDIA H200, cold" for layer in ("conv1", "conv2")]
-    study = optuna.load_study(study_name=names[0], storage="sqlite:///optuna.db")
-    latest = study.trials[-1]
-    study._storage.remove_session()
+    latest = optuna.load_study(study_name=names[0], storage=storage).trials[-1]
+    storage.remove_session()
     with closing(sqlite3.connect("optuna.db")) as connection, connection:
         connection.execute("DELETE FROM trial_user_attributes WHERE trial_id = ?", (latest._trial_id,))
     again = autotune("optuna-study", "lenet-k7.conv1", "--storage", "optuna.db")
     assert "1 of them new" in again.out
 
 
-def test_a_study_from_elsewhere_is_left_alone(autotune: Command) -> None:
+def test_a_study_from_elsewhere_is_left_alone(autotune: Command, opened: Callable[[], RDBStorage]) -> None:
     name = "lenet-k7.conv1 on NVIDIA H200, cold"
-    study = optuna.create_study(study_name=name, storage="sqlite:///optuna.db")
+    study = optuna.create_study(study_name=name, storage=opened())
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
     refused = autotune("optuna-study", "lenet-k7.conv1", "--storage", "optuna.db")
     assert refused.code == 1
