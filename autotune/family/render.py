@@ -81,7 +81,7 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
     """The body's text with includes inlined: self-contained CUDA C++."""
     template = bound.template
     try:
-        text = bound.body.render(visible_names(bound, names))
+        return inline(bound.body.render(visible_names(bound, names)).lstrip("\n"), template.includes)
     except JinjaError as error:
         line = getattr(error, "lineno", None)
         where = f"line {line}" if line else "body"
@@ -90,7 +90,6 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
         raise TemplateError(f"{template.path}: body {error}") from None
     except (ArithmeticError, TypeError, ValueError) as error:
         raise TemplateError(f"{template.path}: body raises {type(error).__name__}: {error}") from None
-    return inline(text.lstrip("\n"), template.includes)
 
 
 def visible_names(bound: BoundTemplate, names: Mapping[str, Value]) -> dict[str, Value]:

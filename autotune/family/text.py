@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from glob import escape, glob
 from pathlib import Path
 
 from jinja2 import FileSystemLoader, StrictUndefined, Template, TemplateSyntaxError, Undefined, nodes
@@ -23,6 +24,7 @@ KEPT = 64
 _MARKED = f"(?:{MARKS.pattern.replace('(', '').replace(')', '')})?"
 _INCLUDE = re.compile(rf'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*{_MARKED}$', re.MULTILINE)
 _IMPORT = re.compile(r'^/\*% from "([^"]+)" import\b', re.MULTILINE)
+_EXPRESSION = re.compile(r"\$\{[^}]*\}")
 _PRAGMA_ONCE = re.compile(rf"^#pragma once{_MARKED}\n+", re.MULTILINE)
 
 
@@ -82,7 +84,10 @@ def parse(path: Path, text: str) -> nodes.Template:
 
 
 def includes_of(path: Path, text: str) -> tuple[tuple[str, str], ...]:
-    """Name and text of every file that the body includes, or imports macros of, and those that these include."""
+    """Name and text of every file that the body includes, or imports macros of, and those that these include.
+
+    An expression in an included name, as in `_element_${dtype}.cuh`, stands for every file that it may come to.
+    """
     found: dict[str, str] = {}
 
     def visit(where: Path, content: str) -> None:
@@ -90,26 +95,39 @@ def includes_of(path: Path, text: str) -> tuple[tuple[str, str], ...]:
         includes = [(match, (path.parent, shipped("templates"))) for match in _INCLUDE.finditer(content)]
         for match, folders in (*imports, *includes):
             name = match.group(1)
-            if name in found:
-                continue
-            line = content.count("\n", 0, match.start()) + 1
-            for folder in folders:
-                if (folder / name).is_file():
-                    found[name] = ""
-                    included = read_text(folder / name)
-                    visit(folder / name, included)
-                    del found[name]
-                    found[name] = included  # after what it includes itself
-                    break
-            else:
+            named = _named(name, folders)
+            if not named:
+                line = content.count("\n", 0, match.start()) + 1
                 raise TemplateError(f"{where}: line {line}: included file {name!r} is not beside the template")
+            for each, file in named.items():
+                if each in found:
+                    continue
+                found[each] = ""
+                included = read_text(file)
+                visit(file, included)
+                del found[each]
+                found[each] = included  # after what it includes itself
 
     visit(path, text)
     return tuple(found.items())
 
 
+def _named(name: str, folders: Sequence[Path]) -> dict[str, Path]:
+    """The files that an include may name; of two of one name that in the earlier folder."""
+    pattern = "*".join(map(escape, _EXPRESSION.split(name)))
+    return {
+        each: folder / each
+        for folder in reversed(folders)
+        for each in sorted(glob(pattern, root_dir=folder))
+        if (folder / each).is_file()
+    }
+
+
 def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
-    """Rendered text with its quoted includes replaced by what it uses of them, each once, and single blank lines."""
+    """Rendered text with its quoted includes replaced by what it uses of them, each once, and single blank lines.
+
+    Raises TemplateError for a name that an expression made and no file has.
+    """
     contents = dict(includes)
     done: set[str] = set()
 
@@ -118,6 +136,8 @@ def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
         if name in done:
             return ""
         done.add(name)
+        if name not in contents:
+            raise TemplateError(f"includes {name!r}, which is not beside the template")
         content = _PRAGMA_ONCE.sub("", contents[name])
         return _INCLUDE.sub(replace, content).rstrip("\n")
 

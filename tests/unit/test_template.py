@@ -64,6 +64,16 @@ def test_the_hash_follows_imported_macros_of_the_shared_templates(tmp_path: Path
     assert dict(family.includes)["_wgmma.jinja"] == (shipped("templates") / "_wgmma.jinja").read_text()
 
 
+def test_an_expression_in_an_included_name_stands_for_every_file_that_it_may_come_to(tmp_path: Path) -> None:
+    included = ("constexpr int C", '#include "_own_${dtype}.cuh"\nconstexpr int C')
+    for dtype in ("f32", "f16"):
+        (tmp_path / f"_own_{dtype}.cuh").write_text(f"// {dtype}\n")
+    first = tiny(tmp_path, included)
+    assert dict(first.includes) == {"_own_f16.cuh": "// f16\n", "_own_f32.cuh": "// f32\n"}
+    (tmp_path / "_own_f16.cuh").write_text("// another\n")
+    assert tiny(tmp_path, included).hash != first.hash
+
+
 def test_derived_values_may_stand_in_any_order(tmp_path: Path) -> None:
     family = tiny(
         tmp_path, ('outputs = "threads * turns"', 'outputs = "half * 2"\nhalf = "quarter * 2"\nquarter = "threads"')
@@ -248,6 +258,10 @@ BODY_MISTAKES = {
     "missing include": (
         ("constexpr int K", '#include "_none.cuh"\nconstexpr int K'),
         "included file '_none.cuh' is not",
+    ),
+    "no file of an expression": (
+        ("constexpr int K", '#include "_none_${dtype}.cuh"\nconstexpr int K'),
+        re.escape("included file '_none_${dtype}.cuh' is not"),
     ),
 }
 
