@@ -1,7 +1,10 @@
 #pragma once
+#include "_ptx_stmatrix.cuh"
+
+#include "_ptx_ldmatrix_trans.cuh"
 
 // Accumulators of a warpgroup's MMAs, whose rows are output channels and whose columns are pixels, into shared memory, from where TMA
-// stores them. Needs _epilogue.cuh, _ptx_stmatrix.cuh, _ptx_ldmatrix_trans.cuh and an element type of 16 bits.
+// stores them. Needs _epilogue.cuh and an element type of 16 bits.
 
 template <typename T>
 __device__ __forceinline__ unsigned pack(float low, float high) {

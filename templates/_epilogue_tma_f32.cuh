@@ -1,6 +1,6 @@
 #pragma once
 
-// As _epilogue_tma.cuh, for outputs of 32 bits. Needs _epilogue.cuh and _ptx_tma.cuh.
+// As _epilogue_tma_16.cuh, for outputs of 32 bits. Needs _epilogue.cuh and _ptx_tma.cuh.
 
 // Finishes a part of an MMA's accumulators, PIXELS columns from the eight of `first` on, and stages them as two boxes, each a pixel's 32
 // channels in a row, swizzled. `warp` is the warp's number in its warpgroup; `bias` is that of its channel lane / 4, and of the eighth

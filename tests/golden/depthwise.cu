@@ -17,7 +17,7 @@
 //   grid    row tile, then block of PLANES planes
 //   thread  column tile, then row tile, output plane
 
-#include "_element.cuh"
+#include "_dtype_f32.cuh"
 
 #include "_epilogue.cuh"
 
@@ -26,7 +26,6 @@
 #include "_ptx_barrier.cuh"
 
 // Problem
-using T = float;  // x, w, bias and y in memory
 constexpr int C = 8, H = 15, W = 15;
 constexpr int K = 8, R = 3, S = 3;
 constexpr int P = 8, Q = 8;

@@ -13,11 +13,10 @@
 //   grid     block of channels, then of columns, of rows, image
 //   block x: CHANNELS channels;  y: COLUMNS columns;  z: ROWS rows
 
-#include "_element.cuh"
+#include "_dtype_f32.cuh"
 
 #include "_epilogue.cuh"
 // Problem
-using T = float;  // x, w, bias and y in memory
 constexpr int C = 24, H = 11, W = 14;
 constexpr int R = 3, S = 3;
 constexpr int P = 11, Q = 14;

@@ -20,7 +20,7 @@
 //   producer   a warpgroup: loads four columns of x a thread, adds channels and padding, and stores chunks
 //   consumers  take rows of outputs in turn: while one multiplies, the other finishes its accumulators, and stores them by TMA
 
-#include "_element_f16.cuh"
+#include "_dtype_f16.cuh"
 
 #include "_epilogue.cuh"
 
@@ -30,19 +30,13 @@
 
 #include "_ptx_tma.cuh"
 
-#include "_ptx_stmatrix.cuh"
-
-#include "_ptx_ldmatrix_trans.cuh"
-
 #include "_ptx_wgmma.cuh"
 
 #include "_ptx_wgmma_shared.cuh"
 
 #include "_pipeline.cuh"
 
-#include "_epilogue_tma.cuh"
-
-using T = __half;  // x, w, bias and y in memory
+#include "_epilogue_tma_16.cuh"
 
 // Problem
 constexpr int C = 3, H = 21, W = 30;
@@ -88,7 +82,8 @@ __device__ __forceinline__ void mma(float (&d)[2][4], const unsigned (&a)[4], un
         :
         "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
         "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+        : "r"(wgmma_word(a[0])), "r"(wgmma_word(a[1])), "r"(wgmma_word(a[2])), "r"(wgmma_word(a[3])), "l"(b), "r"(static_cast<int>(accumulate)));
+
 #else
     wgmma_f16_shared(d, a, b, accumulate);
 #endif

@@ -16,12 +16,11 @@
 //   conv2d_unroll    grid x: block of UNROLL_BLOCK columns;  y: input channel;  a thread writes R * S of a column
 //   conv2d_multiply  grid x: tile of columns;  y: tile of output channels;  block x: column of the tile;  y: output channel of the tile
 
-#include "_element.cuh"
+#include "_dtype_f32.cuh"
 
 #include "_epilogue.cuh"
 
 // Problem
-using T = float;  // every array in memory
 constexpr int C = 6, H = 23, W = 21;
 constexpr int K = 7, R = 3, S = 5;
 constexpr int P = 12, Q = 11;

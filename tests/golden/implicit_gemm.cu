@@ -15,14 +15,13 @@
 //   grid  x: (tile of BN pixels * GROUPS + group) * TILES_M + tile of BM output channels
 //   block x: THREADS_M x THREADS_N threads, each TM x TN outputs
 
-#include "_element.cuh"
+#include "_dtype_f32.cuh"
 
 #include "_epilogue.cuh"
 
 #include "_tile.cuh"
 
 // Problem
-using T = float;  // x, w, bias and y in memory
 constexpr bool NHWC = false;
 constexpr int C = 6, H = 23, W = 21;
 constexpr int K = 7, R = 3, S = 5;

@@ -43,6 +43,8 @@ __device__ __forceinline__ __half from_float<__half>(float value) {
     return __float2half_rn(value);
 }
 
+using T = __half;  // x, w, bias and y in memory
+
 // What happens to a finished accumulator before it is stored: the output channel's bias and the residual are added, then
 // comes the activation. A NaN stays a NaN, and an infinite sum gives the activation's limit.
 // Every family stores through it, so that a further activation is written here alone, a function of its word in
@@ -241,51 +243,6 @@ __device__ __forceinline__ void tma_store(const TensorMap* map, const void* shar
 #include <autotune_host_tma.h>
 #endif
 
-// Results of a warp's matrix products into shared memory, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
-//
-// store_matrices_trans: four (or two) matrices of 8 x 8 16-bit elements, stored transposed: lane 4 g + t holds elements (g, 2 t) and
-// (g, 2 t + 1) of matrix i in d[i], and lane 8 i + j gives the address, a multiple of 16, at which column j of it is stored as 16
-// bytes. Of two matrices lanes 0 to 15 give addresses; the others' are ignored.
-
-#ifdef __CUDACC__
-__device__ __forceinline__ void store_matrices_trans(void* column, const unsigned (&d)[4]) {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(column));
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(d[0]), "r"(d[1]), "r"(d[2]),
-                 "r"(d[3])
-                 : "memory");
-}
-
-__device__ __forceinline__ void store_matrices_trans(void* column, const unsigned (&d)[2]) {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(column));
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(d[0]), "r"(d[1]) : "memory");
-}
-#else
-#include <autotune_host_ptx.h>
-#endif
-
-// Fragments of a warp out of shared memory, as an instruction on the GPU and as plain C++ on the CPU.
-//
-// load_matrices_trans: what store_matrices_trans stored: four (or two) matrices of 8 x 8 16-bit elements. Lane 8 i + j gives the
-// address, a multiple of 16, of the 16 bytes of column j of matrix i; lane 4 g + t gets elements (g, 2 t) and (g, 2 t + 1) of it as
-// d[i]. Of two matrices lanes 0 to 15 give addresses; the others' are ignored.
-
-#ifdef __CUDACC__
-__device__ __forceinline__ void load_matrices_trans(unsigned (&d)[4], const void* column) {
-    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(column));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-__device__ __forceinline__ void load_matrices_trans(unsigned (&d)[2], const void* column) {
-    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(column));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(from) : "memory");
-}
-#else
-#include <autotune_host_ptx.h>
-#endif
-
 // Matrix products of a warpgroup, four warps in a row, as instructions on the GPU (sm_90a) and as plain C++ on the CPU.
 //
 // MMAs whose operands are not those of _ptx_wgmma_rs.cuh are written where they are used, with wgmma_operand. On the CPU wgmma_TYPE_wide computes them: eight columns of
@@ -413,8 +370,53 @@ struct PipelineTma : PipelineAsync<STAGES> {
     }
 };
 
+// Results of a warp's matrix products into shared memory, as instructions on the GPU (sm_90) and as plain C++ on the CPU.
+//
+// store_matrices_trans: four (or two) matrices of 8 x 8 16-bit elements, stored transposed: lane 4 g + t holds elements (g, 2 t) and
+// (g, 2 t + 1) of matrix i in d[i], and lane 8 i + j gives the address, a multiple of 16, at which column j of it is stored as 16
+// bytes. Of two matrices lanes 0 to 15 give addresses; the others' are ignored.
+
+#ifdef __CUDACC__
+__device__ __forceinline__ void store_matrices_trans(void* column, const unsigned (&d)[4]) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(column));
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(d[0]), "r"(d[1]), "r"(d[2]),
+                 "r"(d[3])
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_matrices_trans(void* column, const unsigned (&d)[2]) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(column));
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(d[0]), "r"(d[1]) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
+// Fragments of a warp out of shared memory, as an instruction on the GPU and as plain C++ on the CPU.
+//
+// load_matrices_trans: what store_matrices_trans stored: four (or two) matrices of 8 x 8 16-bit elements. Lane 8 i + j gives the
+// address, a multiple of 16, of the 16 bytes of column j of matrix i; lane 4 g + t gets elements (g, 2 t) and (g, 2 t + 1) of it as
+// d[i]. Of two matrices lanes 0 to 15 give addresses; the others' are ignored.
+
+#ifdef __CUDACC__
+__device__ __forceinline__ void load_matrices_trans(unsigned (&d)[4], const void* column) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(column));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_trans(unsigned (&d)[2], const void* column) {
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(column));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(from) : "memory");
+}
+#else
+#include <autotune_host_ptx.h>
+#endif
+
 // Accumulators of a warpgroup's MMAs, whose rows are output channels and whose columns are pixels, into shared memory, from where TMA
-// stores them. Needs _epilogue.cuh, _ptx_stmatrix.cuh, _ptx_ldmatrix_trans.cuh and an element type of 16 bits.
+// stores them. Needs _epilogue.cuh and an element type of 16 bits.
 
 template <typename T>
 __device__ __forceinline__ unsigned pack(float low, float high) {
@@ -463,7 +465,6 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
         store_matrices_trans(last, {word(LAST, 0, z[0]), word(LAST, 1, z[1])});
     }
 }
-using T = __half;  // x, w, bias and y in memory
 
 // Problem
 constexpr int CHANNELS = 8;  // that an output channel is made of
@@ -552,6 +553,7 @@ __device__ __forceinline__ void mma(float (&d)[24][4], unsigned long long a, uns
         "+f"(d[22][0]), "+f"(d[22][1]), "+f"(d[22][2]), "+f"(d[22][3]),
         "+f"(d[23][0]), "+f"(d[23][1]), "+f"(d[23][2]), "+f"(d[23][3])
         : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+
 #else
     wgmma_f16_shared(d, a, b, accumulate);
 #endif

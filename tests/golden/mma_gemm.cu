@@ -19,7 +19,7 @@
 //   warp  16 columns of WARP_P output rows, then group of WARP_TILES_K tiles of 8 output channels
 //   lane  of an MMA columns lane / 4 and lane / 4 + 8, output channels 2 (lane % 4) and the next
 
-#include "_element_f16.cuh"
+#include "_dtype_f16.cuh"
 
 #include "_epilogue.cuh"
 
@@ -28,7 +28,8 @@
 #include "_ptx_ldmatrix.cuh"
 
 #include "_ptx_mma.cuh"
-using T = __half;  // x, w, bias and y in memory
+
+#include "_accumulators.cuh"
 using Bits = unsigned short;  // of an element of x or w
 
 // Problem
@@ -181,40 +182,13 @@ struct Column {
 
 using Accumulators = float[WARP_P][WARP_TILES_K][4];
 
-// accumulators += the MMAs of the steps that lie in the same chunks of COUNT filter rows, or pairs of them (ODD): a row of input is
-// loaded once for all of WARP_P output rows.
-template <int COUNT, bool ODD>
-__device__ __forceinline__ void add_steps(Accumulators& accumulators, const Chunk* inputs, const Filters* filters) {
-    constexpr int LAST = (WARP_P - 1) * STRIDE_H + (R - 1) * DILATION_H;
-    Filters loaded[COUNT][WARP_TILES_K / FILTER_TILES];
-#pragma unroll
-    for (int row = 0; row <= LAST; ++row) {
-        unsigned pixels[4];
-        bool first = true;
-#pragma unroll
-        for (int step = 0; step < COUNT; ++step) {
-            const int begin = (ODD ? odd_row(step) : step) * DILATION_H;
-            if (row == begin) {
-#pragma unroll
-                for (int j = 0; j < WARP_TILES_K / FILTER_TILES; ++j) {
-                    loaded[step][j] = filters[(step * BLOCK_TILES / FILTER_TILES + j) * 32];
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < WARP_P; ++i) {
-                if (row != begin + i * STRIDE_H) continue;
-                if (first) load_matrices(pixels, inputs + row * ROW_CHUNKS);
-                first = false;
-#pragma unroll
-                for (int j = 0; j < WARP_TILES_K; ++j) {
-                    const unsigned* const at = loaded[step][j / FILTER_TILES].at + j % FILTER_TILES * 2;
-                    const unsigned filter[2] = {at[0], at[1]};
-                    mma_m16n8k16_f16(accumulators[i][j], pixels, filter, accumulators[i][j]);
-                }
-            }
-        }
-    }
+// d += a * b
+__device__ __forceinline__ void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    mma_m16n8k16_f16(d, a, b, d);
 }
+
+#include "_window_steps_warp.cuh"
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias,
                 T* __restrict__ y, int n) {
@@ -261,14 +235,7 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
     int stage = 0;
     for (unsigned work_tile = blockIdx.x; work_tile < work_tiles; work_tile += gridDim.x) {
         Accumulators accumulators;
-#pragma unroll
-        for (int i = 0; i < WARP_P; ++i) {
-#pragma unroll
-            for (int j = 0; j < WARP_TILES_K; ++j) {
-#pragma unroll
-                for (int l = 0; l < 4; ++l) accumulators[i][j][l] = 0.0f;
-            }
-        }
+        clear(accumulators);
 #pragma unroll 1
         for (int slice = 0; slice < CHANNEL_SLICES; ++slice) {
             if constexpr (STAGES == 1) {

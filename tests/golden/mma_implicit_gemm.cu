@@ -32,6 +32,8 @@
 
 #include "_split_tf32.cuh"
 
+#include "_accumulators.cuh"
+
 #include "_ptx_wgmma.cuh"
 
 // Problem
@@ -71,7 +73,7 @@ extern "C" __global__ void pack_filters(const float* __restrict__ w, float* __re
     const int step = i / (PARTS * 8 * TILE_K), tap = step % TAPS, eight = step / TAPS % (CHANNEL_TILES * STAGE_CHANNELS / 8);
     const int channel = eight * 8 + i / (4 * TILE_K) % 2 * 4 + i % 4, k = i / (CHANNEL_TILES * FILTERS) * TILE_K + i / 4 % TILE_K;
     const float filter = channel < C && k < K ? w[(k * C + channel) * TAPS + tap] : 0.0f;
-    packed_w[i] = to_tf32(filter);
+    packed_w[i] = tf32_part<PARTS>(filter, i / (8 * TILE_K) % 2);
 }
 
 // A block's next tile: its output channels, and where its pixels begin.
@@ -154,7 +156,8 @@ __device__ __forceinline__ void take(Inputs& inputs, const float (&loaded)[SUBTI
     for (int i = 0; i < SUBTILES; ++i) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            inputs.parts[0][i][j] = to_tf32(loaded[i][j]);
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) inputs.parts[part][i][j] = tf32_part<PARTS>(loaded[i][j], part);
         }
     }
 }
@@ -176,6 +179,7 @@ __device__ __forceinline__ void multiply(float (&d)[BLOCK_TILES_K][4], const flo
         "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
         "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3])
         : "r"(wgmma_word(a[0])), "r"(wgmma_word(a[1])), "r"(wgmma_word(a[2])), "r"(wgmma_word(a[3])), "l"(operand), "n"(ADDED));
+
 #else
     wgmma_tf32_wide<ADDED>(d, a, filters + offset, 16 * TILE_K);
 #endif

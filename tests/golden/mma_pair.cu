@@ -21,7 +21,7 @@
 //   lane  strips lane / 4 and lane / 4 + 8 of its warp's 16;  channel lane % 4 of a group;  accumulators 2 (lane % 4) and the next of a tile
 //   producer  a warp more copies outputs, three inputs
 
-#include "_element.cuh"
+#include "_words_f32.cuh"
 
 #include "_alignment.cuh"
 
@@ -35,13 +35,10 @@
 
 #include "_ptx_async.cuh"
 
-#include "_ptx_mma.cuh"
-
 #include "_ptx_wgmma_rs.cuh"
 
-using T = float;  // x, w, bias and y in memory
-using Bits = float;  // of an element of x or w
-using Word = float;  // of an MMA
+#include "_accumulators.cuh"
+
 // Problem
 constexpr int C = 3, H = 9, W = 11;
 constexpr int K = 5, R = 3, S = 3;
@@ -82,7 +79,7 @@ constexpr int STEP_FILTERS = TILES * PARTS * 64;  // words
 constexpr int FILTER_WORDS = 1152;
 constexpr int PLANE = 112, SKEW = 1, STAGE = 452;  // words
 constexpr int K_STEP = 1;
-constexpr int PRODUCER_WARPS = 3;  // warps that copy inputs
+constexpr bool WHOLE = false;  // outputs of a work tile are contiguous
 constexpr int RUN = TILE_P * Q;  // outputs of an output channel
 constexpr int VECTOR = 4;  // elements of 16 bytes
 constexpr int PLANE_Y = 68;  // elements from channel to channel of staged outputs
@@ -109,7 +106,7 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __rest
         const bool there = row < R && k < K && channel < C && s >= 0 && s < S;
         return there ? w[((k * C + channel) * R + row) * S + s] : Bits{0};
     };
-    packed_w[i] = to_tf32(filter(half % WORDS));
+    packed_w[i] = tf32_part<PARTS>(filter(half % WORDS), i / 64 % 2);
 }
 
 // First output row of a work tile, a row tile of an image.
@@ -124,61 +121,9 @@ __device__ __forceinline__ long long output_at(int work_tile, int k) {
 }
 // Where a channel's rows lie in a pipeline stage, words.
 __device__ __forceinline__ constexpr int plane_at(int channel) { return channel * PLANE + channel % 4 / 2 * SKEW; }
-// What copies a block's inputs: PRODUCER_WARPS warps, a plane a warp, in words from the one that has its first element.
-__device__ __forceinline__ void copy_inputs(Word* stages, Barrier* full, Barrier* empty, const Bits* __restrict__ x, int work_tiles,
-                                            int warp, int n) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    int stage = 0, parity = 1;  // nobody has to free a pipeline stage before its first use
-    for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += static_cast<int>(gridDim.x)) {
-        barrier_wait(empty + stage, parity);
-#pragma unroll 1
-        for (int channel = warp; channel < C; channel += PRODUCER_WARPS) {
-            const long long begin = input_at(work_tile, channel) / WORD_TAPS * WORD_TAPS;
-            const Bits* const from = x + begin;
-            Word* const to = stages + stage * STAGE + plane_at(channel);
-#pragma unroll 8
-            for (int i = lane; i < WINDOW_H * W; i += 32) copy_async<4>(to + i, from + i);
-        }
-        copy_async_arrive(full + stage);
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-    }
-}
-// What copies its outputs: a warp.
-__device__ __forceinline__ void store_outputs(const T* epilogue_stages, Barrier* epilogue_full, Barrier* epilogue_empty, T* __restrict__ y, int work_tiles) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    int epilogue_stage = 0, parity = 0;
-    int last = -1;  // the buffer being copied
-    for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += static_cast<int>(gridDim.x)) {
-        const T* const from = epilogue_stages + epilogue_stage * EPILOGUE_STAGE;
-        barrier_wait(epilogue_full + epilogue_stage, parity);
-        for (int k = lane; k < K; k += 32) {
-            T* const run = y + output_at(work_tile, k);
-            const int before = alignment_offset(run), head = (VECTOR - before) % VECTOR, vectors = (RUN - head) / VECTOR;
-            if (RUN >= 2 * VECTOR || vectors > 0) bulk_store(run + head, from + k * PLANE_Y + before + head, 16 * vectors);
-        }
-        bulk_store_commit();
-        // What whole vectors leave of a run at its beginning and its end.
-        constexpr int EDGES = 2 * (VECTOR - 1);
-        for (int i = lane; i < K * EDGES; i += 32) {
-            T* const run = y + output_at(work_tile, i / EDGES);
-            const int before = alignment_offset(run), head = min((VECTOR - before) % VECTOR, RUN), tail = (RUN - head) % VECTOR;
-            const int edge = i % EDGES, at = edge < VECTOR - 1 ? edge : RUN - 1 - (edge - (VECTOR - 1));
-            if (edge < VECTOR - 1 ? edge < head : edge - (VECTOR - 1) < tail) run[at] = from[i / EDGES * PLANE_Y + before + at];
-        }
-        if (EPILOGUE_STAGES == 1) {
-            bulk_store_wait_read<0>();
-            __syncwarp();
-            if (lane == 0) barrier_arrive(epilogue_empty + epilogue_stage);
-        } else if (last >= 0) {
-            bulk_store_wait_read<1>();
-            __syncwarp();
-            if (lane == 0) barrier_arrive(epilogue_empty + last);
-        }
-        last = epilogue_stage;
-        if (++epilogue_stage == EPILOGUE_STAGES) epilogue_stage = 0, parity ^= 1;
-    }
-    bulk_store_wait_read<0>();
-}
+#include "_planes_words.cuh"
+
+#include "_tile_outputs.cuh"
 
 // A lane's inputs of a row, words of two strips.
 struct Inputs {
@@ -196,7 +141,10 @@ struct Inputs {
                     const auto loaded = *reinterpret_cast<const AlignedArray<Word, 1>*>(at);
 #pragma unroll
                     for (int j = 0; j < 1 && word + j < WINDOW; ++j) {
-                        of[0][group][word + j][i] = to_tf32(loaded.at[j]);
+#pragma unroll
+                        for (int part = 0; part < PARTS; ++part) {
+                            of[part][group][word + j][i] = PARTS == 1 ? rounded(loaded.at[j]) : word_part<PARTS>(loaded.at[j], part);
+                        }
                     }
                 }
             }
@@ -338,14 +286,7 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
                 inputs_at[i] = stages + stage * STAGE + plane_at(lane % 4) + at;
             }
             Accumulators accumulators;
-#pragma unroll
-            for (int i = 0; i < THREAD_P * THREAD_Q; ++i) {
-#pragma unroll
-                for (int tile = 0; tile < TILES; ++tile) {
-#pragma unroll
-                    for (int j = 0; j < 4; ++j) accumulators[i][tile][j] = 0.0f;
-                }
-            }
+            clear(accumulators);
             const Word* iteration_filters = filters;
 #pragma unroll 1
             for (int channel_iteration = 0; channel_iteration < CHANNEL_ITERATIONS; ++channel_iteration) {

@@ -21,7 +21,7 @@
 //   consumer  accumulators of a subtile: rows of an MMA lane / 4 and lane / 4 + 8 of a warp's 16, columns 2 (lane % 4) and the next of a tile
 //   producer  a warp copies outputs, PRODUCER_WARPS transform the inputs' layout
 
-#include "_element.cuh"
+#include "_words_f32.cuh"
 
 #include "_epilogue.cuh"
 
@@ -33,13 +33,8 @@
 
 #include "_ptx_fetch.cuh"
 
-#include "_ptx_mma.cuh"
-
 #include "_ptx_wgmma.cuh"
 
-using T = float;  // x, w, bias and y in memory
-using Bits = float;  // of an element of x or w
-using Word = float;  // of an MMA
 // Problem
 constexpr int C = 3, H = 9, W = 11;
 constexpr int K = 5, R = 3, S = 3;
@@ -101,20 +96,6 @@ constexpr int best_step() {
 }
 
 constexpr int K_STEP = best_step();
-
-struct alignas(16) Chunk {
-    Word words[4];
-};
-
-// A chunk of elements.
-__device__ __forceinline__ Chunk chunk_of(const Bits (&elements)[VECTOR]) {
-    Chunk chunk;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        chunk.words[i] = to_tf32(elements[i]);
-    }
-    return chunk;
-}
 
 extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Chunk* __restrict__ packed_w) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -262,6 +243,7 @@ __device__ __forceinline__ void multiply(float (&d)[3][4], const Filters& filter
         "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
         "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3])
         : "l"(weights), "l"(pixels), "n"(ADDED));
+
 #else
     wgmma_tf32_wide<ADDED>(d, filters[step.filters].words, step.filters_deeper * 16, STORED * 16, inputs + step.inputs,
                           step.inputs_deeper * 16);

@@ -20,7 +20,7 @@
 //   consumer  accumulators of pixels lane / 4 and lane / 4 + 8 of a warp's 16, output channels 2 (lane % 4) and the next of a tile
 //   producer  a warp copies outputs, PRODUCER_WARPS transform the inputs' layout
 
-#include "_element.cuh"
+#include "_words_f32.cuh"
 
 #include "_epilogue.cuh"
 
@@ -32,13 +32,8 @@
 
 #include "_ptx_fetch.cuh"
 
-#include "_ptx_mma.cuh"
-
 #include "_ptx_wgmma.cuh"
 
-using T = float;  // x, w, bias and y in memory
-using Bits = float;  // of an element of x or w
-using Word = float;  // of an MMA
 // Problem
 constexpr int C = 3, H = 9, W = 11;
 constexpr int K = 5, R = 3, S = 3;
@@ -68,22 +63,6 @@ constexpr int FILTER_ROWS = 160;  // of 16 bytes
 constexpr int EPILOGUE_STAGE = 320;  // elements
 constexpr int IMAGE = C * H * W, COPY_STAGE = 300;  // elements
 constexpr int TILES = PADDED_K / 8;  // of a filter row
-
-struct alignas(16) Chunk {
-    Word words[4];
-};
-
-__device__ __forceinline__ Bits rounded(Bits element) { return to_tf32(element); }
-
-// A chunk's elements.
-__device__ __forceinline__ Chunk chunk_of(const Bits (&elements)[VECTOR]) {
-    Chunk chunk;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        chunk.words[i] = rounded(elements[i]);
-    }
-    return chunk;
-}
 
 // The filter row that comes `place`-th in memory.
 __host__ __device__ constexpr int filter_row(int place) { return (2 * R - 1 - place) % R; }
@@ -215,38 +194,41 @@ __device__ __forceinline__ void multiply(float (&d)[ROWS * TILES][4], const Chun
     const unsigned long long a = wgmma_operand(pixels, FIRST * 16, (SECOND - FIRST) * 16, 128);
     const unsigned long long b = wgmma_operand(filters, STEP * (2 * RUN * 16), RUN * 16, 128);
     if constexpr (ROWS == 1) {
-        asm volatile(
-            "{.reg .pred p; setp.eq.b32 p, 0, 0; "
-            "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {"
-            "%0, %1, %2, %3"
-            "}, %4, %5, p, 1, 1;}"
-            :
-            "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3])
-            : "l"(a), "l"(b));
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %6, 0; "
+        "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3"
+        "}, %4, %5, p, 1, 1;}"
+        :
+        "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3])
+        : "l"(a), "l"(b), "n"(1));
+
     } else if constexpr (ROWS == 2) {
-        asm volatile(
-            "{.reg .pred p; setp.eq.b32 p, 0, 0; "
-            "wgmma.mma_async.sync.aligned.m64n16k8.f32.tf32.tf32 {"
-            "%0, %1, %2, %3, "
-            "%4, %5, %6, %7"
-            "}, %8, %9, p, 1, 1;}"
-            :
-            "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-            "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3])
-            : "l"(a), "l"(b));
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %10, 0; "
+        "wgmma.mma_async.sync.aligned.m64n16k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, "
+        "%4, %5, %6, %7"
+        "}, %8, %9, p, 1, 1;}"
+        :
+        "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3])
+        : "l"(a), "l"(b), "n"(1));
+
     } else if constexpr (ROWS == 3) {
-        asm volatile(
-            "{.reg .pred p; setp.eq.b32 p, 0, 0; "
-            "wgmma.mma_async.sync.aligned.m64n24k8.f32.tf32.tf32 {"
-            "%0, %1, %2, %3, "
-            "%4, %5, %6, %7, "
-            "%8, %9, %10, %11"
-            "}, %12, %13, p, 1, 1;}"
-            :
-            "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-            "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-            "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3])
-            : "l"(a), "l"(b));
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %14, 0; "
+        "wgmma.mma_async.sync.aligned.m64n24k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, "
+        "%4, %5, %6, %7, "
+        "%8, %9, %10, %11"
+        "}, %12, %13, p, 1, 1;}"
+        :
+        "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
+        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
+        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3])
+        : "l"(a), "l"(b), "n"(1));
+
     }
 #else
     wgmma_tf32_wide<true>(d, pixels[FIRST].words, (SECOND - FIRST) * 16, 128, filters + STEP * 2 * RUN, RUN * 16);

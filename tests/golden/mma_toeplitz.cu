@@ -20,7 +20,7 @@
 //   warp  16 pairs of columns of THREAD_P output rows; the last two copy inputs and outputs
 //   lane  pairs lane / 4 and lane / 4 + 8;  taps lane % 4 and lane % 4 + 4 of a k block;  accumulators 2 (lane % 4) and the next of a tile
 
-#include "_element.cuh"
+#include "_words_f32.cuh"
 
 #include "_epilogue.cuh"
 
@@ -28,11 +28,6 @@
 
 #include "_ptx_barrier.cuh"
 
-#include "_ptx_mma.cuh"
-
-using T = float;  // x, w, bias and y in memory
-using Bits = float;  // of an element of x or w
-using Word = float;  // of an MMA
 // Problem
 constexpr int H = 30, W = 30;
 constexpr int K = 12, R = 5, S = 5;
@@ -64,10 +59,6 @@ constexpr int STAGE_WORDS = 900;
 constexpr int RUN_K = 1, PLANE = TILE_P * Q;  // output channels whose outputs are contiguous in y
 constexpr int RUN_PITCH = 680;  // elements of a run: the next one's are staged in other banks
 constexpr int EPILOGUE_STAGE = 2720;  // elements
-
-struct alignas(16) Vector {
-    Word at[4];
-};
 
 extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __restrict__ packed_w) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -126,14 +117,14 @@ __device__ __forceinline__ void multiply(float (&accumulators)[4], const Inputs&
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-conv2d_mma_toeplitz(const Bits* __restrict__ x, const Vector* __restrict__ packed_w, const T* __restrict__ bias,
+conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias,
                     T* __restrict__ y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
     Barrier* const full = reinterpret_cast<Barrier*>(smem);                                // [stage] its inputs are there
     Barrier* const empty = full + STAGES;                                                  // [stage] all warps have read them
     Barrier* const epilogue_full = empty + STAGES;                                         // [epilogue stage] all warps have staged their outputs
     Barrier* const epilogue_empty = epilogue_full + EPILOGUE_STAGES;                       // [epilogue stage] they have been copied out
-    Vector* const filters = reinterpret_cast<Vector*>(epilogue_empty + EPILOGUE_STAGES);   // [tile][vector][lane]
+    Chunk* const filters = reinterpret_cast<Chunk*>(epilogue_empty + EPILOGUE_STAGES);   // [tile][vector][lane]
     Word* const stages = reinterpret_cast<Word*>(filters + ALL_TILES * FILTER_WORDS * 8);  // [stage][row][column]
     T* const epilogue_stages = reinterpret_cast<T*>(stages + STAGES * STAGE_WORDS);        // [epilogue stage][output channel][row][column]
 
@@ -229,9 +220,9 @@ conv2d_mma_toeplitz(const Bits* __restrict__ x, const Vector* __restrict__ packe
                 Word filter[FILTER_WORDS];
 #pragma unroll
                 for (int i = 0; i < FILTER_WORDS; i += 4) {
-                    const Vector loaded = filters[((iteration * TILES + tile) * (FILTER_WORDS / 4) + i / 4) * 32 + lane];
+                    const Chunk loaded = filters[((iteration * TILES + tile) * (FILTER_WORDS / 4) + i / 4) * 32 + lane];
 #pragma unroll
-                    for (int j = 0; j < 4; ++j) filter[i + j] = loaded.at[j];
+                    for (int j = 0; j < 4; ++j) filter[i + j] = loaded.words[j];
                 }
                 const int staged_k = tile * 4 + lane % 4, k = iteration * (4 * TILES) + staged_k;
                 T* const tile_output = output + staged_k / RUN_K * RUN_PITCH + staged_k % RUN_K * PLANE;

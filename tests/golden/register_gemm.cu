@@ -15,12 +15,11 @@
 //   grid  x: block of TILES * TILE_N pixels;  y: block of TILE_M output channels
 //   block x: output channel;  y: tile of TILE_N pixels
 
-#include "_element.cuh"
+#include "_dtype_f32.cuh"
 
 #include "_epilogue.cuh"
 
 // Problem
-using T = float;  // x, w, bias and y in memory
 constexpr int C = 6, H = 23, W = 21;
 constexpr int K = 7, R = 3, S = 5;
 constexpr int P = 12, Q = 11;

@@ -14,12 +14,13 @@
 //   grid  x: (block of images * TILES_P + tile row) * TILES_Q + tile column;  y: block of THREAD_K * THREADS_K output channels
 //   block x, y: column and row in the tile;  z: group of THREAD_K output channels
 
+#include "_dtype_f32.cuh"
+
 #include "_arithmetic_f32.cuh"
 
 #include "_epilogue.cuh"
 
 // Problem
-using T = float;  // x, w, bias and y in memory
 constexpr int C = 6, H = 23, W = 21;
 constexpr int K = 7, R = 3, S = 5;
 constexpr int P = 12, Q = 11;

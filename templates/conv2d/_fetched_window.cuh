@@ -1,0 +1,50 @@
+#pragma once
+
+// Windows of x whose elements lie at odd places: through registers to as many shifted copies in shared memory. Needs the family's constants.
+
+// What a thread loads of a work tile's input: of each of its places 16 elements, in which the chunks of all copies lie.
+struct Fetched {
+    AlignedArray<Bits, LOADED> at[LOADS][16 / LOADED];
+
+    // Zeros stand for padding.
+    __device__ __forceinline__ void load(const Bits* __restrict__ x, unsigned work_tile, int n) {
+        const WorkTile from(work_tile);
+        const int first_row = from.row * STRIDE_H - PAD_H, first_column = from.column * STRIDE_W - PAD_W;
+        const int row_begin = PAD_W == 0 ? 0 : -first_column * C, row_end = (W - first_column) * C;
+        x += (static_cast<long long>(from.image) * H + first_row) * (W * C) + first_column * C;
+#pragma unroll
+        for (int i = 0; i < LOADS; ++i) {
+            const unsigned place = threadIdx.x + i * THREADS, line = place / ROW_CHUNKS;
+            const int first = static_cast<int>(place % ROW_CHUNKS) * 8;  // element of the window's row
+            const int image = static_cast<int>(line / WINDOW_H), row = static_cast<int>(line % WINDOW_H);
+            bool there = place < PLACES && (IMAGES == 1 || from.image + image < n);
+            if constexpr (PAD_H > 0) there = there && static_cast<unsigned>(first_row + row) < static_cast<unsigned>(H);
+            const Bits* const elements = x + (image * H + row) * (W * C) + first;
+#pragma unroll
+            for (int j = 0; j < 16 / LOADED; ++j) {
+                const int element = first + j * LOADED;
+                const bool inside = there && (PAD_W == 0 || element >= row_begin) && element < row_end;
+                at[i][j] = inside ? *reinterpret_cast<const AlignedArray<Bits, LOADED>*>(elements + j * LOADED)
+                                  : AlignedArray<Bits, LOADED>{};
+            }
+        }
+    }
+
+    __device__ __forceinline__ void stage(Chunk* staged) const {
+#pragma unroll
+        for (int i = 0; i < LOADS; ++i) {
+            const int place = static_cast<int>(threadIdx.x) + i * THREADS;
+            if (place >= PLACES) break;
+#pragma unroll
+            for (int copy = 0; copy < COPIES; ++copy) {
+                Chunk chunk;
+#pragma unroll
+                for (int j = 0; j < 8; ++j) {
+                    const int element = copy * STEP_W % 8 + j;
+                    chunk.at[j] = at[i][element / LOADED].at[element % LOADED];
+                }
+                staged[copy_at(copy) + place] = chunk;
+            }
+        }
+    }
+};
