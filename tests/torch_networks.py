@@ -13,9 +13,11 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.autotune_conv2d import Handle
 from autotune.autotune_conv2d.torch_convert import Row, convert
+from autotune.autotune_conv2d.torch_convolution import Convolution
 from autotune.autotune_conv2d.torch_layers import study
 from autotune.autotune_conv2d.torch_operator import OPERATOR, conv2d, support
 
@@ -229,7 +231,8 @@ def compiled(library: str) -> list[float]:
 def operator_checks(library: str) -> dict[str, str]:
     """What PyTorch itself checks of an operator."""
     conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
-    arguments = (images(4), conv.weight, conv.bias, None, (1, 1), (1, 1), (1, 1), 1, "relu", False, library)
+    text = Convolution(library, pad_h=1, pad_w=1, activation="relu").text
+    arguments = (images(4), conv.weight, conv.bias, None, text)
     answers: dict[str, str] = torch.library.opcheck(OPERATOR, arguments)
     return answers
 
@@ -282,7 +285,7 @@ def captured(library: str) -> tuple[list[int], list[str], float]:
     """
     network = seeded(Digits)
     made, _ = convert(network, images(4), library=library, margin=ALWAYS)
-    handles, refused = [], []
+    counts, refused = [], []
 
     def run(n: int, *, captures: bool) -> None:
         CPU.captures = captures
@@ -292,7 +295,7 @@ def captured(library: str) -> tuple[list[int], list[str], float]:
             refused.append(str(error))
         finally:
             CPU.captures = False
-        handles.append(handle_count())
+        counts.append(len(handles()))
 
     def change() -> None:
         for part in (made.conv1, made.conv2, network.conv1, network.conv2):
@@ -307,26 +310,71 @@ def captured(library: str) -> tuple[list[int], list[str], float]:
     run(3, captures=True)  # a number of images that was not asked for before
     change()
     run(4, captures=False)
-    return handles, refused, difference(made, network, images(4))
+    return counts, refused, difference(made, network, images(4))
 
 
-def handle_count() -> int:
-    """How many handles there are in the process."""
-    return sum(isinstance(thing, Handle) for thing in gc.get_objects())
+def handles() -> list[Handle]:
+    """Those that there are in the process; no class is asked for that a proxy of something dead would have."""
+    return [thing for thing in gc.get_objects() if type(thing) is Handle]
+
+
+@torch.no_grad()
+def call_costs(library: str) -> tuple[float, float]:
+    """Microseconds of CPU that calls of a tuned layer take besides its kernel, and of PyTorch's on the same images."""
+    x = images(1, size=4)
+    ours = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU()).eval()
+    made, report = convert(ours, x, library=library, margin=ALWAYS)
+    assert report.rows[0].swapped, report
+    layer = made.get_submodule("0")
+    y = layer(x)
+    (handle,) = (handle for handle in handles() if handle.kernel_name == "tested.one")
+    enqueue, addresses = handle.enqueuer(1), (x.data_ptr(), y.data_ptr(), 0, 0, 0)
+    conv, relu = nn.Conv2d(1, 1, 1).eval(), nn.ReLU(inplace=True)
+    fewest = [float("inf")] * 3
+    for _ in range(30):
+        for at, call in enumerate((lambda: layer(x), lambda: enqueue(*addresses), lambda: relu(conv(x)))):
+            fewest[at] = min(fewest[at], _thread_us(call, 200))
+    return fewest[0] - fewest[1], fewest[2]
+
+
+def _thread_us(call: Callable[[], object], count: int) -> float:
+    start = time.thread_time_ns()
+    for _ in range(count):
+        call()
+    return (time.thread_time_ns() - start) / 1000 / count
+
+
+@torch.no_grad()
+def listened(library: str) -> list[str]:
+    """What PyTorch's profiler and a mode of its dispatcher see of a layer that ran before."""
+    made, _ = convert(seeded(Digits), images(4), library=library, margin=ALWAYS)
+    made(images(4))
+    with torch.profiler.profile() as profile:
+        made(images(4))
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            names.append(function.name())
+            return function(*args, **(kwargs or {}))
+
+    names = [event.name for event in profile.events() or ()]
+    with Names():
+        made(images(4))
+    return [name for name in names if name.endswith("::conv2d") and not name.startswith("aten")]
 
 
 @torch.no_grad()
 def forgotten(library: str) -> tuple[int, int]:
     """How many more handles there are once a network ran, and once it is gone."""
     gc.collect()
-    before = handle_count()
+    before = len(handles())
     made, _ = convert(seeded(Digits), images(4), library=library, margin=ALWAYS)
     made(images(4))
     gc.collect()
-    while_it_lives = handle_count()
+    while_it_lives = len(handles())
     del made
     gc.collect()
-    return while_it_lives - before, handle_count() - before
+    return while_it_lives - before, len(handles()) - before
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autotune.autotune_conv2d.torch_convert import Row, convert
+from autotune.autotune_conv2d.torch_convolution import Convolution
 from autotune.autotune_conv2d.torch_layers import read_network, study
 from autotune.autotune_conv2d.torch_operator import OPERATOR, conv2d
 from tests.torch_networks import ALWAYS, difference, images, seeded
@@ -231,15 +232,15 @@ def broadcast_later(library: str) -> float:
     return difference(lambda x: made(x, z[:1]), lambda x: added(x, z[:1]), images(4))
 
 
-def of_operator(library: str) -> tuple[nn.Conv2d, tuple[object, ...]]:
+def of_operator(library: str) -> tuple[nn.Conv2d, str]:
     conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
-    return conv, ((1, 1), (1, 1), (1, 1), 1, "relu", False, library)
+    return conv, Convolution(library, pad_h=1, pad_w=1, activation="relu").text
 
 
 def operator_checks(library: str) -> dict[str, str]:
     """What PyTorch itself checks of the operator."""
     conv, rest = of_operator(library)
-    answers: dict[str, str] = torch.library.opcheck(OPERATOR, (images(4), conv.weight, conv.bias, images(4, 4), *rest))
+    answers: dict[str, str] = torch.library.opcheck(OPERATOR, (images(4), conv.weight, conv.bias, images(4, 4), rest))
     return answers
 
 
@@ -256,7 +257,7 @@ def operator(library: str, how: str) -> float:
     }[how]
     x = x[: len(given)]
     with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
-        y = OPERATOR(x, conv.weight, conv.bias, given, *rest)
+        y = OPERATOR(x, conv.weight, conv.bias, given, rest)
     expected = torch.relu(conv(x) + given)
     assert (y.dtype, y.shape) == (torch.float32, expected.shape)
     return float((y - expected).abs().max() / expected.abs().max()) if len(y) else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -95,9 +96,8 @@ def torch_stream(device: Any) -> int:
     As PyTorch's own compiler asks for it: `torch.cuda.current_stream` makes an object of it first, which takes half as
     long as a launch.
     """
-    import torch
-
-    return int(torch._C._cuda_getCurrentRawStream(device.index))
+    stream: int = sys.modules["torch"]._C._cuda_getCurrentRawStream(device.index)
+    return stream
 
 
 def empty_like(array: object, shape: Sequence[int], stream: int) -> object:

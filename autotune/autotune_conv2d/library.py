@@ -6,7 +6,7 @@ import ctypes
 import dataclasses
 import enum
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -348,6 +348,28 @@ class Handle:
         status = self._run(self._address, _int32(n), ctypes.byref(arguments), stream)
         if status:
             raise self._library.error(status)
+
+    def enqueuer(self, n: int) -> Callable[[int, int, int, int, int], None]:
+        """`run` over n images in a third of its time, for networks of small layers: everything known is set up once.
+
+        The function takes the addresses of x, y, z (0: none) and of `workspace_bytes(n)`, and the stream.
+        """
+        size_bytes, number = self.workspace_bytes(n), _int32(n)
+        run, address, error = self._run, self._address, self._library.error
+        spare: list[_Arguments] = []  # each is used by one thread at a time
+
+        def enqueue(x: int, y: int, z: int, workspace: int, stream: int) -> None:
+            try:
+                arguments = spare.pop()
+            except IndexError:
+                arguments = _Arguments(_ARGUMENTS_BYTES, 0, size_bytes)
+            arguments.workspace, arguments.x, arguments.y, arguments.z = workspace, x, y, z
+            status = run(address, number, ctypes.byref(arguments), stream)
+            spare.append(arguments)
+            if status:
+                raise error(status)
+
+        return enqueue
 
     def release(self) -> None:
         """Wait for the device to be done with the handle and free it; it must not be run again."""

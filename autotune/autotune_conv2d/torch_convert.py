@@ -14,9 +14,10 @@ from torch import Tensor, fx, nn
 
 from .library import Conv2dError, Library, Problem, find_library
 from .torch_activations import activated, spoken
+from .torch_convolution import Convolution
 from .torch_graph import take_activation, take_addition
 from .torch_layers import ConvLayer, TrainingMode, read_network
-from .torch_operator import OPERATOR, load, runtime_of
+from .torch_operator import OPERATOR, again, load, runtime_of
 from .torch_race import Times, Work, race
 from .torch_runtime import Runtime
 
@@ -41,18 +42,25 @@ class TunedConv2d(nn.Conv2d):
         self.problem = problem
         self._x_sizes, self._dtype = (problem.c, problem.h, problem.w), conv.weight.dtype
         self._z_sizes = (problem.k, problem.p, problem.q)
-        self._arguments = (
-            *(conv.stride, (problem.pad_h, problem.pad_w), conv.dilation, conv.groups),
-            *(problem.activation, problem.layout == "nhwc", library, True),
-        )
+        self._convolution = Convolution(
+            library,
+            *(problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w),
+            *(problem.dilation_h, problem.dilation_w, problem.groups, problem.activation),
+            channels_last=problem.layout == "nhwc",
+            or_pytorch=True,
+        ).text
         self.eval()
 
     def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
         """y [N, K, P, Q] of x [N, C, H, W] and the residual z [N, K, P, Q]."""
-        weight = self.weight
+        weight, bias = self.weight, self.bias
+        if not torch.compiler.is_compiling():
+            y = again(x, weight, bias, z, self._convolution)
+            if y is not None:
+                return y
         tuned = x.shape[1:] == self._x_sizes and weight.dtype == self._dtype and runtime_of(x.device) is not None
         if tuned and (z is None or z.shape == (x.shape[0], *self._z_sizes)):
-            made: Tensor = OPERATOR(x, weight, self.bias, z, *self._arguments)
+            made: Tensor = OPERATOR(x, weight, bias, z, self._convolution)
             return made
         y = super().forward(x)
         return activated(y if z is None else y + z, self.problem.activation)

@@ -16,9 +16,8 @@ from torch import Tensor, fx, nn
 
 from .library import EPILOGUES, Problem, epilogue_name
 from .torch_activations import has_hooks, word_of_module
+from .torch_convolution import DTYPES
 from .torch_graph import Tail, tails, traced
-
-DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 class TrainingMode(RuntimeError):

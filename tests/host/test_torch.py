@@ -51,6 +51,7 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
         kernel("implicit_gemm", "last", last),
         kernel("mma_strip", "tf32", tf32, precision="tf32"),
         kernel("direct", "wrong", wrong),
+        kernel("direct", "one", Conv2dProblem(1, 1, 4, 4, 1, 1, 1, epilogue="bias_relu")),
     )
     exported = export_library(kernels, tmp_path_factory.mktemp("exported"), ())
     source = exported.folder / "tested.wrong.cu"
@@ -183,6 +184,16 @@ def test_nothing_is_prepared_or_freed_in_a_capture_nor_what_was_captured(on_cpu:
     assert len(refused) == 2
     assert all("filters cannot be prepared while a graph is captured" in words for words in refused)
     assert difference < CLOSE
+
+
+def test_a_call_costs_the_cpu_no_more_than_pytorchs(on_cpu: OnHostDriver) -> None:
+    ours_us, theirs_us = on_cpu(networks.call_costs)
+    assert 0 < ours_us < theirs_us
+
+
+def test_profilers_and_modes_see_the_operator(on_cpu: OnHostDriver) -> None:
+    names = on_cpu(networks.listened)
+    assert names == ["autotune_autotune_conv2d::conv2d"] * 4, "two convolutions, seen twice"
 
 
 def test_filters_are_freed_with_their_network(on_cpu: OnHostDriver) -> None:
