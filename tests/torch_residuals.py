@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from autotune.autotune_conv2d.torch_convert import Row, convert
 from autotune.autotune_conv2d.torch_convolution import Convolution
+from autotune.autotune_conv2d.torch_folding import inference_copy
 from autotune.autotune_conv2d.torch_layers import read_network, study
 from autotune.autotune_conv2d.torch_operator import OPERATOR, conv2d
 from tests.torch_networks import ALWAYS, difference, images, seeded
@@ -29,6 +30,7 @@ class Adding(nn.Module):
         self.few = nn.Conv2d(1, 3, 5, padding=2)
         self.two = nn.Conv2d(2, 4, 3, padding=1)
         self.unbiased = nn.Conv2d(1, 4, 3, padding=1, bias=False)
+        self.norm = normalising(4)
         self.same = nn.Conv2d(1, 1, 3, padding=1)
         self.relu = nn.ReLU(inplace=True)
         self.dropout = nn.Dropout()
@@ -36,6 +38,15 @@ class Adding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.way(self, x)
+
+
+def normalising(k: int) -> nn.BatchNorm2d:
+    """A batch norm that does something, as one does that was trained."""
+    norm = nn.BatchNorm2d(k)
+    for name, values in norm.state_dict().items():
+        if values.dim():
+            norm.state_dict()[name].copy_(torch.rand(k) + 0.5)
+    return norm
 
 
 Way: TypeAlias = Callable[[Adding, Tensor], Tensor]
@@ -108,7 +119,11 @@ FUSED: dict[str, tuple[Way, dict[str, str]]] = {
     "ReLU before": (lambda m, x: m.relu(m.conv(x)) + wide(x), {"conv": "bias_relu"}),
     "two blocks": (two_blocks, {"conv": "bias_add_relu", "next": "bias_add_relu"}),
     "meeting": (meeting, {"conv": "bias", "other": "bias_add_relu"}),
-    "meeting without a bias": (meeting_without_a_bias, {"conv": "bias_add_relu", "unbiased": "none"}),
+    "meeting without a bias": (meeting_without_a_bias, {"conv": "bias", "unbiased": "bias_add_relu"}),
+    "no bias": (lambda m, x: m.unbiased(x) + wide(x), {"unbiased": "bias_add"}),
+    "no bias, ReLU alone": (lambda m, x: m.relu(m.unbiased(x)), {"unbiased": "bias_relu"}),
+    "batch norm": (lambda m, x: m.relu(m.norm(m.unbiased(x)) + wide(x)), {"unbiased": "bias_add_relu"}),
+    "batch norm behind a bias": (lambda m, x: m.relu(m.norm(m.conv(x))) + wide(x), {"conv": "bias_relu"}),
 }
 """Networks and what each convolution's kernel takes with it."""
 
@@ -153,7 +168,6 @@ LEFT: dict[str, Way] = {
     "number": lambda m, x: m.conv(x) + 1,
     "twice": twice,
     "read besides": read_besides,
-    "no bias": lambda m, x: m.unbiased(x) + wide(x),
     "images are overwritten": overwritten_images,
     "view is read": overwritten_view,
     "argument is overwritten": overwritten_argument,
@@ -170,7 +184,8 @@ def epilogues(_: str, name: str, *, inference_mode: bool) -> dict[str, str]:
     """The epilogue of each convolution that ran; in inference mode PyTorch does not count who writes a tensor."""
     way = FUSED[name][0] if name in FUSED else LEFT[name]
     with torch.inference_mode(mode=inference_mode):
-        layers = read_network(network(way), images(4)).layers
+        folded, arguments = inference_copy(network(way), images(4))[:2]
+        layers = read_network(folded, arguments).layers
     return {layer.name: layer.problems[0].epilogue for layer in layers if layer.problems}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +14,10 @@ from torch import Tensor, fx, nn
 from .library import Conv2dError, Library, Problem, find_library
 from .torch_activations import activated, spoken
 from .torch_convolution import Convolution
+from .torch_example import TrainingMode
+from .torch_folding import inference_copy
 from .torch_graph import take_activation, take_addition
-from .torch_layers import ConvLayer, TrainingMode, read_network
+from .torch_layers import ConvLayer, read_network
 from .torch_operator import OPERATOR, again, load, runtime_of
 from .torch_race import Times, Work, race
 from .torch_runtime import Runtime
@@ -39,6 +40,8 @@ class TunedConv2d(nn.Conv2d):
         sizes = (conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation)
         super().__init__(*sizes, conv.groups, bias=conv.bias is not None, device="meta")
         self.weight, self.bias = conv.weight, conv.bias
+        zeros = conv.weight.new_zeros(conv.out_channels) if conv.bias is None and problem.epilogue != "none" else None
+        self.register_buffer("zeros", zeros, persistent=False)  # a bias, for a kernel that takes one
         self.problem = problem
         self._x_sizes, self._dtype = (problem.c, problem.h, problem.w), conv.weight.dtype
         self._z_sizes = (problem.k, problem.p, problem.q)
@@ -54,6 +57,8 @@ class TunedConv2d(nn.Conv2d):
     def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
         """y [N, K, P, Q] of x [N, C, H, W] and the residual z [N, K, P, Q]."""
         weight, bias = self.weight, self.bias
+        if bias is None:
+            bias = self.zeros
         if not torch.compiler.is_compiling():
             y = again(x, weight, bias, z, self._convolution)
             if y is not None:
@@ -110,6 +115,8 @@ class Report:
     """A row for each convolution; printed, it is a table."""
 
     rows: tuple[Row, ...]
+    folded: int = 0
+    """batch norms that are part of the convolutions before them now"""
 
     def __str__(self) -> str:
         head = ("layer", "x", "filters", "epilogue", "kernel", "tuned us", "PyTorch us", "", "why")
@@ -123,7 +130,8 @@ class Report:
         fused.update(spoken(problem.activation) for problem in wins if problem.activation)
         parts = ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in fused.items())
         last = f"{len(wins)} of {len(self.rows)} convolutions run tuned kernels"
-        return "\n".join([*lines, f"{last}; fused into them: {parts}" if parts else last])
+        norms = f"; {self.folded} batch norms folded" if self.folded else ""
+        return "\n".join([*lines, f"{last}{f'; fused into them: {parts}' if parts else ''}{norms}"])
 
 
 def convert(
@@ -136,7 +144,8 @@ def convert(
     """A copy of a network in which tuned kernels run the convolutions that they are faster at, and what became of each.
 
     `example` is a tensor on the GPU, a tuple of arguments, or the sizes of one tensor: kernels are chosen and timed for
-    its shapes, with cudnn.benchmark on. Biases are part of the kernels. So are, if the library has such kernels, an
+    its shapes, with cudnn.benchmark on. Batch norms are folded into the convolutions before them, tuned or not. Biases
+    are part of the kernels. So are, if the library has such kernels, an
     addition of a tensor as large that alone reads a convolution's output, as in a ResNet's blocks, and an activation
     that alone reads the output or the sum. The copy is then a `torch.fx.GraphModule`; a network that cannot be traced
     keeps its additions. No parameter of the copy requires gradients.
@@ -150,8 +159,8 @@ def convert(
 
     Raises TrainingMode for a network in training mode, Conv2dError when the library fails.
     """
-    network = copy.deepcopy(module).requires_grad_(requires_grad=False)
-    read = read_network(network, example)
+    network, arguments, folded = inference_copy(module, example)
+    read = read_network(network, arguments)
     path = str(find_library() if library is None else Path(library).resolve())
     judge = _Judge(path, margin)
     with torch.no_grad(), _cudnn_benchmark():
@@ -172,7 +181,7 @@ def convert(
         network = _replaced(network, layer.name, TunedConv2d(layer.conv, problem, path))
     if isinstance(network, fx.GraphModule):
         network.recompile()
-    return network, Report(rows)
+    return network, Report(rows, len(folded))
 
 
 def _replaced(network: nn.Module, name: str, part: nn.Module) -> nn.Module:

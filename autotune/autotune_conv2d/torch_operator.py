@@ -21,7 +21,7 @@ from torch.nn import functional
 from .library import Conv2dError, Handle, Library, Problem, Status, find_library
 from .torch_activations import activated
 from .torch_convolution import Convolution, convolution_of
-from .torch_layers import TrainingMode
+from .torch_example import TrainingMode
 from .torch_runtime import Cuda, Runtime
 
 _ALIGNMENT = 16  # bytes: CONV2D_ALIGNMENT

@@ -157,7 +157,8 @@ def _fused(work: Work) -> Pass | None:
         made: Tensor = torch.cudnn_convolution_add_relu(arrays.x, conv.weight, arrays.z, 1.0, conv.bias, *options(conv))
         return made
 
-    if work.kernel.epilogue == "none" or work.activation not in ("", "relu"):
+    alone = work.kernel.epilogue == "none" and not work.residual and not work.activation
+    if alone or work.activation not in ("", "relu"):
         return None
     return add_relu if work.residual else relu
 

@@ -1,0 +1,105 @@
+"""A network that runs on an example: with which arguments, and what each of its parts is given then."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+
+class TrainingMode(RuntimeError):
+    """A network that trains was given, or a tuned layer was to be trained: the kernels have no backward pass."""
+
+
+def refuse_training(module: nn.Module) -> None:
+    """Raise TrainingMode where some part of a network trains."""
+    for name, part in module.named_modules():
+        if part.training:
+            where = f"its part {name}" if name else "the network"
+            raise TrainingMode(f"{where} is in training mode; call eval() first: tuned kernels have no backward pass")
+
+
+def example_arguments(module: nn.Module, example: object) -> tuple[object, ...]:
+    """The arguments of a call: a tensor, a tuple of arguments, or the sizes of a tensor, which is made of noise.
+
+    The noise is stored channels-last where filters are.
+    """
+    if isinstance(example, Tensor):
+        return (example,)
+    if not isinstance(example, (tuple, list)) or not example:
+        raise TypeError(f"example: expected a tensor, a tuple of arguments or the sizes of a tensor, got {example!r}")
+    if all(isinstance(size, int) for size in example):
+        like = next(module.parameters(), torch.empty(0))
+        noise = torch.randn(tuple(example), device=like.device, dtype=like.dtype)
+        if noise.dim() == 4 and any(is_channels_last(conv.weight) for conv in convolutions(module).values()):
+            noise = noise.contiguous(memory_format=torch.channels_last)
+        return (noise,)
+    return tuple(example)
+
+
+def convolutions(module: nn.Module) -> dict[str, nn.Conv2d]:
+    """By their paths, in the order of the network's modules."""
+    return {name: part for name, part in module.named_modules() if isinstance(part, nn.Conv2d)}
+
+
+def is_channels_last(x: Tensor) -> bool:
+    """Whether a tensor is stored NHWC; one that could be either is NCHW."""
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+@dataclass(slots=True)
+class Seen:
+    """What happened in a pass."""
+
+    inputs: dict[nn.Conv2d, list[Tensor]] = field(default_factory=dict)
+    """as meta tensors: shape, dtype and strides"""
+    outputs: dict[nn.Conv2d, weakref.ref[Tensor]] = field(default_factory=dict)
+    fed: Counter[tuple[nn.Module, nn.Module]] = field(default_factory=Counter)
+    """how often a follower was given the very tensor that a convolution had returned"""
+    runs: Counter[nn.Module] = field(default_factory=Counter)
+    """of followers and sequences"""
+
+    def followers(self, module: nn.Module) -> Iterator[tuple[str, str]]:
+        """Paths of convolutions and what alone reads their outputs, in an nn.Sequential that ran as a whole, once."""
+        for path, sequence in module.named_modules():
+            if type(sequence) is not nn.Sequential or self.runs[sequence] != 1:
+                continue
+            parts = (child for child in sequence.named_children() if type(child[1]) is not nn.Identity)
+            for (name, conv), (follower_name, follower) in pairwise(parts):
+                once = self.runs[follower] == 1 and self.fed[conv, follower] == 1
+                if once and isinstance(conv, nn.Conv2d) and len(self.inputs[conv]) == 1:
+                    prefix = f"{path}." if path else ""
+                    yield f"{prefix}{name}", f"{prefix}{follower_name}"
+
+
+@contextmanager
+def watched(module: nn.Module, follows: Callable[[nn.Module], object]) -> Iterator[Seen]:
+    """What happens while a network runs; `follows` says which parts may be followers."""
+    seen = Seen()
+
+    def convolved(conv: nn.Conv2d, inputs: tuple[Tensor], output: Tensor) -> None:
+        seen.inputs.setdefault(conv, []).append(torch.empty_like(inputs[0], device="meta"))
+        seen.outputs[conv] = weakref.ref(output)
+
+    def begun(part: nn.Module, inputs: tuple[Tensor]) -> None:
+        seen.runs[part] += 1
+        for conv, output in seen.outputs.items():
+            seen.fed[conv, part] += output() is inputs[0]
+
+    hooks = []
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            hooks.append(part.register_forward_hook(convolved))
+        elif isinstance(part, nn.Sequential) or follows(part):
+            hooks.append(part.register_forward_pre_hook(begun))
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()

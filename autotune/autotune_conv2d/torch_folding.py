@@ -1,0 +1,85 @@
+"""Batch normalisation folded into the convolutions before it: a kernel has it in its filters and bias then."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+from .torch_activations import has_hooks
+from .torch_example import convolutions, example_arguments, refuse_training, watched
+from .torch_graph import traced
+
+_KINDS = (nn.BatchNorm2d, nn.SyncBatchNorm)
+
+
+def inference_copy(module: nn.Module, example: object) -> tuple[nn.Module, tuple[object, ...], tuple[str, ...]]:
+    """A copy of a network with batch norms folded, the arguments that an example is, and paths of what was folded.
+
+    A folded batch norm is an `nn.Identity` in the copy. No parameter of the copy requires gradients. Raises
+    TrainingMode where some part of the network trains.
+    """
+    refuse_training(module)
+    network = copy.deepcopy(module).requires_grad_(requires_grad=False)
+    arguments = example_arguments(network, example)
+    return network, arguments, fold_batch_norms(network, arguments)
+
+
+def fold_batch_norms(network: nn.Module, arguments: tuple[object, ...]) -> tuple[str, ...]:
+    """Fold, in place, each batch norm that alone reads the output of a convolution; answers their paths.
+
+    Both run once on the example, have no hooks, and nothing else reads their parameters. Folded in float64, whatever
+    the network's dtype. In a network that `torch.fx` cannot trace, those within an `nn.Sequential` are found.
+    """
+    if not any(isinstance(part, _KINDS) for part in network.modules()):
+        return ()
+    with torch.no_grad():
+        with watched(network, _is_foldable) as seen:
+            expected = network(*arguments)
+        graph = traced(network, arguments, expected)
+        pairs = [*(seen.followers(network) if graph is None else _pairs(graph))]
+        hooked = {name for name, conv in convolutions(network).items() if has_hooks(conv)}
+        folded = []
+        for conv_name, norm_name in pairs:
+            conv, norm = network.get_submodule(conv_name), network.get_submodule(norm_name)
+            if type(conv) is nn.Conv2d and conv_name not in hooked and _is_foldable(norm):
+                _fold(conv, norm)
+                network.set_submodule(norm_name, nn.Identity().eval())
+                folded.append(norm_name)
+    return tuple(folded)
+
+
+def _is_foldable(part: nn.Module) -> bool:
+    """Whether a part of a network is a batch norm by statistics of its own, and nothing else."""
+    return type(part) in _KINDS and part.running_mean is not None and not has_hooks(part)
+
+
+def _pairs(graph: fx.GraphModule) -> Iterator[tuple[str, str]]:
+    """Paths of modules that run once and of what alone reads their outputs, once too."""
+    nodes = graph.graph.nodes
+    calls = Counter(str(node.target) for node in nodes if node.op == "call_module")
+    owners = {str(node.target).rpartition(".")[0] for node in nodes if node.op == "get_attr"}
+    for node in nodes:
+        before = node.all_input_nodes
+        if node.op != "call_module" or len(before) != 1 or before[0].op != "call_module" or len(before[0].users) != 1:
+            continue
+        pair = (str(before[0].target), str(node.target))
+        if all(calls[name] == 1 and name not in owners for name in pair):
+            yield pair
+
+
+def _fold(conv: nn.Conv2d, norm: nn.Module) -> None:
+    def wide(value: Tensor | None) -> Tensor | None:
+        return None if value is None else value.detach().double()
+
+    weight, bias = fuse_conv_bn_weights(
+        *(wide(conv.weight), wide(conv.bias), wide(norm.running_mean), wide(norm.running_var)),
+        *(norm.eps, wide(norm.weight), wide(norm.bias)),
+    )
+    dtype = conv.weight.dtype
+    conv.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
+    conv.bias = nn.Parameter(bias.to(dtype), requires_grad=False)

@@ -1,0 +1,137 @@
+"""Batch norms: which are folded into the convolution before them, which stay, and that nothing else comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune.study import load_study
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+
+from torch import Tensor, nn  # noqa: E402
+
+from autotune.autotune_conv2d.torch_folding import inference_copy  # noqa: E402
+from autotune.autotune_conv2d.torch_layers import study  # noqa: E402
+from tests.torch_networks import images  # noqa: E402
+from tests.torch_residuals import normalising  # noqa: E402
+
+CLOSE = 1e-5
+"""Difference of two float32 networks, in units of the largest output."""
+
+
+class Normalising(nn.Module):
+    """A convolution and a batch norm that run as `way` says."""
+
+    def __init__(self, way: Callable[[Normalising, Tensor], Tensor], *, bias: bool = False) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 6, 3, padding=1, groups=2, bias=bias)
+        self.norm = normalising(6)
+        self.way = way
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.way(self, x)
+
+
+class Branching(nn.Module):
+    """Cannot be traced: what it does depends on the images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(2, 6, 3, bias=False), normalising(6), nn.SiLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x) if x.sum() < 1e9 else x
+
+
+def of(way: Callable[[Normalising, Tensor], Tensor], *, bias: bool = False) -> Callable[[], nn.Module]:
+    return lambda: Normalising(way, bias=bias)
+
+
+def hooked() -> nn.Module:
+    network = Normalising(lambda m, x: m.norm(m.conv(x)))
+    network.norm.register_forward_hook(lambda *given: given[-1] + 1)
+    return network
+
+
+def hooked_convolution() -> nn.Module:
+    network = Normalising(lambda m, x: m.norm(m.conv(x)))
+    network.conv.register_forward_hook(lambda *given: given[-1] + 1)
+    return network
+
+
+def read_besides(m: Normalising, x: Tensor) -> Tensor:
+    y = m.conv(x)
+    return m.norm(y) + y
+
+
+FOLDED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "alone": (of(lambda m, x: m.norm(m.conv(x))), "norm"),
+    "behind a bias": (of(lambda m, x: torch.relu(m.norm(m.conv(x))), bias=True), "norm"),
+    "no trace": (Branching, "features.1"),
+    "no scale": (lambda: nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, affine=False)), "1"),
+}
+KEPT: dict[str, Callable[[], nn.Module]] = {
+    "read besides": of(read_besides),
+    "before the convolution": lambda: nn.Sequential(normalising(2), nn.Conv2d(2, 3, 1)),
+    "twice": of(lambda m, x: m.norm(m.norm(m.conv(x)))),
+    "hooked": hooked,
+    "hooked convolution": hooked_convolution,
+    "filters are read": of(lambda m, x: m.norm(m.conv(x)) * m.conv.weight.sum()),
+    "an activation between": of(lambda m, x: m.norm(torch.relu(m.conv(x)))),
+    "no statistics": lambda: nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, track_running_stats=False)),
+}
+
+
+@torch.no_grad()
+def difference(network: nn.Module, other: nn.Module) -> float:
+    expected = network(images(3, 2))
+    return float((other(images(3, 2)) - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_a_batch_norm_is_folded(name: str) -> None:
+    made, norm = FOLDED[name]
+    network = made().eval()
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    copy, _, folded = inference_copy(network, images(3, 2))
+    assert folded == (norm,)
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in copy.modules())
+    assert difference(network, copy) < CLOSE
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items()), "the original stays"
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_batch_norm_is_kept(name: str) -> None:
+    network = KEPT[name]().eval()
+    copy, _, folded = inference_copy(network, images(3, 2))
+    assert folded == ()
+    assert difference(network, copy) == 0
+
+
+def test_half_precision_is_folded_in_double() -> None:
+    """In half precision the epsilon of 1e-8 is 0."""
+    network = nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, eps=1e-8)).eval()
+    network[1].running_var.zero_()
+    network[0].weight.data.mul_(1e-3)
+    network[0].bias.data.zero_()
+    copy, _, _ = inference_copy(network.half(), images(3, 2).half())
+    assert difference(network.float(), copy.float()) < 1e-2
+
+
+def test_filters_stay_channels_last_and_so_does_an_example_of_sizes() -> None:
+    network = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)).eval().to(memory_format=torch.channels_last)
+    copy, (x,), _ = inference_copy(network, (3, 2, 12, 12))
+    assert isinstance(x, Tensor)
+    for tensor in (copy.get_submodule("0").weight, x, copy(x)):
+        assert tensor.is_contiguous(memory_format=torch.channels_last)
+        assert not tensor.is_contiguous()
+
+
+def test_study_has_the_bias_and_what_follows_a_batch_norm(tmp_path: Path) -> None:
+    path = tmp_path / "folded.toml"
+    path.write_text(study(Branching().eval(), (4, 2, 12, 12), name="folded"))
+    (layer,) = load_study(path).layers
+    assert layer.problem.epilogue == "bias_silu"
