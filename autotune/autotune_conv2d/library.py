@@ -206,13 +206,15 @@ class Kernel:
     """time of a pass there"""
 
 
-def find_library() -> Path:
-    """The shared library beside this package, in the folder it was exported with or in that folder's `build`.
+def find_library(exported: Path | None = None) -> Path:
+    """The shared library of a folder that was exported, there or in its `build`; None: of this package's folder.
 
     Raises FileNotFoundError with the places where it was looked for.
     """
     package = Path(__file__).resolve().parent
-    folders = (package, package.parent, package.parent.parent, package.parent.parent / "build")
+    folders = [package, package.parent, package.parent.parent, package.parent.parent / "build"]
+    if exported is not None:
+        folders = [exported, exported / "build"]
     for folder in folders:
         if (folder / NAME).is_file():
             return folder / NAME

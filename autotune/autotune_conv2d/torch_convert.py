@@ -160,8 +160,15 @@ def convert(
     Raises TrainingMode for a network in training mode, Conv2dError when the library fails.
     """
     network, arguments, folded = inference_copy(module, example)
-    read = read_network(network, arguments)
     path = str(find_library() if library is None else Path(library).resolve())
+    return swap(network, arguments, path, margin, len(folded))
+
+
+def swap(
+    network: nn.Module, arguments: tuple[object, ...], path: str, margin: float, folded: int
+) -> tuple[nn.Module, Report]:
+    """`convert` of a network that may be changed, whose batch norms are folded, by the library at a path."""
+    read = read_network(network, arguments)
     judge = _Judge(path, margin)
     with torch.no_grad(), _cudnn_benchmark():
         rows = tuple(judge.row(layer) for layer in read.layers)
@@ -181,7 +188,7 @@ def convert(
         network = _replaced(network, layer.name, TunedConv2d(layer.conv, problem, path))
     if isinstance(network, fx.GraphModule):
         network.recompile()
-    return network, Report(rows, len(folded))
+    return network, Report(rows, folded)
 
 
 def _replaced(network: nn.Module, name: str, part: nn.Module) -> nn.Module:

@@ -1,0 +1,124 @@
+"""`torch.compile(model, backend="autotune")`: convolutions by an exported library's kernels, the rest by Inductor.
+
+PyTorch finds the backend through its entry point where autotune is installed; from an exported folder alone it is
+`torch.compile(model, backend=autotune_conv2d.torch_backend.autotune)`.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, fx
+from torch._dynamo import lookup_backend
+
+from .library import find_library
+from .torch_convert import MARGIN, swap
+from .torch_example import TrainingMode
+from .torch_folding import fold_batch_norms
+from .torch_lifting import Lifted, lifted
+
+LIBRARY = "AUTOTUNE_LIBRARY"
+"""environment variable: the library's path, or the folder's that it was exported to"""
+_LOG = logging.getLogger(__name__)
+
+
+def autotune(
+    graph: fx.GraphModule,
+    inputs: Sequence[object],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Callable[..., object]:
+    """Compile a graph that Dynamo captured. For inference: parameters are taken as they are now.
+
+    Batch norms are folded and kernels raced and swapped in as by `convert`, whose table is logged at level INFO.
+    `options`: `library`, the path of the library or of the folder that it was exported to, else the environment
+    variable AUTOTUNE_LIBRARY, else what `find_library` finds; `margin` as for `convert`; `mode`, one of Inductor's;
+    `rest`, a backend for the rest instead of Inductor, such as aot_eager; all others are that backend's own. Once a
+    parameter is another or was changed, PyTorch runs the graph uncompiled, with one warning.
+
+    Raises TrainingMode where gradients are wanted, FileNotFoundError without a library.
+    """
+    settings = dict(options or {})
+    path = _library(settings.pop("library", None))
+    margin = float(str(settings.pop("margin", MARGIN)))
+    mode = str(settings.pop("mode", mode or "default"))
+    compiler = str(settings.pop("rest", "inductor"))
+    if torch.is_grad_enabled() and any(isinstance(each, Tensor) and each.requires_grad for each in inputs):
+        raise TrainingMode(
+            "a tensor requires gradients, but the kernels have no backward pass; run under torch.no_grad() or "
+            "torch.inference_mode()"
+        )
+    made = lifted(graph, inputs)
+    rest = [inputs[at] for at in made.rest]
+    if made.convolutions:
+        with torch.inference_mode(mode=False), torch.no_grad():
+            arguments = tuple(map(_example, rest))
+            folded = fold_batch_norms(made.network, arguments)
+            network, report = swap(made.network, arguments, path, margin, len(folded))
+        _LOG.info("%s\n%s", path, report)
+        if isinstance(network, fx.GraphModule):
+            made.network = network
+    made.finish()
+    if compiler == "inductor":
+        patches = {**torch._inductor.list_mode_options(mode), **settings}
+        compiled = torch._inductor.compile(made.network, rest, options=patches)
+    else:
+        compiled = lookup_backend(compiler)(made.network, rest, **settings)
+    return _guarded(compiled, made, graph, [inputs[at] for at in made.taken])
+
+
+def _library(given: object) -> str:
+    """The library's path. Raises FileNotFoundError, with what to do."""
+    named = given or os.environ.get(LIBRARY)
+    if not named:
+        try:
+            return str(find_library())
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"torch.compile(backend='autotune'): give options={{'library': PATH}} or set {LIBRARY}: {error}"
+            ) from None
+    path = Path(str(named))
+    if not path.exists():
+        raise FileNotFoundError(f"torch.compile(backend='autotune'): there is no library {path}")
+    return str((find_library(path) if path.is_dir() else path).resolve())
+
+
+def _example(given: object) -> object:
+    """An input as a network may be run on it: what Dynamo has as a symbol is the number that it stands for now."""
+    if isinstance(given, torch.SymInt):
+        return given.node.hint
+    return given.clone() if isinstance(given, Tensor) and given.is_inference() else given
+
+
+def _guarded(
+    compiled: Callable[..., object], made: Lifted, graph: fx.GraphModule, taken: list[object]
+) -> Callable[..., object]:
+    """The compiled graph as long as what it took of the inputs is what it was."""
+
+    def versions() -> list[int]:
+        return [0 if tensor.is_inference() else tensor._version for tensor in made.baked]
+
+    before, told = versions(), False
+
+    def run(*inputs: object) -> object:
+        nonlocal told
+        if all(map(operator.is_, (inputs[at] for at in made.taken), taken)) and versions() == before:
+            return compiled(*[inputs[at] for at in made.rest])
+        if not told:
+            told = True
+            warnings.warn(
+                "autotune_conv2d: parameters changed since the network was compiled, which runs uncompiled now; call "
+                "torch.compiler.reset() to compile it again",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return graph(*inputs)
+
+    return run

@@ -1,0 +1,146 @@
+"""What the tests of the backend "autotune" do in the process of a host driver."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch._inductor.utils import run_and_get_code
+from torch.nn import functional
+
+from autotune.autotune_conv2d.torch_backend import LIBRARY, autotune
+from tests.torch_networks import ALWAYS, difference, images, seeded
+from tests.torch_residuals import normalising
+
+
+class Block(nn.Module):
+    """A convolution, a block with a residual and a batch norm, and what is no kernel's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.layer1 = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, bias=False), normalising(4))
+        self.relu = nn.ReLU(inplace=True)
+        self.graph = nn.Conv2d(4, 4, 1)
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.conv(x))
+        z = self.layer1(y)
+        z += y
+        return self.fc(self.graph(self.relu(z)).mean((2, 3)))
+
+
+def compiled(network: nn.Module, library: str, **options: object) -> Callable[[Tensor], Tensor]:
+    torch.compiler.reset()
+    settings = {"library": library, "margin": ALWAYS, "rest": "aot_eager", **options}
+    return torch.compile(network, backend=autotune, options=settings, fullgraph=True)
+
+
+def reported(library: str) -> tuple[list[str], list[float]]:
+    """What is logged of a network, and differences for three numbers of images: compiled, again for any, and not."""
+    lines: list[str] = []
+    logger = logging.getLogger(autotune.__module__)
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.extend(record.getMessage().splitlines())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    network = seeded(Block)
+    made = compiled(network, library)
+    differences = [difference(made, network, images(n)) for n in (4, 3, 6)]
+    with torch.inference_mode():
+        differences.append(float((made(images(5)) - network(images(5))).abs().max()))
+    logger.removeHandler(handler)
+    return lines, differences
+
+
+@torch.no_grad()
+def changed(library: str, how: str) -> tuple[float, int]:
+    """The difference after parameters changed, and how often it is said."""
+    network = seeded(Block)
+    made = compiled(network, library)
+    made(images(4))
+    torch.manual_seed(5)
+    if how == "statistics":
+        network.layer1[1].running_mean += 1
+    elif how == "loaded":
+        network.load_state_dict({name: value + 0.5 for name, value in network.state_dict().items()})
+    elif how == "assigned":
+        network.conv.weight = nn.Parameter(torch.randn(4, 1, 3, 3))
+    elif how == "linear alone":  # no kernel has a copy of it
+        network.fc.weight += 1
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        worst = max(difference(made, network, images(4)) for _ in range(2))
+    return worst, sum("parameters changed" in str(warning.message) for warning in told)
+
+
+@torch.no_grad()
+def left(library: str, how: str) -> float:
+    """The difference of a network whose convolution is PyTorch's."""
+    conv = nn.Conv2d(1, 4, 3, padding=1).eval()
+    filters = torch.randn(4, 1, 3, 3)
+
+    class Given(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.conv2d(x, filters + x.mean(), padding=1)
+
+    class Trained(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = conv
+
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.batch_norm(self.conv(x), None, None, training=True)
+
+    networks = {"filters are computed": Given(), "batch statistics": Trained(), "no convolution": nn.ReLU()}
+    network = networks[how].eval()
+    return difference(compiled(network, library), network, images(4))
+
+
+@torch.no_grad()
+def found(library: str, how: str) -> float:
+    """The difference where the library is given in another way."""
+    network, x = seeded(Block), images(4)
+    torch.compiler.reset()
+    options: dict[str, object] = {"margin": ALWAYS, "rest": "aot_eager"}
+    if how in ("variable", "by name"):
+        os.environ[LIBRARY] = library
+    elif how == "folder":
+        options["library"] = str(Path(library).parent)
+    try:
+        made = torch.compile(network, backend="autotune" if how == "by name" else autotune, options=options)
+        return difference(made, network, x)
+    finally:
+        os.environ.pop(LIBRARY, None)
+
+
+def refused(library: str, how: str) -> str:
+    """What is said where the backend cannot compile."""
+    network = seeded(Block)
+    given: dict[str, object] = {"library": "/no/such/library.so" if how == "library" else library}
+    if how == "no library":
+        given = {"library": ""}
+    try:
+        with torch.set_grad_enabled(how == "gradients"):
+            compiled(network, **given)(images(4))  # type: ignore[arg-type]
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@torch.no_grad()
+def planned(library: str) -> tuple[float, list[str]]:
+    """The difference under Inductor, and what runs in which order by the code that it made."""
+    network = seeded(Block)
+    torch.compiler.reset()
+    made = torch.compile(network, backend=autotune, options={"library": library, "margin": ALWAYS}, fullgraph=True)
+    _, (code,) = run_and_get_code(made, images(4))
+    calls = re.findall(r"^ +(?:buf\d+ = )?(\S*(?:conv2d\.default|convolution|cpp_fused\w*))\(", code, re.MULTILINE)
+    return difference(made, network, images(4)), calls
