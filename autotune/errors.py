@@ -3,6 +3,7 @@
 AutotuneError
     StudyError       a study file or problem is wrong: path, line or key, allowed values
         NoTemplate   no family supports a layer, and why each does not
+    ModelError       a model cannot be imported: path or name, what is wrong or missing
     TemplateError    a template is wrong: path, line or key
     StoreError       the database cannot be used: newer schema, locked, not a database
     ToolchainError   nvcc or a C++ compiler is missing or broken, and how to get it
@@ -27,6 +28,10 @@ class StudyError(AutotuneError):
 
 class NoTemplate(StudyError):
     """No template family supports a layer."""
+
+
+class ModelError(AutotuneError):
+    """A model, from which a study is to be made, cannot be read."""
 
 
 class TemplateError(AutotuneError):

@@ -133,6 +133,11 @@ class Study:
         return ADMITTED[self.accuracy or _DEFAULT_ACCURACY[problem.dtype]]
 
 
+def admits(accuracy: str, dtype: str) -> bool:
+    """Whether a study of this accuracy lets any kernel win on layers of a storage type."""
+    return _DEFAULT_ACCURACY[dtype] in ADMITTED[accuracy]
+
+
 def study_names() -> tuple[str, ...]:
     """Names of the shipped studies."""
     return tuple(sorted(str(path.relative_to(shipped("studies")).with_suffix("")) for path in _shipped_files()))

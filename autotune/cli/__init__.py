@@ -26,6 +26,7 @@ from autotune.cli.dispatch import dispatch
 from autotune.cli.export import export
 from autotune.cli.families import templates
 from autotune.cli.freshness import retime, stale
+from autotune.cli.import_model import import_model
 from autotune.cli.importance import importance
 from autotune.cli.ladder import ladder
 from autotune.cli.optuna_study import optuna_study
@@ -50,6 +51,7 @@ def cli(context: click.Context) -> None:
 
 for command in (
     *(
+        import_model,
         tune,
         compare,
         ladder,

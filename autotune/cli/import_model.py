@@ -1,0 +1,128 @@
+"""`import-model`: the study that tunes a network, out of the network's own file or code."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.files import check_folder, write_whole
+from autotune.errors import ModelError
+from autotune.importing.network import sizes
+from autotune.operation import DTYPE_BYTES
+from autotune.study import ADMITTED, admits
+
+if TYPE_CHECKING:
+    from autotune.importing import Findings
+    from autotune.importing.network import Network
+
+LARGEST = 2**31 - 1  # of a size: what kernels count with
+
+
+def _sizes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    """What `--input` gives. Raises click.BadParameter for other than sizes such as 64x3x224x224."""
+    return tuple(_numbers(value, "x", "sizes such as 64x3x224x224") for value in values)
+
+
+def _batches(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """What `--batch` gives, each once. Raises click.BadParameter for other than numbers such as 1,8,64."""
+    return () if value is None else tuple(dict.fromkeys(_numbers(value, ",", "numbers of images such as 1,8,64")))
+
+
+def _numbers(text: str, between: str, expected: str) -> tuple[int, ...]:
+    words = text.split(between)
+    if not all(re.fullmatch("[0-9]{1,10}", word) and 1 <= int(word) <= LARGEST for word in words):
+        raise click.BadParameter(f"{text!r}: expected {expected}, from 1 to {LARGEST}")
+    return tuple(map(int, words))
+
+
+@click.command("import-model")
+@click.argument("source")
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NxCxHxW",
+    callback=_sizes,
+    help="Sizes of the network's input, 64x3x224x224; again for further inputs. Not needed where the file fixes them.",
+)
+@click.option(
+    "--batch", "batches", metavar="N[,N...]", callback=_batches, help="Numbers of images, 1,8,64: layers for each."
+)
+@click.option(
+    "--dtype", type=click.Choice([*DTYPE_BYTES]), help="What to store and compute in; default: the network's."
+)
+@click.option("--layout", type=click.Choice(["nchw", "nhwc"]), help="Default: as the network stores its filters; nchw.")
+@click.option("--accuracy", type=click.Choice([*ADMITTED]), help="The accuracy class of the study.")
+@click.option("--residuals/--no-residuals", default=True, help="Whether kernels add residuals; few families do.")
+@click.option("--out", type=click.Path(path_type=Path), help="The study file to write; default: standard output.")
+def import_model(
+    source: str,
+    inputs: tuple[tuple[int, ...], ...],
+    batches: tuple[int, ...],
+    dtype: str | None,
+    layout: str | None,
+    accuracy: str | None,
+    residuals: bool,
+    out: Path | None,
+) -> None:
+    """Write the study that tunes the convolutions of a network.
+
+    SOURCE is an ONNX file (needs the package onnx), an archive of torch.export (.pt2), or Python code that builds a
+    PyTorch model, which runs: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build.
+
+    Batch norm is folded; bias, activation and residual become epilogues; convolutions of one problem are one layer with
+    a count. What no kernel serves is a comment with its reason and its share of the FLOPs.
+    """
+    from autotune.importing import Request, findings, named_layers, read_source, reasons, study_text
+
+    if out is not None:
+        _check_new(out)
+    began = time.perf_counter()
+    request = Request(source, inputs, batches, dtype, layout)
+    networks = read_source(request)
+    found = [findings(network, residuals=residuals) for network in networks]
+    layers = named_layers(found)
+    if not layers:
+        why = "; ".join(reasons(found[0])) or "it has no convolution"
+        raise ModelError(f"{source}: nothing to tune: {why}")
+    for layer in layers:
+        if accuracy is not None and not admits(accuracy, layer.problem.dtype):
+            raise ModelError(f"{source}: --accuracy {accuracy} admits no kernel of its {layer.problem.dtype} layers")
+    title = list(_summaries(source, networks, found))
+    text = study_text(_own_name(source) if out is None else out.stem, title, found, layers, accuracy)
+    said = [
+        *title,
+        f"{len(layers)} layers, in {time.perf_counter() - began:.1f} s",
+        *map("left out: {}".format, reasons(found[0])),
+    ]
+    if out is None:
+        click.echo(text, nl=False)
+        click.echo("\n".join(said), err=True)
+        return
+    write_whole(out, text.encode(), "--out")
+    click.echo("\n".join([*said, f"autotune tune {out}"]))
+
+
+def _check_new(out: Path) -> None:
+    """Raise ModelError where a file is there already: it may have been edited."""
+    check_folder(out, "--out")
+    if out.exists():
+        raise ModelError(f"{out}: exists already; remove it or give another --out")
+
+
+def _summaries(source: str, networks: Sequence[Network], found: Sequence[Findings]) -> Iterator[str]:
+    """A line for each number of images."""
+    for network, each in zip(networks, found, strict=True):
+        inputs = ", ".join(map(sizes, network.inputs)) or "no inputs"
+        share = f"{100 * each.served_flops / each.flops:.1f} % of {each.flops / 1e9:.4g} GFLOPs"
+        yield f"{source}, {inputs}: {len(each.fused)} of {each.convolutions} convolutions, {share}"
+
+
+def _own_name(source: str) -> str:
+    """The name of a study that has no file: the model's."""
+    return source.rpartition(":")[2] if ":" in source else Path(source).stem

@@ -1,0 +1,141 @@
+"""An ONNX file -> `Network`. Its weights are not looked at: sizes come from shape inference."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import MutableSequence, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from autotune.errors import ModelError
+from autotune.importing.asked import asked
+from autotune.importing.network import Network
+from autotune.importing.onnx_graph import GraphReader
+from autotune.importing.onnx_sizes import dims, with_sizes
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+LARGEST_BYTES = 2**31 - 1
+"""What protobuf can read; larger models have their weights in files of their own."""
+_LARGE = 64  # numbers in a constant: fewer may be sizes that shape inference needs, more are weights
+
+T = TypeVar("T")
+
+
+def read_onnx(
+    path: Path, inputs: Sequence[tuple[int, ...]], batch: int | None, dtype: str | None, layout: str | None
+) -> Network:
+    """Read a file for inputs of these sizes, the file's own where none are given, with `batch` images where it is.
+
+    Raises ModelError: the file is no model, onnx is missing, or sizes are neither in the file nor given.
+    """
+    model = _inlined(_loaded(path), path)
+    constants = _without_weights(model.graph)
+    _check(model, path)
+    images = [each for each in model.graph.input if each.name not in constants]
+    shapes = asked(str(path), {each.name: dims(each.type.tensor_type.shape) for each in images}, inputs, batch)
+    for each, shape in zip(images, shapes, strict=True):
+        _set_sizes(each, shape)
+    for each in model.graph.output:  # what a file says of other sizes than those asked for
+        each.type.tensor_type.ClearField("shape")
+    try:
+        inferred = with_sizes(model)
+    except Exception as error:  # noqa: BLE001 - of onnx's C++
+        raise ModelError(f"{path}: its sizes cannot be inferred: {_line(error)}") from None
+    return GraphReader(inferred.graph, constants, dtype, layout or "nchw").network(shapes)
+
+
+def _loaded(path: Path) -> ModelProto:
+    try:
+        import onnx
+    except ImportError:
+        raise ModelError(f"{path}: reading it needs the package onnx: pip install 'autotune-conv[onnx]'") from None
+    try:
+        size_bytes = os.stat(path).st_size
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+    if size_bytes > LARGEST_BYTES:
+        raise ModelError(
+            f"{path}: has {size_bytes} bytes, and protobuf reads {LARGEST_BYTES}; save it with external data"
+        )
+    try:
+        model = onnx.load_model(path, format="protobuf", load_external_data=False)
+        nodes = len(model.graph.node)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+    except Exception as error:  # noqa: BLE001 - protobuf's errors have no common class, and differ between versions
+        raise ModelError(f"{path}: is not an ONNX model: {_line(error)}") from None
+    if not nodes:
+        raise ModelError(f"{path}: is not an ONNX model: it has no graph")
+    return model
+
+
+def _inlined(model: ModelProto, path: Path) -> ModelProto:
+    """The model with its own functions' operators in the place of calls."""
+    if not model.functions:
+        return model
+    from onnx import inliner
+
+    try:
+        return inliner.inline_local_functions(model)
+    except Exception as error:  # noqa: BLE001 - of onnx's C++
+        raise ModelError(f"{path}: its functions cannot be inlined: {_line(error)}") from None
+
+
+def _check(model: ModelProto, path: Path) -> None:
+    from onnx import checker
+
+    try:
+        checker.check_model(model)
+    except Exception as error:  # noqa: BLE001 - of onnx's C++
+        raise ModelError(f"{path}: is not a valid ONNX model: {_line(error)}") from None
+
+
+def _line(error: Exception) -> str:
+    """What an error says, in one line of bounded length."""
+    return re.sub(r"\s+", " ", str(error)).strip()[:200] or type(error).__name__
+
+
+def _without_weights(graph: GraphProto) -> frozenset[str]:
+    """Let large constants be inputs, for inference copies the model. Returns the names of constants."""
+    from onnx import helper
+
+    known = {each.name for each in graph.input}
+    stored = {node.output[0]: _stored(node) for node in graph.node if node.op_type == "Constant" and node.output}
+    large = {name: tensor for name, tensor in stored.items() if tensor is not None}
+    large |= {each.name: each for each in graph.initializer if _numbers(each) > _LARGE}
+    large |= {each.values.name: each for each in graph.sparse_initializer}
+    constants = frozenset((*large, *(each.name for each in graph.initializer)))
+    for name in large.keys() - known:
+        tensor = large[name]
+        kind = tensor.data_type if hasattr(tensor, "data_type") else tensor.values.data_type
+        graph.input.append(helper.make_tensor_value_info(name, kind, list(tensor.dims)))
+    _keep(graph.initializer, [each for each in graph.initializer if each.name not in large])
+    _keep(graph.node, [node for node in graph.node if not (node.op_type == "Constant" and node.output[0] in large)])
+    _keep(graph.sparse_initializer, [])
+    _keep(graph.value_info, [])  # of the file's own sizes
+    return constants
+
+
+def _stored(node: NodeProto) -> TensorProto | None:
+    """A large tensor in a node."""
+    tensors = (attribute.t for attribute in node.attribute if attribute.name == "value")
+    return next((tensor for tensor in tensors if _numbers(tensor) > _LARGE), None)
+
+
+def _keep(field: MutableSequence[T], kept: Sequence[T]) -> None:
+    del field[:]
+    field.extend(kept)
+
+
+def _numbers(tensor: TensorProto) -> int:
+    return math.prod(tensor.dims)
+
+
+def _set_sizes(value: ValueInfoProto, shape: Sequence[int]) -> None:
+    del value.type.tensor_type.shape.dim[:]
+    for size in shape:
+        value.type.tensor_type.shape.dim.add(dim_value=size)

@@ -1,0 +1,247 @@
+"""The graph of an ONNX model, its sizes inferred -> `Network`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.importing.network import (
+    Convolution,
+    Function,
+    Geometry,
+    Network,
+    Operator,
+    Shape,
+    convolution,
+    plain,
+    product,
+)
+from autotune.importing.onnx_sizes import shapes
+from autotune.importing.pointwise import (
+    Operand,
+    Unary,
+    binary,
+    clipped,
+    erf,
+    gelu,
+    gelu_tanh,
+    hard_sigmoid,
+    leaky_relu,
+    of_one,
+    sigmoid,
+)
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto, TensorProto
+
+_CONVOLUTIONS = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv")
+_DTYPES = {1: "f32", 10: "f16", 16: "bf16", 11: "float64", 2: "uint8", 3: "int8"}  # TensorProto.DataType
+_COPIES = ("Identity", "Dropout")
+_RANDOM = ("RandomNormal", "RandomUniform")  # that make a tensor of nothing, which is no constant
+_BINARY: Mapping[str, np.ufunc] = {
+    "Add": np.add,
+    "Sum": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Min": np.minimum,
+    "Max": np.maximum,
+    "Pow": np.power,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """An operator as the file has it, with its attributes by name and what it reads that is no constant."""
+
+    proto: NodeProto
+    attributes: Mapping[str, object]
+    reads: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        return str(self.proto.op_type)
+
+    def number(self, name: str, default: float) -> float:
+        value = self.attributes.get(name, default)
+        return float(value) if isinstance(value, (int, float)) else default
+
+    def whole(self, name: str, default: Sequence[int]) -> Sequence[int]:
+        value = self.attributes.get(name)
+        return [int(each) for each in value] if isinstance(value, list) and value else default
+
+    def word(self, name: str, default: str) -> str:
+        value = self.attributes.get(name)
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else default
+
+
+_UNARY: Mapping[str, Callable[[_Node], Unary]] = {
+    "Relu": lambda _: clipped(0.0, None),
+    "Sigmoid": lambda _: sigmoid,
+    "Tanh": lambda _: np.tanh,
+    "Erf": lambda _: erf,
+    "Sqrt": lambda _: np.sqrt,
+    "Exp": lambda _: np.exp,
+    "Neg": lambda _: np.negative,
+    "HardSwish": lambda _: lambda x: x * hard_sigmoid()(x),
+    "HardSigmoid": lambda node: hard_sigmoid(node.number("alpha", 0.2), node.number("beta", 0.5)),
+    "LeakyRelu": lambda node: leaky_relu(node.number("alpha", 0.01)),
+    "Gelu": lambda node: gelu_tanh if node.word("approximate", "none") == "tanh" else gelu,
+    "Swish": lambda node: lambda x: x * sigmoid(node.number("alpha", 1.0) * x),
+}
+
+
+class GraphReader:
+    """Reads a graph; `constants` are tensors whose values are not there."""
+
+    def __init__(self, graph: GraphProto, constants: frozenset[str], dtype: str | None, layout: str) -> None:
+        self._graph, self._constants, self._dtype, self._layout = graph, set(constants), dtype, layout
+        self._numbers: dict[str, float] = {}
+        self._shapes = dict(shapes(graph))
+        self._types = {
+            each.name: each.type.tensor_type.elem_type for each in (*graph.input, *graph.value_info, *graph.output)
+        }
+        for tensor in graph.initializer:
+            self._store(tensor.name, tensor)
+
+    def network(self, inputs: tuple[Shape, ...]) -> Network:
+        """The graph's operators, those that compute constants left out."""
+        operators = [operator for node in self._graph.node for operator in self._operators(node)]
+        outputs = frozenset(each.name for each in self._graph.output)
+        return Network(tuple(operators), outputs, inputs, self._layout)
+
+    def _store(self, name: str, tensor: TensorProto) -> None:
+        """Note a constant's type and sizes, and the number that is all of it."""
+        from onnx import numpy_helper
+
+        value = numpy_helper.to_array(tensor)
+        self._constants.add(name)
+        self._shapes[name], self._types[name] = value.shape, tensor.data_type
+        if value.size == 1 and value.dtype.kind in "fiu":
+            self._numbers[name] = float(value.reshape(()))
+
+    def _operators(self, proto: NodeProto) -> Iterator[Operator]:
+        from onnx import helper
+
+        attributes = {each.name: helper.get_attribute_value(each) for each in proto.attribute}
+        node = _Node(proto, attributes, tuple(name for name in proto.input if name and name not in self._constants))
+        for label in _nested(attributes.values()):
+            why_not = f"in a part of the network that {node.kind} runs, as often as it may be"
+            yield Operator((), (), convolution=Convolution(plain(label), None, why_not, None))
+        if not node.reads and node.kind not in _RANDOM:
+            self._constants.update(proto.output)
+            if node.kind == "Constant" and "value" in attributes:
+                self._store(proto.output[0], attributes["value"])
+        elif node.kind in _CONVOLUTIONS:
+            yield Operator(node.reads, tuple(proto.output), "convolution", convolution=self._convolution(node))
+        elif flops := self._product_flops(node):
+            yield Operator(node.reads, tuple(proto.output), product_flops=flops, label=plain(_label(node)))
+        elif node.kind in _BINARY and len(proto.input) == 2:
+            one, other = map(self._operand, proto.input)
+            yield binary(_BINARY[node.kind], one, other, proto.output[0], self._shape(proto.output[0]))
+        else:
+            yield Operator(node.reads, tuple(proto.output), self._kind(node), self._function(node))
+
+    def _shape(self, name: str) -> Shape:
+        return self._shapes.get(name, ())
+
+    def _operand(self, name: str) -> Operand:
+        if name not in self._constants:
+            return Operand(name, self._shape(name))
+        unknown: Shape = (None,) * 5  # which is not one number for each channel
+        return Operand("", self._shapes.get(name, unknown), self._numbers.get(name))
+
+    def _convolution(self, node: _Node) -> Convolution:
+        proto = node.proto
+        x, w, y = (self._shape(name) for name in (*proto.input[:2], proto.output[0]))
+        ones = (1,) * max(len(w) - 2, 0)
+        stride, dilation = node.whole("strides", ones), node.whole("dilations", ones)
+        before, after = _padding(node, x, w, stride, dilation)
+        dtype = _DTYPES.get(self._types.get(proto.input[0], 0), "a type that studies have not")
+        groups, bias = int(node.number("group", 1)), len(proto.input) > 2 and proto.input[2] != ""
+        transposed = node.kind == "ConvTranspose"
+        geometry = Geometry(x, w, y, stride, before, after, dilation, groups, transposed, bias, dtype)
+        why_not = ""
+        if node.kind not in ("Conv", "ConvTranspose"):
+            why_not = f"a {node.kind}, which is another operation"
+        elif len(w) < 3 or any(len(each) != len(ones) for each in (stride, dilation, before, after)):
+            why_not = "the sizes of its filters are not known, or do not fit its other sizes"
+        elif any(name and name not in self._constants for name in proto.input[1:]):
+            why_not = "its filters are computed by the network"
+        return convolution(_label(node), geometry, self._dtype, self._layout, why_not)
+
+    def _product_flops(self, node: _Node) -> int:
+        """FLOPs of a product of matrices; 0 where it is none, or of unknown size."""
+        a, made = self._shape(node.proto.input[0]), self._shape(node.proto.output[0])
+        if node.kind not in ("MatMul", "Gemm") or not a:
+            return 0
+        return product((2, *made, a[0] if node.kind == "Gemm" and node.number("transA", 0) else a[-1])) or 0
+
+    def _kind(self, node: _Node) -> str:
+        if node.kind in _COPIES:
+            return "copy"
+        normal = node.kind == "BatchNormalization" and not node.number("training_mode", 0)
+        return "affine" if normal and len(node.reads) == 1 else "other"
+
+    def _function(self, node: _Node) -> Function | None:
+        if len(node.reads) != 1:
+            return None
+        if node.kind in _COPIES:
+            return of_one(lambda x: x)
+        if node.kind == "Clip":
+            return self._clip(node)
+        return of_one(_UNARY[node.kind](node)) if node.kind in _UNARY else None
+
+    def _clip(self, node: _Node) -> Function | None:
+        """Its limits are attributes, since opset 11 inputs; None where one is not a known number."""
+        limits: list[float | None] = []
+        for at, name in ((1, "min"), (2, "max")):
+            given = node.proto.input[at] if len(node.proto.input) > at else ""
+            value = self._numbers.get(given) if given else node.attributes.get(name)
+            if given and value is None:
+                return None
+            limits.append(float(value) if isinstance(value, (int, float)) else None)
+        return of_one(clipped(*limits))
+
+
+def _label(node: _Node) -> str:
+    """The node's name where it says something, else its filters' without what all filters have."""
+    proto = node.proto
+    name = str(proto.name).strip("/").removesuffix(f"/{node.kind}").replace("/", ".")
+    numbered = re.fullmatch(rf"(p2o\.|n|node_?)?({node.kind})?[._@]?\d*", name, re.IGNORECASE)
+    if not numbered:
+        return name
+    filters = next((each for each in proto.input[1:] if each not in node.reads), "")
+    return re.sub(r"[._](weights?|w(_?\d+)?)$", "", filters) or name or str(proto.output[0])
+
+
+def _nested(attributes: Iterable[object]) -> Iterator[str]:
+    """Convolutions in the graphs that an operator has for attributes."""
+    graphs = [each for value in attributes for each in (value if isinstance(value, list) else [value])]
+    while graphs:
+        for proto in getattr(graphs.pop(), "node", ()):
+            graphs += [each for attribute in proto.attribute for each in (attribute.g, *attribute.graphs)]
+            if proto.op_type in _CONVOLUTIONS:
+                yield proto.name or proto.output[0]
+
+
+def _padding(
+    node: _Node, x: Shape, w: Shape, stride: Sequence[int], dilation: Sequence[int]
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Padding before and after the image on each axis."""
+    axes = max(len(w) - 2, 0)
+    how = node.word("auto_pad", "NOTSET")
+    if how not in ("SAME_UPPER", "SAME_LOWER"):
+        pads = node.whole("pads", (0,) * (2 * axes))
+        return pads[:axes], pads[axes:]
+    totals = [
+        max((-(-size // step) - 1) * step + (taps - 1) * apart + 1 - size, 0)
+        for size, taps, step, apart in zip(x[2:], w[2:], stride, dilation, strict=False)
+        if size is not None and taps is not None
+    ]
+    less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return (less, more) if how == "SAME_UPPER" else (more, less)

@@ -1,0 +1,83 @@
+"""The sizes of an ONNX model's tensors, where the model computes some of them from others."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.importing.network import Shape
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, TensorShapeProto
+
+_ROUNDS = 16
+"""Of inferring sizes and computing with them: each lays open what waited for the round before."""
+_MOST_NUMBERS = 64
+_COMPUTED = frozenset(
+    ("Cast", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Floor", "Ceil", "Min", "Max")
+) | {"Add", "Sub", "Mul", "Div"}
+"""Operators on sizes, none of which makes much of little."""
+
+
+def with_sizes(model: ModelProto) -> ModelProto:
+    """The model, changed, with the sizes of its tensors, as far as they follow from those of its inputs.
+
+    onnx's own inference computes with sizes too, but not through a Cast, for example.
+    """
+    from onnx import numpy_helper, shape_inference
+
+    for _ in range(_ROUNDS):
+        inferred: ModelProto = shape_inference.infer_shapes(model, data_prop=True)
+        values = dict(_computed(inferred))
+        if not values:
+            break
+        kept = [node for node in model.graph.node if not {*node.output} & values.keys()]
+        del model.graph.node[:]
+        model.graph.node.extend(kept)
+        model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
+    return inferred
+
+
+def dims(shape: TensorShapeProto) -> Shape:
+    """The sizes of a tensor as far as they are known."""
+    return tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in shape.dim)
+
+
+def shapes(graph: GraphProto) -> Mapping[str, Shape]:
+    """By the names of tensors, where their number of dimensions is known."""
+    return {
+        each.name: dims(each.type.tensor_type.shape)
+        for each in (*graph.input, *graph.value_info, *graph.output)
+        if each.type.tensor_type.HasField("shape")
+    }
+
+
+def _computed(model: ModelProto) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """Small tensors that are known now: sizes, and what is computed of them and of constants."""
+    from onnx import numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    known_shapes = shapes(model.graph)
+    opsets = {each.domain: each.version for each in model.opset_import}
+    values = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    for node in model.graph.node:
+        made = node.output[0] if node.output else ""
+        if node.op_type == "Constant":
+            stored = next((each.t for each in node.attribute if each.name == "value"), None)
+            if stored is not None:
+                values[made] = numpy_helper.to_array(stored)
+        elif node.op_type == "Shape" and not node.attribute:
+            shape = known_shapes.get(node.input[0])
+            if shape is not None and None not in shape:
+                values[made] = np.array(shape, np.int64)
+                yield made, values[made]
+        elif node.op_type in _COMPUTED and all(not name or name in values for name in node.input):
+            given = {name: values[name] for name in node.input if name}
+            if sum(value.size for value in given.values()) <= _MOST_NUMBERS:
+                with contextlib.suppress(Exception):  # of old operators the reference knows not all
+                    values[made] = ReferenceEvaluator(node, opsets=opsets).run(None, given)[0]
+                    yield made, values[made]

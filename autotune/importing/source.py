@@ -1,0 +1,77 @@
+"""What a user names -> `Network`, one for each number of images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import ModelError
+from autotune.importing.network import Network
+from autotune.importing.onnx_file import read_onnx
+from autotune.importing.torch_archive import NO_PICKLES, read_archive
+from autotune.importing.torch_module import archive_of_source
+
+_ZIP, _PICKLE = b"PK", b"\x80"  # what files begin with
+_KINDS = "a .onnx file, a torch.export archive (.pt2), PACKAGE.MODULE:NAME or FILE.py:NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A network and how it is to be read."""
+
+    source: str
+    """a file, or PACKAGE.MODULE:NAME or FILE.py:NAME, which is Python code that is run"""
+    inputs: tuple[tuple[int, ...], ...] = ()
+    """sizes of the network's inputs in order; those that are left out are the file's own"""
+    batches: tuple[int, ...] = ()
+    """numbers of images; (): that of the inputs"""
+    dtype: str | None = None
+    """None: what the network computes in"""
+    layout: str | None = None
+    """None: how the network stores its filters"""
+
+
+def read_source(request: Request) -> tuple[Network, ...]:
+    """A network for each of the batches. Raises ModelError: what is wrong with the source or missing, in one line."""
+    return tuple(_networks(request))
+
+
+def _networks(request: Request) -> Iterator[Network]:
+    source, dtype, layout = request.source, request.dtype, request.layout
+    path = Path(source)
+    is_file = _is_file(path)
+    archived = is_file and _begins(path) == _ZIP
+    for batch in request.batches or (None,):
+        if archived:
+            yield read_archive(path, source, request.inputs, batch, dtype, layout)
+        elif is_file:
+            yield read_onnx(path, request.inputs, batch, dtype, layout)
+        else:
+            inputs = tuple(each if batch is None else (batch, *each[1:]) for each in request.inputs)
+            yield read_archive(archive_of_source(source, inputs), source, (), None, dtype, layout)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a source is a file with a model. Raises ModelError where it is nothing at all."""
+    where, colon, name = str(path).rpartition(":")
+    if path.is_dir():
+        raise ModelError(f"{path}: is a folder; expected {_KINDS}")
+    if not os.path.isfile(path):
+        if colon and where and name:
+            return False
+        raise ModelError(f"{path}: no such file; expected {_KINDS}")
+    if path.suffix == ".py":
+        raise ModelError(f"{path}: name the function in it that builds the model, as {path}:build")
+    if _begins(path)[:1] == _PICKLE:
+        raise ModelError(f"{path}: {NO_PICKLES}")
+    return True
+
+
+def _begins(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(2)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from None

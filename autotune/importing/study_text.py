@@ -1,0 +1,119 @@
+"""What was found in a network -> the text of a study file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+
+from autotune.importing.fusion import Findings
+from autotune.importing.network import plain
+from autotune.problem import Conv2dProblem
+
+LONGEST_NAME = 60
+"""Characters of a layer's name."""
+_SHOWN = 3
+"""Labels in a comment; the rest are counted."""
+_PAIRS = (("stride", 1), ("pad", 0), ("dilation", 1))
+_DEFAULTS = {field.name: field.default for field in fields(Conv2dProblem)}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLayer:
+    """Convolutions of one problem."""
+
+    name: str
+    problem: Conv2dProblem
+    labels: tuple[str, ...]
+    """what the network calls them"""
+    share: float
+    """of the FLOPs of the whole network, at its number of images"""
+
+
+def named_layers(networks: Sequence[Findings]) -> tuple[NamedLayer, ...]:
+    """The layers of a study for a network, at one number of images or at several, then with these in their names."""
+    layers: list[NamedLayer] = []
+    taken: set[str] = set()
+    for found in networks:
+        labels: dict[Conv2dProblem, list[str]] = {}
+        for each in found.fused:
+            labels.setdefault(each.problem, []).append(each.label)
+        for problem, those in labels.items():
+            ending = f"-n{problem.n}" if len(networks) > 1 else ""
+            name = _unused(_name(those[0]) or "conv", ending, taken)
+            share = len(those) * problem.flops / found.flops
+            layers.append(NamedLayer(name, problem, tuple(those), share))
+    return tuple(layers)
+
+
+def study_text(
+    name: str, title: Iterable[str], networks: Sequence[Findings], layers: Sequence[NamedLayer], accuracy: str | None
+) -> str:
+    """A study file; what no kernel serves is a comment with its reason and its share of the FLOPs."""
+    settings = {"name": _name(name) or "network"} | ({} if accuracy is None else {"accuracy": accuracy})
+    head = [*(f"# {plain(line, 1000)}" for line in title), *_left_out(networks[0])]
+    lines = [*head, *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items())]
+    return "\n".join([*lines, *(line for layer in layers for line in _table(layer))]) + "\n"
+
+
+def reasons(found: Findings) -> Iterator[str]:
+    """What is left out, by reason, the largest share of the FLOPs first."""
+    labels: dict[str, list[str]] = {}
+    flops: dict[str, list[int | None]] = {}
+    for each in found.left_out:
+        labels.setdefault(each.why, []).append(each.label)
+        flops.setdefault(each.why, []).append(each.flops)
+    for why in sorted(labels, key=lambda why: -sum(each or 0 for each in flops[why])):
+        known = None not in flops[why]
+        share = f"{_percent(sum(each or 0 for each in flops[why]) / (found.flops or 1))}" if known else "? %"
+        yield f"{share}  {_listed(labels[why])}: {why}"
+
+
+def _left_out(found: Findings) -> Iterator[str]:
+    if found.left_out:
+        yield "# Left out, with its share of the FLOPs:"
+        yield from (f"#   {line}" for line in reasons(found))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _listed(labels: Sequence[str]) -> str:
+    """Labels, the first of many."""
+    more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
+    return f"{', '.join(labels[:_SHOWN])}{more}"
+
+
+def _name(label: str) -> str:
+    """A label as a layer may be named: letters, digits, - and _."""
+    return re.sub(r"[\W]+", "-", label).strip("-")[:LONGEST_NAME]
+
+
+def _unused(name: str, ending: str, taken: set[str]) -> str:
+    """A name that no layer has, which then has one."""
+    number = 1
+    while (made := f"{name}{f'-{number}' if number > 1 else ''}{ending}") in taken:
+        number += 1
+    taken.add(made)
+    return made
+
+
+def _table(layer: NamedLayer) -> Iterator[str]:
+    problem = layer.problem
+    yield ""
+    yield f"# {_percent(layer.share)}: {_listed(layer.labels)}"
+    yield "[[layer]]"
+    yield f"name = {json.dumps(layer.name, ensure_ascii=False)}"
+    for key in ("n", "c", "h", "w", "k", "r", "s"):
+        yield f"{key} = {getattr(problem, key)}"
+    for key, default in _PAIRS:
+        height, width = getattr(problem, f"{key}_h"), getattr(problem, f"{key}_w")
+        if (height, width) != (default, default):
+            yield f"{key} = {height if height == width else [height, width]}"
+    for key in ("groups", "dtype", "layout", "epilogue"):
+        if getattr(problem, key) != _DEFAULTS[key]:
+            yield f"{key} = {json.dumps(getattr(problem, key))}"
+    if len(layer.labels) > 1:
+        yield f"count = {len(layer.labels)}"

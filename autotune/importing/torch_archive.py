@@ -1,0 +1,78 @@
+"""An archive of `torch.export.save` -> `Network`. PyTorch is not needed: the graph is read as the JSON that it is.
+
+`torch.export.load` would run what a hostile archive tells it to, in pickles and in the expressions of sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from autotune.errors import ModelError
+from autotune.importing.asked import asked
+from autotune.importing.network import Network, plain
+from autotune.importing.torch_calls import Graph
+from autotune.importing.torch_graph import GraphReader
+from autotune.importing.torch_sizes import Unfit, bound
+from autotune.interchange.recorded_space import Json
+
+LARGEST_GRAPH_BYTES = 64 << 20
+"""Of the graph as JSON; that of ResNet-152 has 1.4 MB."""
+_GRAPHS = ("models/model.json", "serialized_exported_program.json")  # the second up to PyTorch 2.7
+NO_PICKLES = (
+    "holds pickled Python objects, which could run any code and are not loaded; give a torch.export archive (.pt2), an "
+    "ONNX file, or the function that builds the model as my_module.py:build"
+)
+
+
+def read_archive(
+    file: Path | IO[bytes],
+    name: str,
+    inputs: Sequence[tuple[int, ...]],
+    batch: int | None,
+    dtype: str | None,
+    layout: str | None,
+) -> Network:
+    """Read an archive for inputs of these sizes, its own where none are given, with `batch` images where it is.
+
+    Raises ModelError: it is no archive, is in training mode, or was exported for other sizes.
+    """
+    document = _document(file, name)
+    try:
+        graph = Graph.of(document)
+        exported = {each: graph.sizes[each] for each in graph.images}
+        fixed = {each: tuple(size if isinstance(size, int) else None for size in exported[each]) for each in exported}
+        symbols = bound(exported, asked(name, fixed, inputs, batch))
+        return GraphReader(graph, symbols, dtype, layout).network()
+    except Unfit as error:
+        raise ModelError(f"{name}: {plain(str(error))}; export the model for these sizes") from None
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+        what = plain(f"{type(error).__name__}: {error}")
+        raise ModelError(f"{name}: is no torch.export archive that this version can read ({what})") from None
+
+
+def _document(file: Path | IO[bytes], name: str) -> Json:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
+            found = next((each for each in names if each.endswith(_GRAPHS)), None)
+            if found is None and any(each.endswith("data.pkl") for each in names):
+                raise ModelError(f"{name}: {NO_PICKLES}")
+            if found is None:
+                raise ModelError(f"{name}: is no torch.export archive: it has no {_GRAPHS[0]}")
+            with archive.open(found) as graph:
+                text = graph.read(LARGEST_GRAPH_BYTES + 1)
+    except OSError as error:
+        raise ModelError(f"{name}: cannot be read: {error.strerror}") from None
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ModelError(f"{name}: is no torch.export archive: {error}") from None
+    if len(text) > LARGEST_GRAPH_BYTES:
+        raise ModelError(f"{name}: its graph has more than {LARGEST_GRAPH_BYTES} bytes")
+    try:
+        document: Json = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{name}: is no torch.export archive: its graph is not JSON: {error}") from None
+    return document

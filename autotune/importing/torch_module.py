@@ -1,0 +1,129 @@
+"""Python code that builds a PyTorch model -> an archive of `torch.export`, on the meta device: no weights, no GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import inspect
+import io
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from autotune.errors import ModelError
+from autotune.importing.network import plain
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_WITHOUT = ("weights", "weights_backbone")
+"""Arguments of torchvision's builders for weights to download; None: none."""
+
+
+def archive_of_source(source: str, inputs: Sequence[tuple[int, ...]]) -> io.BytesIO:
+    """The archive of the model that PACKAGE.MODULE:NAME or FILE.py:NAME builds, for inputs of these sizes.
+
+    NAME is a function or class, called without arguments, or a model. timm's models go by their names there. The code
+    runs. Raises ModelError where PyTorch, the module or the name is missing, or the model cannot be built or exported.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise ModelError(f"{source}: needs PyTorch; install it (pip install torch), or give an ONNX file") from None
+    if not inputs:
+        raise ModelError(f"{source}: the sizes of its input are needed, such as --input 1x3x224x224")
+    with contextlib.redirect_stdout(sys.stderr), _quiet():  # standard output may be the study's
+        build = _builder(source)
+        failed = ""
+        for device in ("meta", "cpu"):  # the second for models that look at values while they are built or traced
+            try:
+                with torch.device(device), torch.no_grad():
+                    module = build().eval().to(device)
+                    return archive_of(module, inputs)
+            except Exception as error:  # noqa: BLE001 - the model's own code runs, which may raise anything
+                failed = plain(f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0], 300)
+    raise ModelError(f"{source}: cannot be built and exported: {failed}")
+
+
+def archive_of(module: nn.Module, inputs: Sequence[tuple[int, ...]]) -> io.BytesIO:
+    """The archive of a model in evaluation mode, for inputs of these sizes, of its parameters' type and device."""
+    import torch
+
+    like = next((each for each in module.parameters() if each.is_floating_point()), torch.empty(0))
+    arguments = tuple(torch.empty(each, dtype=like.dtype, device=like.device) for each in inputs)
+    exported = torch.export.export(module, arguments)
+    archive = io.BytesIO()
+    torch.export.save(exported, archive)
+    return archive
+
+
+def _builder(source: str) -> Callable[[], nn.Module]:
+    """What builds the model."""
+    from torch import nn
+
+    where, _, name = source.rpartition(":")
+    module = _module(source, where)
+    found = module
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        create = getattr(module, "create_model", None)
+        if create is None:
+            raise ModelError(f"{source}: {where} has no {name}") from None
+        return lambda: create(name)
+    if isinstance(found, nn.Module):
+        model = found
+        return lambda: copy.deepcopy(model)
+    if not callable(found):
+        raise ModelError(f"{source}: is a {type(found).__name__}, not a model nor a function that builds one")
+    keywords = {each: None for each in _WITHOUT if each in _parameters(found)}
+
+    def build() -> nn.Module:
+        made = found(**keywords)
+        if not isinstance(made, nn.Module):
+            raise TypeError(f"it gives a {type(made).__name__}, not a torch.nn.Module")
+        return made
+
+    return build
+
+
+def _parameters(function: Callable[..., object]) -> Sequence[str]:
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # of what is written in C
+        return ()
+
+
+def _module(source: str, where: str) -> ModuleType:
+    """The module that a source names, by its file or as it is imported; the current folder comes last."""
+    path = Path(where)
+    try:
+        if where.endswith(".py"):
+            if not path.is_file():
+                raise ModelError(f"{source}: there is no file {where}")
+            sys.path.insert(0, str(path.parent.resolve()))
+            return importlib.import_module(path.stem)
+        sys.path.append(str(Path.cwd()))
+        return importlib.import_module(where)
+    except ModelError:
+        raise
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f"{source}: no module named {error.name}; install it, or give a file as my_module.py:build"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - the module's own code runs, which may raise anything
+        said = plain(f"{type(error).__name__}: {error}", 300)
+        raise ModelError(f"{source}: {where} cannot be imported: {said}") from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without PyTorch's notes on what is to change in it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
