@@ -46,7 +46,7 @@ def read_archive(
         exported = {each: graph.sizes[each] for each in graph.images}
         fixed = {each: tuple(size if isinstance(size, int) else None for size in exported[each]) for each in exported}
         symbols = bound(exported, asked(name, fixed, inputs, batch))
-        return GraphReader(graph, symbols, dtype, layout).network()
+        return GraphReader(graph, name, symbols, dtype, layout).network()
     except Unfit as error:
         raise ModelError(f"{name}: {plain(str(error))}; export the model for these sizes") from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:

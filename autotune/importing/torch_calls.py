@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from autotune.importing.torch_sizes import Size
+from autotune.importing.torch_sizes import Size, size_of
 from autotune.interchange.recorded_space import Json
 
 
@@ -182,7 +182,7 @@ def _element(value: Json) -> Argument:
 def _size(value: Json) -> Size:
     if _has(value, "as_int"):
         return _whole(entry(value, "as_int"))
-    return str(entry(value, "as_expr", "expr_str"))
+    return size_of(str(entry(value, "as_expr", "expr_str")))
 
 
 def _whole(value: Json) -> int:

@@ -65,8 +65,10 @@ _UNARY: Mapping[str, Callable[[Call], Unary]] = {
 class GraphReader:
     """Reads a graph for inputs of one size."""
 
-    def __init__(self, graph: Graph, symbols: Mapping[str, int], dtype: str | None, layout: str | None) -> None:
-        self._graph, self._dtype = graph, dtype
+    def __init__(
+        self, graph: Graph, name: str, symbols: Mapping[str, int], dtype: str | None, layout: str | None
+    ) -> None:
+        self._graph, self._name, self._dtype = graph, name, dtype
         self._constants = set(graph.constants)
         self._now: dict[str, str] = {}
         """tensors that were written in place, to the results of the writers"""
@@ -104,7 +106,7 @@ class GraphReader:
 
     def _operator(self, call: Call, reads: tuple[str, ...]) -> Operator:
         if call.number("training", 0) or (call.name in _DROPOUTS and call.number("train", 0)):
-            raise ModelError("was exported in training mode; call eval() before, for kernels have no backward pass")
+            raise ModelError(f"{self._name}: is in training mode; call eval() before torch.export: kernels only infer")
         if _CONVOLUTION.fullmatch(call.name):
             return Operator(reads, call.writes, "convolution", convolution=self._convolution(call))
         if flops := self._product_flops(call):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
+import importlib.util
 import inspect
 import io
 import sys
@@ -36,7 +37,7 @@ def archive_of_source(source: str, inputs: Sequence[tuple[int, ...]]) -> io.Byte
         raise ModelError(f"{source}: needs PyTorch; install it (pip install torch), or give an ONNX file") from None
     if not inputs:
         raise ModelError(f"{source}: the sizes of its input are needed, such as --input 1x3x224x224")
-    with contextlib.redirect_stdout(sys.stderr), _quiet():  # standard output may be the study's
+    with _apart():  # standard output may be the study's
         build = _builder(source)
         failed = ""
         for device in ("meta", "cpu"):  # the second for models that look at values while they are built or traced
@@ -107,7 +108,7 @@ def _module(source: str, where: str) -> ModuleType:
             if not path.is_file():
                 raise ModelError(f"{source}: there is no file {where}")
             sys.path.insert(0, str(path.parent.resolve()))
-            return importlib.import_module(path.stem)
+            return _run(path)
         sys.path.append(str(Path.cwd()))
         return importlib.import_module(where)
     except ModelError:
@@ -121,9 +122,24 @@ def _module(source: str, where: str) -> ModuleType:
         raise ModelError(f"{source}: {where} cannot be imported: {said}") from None
 
 
+def _run(path: Path) -> ModuleType:
+    """A module of a file, run anew."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # where a module's dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without PyTorch's notes on what is to change in it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def _apart() -> Iterator[None]:
+    """What a model prints goes to standard error; PyTorch says nothing; the paths stay as they were."""
+    paths = sys.path[:]
+    try:
+        with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.path[:] = paths

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 Size: TypeAlias = int | str
-"""A number, or an expression such as (s53 - 1)//2 + 1."""
+"""A number, or an expression such as Add(FloorDiv(s53, 2), 1)."""
 LARGEST = 2**63 - 1
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -18,6 +20,8 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mod: operator.mod,
 }
 _FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
+    "Add": operator.add,
+    "Mul": operator.mul,
     "FloorDiv": operator.floordiv,
     "CleanDiv": operator.floordiv,
     "Mod": operator.mod,
@@ -25,6 +29,11 @@ _FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
     "Max": max,
     "Min": min,
 }
+
+
+def size_of(text: str) -> Size:
+    """A size as archives write it, SymPy's `srepr` of it, without the assumptions on symbols."""
+    return re.sub(r"Integer\((-?\d+)\)", r"\1", re.sub(r"Symbol\('(\w+)'[^()]*\)", r"\1", text))
 
 
 class Unfit(Exception):
@@ -72,8 +81,8 @@ def _value(part: ast.expr, symbols: Mapping[str, int]) -> int:
             made = -_value(inner, symbols)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             made = _OPERATORS[type(op)](_value(left, symbols), _value(right, symbols))
-        case ast.Call(func=ast.Name(id=name), args=[left, right], keywords=[]) if name in _FUNCTIONS:
-            made = _FUNCTIONS[name](_value(left, symbols), _value(right, symbols))
+        case ast.Call(func=ast.Name(id=name), args=[_, _, *_] as arguments, keywords=[]) if name in _FUNCTIONS:
+            made = functools.reduce(_FUNCTIONS[name], [_value(each, symbols) for each in arguments])
         case _:
             raise _Unknown
     if abs(made) > LARGEST:

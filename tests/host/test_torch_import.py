@@ -1,0 +1,300 @@
+"""`autotune import-model` of PyTorch models, by their code and by archives of torch.export; without a GPU."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.problem import Conv2dProblem, Layer
+from autotune.study import load_study
+from tests.unit.conftest import autotune, folder
+from tests.unit.tiny import Command, Finished
+
+__all__ = ["autotune", "folder"]
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+
+MODELS = '''
+import torch
+from torch import nn
+from torch.nn import functional
+
+print("imported")
+
+
+class Block(nn.Module):
+    """Two convolutions that meet in an addition, with batch norm, all in place."""
+
+    def __init__(self, c, k):
+        super().__init__()
+        self.conv = nn.Conv2d(c, k, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(k)
+        self.shortcut = nn.Sequential(nn.Conv2d(c, k, 1, bias=False), nn.BatchNorm2d(k))
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.norm(self.conv(x))
+        y += self.shortcut(x)
+        return self.relu(y)
+
+
+class Net(nn.Module):
+    """Layers of all kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, 2, 1)
+        self.blocks = nn.Sequential(Block(8, 16), Block(16, 16), Block(16, 16))
+        self.depthwise = nn.Conv2d(16, 16, 3, padding="same", dilation=2, groups=16)
+        self.up = nn.ConvTranspose2d(16, 4, 2, 2)
+        self.head = nn.Linear(4, 10)
+
+    def forward(self, x):
+        x = functional.dropout(functional.silu(self.stem(x), inplace=True), training=self.training)
+        x = self.blocks(x)
+        x = x * torch.sigmoid(x)
+        x = functional.hardtanh(self.depthwise(x), 0, 6)
+        return self.head(self.up(x).mean((2, 3)))
+
+
+class Conv(nn.Conv2d):
+    """A convolution by itself."""
+
+
+def build():
+    return Net()
+
+
+def last():
+    return Net().to(memory_format=torch.channels_last)
+
+
+def looking():
+    """A model that looks at values while it is built."""
+    net = Net()
+    net.scale = float(torch.linspace(0, 1, 3)[1])
+    return net
+
+
+def weights(*, weights="IMAGENET"):
+    assert weights is None, "would download weights"
+    return Net()
+
+
+def create_model(name):
+    return {"small": nn.Conv2d(3, 4, 3)}[name]
+
+
+def broken():
+    raise RuntimeError("no such\\nlayer")
+
+
+def number():
+    return 3
+
+
+class Volume(nn.Module):
+    """A 3-d and a 1-d convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3, padding=(1, 0))
+        self.deep = nn.Conv3d(2, 3, 1)
+        self.thin = nn.Conv1d(3, 4, 1)
+
+    def forward(self, x):
+        return self.thin(self.deep(self.conv(x).unsqueeze(2)).flatten(2))
+
+
+model = Net()
+'''
+
+
+@pytest.fixture
+def models(folder: Path) -> Path:
+    (folder / "my_models.py").write_text(MODELS)
+    return folder
+
+
+def layers(autotune: Command, *words: object) -> tuple[Layer, ...]:
+    """The layers of the study that comes out."""
+    Path("study.toml").unlink(missing_ok=True)
+    finished = autotune("import-model", *words, "--out", "study.toml")
+    assert finished.code == 0, finished
+    return load_study(Path("study.toml")).layers
+
+
+def refused(finished: Finished, *parts: str) -> None:
+    lines = [line for line in finished.err.splitlines() if line != "imported"]
+    assert (finished.code, finished.out, len(lines)) == (1, "", 1), finished
+    for part in parts:
+        assert part in lines[0]
+
+
+def expected(*, dtype: str = "f32", layout: str = "nchw") -> list[Layer]:
+    """What Net comes to for two images of 16 x 16."""
+    three, one = {"r": 3, "s": 3, "pad_h": 1, "pad_w": 1}, {"r": 1, "s": 1}
+
+    def of(*, epilogue: str, **sizes: int) -> Conv2dProblem:
+        return Conv2dProblem(n=2, h=8, w=8, **sizes, dtype=dtype, layout=layout, epilogue=epilogue)
+
+    stem = replace(Conv2dProblem(2, 3, 16, 16, 8, 3, 3, 2, 2, 1, 1, epilogue="bias_silu"), dtype=dtype, layout=layout)
+    wide = {"r": 3, "s": 3, "pad_h": 2, "pad_w": 2, "dilation_h": 2, "dilation_w": 2, "groups": 16}
+    return [
+        Layer("stem", stem),
+        Layer("blocks-0-conv", of(c=8, k=16, epilogue="bias", **three)),
+        Layer("blocks-0-shortcut-0", of(c=8, k=16, epilogue="bias_add_relu", **one)),
+        Layer("blocks-1-conv", of(c=16, k=16, epilogue="bias", **three), 2),
+        Layer("blocks-1-shortcut-0", of(c=16, k=16, epilogue="bias_add_relu", **one), 2),
+        Layer("depthwise", of(c=16, k=16, epilogue="bias_relu6", **wide)),
+    ]
+
+
+def test_a_model_becomes_a_study(models: Path, autotune: Command) -> None:
+    found = layers(autotune, "my_models.py:build", "--input", "2x3x16x16")
+    assert list(found) == expected()
+    text = Path("study.toml").read_text()
+    assert ": blocks.1.conv, blocks.2.conv\n" in text
+    assert " %  up: a transposed convolution\n" in text
+    assert " %  head: products of matrices, no convolutions\n" in text
+    assert autotune("tune", "study.toml", "--device", "null", "--trials", "1").code == 0
+
+
+@pytest.mark.parametrize("name", ["looking", "weights", "model"])
+def test_models_are_built_in_other_ways_too(name: str, models: Path, autotune: Command) -> None:
+    assert list(layers(autotune, f"my_models.py:{name}", "--input", "2x3x16x16")) == expected()
+
+
+def test_dtype_layout_and_batches(models: Path, autotune: Command) -> None:
+    words = ("--input", "64x3x16x16", "--dtype", "f16", "--layout", "nhwc", "--batch", "2")
+    assert list(layers(autotune, "my_models.py:build", *words)) == expected(dtype="f16", layout="nhwc")
+    found = layers(autotune, "my_models.py:last", "--input", "2x3x16x16", "--batch", "2,3")
+    assert {layer.problem.layout for layer in found} == {"nhwc"}
+    assert [layer.problem.n for layer in found] == [2] * 6 + [3] * 6
+
+
+def test_a_module_of_the_current_folder_and_its_own_catalogue(
+    models: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "my_models", raising=False)
+    paths = sys.path[:]
+    (layer,) = layers(autotune, "my_models:small", "--input", "2x3x16x16")
+    assert layer == Layer("weight", Conv2dProblem(2, 3, 16, 16, 4, 3, 3, epilogue="bias"))
+    assert sys.path == paths
+
+
+def test_other_dimensions_are_left_out(models: Path, autotune: Command) -> None:
+    (layer,) = layers(autotune, "my_models.py:Volume", "--input", "2x1x8x8")
+    assert layer == Layer("conv", Conv2dProblem(2, 1, 8, 8, 2, 3, 3, pad_h=1, epilogue="bias"))
+    text = Path("study.toml").read_text()
+    assert " %  deep: a 3-d convolution\n" in text
+    assert " %  thin: a 1-d convolution\n" in text
+
+
+def test_what_a_model_prints_is_not_in_the_study(models: Path, autotune: Command) -> None:
+    finished = autotune("import-model", "my_models.py:build", "--input", "2x3x16x16")
+    assert "imported" in finished.err
+    assert "imported" not in finished.out
+    Path("again.toml").write_text(finished.out)
+    assert len(load_study(Path("again.toml")).layers) == 6
+
+
+def test_code_that_will_not_do_is_one_line(models: Path, autotune: Command) -> None:
+    given = ("--input", "2x3x16x16")
+    refused(autotune("import-model", "my_models.py:build"), "--input 1x3x224x224")
+    refused(autotune("import-model", "my_models.py:nothing", *given), "KeyError: 'nothing'")
+    refused(autotune("import-model", "my_models.py:broken", *given), "RuntimeError: no such")
+    refused(autotune("import-model", "my_models.py:number", *given), "it gives a int, not a torch.nn.Module")
+    refused(autotune("import-model", "my_models.py:MODELS.x", *given), "my_models.py:MODELS.x")
+    refused(autotune("import-model", "my_models.py:build", "--input", "2x4x16x16"), "channels")
+    refused(autotune("import-model", "missing.py:build", *given), "there is no file missing.py")
+    refused(autotune("import-model", "no_such_package.models:build", *given), "no module named no_such_package")
+    Path("wrong.py").write_text("x = (")
+    refused(autotune("import-model", "wrong.py:build", *given), "SyntaxError")
+
+
+def archive(path: Path, *, training: bool = False, dynamic: bool = False) -> Path:
+    """An archive of a small network for two images of 8 x 8."""
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, 2, 1, bias=False),
+        torch.nn.BatchNorm2d(4),
+        torch.nn.GELU(approximate="tanh"),
+        torch.nn.Conv2d(4, 5, 1),
+    )
+    free = torch.export.Dim.AUTO
+    shapes = ({0: free, 2: free, 3: free},) if dynamic else None
+    exported = torch.export.export(net.train(training), (torch.randn(2, 3, 8, 8),), dynamic_shapes=shapes)
+    torch.export.save(exported, path)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+def test_an_archive_needs_no_pytorch(folder: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = archive(folder / "net.pt2")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert [layer.problem for layer in layers(autotune, path)] == [
+        Conv2dProblem(2, 3, 8, 8, 4, 3, 3, 2, 2, 1, 1, epilogue="bias_gelu_tanh"),
+        Conv2dProblem(2, 4, 4, 4, 5, 1, 1, epilogue="bias"),
+    ]
+    refused(autotune("import-model", path, "--batch", "3"), "was exported with a size of 2, not 3", "export the model")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+def test_an_archive_of_dynamic_sizes_is_read_for_those_asked_for(folder: Path, autotune: Command) -> None:
+    path = archive(folder / "net.pt2", dynamic=True)
+    refused(autotune("import-model", path), "are not all fixed; give them by --input; it has")
+    found = layers(autotune, path, "--input", "7x3x20x9")
+    assert [(layer.problem.n, layer.problem.h, layer.problem.w) for layer in found] == [(7, 20, 9), (7, 10, 5)]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+def test_archives_that_will_not_do_are_one_line(folder: Path, autotune: Command) -> None:
+    path = archive(folder / "net.pt2", training=True)
+    refused(autotune("import-model", path), "net.pt2: is in training mode; call eval()")
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    refused(autotune("import-model", path), "net.pt2: is no torch.export archive")
+    for text, word in (
+        (b"{}", "graph_module"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"graph_module": {"graph": 3}}', "tensor_values"),
+        (b" " * (65 << 20), "more than"),
+    ):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
+            made.writestr("archive/models/model.json", text)
+        refused(autotune("import-model", path), "net.pt2", word)
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr("readme", "nothing")
+    refused(autotune("import-model", path), "it has no models/model.json")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+def test_nothing_in_an_archive_is_run(folder: Path, autotune: Command) -> None:
+    """Neither its pickles nor the expressions of its sizes, both of which torch.export.load runs."""
+    write = f"open({str(folder / 'attacked')!r}, 'w')"
+
+    class Attack:
+        def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+            return (exec, (write,))
+
+    def attacked(name: str, content: bytes) -> bytes:
+        if name.endswith(".json"):
+            return content.replace(b'{"expr_str": "', f'{{"expr_str": {json.dumps(write)}, "was": "'.encode())
+        return pickle.dumps(Attack()) if name.endswith(("model.pt", "weight_0")) else content
+
+    path = archive(folder / "net.pt2", dynamic=True)
+    old, new = zipfile.ZipFile(io.BytesIO(path.read_bytes())), zipfile.ZipFile(path, "w")
+    with old, new:
+        for name in old.namelist():
+            new.writestr(name, attacked(name, old.read(name)))
+    assert b"attacked" in path.read_bytes()
+    refused(autotune("import-model", path, "--input", "7x3x20x9"), "was exported with a size of")
+    assert not (folder / "attacked").exists()

@@ -1,0 +1,381 @@
+"""`autotune import-model` of ONNX files: what becomes of operators, and what is said of files that will not do."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from autotune.autotune_conv2d.library import EPILOGUES
+from autotune.importing.pointwise import ACTIVATIONS
+from autotune.problem import Conv2dProblem, Layer
+from autotune.study import load_study
+
+from .tiny import Command, Finished
+
+onnx = pytest.importorskip("onnx")
+
+from onnx import FunctionProto, NodeProto, TensorProto, helper  # noqa: E402
+
+Nodes = Sequence[NodeProto]
+CONV = helper.make_node("Conv", ["x", "w", "b"], ["c"], name="stem", pads=[1, 1, 1, 1])
+BARE = helper.make_node("Conv", ["x", "w"], ["c"], name="stem", pads=[1, 1, 1, 1])
+OTHER = helper.make_node("Conv", ["x", "w", "b"], ["d"], name="shortcut", pads=[1, 1, 1, 1])
+WEIGHTS = {"w": (4, 3, 3, 3), "b": (4,), "k1": (4, 1, 1), "per_column": (8,), "f": (4,)}
+NUMBERS = {"three": 3.0, "six": 6.0, "zero": 0.0, "one": 1.0, "half": 0.5, "root": 2**0.5, "sixth": 1 / 6}
+
+
+def node(kind: str, reads: str, writes: str, **attributes: object) -> NodeProto:
+    return helper.make_node(kind, reads.split(), [writes], **attributes)
+
+
+def saved(
+    path: Path,
+    nodes: Nodes,
+    x: Sequence[int | str] = (2, 3, 8, 8),
+    weights: Mapping[str, Sequence[int]] = WEIGHTS,
+    opset: int = 17,
+    outputs: Sequence[str] = (),
+    functions: Sequence[FunctionProto] = (),
+) -> Path:
+    """A model whose last operator's output is what it returns, besides others."""
+    stored = [
+        helper.make_tensor(name, TensorProto.FLOAT, size, bytes(4 * _product(size)), raw=True)
+        for name, size in weights.items()
+    ]
+    stored += [helper.make_tensor(name, TensorProto.FLOAT, [], [value]) for name, value in NUMBERS.items()]
+    graph = helper.make_graph(
+        list(nodes),
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (*outputs, nodes[-1].output[0])],
+        stored,
+    )
+    for value in graph.output:
+        value.type.tensor_type.shape.SetInParent()
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("own", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, functions=functions), path)
+    return path
+
+
+def _product(sizes: Sequence[int]) -> int:
+    made = 1
+    for size in sizes:
+        made *= size
+    return made
+
+
+def layers(autotune: Command, model: Path, *words: object) -> tuple[Layer, ...]:
+    """The layers of the study that comes out, which autotune itself reads."""
+    study = model.with_suffix(".toml")
+    finished = autotune("import-model", model, *words, "--out", study)
+    assert (finished.code, finished.err) == (0, ""), finished
+    return load_study(study).layers
+
+
+def refused(finished: Finished, *parts: str) -> None:
+    lines = finished.err.splitlines()
+    assert (finished.code, finished.out, len(lines)) == (1, "", 1), finished
+    for part in parts:
+        assert part in lines[0]
+
+
+GELU = [
+    node("Div", "c root", "d"),
+    node("Erf", "d", "e"),
+    node("Add", "e one", "g"),
+    node("Mul", "c g", "h"),
+    node("Mul", "h half", "y"),
+]
+HARDSWISH = [
+    node("Add", "c three", "d"),
+    node("Clip", "d zero six", "e"),
+    node("Mul", "c e", "g"),
+    node("Div", "g six", "y"),
+]
+NORM = node("BatchNormalization", "c f f f f", "n")
+
+
+TAILS = {
+    "nothing": ([BARE], "none"),
+    "bias": ([CONV], "bias"),
+    "no bias, so no epilogue": ([BARE, node("Relu", "c", "y")], "none"),
+    "batch norm": ([BARE, NORM, node("Relu", "n", "y")], "bias_relu"),
+    "scaled by channel": (
+        [BARE, node("Mul", "c k1", "d"), node("Add", "d k1", "e"), node("Relu", "e", "y")],
+        "bias_relu",
+    ),
+    "scaled by column": ([CONV, node("Mul", "c per_column", "d"), node("Relu", "d", "y")], "bias"),
+    "dropout between": ([CONV, node("Dropout", "c", "d"), node("Relu", "d", "y")], "bias_relu"),
+    "ReLU6 as Clip": ([CONV, node("Clip", "c zero six", "y")], "bias_relu6"),
+    "Clip elsewhere": ([CONV, node("Clip", "c one six", "y")], "bias"),
+    "leaky ReLU": ([CONV, node("LeakyRelu", "c", "y")], "bias_leaky_relu"),
+    "another slope": ([CONV, node("LeakyRelu", "c", "y", alpha=0.2)], "bias"),
+    "SiLU written out": ([CONV, node("Sigmoid", "c", "d"), node("Mul", "c d", "y")], "bias_silu"),
+    "hardswish": ([CONV, node("HardSwish", "c", "y")], "bias_hardswish"),
+    "hardswish written out": ([CONV, *HARDSWISH], "bias_hardswish"),
+    "hardswish of two": ([CONV, node("HardSigmoid", "c", "d", alpha=1 / 6), node("Mul", "c d", "y")], "bias_hardswish"),
+    "GELU written out": ([CONV, *GELU], "bias_gelu"),
+    "GELU, a part of which is read": ([CONV, *GELU, node("Mul", "g y", "z")], "bias"),
+    "read twice": ([CONV, node("Relu", "c", "d"), node("Mul", "c d", "y")], "bias"),
+}
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_what_follows_is_part_of_the_kernel(name: str, autotune: Command, tmp_path: Path) -> None:
+    nodes, epilogue = TAILS[name]
+    (layer,) = layers(autotune, saved(tmp_path / "net.onnx", nodes))
+    assert layer == Layer("stem", Conv2dProblem(2, 3, 8, 8, 4, 3, 3, pad_h=1, pad_w=1, epilogue=epilogue))
+
+
+def test_every_activation_is_an_epilogue() -> None:
+    assert {f"bias_{word}" for word in ACTIVATIONS} == {*EPILOGUES} - {
+        *("none", "bias", "bias_add"),
+        *(f"bias_add_{word}" for word in ACTIVATIONS),
+    }
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words", "epilogues"),
+    [
+        ([CONV, OTHER, node("Add", "c d", "e"), node("Relu", "e", "y")], (), ["bias", "bias_add_relu"]),
+        ([CONV, OTHER, node("Add", "d c", "e"), node("Relu", "e", "y")], ("--no-residuals",), ["bias", "bias"]),
+        ([CONV, OTHER, node("Sum", "c d", "e"), node("Mul", "e k1", "y")], (), ["bias", "bias_add"]),
+        ([CONV, OTHER, node("GlobalAveragePool", "c", "e"), node("Add", "e d", "y")], (), ["bias", "bias"]),
+        ([CONV, node("Add", "c c", "y")], (), ["bias"]),
+    ],
+    ids=["of two the last", "not wished", "scaled behind", "broadcast", "to itself"],
+)
+def test_of_two_convolutions_that_meet_one_takes_the_addition(
+    nodes: Nodes, words: Sequence[str], epilogues: Sequence[str], autotune: Command, tmp_path: Path
+) -> None:
+    found = layers(autotune, saved(tmp_path / "net.onnx", nodes), *words)
+    assert [layer.problem.epilogue for layer in found for _ in range(layer.count)] == epilogues
+
+
+def test_an_output_that_the_network_returns_is_not_changed(autotune: Command, tmp_path: Path) -> None:
+    (layer,) = layers(autotune, saved(tmp_path / "net.onnx", [CONV, node("Relu", "c", "y")], outputs=["c"]))
+    assert layer.problem.epilogue == "bias"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "weights", "problem"),
+    [
+        ({"strides": [2, 1], "pads": [1, 0, 1, 0]}, (4, 3, 3, 1), Conv2dProblem(2, 3, 8, 8, 4, 3, 1, 2, 1, 1, 0)),
+        (
+            {"auto_pad": "SAME_UPPER", "dilations": [2, 2]},
+            (4, 3, 3, 3),
+            Conv2dProblem(2, 3, 8, 8, 4, 3, 3, 1, 1, 2, 2, 2, 2),
+        ),
+        ({"auto_pad": "VALID", "group": 3}, (6, 1, 3, 3), Conv2dProblem(2, 3, 8, 8, 6, 3, 3, groups=3)),
+    ],
+    ids=["strides", "same", "groups"],
+)
+def test_sizes(
+    attributes: Mapping[str, object],
+    weights: Sequence[int],
+    problem: Conv2dProblem,
+    autotune: Command,
+    tmp_path: Path,
+) -> None:
+    model = saved(tmp_path / "net.onnx", [node("Conv", "x w", "y", **attributes)], weights={"w": weights})
+    assert [layer.problem for layer in layers(autotune, model)] == [problem]
+
+
+def test_layers_have_counts_names_and_the_settings_asked_for(autotune: Command, tmp_path: Path) -> None:
+    def block(at: int, reads: str) -> list[NodeProto]:
+        name = f"/body/body.{at}/Conv"
+        conv = helper.make_node("Conv", [reads, "v", "b"], [f"c{at}"], name=name, pads=[1, 1, 1, 1])
+        return [conv, node("Relu", f"c{at}", f"r{at}")]
+
+    model = saved(
+        tmp_path / "net.onnx", [CONV, *block(0, "c"), *block(1, "r0")], ["N", 3, 8, 8], {**WEIGHTS, "v": (4, 4, 3, 3)}
+    )
+    words = ("--input", "2x3x8x8", "--batch", "1,16", "--dtype", "f16", "--layout", "nhwc", "--accuracy", "fp16-acc16")
+    found = layers(autotune, model, *words)
+    assert [(layer.name, layer.count) for layer in found] == [
+        ("stem-n1", 1),
+        ("body-body-0-n1", 2),
+        ("stem-n16", 1),
+        ("body-body-0-n16", 2),
+    ]
+    assert [layer.problem.n for layer in found] == [1, 1, 16, 16]
+    assert {(layer.problem.dtype, layer.problem.layout) for layer in found} == {("f16", "nhwc")}
+    study = load_study(tmp_path / "net.toml")
+    assert (study.name, study.accuracy) == ("net", "fp16-acc16")
+    assert "\n# 72.7 %: body.body.0, body.body.1\n" in study.text
+    tuned = autotune("tune", tmp_path / "net.toml", "--device", "null", "--trials", "1")
+    assert tuned.code == 0, tuned
+
+
+def test_what_cannot_be_served_is_a_comment_with_its_share(autotune: Command, tmp_path: Path) -> None:
+    weights = {"w": (4, 3, 3, 3), "b": (4,), "t": (4, 4, 2, 2), "v": (4, 4, 1, 1, 1), "m": (16, 5)}
+    five = node("Unsqueeze", "t1 axis", "u")
+    nodes = [
+        CONV,
+        node("ConvTranspose", "c t", "t1", strides=[2, 2]),
+        helper.make_node("Constant", [], ["axis"], value_ints=[2]),
+        five,
+        node("Conv", "u v", "v1"),
+        helper.make_node("Conv", ["x", "w"], ["side"], name="sided", pads=[0, 0, 1, 1]),
+        helper.make_node("Conv", ["x", "own_w"], ["two"], name="made"),
+        helper.make_node("MatMul", ["v1", "m"], ["p"], name="head"),
+    ]
+    nodes.insert(0, node("Mul", "x x", "xx"))
+    nodes.insert(1, node("ReduceSum", "xx", "xs", keepdims=1))
+    nodes.insert(2, node("Mul", "w xs", "own_w"))
+    model = saved(tmp_path / "net.onnx", nodes, weights=weights)
+    (layer,) = layers(autotune, model)
+    assert layer.name == "stem"
+    comments = [line for line in (tmp_path / "net.toml").read_text().splitlines() if line.startswith("#   ")]
+    flops = {
+        "t: a transposed convolution": 2 * (2 * 4 * 8 * 8) * (4 * 2 * 2),
+        "v: a 3-d convolution": 2 * (2 * 4 * 16 * 16) * 4,
+        "sided: pads 0x0 before and 1x1 after the image, not both alike": 2 * (2 * 4 * 7 * 7) * 27,
+        "made: its filters are computed by the network": 2 * (2 * 4 * 6 * 6) * 27,
+        "head: products of matrices, no convolutions": 2 * (2 * 4 * 16) * 16 * 5,
+    }
+    total = layer.problem.flops + sum(flops.values())
+    said = {f"#   {100 * count / total:.1f} %  {words}" for words, count in flops.items()}
+    assert {*comments} == said
+
+
+def test_convolutions_of_a_loop_are_named(autotune: Command, tmp_path: Path) -> None:
+    inner = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["i"], name="inner")],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("i", TensorProto.FLOAT, [2, 4, 6, 6])],
+    )
+    positive = [node("ReduceSum", "x", "s", keepdims=0), node("Greater", "s zero", "p")]
+    either = helper.make_node("If", ["p"], ["q"], then_branch=inner, else_branch=inner)
+    layers(autotune, saved(tmp_path / "net.onnx", [CONV, *positive, either]))
+    text = (tmp_path / "net.toml").read_text()
+    assert "#   ? %  inner, inner: in a part of the network that If runs, as often as it may be\n" in text
+
+
+def test_sizes_that_the_model_computes_are_known(autotune: Command, tmp_path: Path) -> None:
+    """Not to onnx's own inference, which stops at the Cast."""
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Cast", "s", "t", to=TensorProto.INT32),
+        node("Cast", "t", "u", to=TensorProto.INT64),
+        node("Reshape", "x u", "same"),
+        helper.make_node("Conv", ["same", "w"], ["y"], name="behind"),
+    ]
+    (layer,) = layers(autotune, saved(tmp_path / "net.onnx", nodes))
+    assert layer == Layer("behind", Conv2dProblem(2, 3, 8, 8, 4, 3, 3))
+
+
+def test_functions_are_looked_into(autotune: Command, tmp_path: Path) -> None:
+    body = [node("Conv", "a w", "c"), node("Relu", "c", "r")]
+    block = helper.make_function("own", "Block", ["a", "w"], ["r"], body, [helper.make_opsetid("", 17)])
+    call = helper.make_node("Block", ["x", "w"], ["y"], domain="own")
+    (layer,) = layers(autotune, saved(tmp_path / "net.onnx", [call], functions=[block]))
+    assert layer.problem == Conv2dProblem(2, 3, 8, 8, 4, 3, 3)
+
+
+def test_names_of_a_hostile_file_are_harmless(autotune: Command, tmp_path: Path) -> None:
+    name = 'a\n[[layer]]\nname = "b"\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}' + "x" * 1000
+    conv = helper.make_node("Conv", ["x", "w"], ["c"], name=name)
+    up = helper.make_node("ConvTranspose", ["c", "v"], ["y"], name=name)
+    model = saved(tmp_path / "net.onnx", [conv, up], weights={**WEIGHTS, "v": (4, 4, 2, 2)})
+    finished = autotune("import-model", model)
+    assert all(each.isprintable() for line in (finished.out, finished.err) for each in line.replace("\n", ""))
+    assert max(map(len, finished.out.splitlines())) < 200
+    (layer,) = layers(autotune, model)
+    assert layer.name.startswith("a-layer-name-b-31m")
+
+
+def garbage(path: Path) -> Path:
+    path.write_bytes(bytes(range(256)) * 64)
+    return path
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def zipped(path: Path, **entries: bytes) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name.replace("__", "/"), content)
+    return path
+
+
+def test_bad_models_are_one_line(autotune: Command, tmp_path: Path) -> None:
+    refused(autotune("import-model", garbage(tmp_path / "noise.onnx")), "noise.onnx", "is not an ONNX model")
+    refused(autotune("import-model", written(tmp_path / "empty.onnx", b"")), "empty.onnx", "it has no graph")
+    whole = saved(tmp_path / "net.onnx", [CONV]).read_bytes()
+    refused(
+        autotune("import-model", written(tmp_path / "half.onnx", whole[: len(whole) // 2])), "half.onnx", "ONNX model"
+    )
+    wrong = saved(tmp_path / "wrong.onnx", [CONV], x=(2, 5, 8, 8))
+    refused(autotune("import-model", wrong), "wrong.onnx", "channels")
+    refused(autotune("import-model", saved(tmp_path / "unknown.onnx", [node("Nothing", "x", "y")])), "Nothing")
+    refused(autotune("import-model", saved(tmp_path / "none.onnx", [node("Relu", "x", "y")])), "it has no convolution")
+    refused(autotune("import-model", tmp_path), "is a folder")
+    refused(autotune("import-model", "missing.onnx"), "no such file", "PACKAGE.MODULE:NAME")
+    refused(autotune("import-model", written(tmp_path / "net.py", b"")), f"{tmp_path / 'net.py'}:build")
+    assert not (tmp_path / "autotune.db").exists()
+
+
+def test_sizes_that_are_not_known_are_one_line(autotune: Command, tmp_path: Path) -> None:
+    model = saved(tmp_path / "net.onnx", [CONV], x=["N", 3, "H", 8])
+    refused(autotune("import-model", model), "are not all fixed; give them by --input; it has x ?x3x?x8")
+    refused(autotune("import-model", model, "--batch", "4"), "--input")
+    refused(autotune("import-model", model, "--input", "1x3x8"), "--input 1x3x8 has 3 sizes; it has x ?x3x?x8")
+    refused(autotune("import-model", model, "--input", "1x3x8x8", "--input", "1"), "is given for 2 inputs")
+    for words in (("--input", "1x3x-8x8"), ("--input", "1x3x99999999999x8"), ("--batch", "0"), ("--batch", "1,,2")):
+        finished = autotune("import-model", model, *words)
+        assert (finished.code, finished.out) == (2, "")
+        assert "expected" in finished.err.splitlines()[-1]
+
+
+def test_pickles_are_not_loaded(autotune: Command, tmp_path: Path) -> None:
+    class Attack:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (exec, (f"open({str(tmp_path / 'attacked')!r}, 'w')",))
+
+    attack = pickle.dumps(Attack())
+    for path in (
+        written(tmp_path / "weights.pth", attack),
+        zipped(tmp_path / "model.pt", archive__data__pkl=attack),
+        zipped(tmp_path / "script.pt", **{"model/data.pkl": attack}),
+    ):
+        finished = autotune("import-model", path)
+        assert finished.code == 1
+        assert len(finished.err.splitlines()) == 1
+    refused(finished, "holds pickled Python objects", "my_module.py:build")
+    assert not (tmp_path / "attacked").exists()
+
+
+def test_a_missing_package_is_named(autotune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = saved(tmp_path / "net.onnx", [CONV])
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    refused(autotune("import-model", model), "pip install 'autotune-conv[onnx]'")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    refused(autotune("import-model", "torchvision.models:resnet50"), "needs PyTorch")
+
+
+def test_a_study_that_is_there_is_kept(autotune: Command, tmp_path: Path) -> None:
+    model, study = saved(tmp_path / "net.onnx", [CONV]), tmp_path / "study.toml"
+    study.write_text("mine")
+    refused(autotune("import-model", model, "--out", study), "exists already")
+    assert study.read_text() == "mine"
+    refused(autotune("import-model", model, "--out", tmp_path / "no" / "study.toml"), "there is no folder")
+    refused(autotune("import-model", model, "--dtype", "f16", "--accuracy", "fp32"), "--accuracy fp32 admits no kernel")
+
+
+def test_the_study_goes_to_standard_output(autotune: Command, tmp_path: Path) -> None:
+    finished = autotune("import-model", saved(tmp_path / "net.onnx", [CONV]))
+    assert finished.code == 0
+    assert finished.out.endswith('epilogue = "bias"\n')
+    (tmp_path / "again.toml").write_text(finished.out)
+    assert [layer.name for layer in load_study(tmp_path / "again.toml").layers] == ["stem"]
+    assert "1 of 1 convolutions, 100.0 % of" in finished.err
