@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autotune.autotune_conv2d.library import epilogue_name
-from autotune.importing.network import Convolution, Network
+from autotune.importing.network import Network
 from autotune.importing.pointwise import activation_behind
 from autotune.problem import Conv2dProblem
 
@@ -70,25 +70,27 @@ def findings(network: Network, *, residuals: bool) -> Findings:
         if found.problem is None:
             left_out.append(LeftOut(found.label, found.why_not, found.flops))
         else:
-            epilogue = _epilogue(network, operator.writes[0], found, taken, residuals=residuals)
+            epilogue = _epilogue(network, operator.writes[0], found.problem, taken, residuals=residuals)
             fused.append(Fused(found.label, replace(found.problem, epilogue=epilogue)))
     return Findings(tuple(reversed(fused)), tuple(reversed(left_out)))
 
 
-def _epilogue(network: Network, tensor: str, of: Convolution, taken: set[str], *, residuals: bool) -> str:
-    """What a kernel does behind a convolution's sums; additions that it takes are noted. Without a bias, nothing."""
-    biased = of.problem is not None and of.problem.epilogue != "none"
-    residual = False
-    while not (word := activation_behind(network, tensor) if biased else ""):
+def _epilogue(network: Network, tensor: str, of: Conv2dProblem, taken: set[str], *, residuals: bool) -> str:
+    """What a kernel does behind a convolution's sums; additions that it takes are noted.
+
+    Where something follows a convolution without a bias, the kernel's bias is zeros, as `convert` has it.
+    """
+    biased, residual = of.epilogue != "none", False
+    while not (word := activation_behind(network, tensor)):
         reader = network.only_reader(tensor)
         if reader is None:
             break
         if reader.kind == "affine" and not residual:
             biased = True
-        elif reader.kind == "addition" and biased and residuals and not residual and reader.writes[0] not in taken:
+        elif reader.kind == "addition" and residuals and not residual and reader.writes[0] not in taken:
             residual = True
             taken.add(reader.writes[0])
         elif reader.kind != "copy":
             break
         tensor = reader.writes[0]
-    return epilogue_name(residual=residual, activation=word) if biased else "none"
+    return epilogue_name(residual=residual, activation=word) if biased or residual or word else "none"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import pickle
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
@@ -61,7 +63,7 @@ class Net(nn.Module):
         x = functional.dropout(functional.silu(self.stem(x), inplace=True), training=self.training)
         x = self.blocks(x)
         x = x * torch.sigmoid(x)
-        x = functional.hardtanh(self.depthwise(x), 0, 6)
+        x = functional.relu6(self.depthwise(x))
         return self.head(self.up(x).mean((2, 3)))
 
 
@@ -166,6 +168,22 @@ def test_a_model_becomes_a_study(models: Path, autotune: Command) -> None:
     assert " %  up: a transposed convolution\n" in text
     assert " %  head: products of matrices, no convolutions\n" in text
     assert autotune("tune", "study.toml", "--device", "null", "--trials", "1").code == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch's own folding
+def test_the_study_is_what_conversion_looks_for(
+    models: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.fx.experimental.optimization import fuse
+
+    from autotune.autotune_conv2d.torch_layers import read_network
+
+    monkeypatch.syspath_prepend(models)
+    monkeypatch.delitem(sys.modules, "my_models", raising=False)
+    network = importlib.import_module("my_models").build().eval()
+    looked_for = [layer.problems[0] for layer in read_network(fuse(network).eval(), (2, 3, 16, 16)).layers]
+    found = layers(autotune, "my_models.py:build", "--input", "2x3x16x16")
+    assert Counter(map(astuple, looked_for)) == Counter({astuple(layer.problem): layer.count for layer in found})
 
 
 @pytest.mark.parametrize("name", ["looking", "weights", "model"])

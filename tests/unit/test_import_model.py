@@ -103,7 +103,7 @@ NORM = node("BatchNormalization", "c f f f f", "n")
 TAILS = {
     "nothing": ([BARE], "none"),
     "bias": ([CONV], "bias"),
-    "no bias, so no epilogue": ([BARE, node("Relu", "c", "y")], "none"),
+    "no bias, which is zeros then": ([BARE, node("Relu", "c", "y")], "bias_relu"),
     "batch norm": ([BARE, NORM, node("Relu", "n", "y")], "bias_relu"),
     "scaled by channel": (
         [BARE, node("Mul", "c k1", "d"), node("Add", "d k1", "e"), node("Relu", "e", "y")],
@@ -276,7 +276,7 @@ def test_functions_are_looked_into(autotune: Command, tmp_path: Path) -> None:
     block = helper.make_function("own", "Block", ["a", "w"], ["r"], body, [helper.make_opsetid("", 17)])
     call = helper.make_node("Block", ["x", "w"], ["y"], domain="own")
     (layer,) = layers(autotune, saved(tmp_path / "net.onnx", [call], functions=[block]))
-    assert layer.problem == Conv2dProblem(2, 3, 8, 8, 4, 3, 3)
+    assert layer.problem == Conv2dProblem(2, 3, 8, 8, 4, 3, 3, epilogue="bias_relu")
 
 
 def test_names_of_a_hostile_file_are_harmless(autotune: Command, tmp_path: Path) -> None:
