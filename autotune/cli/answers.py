@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.facts import Facts, facts
+from autotune.cli.numbers import SECONDS
 from autotune.cli.tables import Cell, Column, format_options, show
 from autotune.study import find_study, load_study
 from autotune.table import LARGEST
@@ -88,27 +89,30 @@ def _for_failures(columns: Sequence[Column[TrialWithRoofline]]) -> list[Column[T
 @click.command()
 @click.argument("sql", metavar="SQL")
 @DATABASE
+@click.option("--timeout", "within_s", type=SECONDS, help="Stop after so many seconds.")
 @format_options
-def query(sql: str, db: str, style: str | None) -> None:
-    """Run one read-only SQL statement on the results database."""
+def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
+    """Run one read-only SQL statement on the results database. Ctrl-C stops it."""
     from autotune.store import Store
 
-    with Store(db, create=False) as store:
-        found = store.query(sql)
-    columns = [Column[tuple[Cell, ...]](name, _at(position)) for position, name in enumerate(distinct(found.columns))]
-    show([tuple(_cell(value) for value in row) for row in found.rows], columns, style)
+    with Store(db, create=False) as store, store.stream(sql, within_s=within_s) as found:
+        names = distinct(found.columns)
+        columns = [Column[tuple[Cell, ...]](name, _at(position)) for position, name in enumerate(names)]
+        show((tuple(map(_cell, row)) for row in found.rows), columns, style)
 
 
 def distinct(names: Sequence[str]) -> list[str]:
     """Column names, each of its own: a repeated one gets a number, so that no value of a JSON object is lost."""
-    found: list[str] = []
+    found: dict[str, None] = {}
+    last: dict[str, int] = {}
     for name in names:
-        number = 2
-        unique = name
+        unique, number = name, last.get(name, 1)
         while unique in found:
-            unique, number = f"{name}_{number}", number + 1
-        found.append(unique)
-    return found
+            number += 1
+            unique = f"{name}_{number}"
+        last[name] = number
+        found[unique] = None
+    return list(found)
 
 
 def asked(what: str | None) -> str | None:

@@ -16,6 +16,7 @@ from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.checking.coverage import Coverage, coverage, in_common
 from autotune.cli.devices import jobs_default, open_evaluator
 from autotune.cli.families import DIRECTORIES, find_family
+from autotune.cli.numbers import Number
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import AutotuneError, ToolchainError
@@ -46,7 +47,7 @@ _COLUMNS = (
 @DIRECTORIES
 @click.option("--device", help="cuda:N, host, or host:check for sanitizers and shuffled thread order.")
 @click.option("--study", help="Check the layers of this study, and the values of its [space.TEMPLATE], instead.")
-@click.option("--seconds", type=click.FloatRange(min=1), default=40, show_default=True, help="Time to spend.")
+@click.option("--seconds", type=Number(min=1), default=40, show_default=True, help="Time to spend.")
 @click.option("--full", is_flag=True, help="All pairs, and each config for all architectures, however long it takes.")
 @click.option("--configs", type=click.IntRange(min=1), help="Configs at most.")
 @click.option("--gaps", is_flag=True, help="List every pair of values that was not exercised.")

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import click
@@ -17,6 +17,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+_PAGE_ROWS, _PAGE_CHARACTERS = 1000, 1 << 20  # of a table; whichever is reached first ends its page
+_CELL_CHARACTERS = 1 << 17  # of a cell on the terminal: twice the longest source of a kernel
 
 Cell = str | int | float | bool | None
 Row = TypeVar("Row")
@@ -48,22 +51,38 @@ def format_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None, *, title: str = "") -> None:
-    """Print rows as a table, a JSON array or CSV."""
+    """Print rows as they come, as a table, a JSON array or CSV; a long table is one of pages."""
     if style == "json":
-        records = [{column.key: _finite(column.value(row)) for column in columns} for row in rows]
-        json.dump(records, sys.stdout, indent=1, allow_nan=False)
-        sys.stdout.write("\n")
+        opened = "["
+        for row in rows:
+            record = {column.key: _finite(column.value(row)) for column in columns}
+            text = json.dumps(record, indent=1, allow_nan=False).replace("\n", "\n ")
+            sys.stdout.write(f"{opened}\n {text}")
+            opened = ","
+        sys.stdout.write("[]\n" if opened == "[" else "\n]\n")
     elif style == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(column.key for column in columns)
         writer.writerows([column.value(row) for column in columns] for row in rows)
     else:
         shown = [column for column in columns if column.terminal]
-        _show_on_terminal(
-            [column.key for column in shown],
-            [[_human(column.value(row), column.digits) for column in shown] for row in rows],
-            title,
-        )
+        cells = ([_human(column.value(row), column.digits) for column in shown] for row in rows)
+        for page in _pages(cells):
+            _show_on_terminal([column.key for column in shown], page, title)
+
+
+def _pages(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[Sequence[str]]]:
+    """The rows in pages that are set as a table each, an empty one where there are none."""
+    page: list[Sequence[str]] = []
+    characters, many = 0, False
+    for row in rows:
+        if len(page) == _PAGE_ROWS or characters > _PAGE_CHARACTERS:
+            yield page
+            page, characters, many = [], 0, True
+        page.append(row)
+        characters += sum(map(len, row))
+    if page or not many:
+        yield page
 
 
 def _show_on_terminal(keys: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
@@ -122,4 +141,7 @@ def _human(cell: Cell, digits: int) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, float):
         return f"{cell:.{digits}g}" if abs(cell) < 10_000 else f"{cell:.0f}"
-    return str(cell)
+    words = str(cell)
+    if len(words) > _CELL_CHARACTERS:
+        return f"{words[:_CELL_CHARACTERS]}... ({len(words)} characters; --json and --csv have all)"
+    return words

@@ -21,6 +21,7 @@ from autotune.cli.devices import cache_folder, jobs_default, open_evaluator
 from autotune.cli.end_to_end import run_end_to_end, show_end_to_end
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
+from autotune.cli.numbers import SECONDS, Number
 from autotune.cli.tables import console, format_options
 from autotune.devices.device import BASELINES, DeviceInfo
 from autotune.devices.torch_baseline import require_torch
@@ -49,7 +50,7 @@ BASELINE = click.option(
 )
 FINALS_SECONDS = click.option(
     "--finals-seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     help="Time to spend on the finals of a layer; default: 4.",
 )
 _MESSAGES = 8  # distinct failures that a layer's summary shows
@@ -63,10 +64,10 @@ _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 )
 @DATABASE
 @click.option("--trials", type=click.IntRange(min=1), help="Distinct evaluated configs per layer.")
-@click.option("--time-budget", type=click.FloatRange(min=0, min_open=True), help="Seconds per layer.")
+@click.option("--time-budget", type=SECONDS, help="Seconds per layer.")
 @click.option(
     "--stop-below",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=Number(0, 1, min_open=True, max_open=True),
     help="Stop when ten more evaluations are expected to gain less than this fraction.",
 )
 @click.option("--template", "only_templates", multiple=True, help="Only this family; may be repeated.")
@@ -122,9 +123,6 @@ def tune(
     Run it again to resume: nothing is evaluated twice. Ctrl-C ends it after the trial at hand, without further finals,
     with status 130; it says which layers were not tuned. Status 1: a layer has no correct kernel, which is told.
     """
-    for hint, number in (("--time-budget", time_budget), ("--stop-below", stop_below)):
-        if number is not None and math.isnan(number):
-            raise click.BadParameter("nan is no number.", param_hint=hint)
     wanted = load_study(find_study(study))
     wanted = replace(
         wanted,

@@ -20,7 +20,7 @@ from autotune.store.retimes import RETIME_LABELS, RetimeRow
 from autotune.store.scopes import Scope, SubjectScope
 from autotune.store.spaces import Imported, SpaceTrial, import_recording
 from autotune.store.sqlite.database import is_sqlite, path_of
-from autotune.store.sqlite.query import Cell, QueryResult
+from autotune.store.sqlite.query import Cell, QueryResult, QueryStream
 from autotune.store.store import Store
 from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRecord, StudyRow
 from autotune.store.templates import TemplateRecord
@@ -47,6 +47,7 @@ __all__ = [
     "ProfileRow",
     "QuarantineRow",
     "QueryResult",
+    "QueryStream",
     "RetimeRow",
     "Scope",
     "SpaceTrial",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 
@@ -22,7 +23,7 @@ from autotune.store.sources import SourceStore
 from autotune.store.spaces import SpaceStore
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, utc_now
 from autotune.store.sqlite.open_database import open_for_reading, open_for_writing
-from autotune.store.sqlite.query import QueryResult, run_query
+from autotune.store.sqlite.query import QueryResult, QueryStream, run_query, stream_query
 from autotune.store.studies import StudyStore
 from autotune.store.templates import TemplateStore
 from autotune.store.top_trials import TopTrialStore
@@ -75,6 +76,10 @@ class Store:
     def query(self, sql: str) -> QueryResult:
         """What a user's SELECT yields; it cannot write."""
         return run_query(self._database, sql)
+
+    def stream(self, sql: str, *, within_s: float | None = None) -> AbstractContextManager[QueryStream]:
+        """The same row after row while the block lasts, in little memory; StoreError after `within_s` seconds."""
+        return stream_query(self._database, sql, within_s=within_s)
 
     def close(self) -> None:
         """Close the file."""

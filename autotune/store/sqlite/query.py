@@ -1,19 +1,26 @@
-"""A user's SQL on a connection beside the store's own: it may read and nothing else."""
+"""A user's SQL on a connection beside the store's own: it may read and nothing else, and it can be stopped."""
 
 from __future__ import annotations
 
+import math
 import sqlite3
+import sys
+import threading
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from autotune.errors import StoreError
 from autotune.store.sqlite.database import Database, connect_beside, in_words, one_line
 
 Cell = int | float | str | bytes | None
 """One value of an SQL result."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,41 +31,135 @@ class QueryResult:
     rows: tuple[tuple[Cell, ...], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class QueryStream:
+    """What a user's SQL yields, row after row."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[Cell, ...]]
+
+
 READING = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE},
 )
 """What a statement may do; everything else is refused: writes, ATTACH, PRAGMA, transactions."""
 THE_FILES_FAULT = frozenset(
-    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR}
+    {
+        *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB),
+        *(sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
+    }
 )
 """Errors that are none of the statement's."""
 FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
+MOST_VALUE_BYTES = 1 << 26
+"""of one text or blob"""
+MOST_HEAP_BYTES = 1 << 28
+"""that SQLite may hold in this process once a statement of a user's ran; it sorts in files"""
+MOST_PATTERN_BYTES = 1000
+"""of LIKE and GLOB, whose time is the pattern's length times the text's, and which nothing interrupts"""
+_BATCH_ROWS, _BATCH_BYTES = 1000, 1 << 20  # that are fetched together; the first of either ends a batch
+_INTERRUPT_EVERY_S = 0.01
 
 
 def run_query(database: Database, sql: str) -> QueryResult:
-    """Run one SELECT on a connection of its own. Raises StoreError with SQLite's words for anything else."""
+    """Run one SELECT and keep what it yields. Raises StoreError with SQLite's words for anything else."""
+    with stream_query(database, sql) as found:
+        return QueryResult(found.columns, tuple(found.rows))
+
+
+@contextmanager
+def stream_query(database: Database, sql: str, *, within_s: float | None = None) -> Iterator[QueryStream]:
+    """Run one SELECT on a connection of its own, in little memory, until the block ends.
+
+    Raises StoreError with SQLite's words for anything else, and where it takes longer than `within_s`.
+    """
     guard = _Guard()
     timeout_s = database.timeout_s
     with (
         database.read() as first,
         in_words(database.path, timeout_s),
         _connection(database.file, timeout_s, guard) as raw,
+        _Stoppable(raw, within_s) as statement,
     ):
         first.exec_driver_sql("SELECT 1 FROM sqlite_master").close()  # has the file open, and closes it last
-        try:
-            cursor = raw.execute(sql)
-            if cursor.description is None:
-                raise StoreError("query: nothing to answer; give one SELECT statement")
-            columns = tuple(str(column[0]) for column in cursor.description)
-            return QueryResult(columns, tuple(tuple(row) for row in cursor))
-        except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in THE_FILES_FAULT:
-                raise
-            allowed = "only reading is allowed, one SELECT statement: " if guard.refused else ""
-            words = one_line(str(error)).rstrip(".")
-            if isinstance(error, sqlite3.ProgrammingError | sqlite3.Warning):  # several statements, or a null character
-                words += "; give one SELECT statement"
-            raise StoreError(f"query: {allowed}{words}: {_shortened(sql)}") from error
+
+        def ask(step: Callable[[], T]) -> T:
+            with _in_words(sql, guard, within_s):
+                return statement.run(step)
+
+        cursor = ask(lambda: raw.execute(sql))
+        if cursor.description is None:
+            raise StoreError("query: nothing to answer; give one SELECT statement")
+        columns = tuple(str(column[0]) for column in cursor.description)
+        yield QueryStream(columns, _rows(cursor, ask))
+
+
+def _rows(
+    cursor: sqlite3.Cursor, ask: Callable[[Callable[[], list[tuple[Cell, ...]]]], list[tuple[Cell, ...]]]
+) -> Iterator[tuple[Cell, ...]]:
+    while batch := ask(lambda: _batch(cursor)):
+        yield from batch
+
+
+def _batch(cursor: sqlite3.Cursor) -> list[tuple[Cell, ...]]:
+    """The next rows; none when there are no more."""
+    rows: list[tuple[Cell, ...]] = []
+    size_bytes = 0
+    for row in cursor:
+        rows.append(row)
+        size_bytes += sum(map(sys.getsizeof, row))
+        if len(rows) == _BATCH_ROWS or size_bytes >= _BATCH_BYTES:
+            break
+    return rows
+
+
+class _Stoppable:
+    """Runs a statement's steps in a thread beside, so that signals and a deadline end the wait for one at once.
+
+    SQLite calls no Python while it steps, and an exception in a callback of its own would be lost.
+    """
+
+    def __init__(self, raw: sqlite3.Connection, within_s: float | None) -> None:
+        self._raw = raw
+        self._until = None if within_s is None else time.monotonic() + within_s
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="query")
+        self._idle: Callable[[], bool] = lambda: True
+
+    def run(self, step: Callable[[], T]) -> T:
+        """What a step returns or raises. Raises TimeoutError at the deadline."""
+        future = self._thread.submit(step)
+        self._idle = future.done
+        left_s = math.inf if self._until is None else max(0.0, self._until - time.monotonic())
+        return future.result(min(left_s, threading.TIMEOUT_MAX))
+
+    def __enter__(self) -> _Stoppable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while not self._idle():  # a step that is just about to begin is not interrupted yet
+            self._raw.interrupt()
+            time.sleep(_INTERRUPT_EVERY_S)
+        self._thread.shutdown()
+
+
+@contextmanager
+def _in_words(sql: str, guard: _Guard, within_s: float | None) -> Iterator[None]:
+    """Turn what a statement is to blame for into a StoreError that quotes it."""
+    try:
+        yield
+    except TimeoutError:
+        raise StoreError(f"query: stopped after {within_s:g} s: {_shortened(sql)}") from None
+    except MemoryError:
+        most = f"{MOST_HEAP_BYTES >> 20} MB"
+        raise StoreError(f"query: needs more than {most} of memory at once: {_shortened(sql)}") from None
+    except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in THE_FILES_FAULT:
+            raise
+        allowed = "only reading is allowed, one SELECT statement: " if guard.refused else ""
+        words = one_line(str(error)).rstrip(".")
+        if isinstance(error, sqlite3.ProgrammingError | sqlite3.Warning):  # several statements, or a null character
+            words += "; give one SELECT statement"
+        raise StoreError(f"query: {allowed}{words}: {_shortened(sql)}") from error
 
 
 class _Guard:
@@ -84,6 +185,9 @@ def _connection(path: Path, timeout_s: float, guard: _Guard) -> Iterator[sqlite3
         raw.text_factory = _lenient
         raw.create_function("sqlar_uncompress", 2, _uncompress, deterministic=True)
         raw.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
+        raw.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MOST_PATTERN_BYTES)
+        raw.execute(f"PRAGMA hard_heap_limit = {MOST_HEAP_BYTES}")
         raw.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')")  # makes both, which the guard would refuse
         raw.set_authorizer(guard)
         yield raw
@@ -101,7 +205,14 @@ def _lenient(text: bytes) -> str:
 
 
 def _uncompress(content: bytes | None, size_bytes: int) -> str | None:
-    """The sqlite3 shell's function of this name, for the text of a source."""
+    """The sqlite3 shell's function of this name, for the text of a source. Raises OverflowError for one too large."""
     if not isinstance(content, bytes):
         return None
-    return (zlib.decompress(content) if len(content) != size_bytes else content).decode("utf-8", "replace")
+    if len(content) != size_bytes:
+        inflating = zlib.decompressobj()
+        content = inflating.decompress(content, MOST_VALUE_BYTES)
+        if inflating.unconsumed_tail:
+            raise OverflowError  # SQLite's word for it: too big
+        if not inflating.eof:
+            raise ValueError("cut short")
+    return content.decode("utf-8", "replace")
