@@ -15,11 +15,40 @@ AutotuneError
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Mapping
+
+_PASSWORDS = (
+    (re.compile(r"(?<=:)(/+[^\s/@:]{0,200}:)[^\0]{1,200}@"), r"\1***@"),  # a path has lost one of the slashes
+    (re.compile(r"(?<=:)(/+)[^\s:]{1,500}@"), r"\1***@"),  # a token in place of a user
+    (re.compile(r"(?<![:/])(//[^\s/@:]{0,200}:)\S{1,500}@"), r"\1***@"),
+    (re.compile(r"(?<!\breplay)(?<=[\w%.]):[^\s/@:]{1,200}@(?=[\w\[])"), ":***@"),  # replay:FILE@DEVICE has none
+    (
+        re.compile(
+            r"(passw(?:or)?d|pwd|passphrase|secret|token|hexkey|api_?key)(\s?=\s?|%3d)"
+            r"""('[^']{0,1000}'|"[^"]{0,1000}"|[^\s&;]{1,1000})""",
+            re.IGNORECASE,
+        ),
+        r"\1\2***",
+    ),
+)
+"""what passwords stand in: user information of URLs, options of URLs and of connection strings"""
+
+
+def without_passwords(text: str) -> str:
+    """The text with *** for every password in a URL or a connection string."""
+    if "@" in text or "=" in text or "%3" in text:
+        for pattern, instead in _PASSWORDS:
+            text = pattern.sub(instead, text)
+    return text
 
 
 class AutotuneError(Exception):
-    """An error a user can act on; its message is one line: what, where, what to do."""
+    """An error a user can act on; its message is one line: what, where, what to do, and never a password."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(without_passwords(message))
 
 
 class StudyError(AutotuneError):
@@ -80,3 +109,30 @@ class Disproved(Rejected):
 
     def __reduce__(self) -> tuple[type[Disproved], tuple[dict[int, str]]]:  # type: ignore[override]
         return (Disproved, (self.messages,))
+
+
+_LACKING = {
+    errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
+    errno.ENFILE: "too many open files on this machine; end other programs",
+    errno.ENOSPC: "the disk is full; make room and run the command again",
+    errno.EDQUOT: "the disk quota is used up; make room and run the command again",
+    errno.ENOMEM: "there is not enough memory; free some, or raise the limit (ulimit -v)",
+    errno.EAGAIN: "no more processes or threads can be started; end other programs, or raise the limit (ulimit -u)",
+}
+
+
+def what_the_machine_lacks(error: BaseException) -> str | None:
+    """One line for an error of the machine, wherever it comes up; None where it is another's.
+
+    Python's importer and the dynamic linker say in words alone that they have no memory or no file to open.
+    """
+    words = str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or "failed to map segment" in words or "annot allocate memory" in words:
+        number = errno.ENOMEM
+    elif "Too many open files" in words:
+        number = errno.EMFILE
+    if number not in _LACKING:
+        return None
+    name = getattr(error, "filename", None)
+    return f"{name}: {_LACKING[number]}" if name else _LACKING[number]

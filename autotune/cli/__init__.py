@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import click
 
@@ -28,17 +23,19 @@ from autotune.cli.families import templates
 from autotune.cli.freshness import retime, stale
 from autotune.cli.import_model import import_model
 from autotune.cli.importance import importance
+from autotune.cli.interrupts import cleaning_up_on
 from autotune.cli.ladder import ladder
 from autotune.cli.optuna_study import optuna_study
 from autotune.cli.profile import profile
 from autotune.cli.replay import replay
 from autotune.cli.sanitize import sanitize
 from autotune.cli.source import source
+from autotune.cli.streams import cannot_be_written, for_people
 from autotune.cli.transfer import dump, export_t4, import_, load, merge
 from autotune.cli.tune import compare, tune
 from autotune.cli.upkeep import cache, quarantine
 from autotune.cli.why import why
-from autotune.errors import AutotuneError, StoreWarning
+from autotune.errors import AutotuneError, StoreWarning, what_the_machine_lacks
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -94,61 +91,30 @@ def main() -> None:
     Those are SIGHUP, SIGINT (Ctrl-C), a closed pipe (SIGPIPE) and SIGTERM, numbered as a shell does. `retime` ends with
     3 where a winner is not what it was.
     """
-    _make_streams_usable()
-    stdout = sys.stdout
-    try:
-        with _cleaning_up_on(signal.SIGHUP, signal.SIGINT, signal.SIGTERM), warnings.catch_warnings():
-            warnings.simplefilter("always", StoreWarning)
-            warnings.showwarning = _note
+    with for_people(), cleaning_up_on(signal.SIGHUP, signal.SIGINT, signal.SIGTERM), warnings.catch_warnings():
+        warnings.simplefilter("always", StoreWarning)
+        warnings.showwarning = _note
+        stdout = sys.stdout
+        try:
             cli(prog_name="autotune")
-    except AutotuneError as error:
-        click.echo(f"autotune: {' '.join(str(error).splitlines())}", err=True)
-        sys.exit(1)
-    except OSError as error:
-        if not _cannot_be_written(stdout):
+        except AutotuneError as error:
+            _end(str(error))
+        except (OSError, MemoryError, ImportError) as error:
+            if isinstance(error, OSError) and cannot_be_written(stdout):
+                _end(f"standard output: cannot be written: {error.strerror}")
+            lacking = what_the_machine_lacks(error)
+            if lacking is None:
+                raise
+            _end(lacking)
+        except SystemExit:
+            if sys.stdout is not stdout:  # `autotune trials | head`: click silences it and exits with 1
+                sys.exit(128 + signal.SIGPIPE)
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())  # for what is left of it when Python ends
-        click.echo(f"autotune: standard output: cannot be written: {error.strerror}", err=True)
-        sys.exit(1)
-    except SystemExit:
-        if sys.stdout is not stdout:  # `autotune trials | head`: click silences it and exits with 1
-            sys.exit(128 + signal.SIGPIPE)
-        raise
 
 
-def _make_streams_usable() -> None:
-    """Open what stands in for a closed standard stream; escape characters that standard output's encoding lacks."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # the lowest free number, so that no database comes to be standard output
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def _cannot_be_written(stream: TextIO) -> bool:
-    """Whether it was this stream that raised an OSError, after which nothing that is written to it arrives."""
-    try:
-        stream.write("\n")
-        stream.flush()
-    except OSError:
-        return True
-    return False
-
-
-@contextmanager
-def _cleaning_up_on(*signals: signal.Signals) -> Iterator[None]:
-    """End by an exception on these signals, so that temporary folders go and workers end, instead of at once."""
-
-    def end(number: int, _: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
-    previous = [(number, signal.signal(number, end)) for number in heeded]
-    try:
-        yield
-    finally:
-        for number, handler in previous:
-            signal.signal(number, handler)
+def _end(why: str) -> NoReturn:
+    click.echo(f"autotune: {' '.join(why.splitlines())}", err=True)
+    sys.exit(1)
 
 
 def _note(

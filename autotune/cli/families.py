@@ -79,12 +79,12 @@ def templates(
         ("deterministic", family.deterministic.text),
         ("file", str(family.path)),
     ):
-        out.print(f"{label + ': ' if label else ''}{text}", markup=False)
+        out.print(f"{label + ': ' if label else ''}{text}")
     show(family.params, _PARAM_COLUMNS, style)
     for constraint in family.constraints:
-        out.print(f"  {constraint.reason}: {constraint.holds.text}", markup=False)
+        out.print(f"  {constraint.reason}: {constraint.holds.text}")
     for line in evaluated:
-        out.print(line, markup=False)
+        out.print(line)
 
 
 def _served(family: KernelTemplate, study: str | None, device: DeviceInfo) -> BoundTemplate | None:

@@ -1,4 +1,7 @@
-"""Ctrl-C: the first one asks a run for an orderly end, which says what is left; the second ends at once."""
+"""Signals: they end a command by way of all that cleans up.
+
+In a run that measures, the first Ctrl-C asks for an orderly end, which says what is left; the second ends at once.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,40 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 @contextmanager
+def cleaning_up_on(*signals: signal.Signals) -> Iterator[None]:
+    """End by an exception on the first of these signals, so that temporary folders go and workers end.
+
+    Those that follow are not heeded: they would cut the cleaning up short.
+    """
+    ending: list[int] = []
+
+    def end(number: int, _: FrameType | None) -> None:
+        if not ending:
+            ending.append(number)
+            sys.exit(128 + number)
+
+    heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
+    previous = [(number, signal.signal(number, end)) for number in heeded]
+    try:
+        yield
+    finally:
+        for number, handler in previous:
+            signal.signal(number, handler)
+
+
+@contextmanager
 def stopping_on_interrupt() -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C asks for an orderly end, the second ends at once."""
     asked: list[int] = []
+    previous = signal.getsignal(signal.SIGINT)
 
-    def interrupt(number: int, _: FrameType | None) -> None:
-        if asked:
-            sys.exit(INTERRUPTED)
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if asked and callable(previous):
+            previous(number, frame)
         asked.append(number)
         click.echo("\nfinishing the trial at hand; Ctrl-C again stops at once", err=True)
 
-    previous = signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGINT, interrupt)
     try:
         yield lambda: bool(asked)
     finally:

@@ -12,6 +12,7 @@ from autotune.cli.answers import ACCURACY, DATABASE, asked, undominated, whole, 
 from autotune.cli.best import named_device
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.files import check_folder, write_whole
+from autotune.cli.streams import for_compilers
 from autotune.errors import StoreError
 from autotune.family.template import load_templates
 
@@ -74,7 +75,7 @@ def source(
     if others:
         click.echo(f"this is {_said(row)}; there are also {', '.join(dict.fromkeys(map(_said, others)))}", err=True)
     if out is None:
-        click.echo(text, nl=False)
+        for_compilers().write(text)
     else:
         write_whole(out, text.encode(), "--out")
         click.echo(out)

@@ -9,14 +9,16 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TextIO, TypeVar
 
 import click
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
-from rich.text import Text
+
+from autotune.cli.streams import exact, printable
 
 _PAGE_ROWS, _PAGE_CHARACTERS = 1000, 1 << 20  # of a table; whichever is reached first ends its page
 _CELL_CHARACTERS = 1 << 17  # of a cell on the terminal: twice the longest source of a kernel
@@ -52,23 +54,35 @@ def format_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None, *, title: str = "") -> None:
     """Print rows as they come, as a table, a JSON array or CSV; a long table is one of pages."""
+    out = exact(sys.stdout)
     if style == "json":
         opened = "["
         for row in rows:
             record = {column.key: _finite(column.value(row)) for column in columns}
             text = json.dumps(record, indent=1, allow_nan=False).replace("\n", "\n ")
-            sys.stdout.write(f"{opened}\n {text}")
+            out.write(f"{opened}\n {text}")
             opened = ","
-        sys.stdout.write("[]\n" if opened == "[" else "\n]\n")
+        out.write("[]\n" if opened == "[" else "\n]\n")
     elif style == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer = csv.writer(_Lines(out), lineterminator="\r\n")
         writer.writerow(column.key for column in columns)
         writer.writerows([column.value(row) for column in columns] for row in rows)
     else:
         shown = [column for column in columns if column.terminal]
         cells = ([_human(column.value(row), column.digits) for column in shown] for row in rows)
         for page in _pages(cells):
-            _show_on_terminal([column.key for column in shown], page, title)
+            _show_on_terminal([printable(column.key) for column in shown], page, title)
+
+
+class _Lines:
+    """Writes rows of CSV with \\n behind them. The writer itself gets RFC 4180's \\r\\n: only then it quotes an \\r."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def write(self, row: str) -> None:
+        """Write one row."""
+        self._out.write(row.removesuffix("\r\n") + "\n")
 
 
 def _pages(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[Sequence[str]]]:
@@ -89,13 +103,13 @@ def _show_on_terminal(keys: Sequence[str], rows: Sequence[Sequence[str]], title:
     out = console()
     if rows and not _fits(keys, rows, out.width):
         if title:
-            out.print(Text(title))
+            out.print(title)
         for row in rows:
             lines = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
             lines.add_column(no_wrap=True)
             lines.add_column(overflow="fold")
             for key, cell in zip(keys, row, strict=True):
-                lines.add_row(key, Text(cell))
+                lines.add_row(key, cell)
             out.print(lines, "")
         return
     table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
@@ -103,7 +117,7 @@ def _show_on_terminal(keys: Sequence[str], rows: Sequence[Sequence[str]], title:
         numeric = key.endswith(("_us", "_bytes", "_fraction", "gflops", "registers", "number", "trials"))
         table.add_column(key, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*row)
     out.print(table)
 
 
@@ -117,13 +131,19 @@ def _fits(keys: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> boo
 
 def console(*, stderr: bool = False) -> Console:
     """A console as wide as the terminal; into a pipe, lines as long as they need to be."""
-    plain = _Console(stderr=stderr, highlight=False, soft_wrap=False)
+    file = exact(sys.stderr if stderr else sys.stdout)  # rich moves the cursor by control characters of its own
+    plain = _Console(file=file, highlight=False, markup=False, emoji=False)
     if plain.is_terminal:
         return plain
-    return _Console(stderr=stderr, highlight=False, width=1000, color_system=None)
+    return _Console(file=file, highlight=False, markup=False, emoji=False, width=1000, color_system=None)
 
 
 class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """What is printed, as people read it, whoever prints it."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
     def on_broken_pipe(self) -> None:
         """Leave the end to the command line, as for all other output; rich would exit with 1."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
@@ -141,7 +161,7 @@ def _human(cell: Cell, digits: int) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, float):
         return f"{cell:.{digits}g}" if abs(cell) < 10_000 else f"{cell:.0f}"
-    words = str(cell)
+    words = printable(str(cell))
     if len(words) > _CELL_CHARACTERS:
         return f"{words[:_CELL_CHARACTERS]}... ({len(words)} characters; --json and --csv have all)"
     return words

@@ -12,6 +12,7 @@ from typing import TextIO
 import click
 
 from autotune.cli.answers import DATABASE, asked
+from autotune.cli.streams import exact
 from autotune.errors import StoreError
 from autotune.interchange.files import read_recording
 
@@ -24,7 +25,7 @@ def dump(file: Path, db: str) -> None:
     from autotune.store import dump as write_dump
 
     if str(file) == "-":
-        write_dump(db, sys.stdout.write)
+        write_dump(db, exact(sys.stdout).write)
         return
     with _written(file) as out:
         count = write_dump(db, out.write)

@@ -394,10 +394,10 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
         yield _PlainLines()
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.completed}/{task.total}"),
-        TextColumn("{task.fields[state]}"),
+        TextColumn("{task.fields[state]}", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )

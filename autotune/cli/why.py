@@ -127,7 +127,7 @@ def _print(explained: Explained) -> None:
     """The explanation as text and small tables."""
     out = console()
     for text in (*_head(explained), ""):
-        out.print(text, markup=False, soft_wrap=True)
+        out.print(text, soft_wrap=True)
     remark = f" ({explained.rules})" if explained.rules else ""
     lines = list(_lines(explained))
     for about, title, keys in _SECTIONS:
@@ -137,12 +137,12 @@ def _print(explained: Explained) -> None:
         shown = chosen[:_SHOWN] if about == "failure" else chosen
         more = f"; {len(chosen) - len(shown)} more with --json" if len(shown) < len(chosen) else ""
         ending = more if chosen else ": none recorded" if about != "untried" else ": none"
-        out.print(f"{title}{remark if about == 'untried' else ''}{ending}", markup=False, soft_wrap=True)
+        out.print(f"{title}{remark if about == 'untried' else ''}{ending}", soft_wrap=True)
         columns = [column for key in keys for column in _COLUMNS if column.key == key]
         if chosen:
             show(shown, [column for column in columns if any(column.value(line) is not None for line in shown)], None)
     if explained.rules_forbid():
-        out.print(f"one step from the winner, refused{remark}", markup=False, soft_wrap=True)
+        out.print(f"one step from the winner, refused{remark}", soft_wrap=True)
         show(explained.rules_forbid().items(), _RULES, None)
 
 

@@ -133,7 +133,9 @@ class ReplayEvaluator:
 
 
 def _file_and_device(rest: str) -> tuple[Path, str]:
-    """`FILE` or `FILE@NAME`; a file whose name has an @ is taken as it is."""
+    """`FILE` or `FILE@NAME`; a file whose name has an @ is taken as it is. Raises DeviceError for a URL, whole."""
+    if "://" in rest:
+        raise DeviceError(f"replay:{rest}: expected replay:FILE with FILE a results database, not a URL")
     file, at, device = rest.rpartition("@")
     if not rest or not at or Path(rest).is_file():
         return Path(rest), ""

@@ -133,15 +133,16 @@ def path_of(url: str | Path) -> Path:
         return url
     text = url
     if "://" in url:
+        shown = _without_secrets(url)
         try:
             parsed = make_url(url)
-        except (ArgumentError, ValueError) as error:
-            raise StoreError(f"{one_line(url)}: not a database URL; give a path or sqlite:///PATH") from error
+        except (ArgumentError, ValueError):
+            raise StoreError(f"{shown}: not a database URL; give a path or sqlite:///PATH") from None
         if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
-            raise StoreError(f"{one_line(url)}: {parsed.drivername} is not supported; give a path or sqlite:///PATH")
-        if parsed.host or parsed.query:
+            raise StoreError(f"{shown}: {parsed.drivername} is not supported; give a path or sqlite:///PATH")
+        if parsed.host or parsed.query or parsed.username or parsed.password:
             raise StoreError(
-                f"{one_line(url)}: a host or options are not supported; give a path or sqlite:///PATH "
+                f"{shown}: a host, a user or options are not supported; give a path or sqlite:///PATH "
                 f"(four slashes for an absolute path)"
             )
         text = parsed.database or ""
@@ -150,6 +151,13 @@ def path_of(url: str | Path) -> Path:
     if "\0" in text:
         raise StoreError(f"{one_line(text)}: a path cannot contain a null character")
     return Path(text)
+
+
+def _without_secrets(url: str) -> str:
+    """A URL on one line without its user, password and options, whatever characters these are of."""
+    scheme, _, rest = url.partition("://")
+    kept = rest.rpartition("@")[2].partition("?")
+    return one_line(f"{scheme}://{'***@' if '@' in rest else ''}{kept[0]}{'?***' if kept[1] else ''}")
 
 
 def is_sqlite(path: Path) -> bool:

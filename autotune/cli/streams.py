@@ -1,0 +1,122 @@
+"""Standard output and standard error as people read them; JSON, CSV and dumps go past that and stay exact.
+
+Names of kernels, layers and devices, and what a database answers, come from files of others. What such a text could do
+to a terminal is shown escaped, as in Python's strings.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO, cast
+
+from autotune.errors import without_passwords
+
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but for tab and newline, DEL, C1
+    "\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # formats, bidi
+    "\ud800-\udfff]"  # surrogates: bytes of a name that are no UTF-8
+)
+
+
+def printable(text: str) -> str:
+    """The text as it is shown to people: control characters but newline and tab escaped, passwords left out."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), without_passwords(text))
+
+
+class _Shown:
+    """A text stream that people read; in all else it is the stream beneath."""
+
+    def __init__(self, exact: TextIO) -> None:
+        self.exact = exact
+
+    def write(self, text: str) -> int:
+        self.exact.write(printable(text))
+        return len(text)
+
+    def writelines(self, lines: Iterator[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.exact, name)
+
+
+class _Dispensable:
+    """A stream that nothing depends on: where its file takes no more, what is told is lost and the run goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            _raise_where_nobody_reads(error)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            _raise_where_nobody_reads(error)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+def _raise_where_nobody_reads(error: OSError) -> None:
+    if error.errno == errno.EPIPE:  # `autotune tune ... 2>&1 | head` ends the run
+        raise error
+
+
+@contextmanager
+def for_people() -> Iterator[None]:
+    """Show what is printed while the block lasts; JSON and CSV go to `exact`."""
+    _open_closed_ones()
+    stdout, stderr = sys.stdout, sys.stderr
+    if isinstance(stdout, io.TextIOWrapper):
+        stdout.reconfigure(errors="backslashreplace")  # characters that its encoding lacks
+    sys.stdout = cast(TextIO, _Shown(stdout))
+    sys.stderr = cast(TextIO, _Shown(cast(TextIO, _Dispensable(stderr))))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = stdout, stderr
+        for stream in (stdout, stderr):
+            try:
+                stream.flush()
+            except OSError:  # for what is left of it when Python ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def exact(stream: TextIO) -> TextIO:
+    """The stream beneath, which escapes nothing."""
+    return stream.exact if isinstance(stream, _Shown) else stream
+
+
+def for_compilers() -> TextIO:
+    """Standard output for a program's text: exact, but on a terminal as people read it."""
+    return sys.stdout if sys.stdout.isatty() else exact(sys.stdout)
+
+
+def _open_closed_ones() -> None:
+    """Open what stands in for a closed standard stream."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the lowest free number, so that no database comes to be standard output
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+def cannot_be_written(stream: TextIO) -> bool:
+    """Whether it was this stream that raised an OSError, after which nothing that is written to it arrives."""
+    try:
+        stream.write("\n")
+        stream.flush()
+    except OSError:
+        return True
+    return False
