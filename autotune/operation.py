@@ -15,8 +15,9 @@ from typing import Literal
 
 from autotune.errors import StudyError, TemplateError
 from autotune.expressions.expression import Bound, Expression
+from autotune.reading import read_text
 from autotune.shipped import shipped
-from autotune.table import Table, decoded, did_you_mean, is_time, read_bytes, read_toml
+from autotune.table import Table, did_you_mean, is_time, read_toml
 from autotune.trial import Value
 
 FILE = "operation.toml"
@@ -265,7 +266,7 @@ def operation(name: str = CONV2D) -> Operation:
 def read_operation(folder: Path) -> Operation:
     """The operation that a folder declares. Raises TemplateError naming the dotted key."""
     path = folder / FILE
-    text = decoded(read_bytes(path, TemplateError), TemplateError, str(path))
+    text = read_text(path, TemplateError)
     return _Reader(folder, read_toml(text, TemplateError, str(path))).read()
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from autotune.errors import StudyError
 from autotune.problem import Conv2dProblem, Layer
+from autotune.reading import read_text
 from autotune.shipped import shipped
-from autotune.table import Table, decoded, is_time, read_bytes, read_toml
+from autotune.table import Table, is_time, read_toml
 from autotune.trial import END_TO_END, Config, Value
 
 ADMITTED: Mapping[str, tuple[str, ...]] = {
@@ -162,7 +163,7 @@ def find_study(name: str) -> Path:
 
 def load_study(path: Path) -> Study:
     """Read a study file. Raises StudyError: path, line or dotted key, what was expected."""
-    text = decoded(read_bytes(path, StudyError), StudyError, str(path))
+    text = read_text(path, StudyError)
     return _study(path, read_toml(text, StudyError, str(path)), text)
 
 

@@ -10,18 +10,15 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeGuard
 
 from autotune.errors import AutotuneError
+from autotune.reading import Raises
 
 LARGEST = 2**63 - 1  # a whole number in SQLite
 _SHOWN = 40  # characters of a JSON value that is of a wrong kind
-
-Raises = Callable[[str], AutotuneError]
-"""The error of a file's kind, of its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +149,6 @@ def read_toml(text: str, raises: Raises, file: str, *, what: str = "", first: in
         raise raises(f"{file}: {what}is not TOML: {message}") from None
     except RecursionError:
         raise raises(f"{file}: {what}is nested too deeply; there are tables in tables at most") from None
-
-
-def read_bytes(path: Path, raises: Raises) -> bytes:
-    """What a file has in it."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise raises(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def decoded(content: bytes, raises: Raises, file: str) -> str:
-    """UTF-8 text with plain line ends, without the mark that Windows' editors put in front."""
-    try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-    except UnicodeDecodeError as error:
-        raise raises(f"{file}: is not UTF-8 text: {error.reason}") from None
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:

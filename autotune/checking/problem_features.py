@@ -15,7 +15,8 @@ from autotune.errors import TemplateError
 from autotune.expressions.columns import Column, Columns
 from autotune.expressions.expression import Bound
 from autotune.operation import Operation, expression_of, operation
-from autotune.table import Table, decoded, did_you_mean, read_bytes, read_toml
+from autotune.reading import read_text
+from autotune.table import Table, did_you_mean, read_toml
 
 FILE = "check.toml"
 _KEYS = {"runtime", "words", "rules", "feature"}
@@ -135,7 +136,7 @@ def problem_features() -> ProblemFeatures:
 def read_features(declared: Operation, folder: Path | None = None) -> ProblemFeatures:
     """What a folder, by default the operation's own, declares. Raises TemplateError naming the dotted key."""
     path = (folder or declared.folder) / FILE
-    table = read_toml(decoded(read_bytes(path, TemplateError), TemplateError, str(path)), TemplateError, str(path))
+    table = read_toml(read_text(path, TemplateError), TemplateError, str(path))
     return _Reader(declared, table).read()
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
@@ -15,6 +16,7 @@ from autotune.cli.answers import DATABASE, asked
 from autotune.cli.streams import exact
 from autotune.errors import StoreError
 from autotune.interchange.files import read_recording
+from autotune.reading import lines_of, open_regular
 
 
 @click.command()
@@ -40,11 +42,11 @@ def load(file: Path, db: str) -> None:
     from autotune.store import load as read_dump
 
     if str(file) == "-":
-        count = read_dump(sys.stdin, "standard input", db)
+        count = read_dump(lines_of(sys.stdin), "standard input", db)
     else:
         try:
-            with file.open(encoding="utf-8", newline="\n") as lines:
-                count = read_dump(lines, str(file), db)
+            with TextIOWrapper(open_regular(file), encoding="utf-8", newline="\n") as text:
+                count = read_dump(lines_of(text), str(file), db)
         except OSError as error:
             raise StoreError(f"{file}: cannot be read: {error.strerror}") from error
     click.echo(f"{db}: {count} rows loaded", err=True)

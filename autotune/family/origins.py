@@ -13,13 +13,14 @@ from pathlib import Path
 from jinja2 import BaseLoader, Environment, Template, nodes
 
 from autotune.devices.device import DeviceInfo
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, TemplateError
 from autotune.family.marks import MARK, MARKS
 from autotune.family.render import visible_names
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
-from autotune.family.text import environment, inline, parse, read_text
+from autotune.family.text import environment, inline, parse
+from autotune.reading import read_text
 from autotune.shipped import shipped
 
 _LINE = re.compile(r"\bkernel\.cu(?::(\d+)(?::\d+)?|\((\d+)\))")
@@ -66,7 +67,8 @@ class _MarkedMacros(BaseLoader):
     """Loads what a family imports, each line marked as the family's own are."""
 
     def load(self, environment: Environment, name: str, *_: object, **__: object) -> Template:
-        return _marked(environment, shipped("templates") / name, read_text(shipped("templates") / name))
+        path = shipped("templates") / name
+        return _marked(environment, path, read_text(path, TemplateError))
 
 
 def _marked_body(template: KernelTemplate) -> Template:

@@ -81,7 +81,8 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
     """The body's text with includes inlined: self-contained CUDA C++."""
     template = bound.template
     try:
-        return inline(bound.body.render(visible_names(bound, names)).lstrip("\n"), template.includes)
+        text = bound.body.render(visible_names(bound, names))
+        return inline(text.lstrip("\n"), template.includes)
     except JinjaError as error:
         line = getattr(error, "lineno", None)
         where = f"line {line}" if line else "body"

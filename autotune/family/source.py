@@ -11,6 +11,9 @@ from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 
+TEXT_BYTES = 1 << 24
+"""Of a kernel, the most; the largest of this project has 50 KB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:

@@ -18,8 +18,9 @@ from jinja2 import meta, nodes
 from autotune.errors import TemplateError
 from autotune.expressions.expression import FUNCTIONS, Expression, words_of
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
-from autotune.family.text import KEPT, includes_of, parse, read_text
+from autotune.family.text import KEPT, includes_of, parse
 from autotune.operation import CONV2D, FILE, ROLES, operation
+from autotune.reading import read_text
 from autotune.shipped import shipped
 from autotune.table import Table, did_you_mean, read_toml
 from autotune.trial import ACCURACY_CLASSES, Config, Value
@@ -191,7 +192,7 @@ def load_templates(directories: Sequence[Path] = ()) -> Mapping[str, KernelTempl
 
 def load_template(path: Path) -> KernelTemplate:
     """One family. Raises TemplateError naming the line (syntax, body) or the dotted key (header)."""
-    text = read_text(path)
+    text = read_text(path, TemplateError)
     return replace(_family(path, text), includes=includes_of(path, text))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -15,27 +16,22 @@ from autotune.errors import TemplateError
 from autotune.expressions.expression import FUNCTIONS
 from autotune.family.marks import MARKS
 from autotune.family.unused import without_unused
+from autotune.reading import read_text
 from autotune.shipped import shipped
 
 Body = Template
 """a family's text as Jinja's own code"""
+MOST_INCLUDED = 64
+"""Files that a family includes, and that these include."""
 KEPT = 64
 """Families whose parsed text a process keeps."""
 _MARKED = f"(?:{MARKS.pattern.replace('(', '').replace(')', '')})?"
 _INCLUDE = re.compile(rf'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*{_MARKED}$', re.MULTILINE)
 _IMPORT = re.compile(r'^/\*% from "([^"]+)" import\b', re.MULTILINE)
 _EXPRESSION = re.compile(r"\$\{[^}]*\}")
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:include|include_next|import|embed)\b[^\n]*", re.MULTILINE)
+_OF_A_TOOLKIT = re.compile(r"[ \t]*#[ \t]*include[ \t]*<(?!/)(?![^>]*\.\.)[^>]+>")
 _PRAGMA_ONCE = re.compile(rf"^#pragma once{_MARKED}\n+", re.MULTILINE)
-
-
-def read_text(path: Path) -> str:
-    """A file's text. Raises TemplateError when it cannot be read or is not UTF-8."""
-    try:
-        return path.read_text(encoding="utf-8-sig")  # Windows' editors put a mark in front
-    except OSError as error:
-        raise TemplateError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise TemplateError(f"{path}: is not UTF-8 text: {error.reason}") from None
 
 
 def _finalize(value: object) -> str:
@@ -95,15 +91,18 @@ def includes_of(path: Path, text: str) -> tuple[tuple[str, str], ...]:
         includes = [(match, (path.parent, shipped("templates"))) for match in _INCLUDE.finditer(content)]
         for match, folders in (*imports, *includes):
             name = match.group(1)
-            named = _named(name, folders)
-            if not named:
+            try:
+                named = _named(name, folders)
+            except TemplateError as error:
                 line = content.count("\n", 0, match.start()) + 1
-                raise TemplateError(f"{where}: line {line}: included file {name!r} is not beside the template")
+                raise TemplateError(f"{where}: line {line}: {error}") from None
             for each, file in named.items():
                 if each in found:
                     continue
+                if len(found) == MOST_INCLUDED:
+                    raise TemplateError(f"{where}: more than {MOST_INCLUDED} included files")
                 found[each] = ""
-                included = read_text(file)
+                included = read_text(file, TemplateError)
                 visit(file, included)
                 del found[each]
                 found[each] = included  # after what it includes itself
@@ -113,20 +112,34 @@ def includes_of(path: Path, text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _named(name: str, folders: Sequence[Path]) -> dict[str, Path]:
-    """The files that an include may name; of two of one name that in the earlier folder."""
-    pattern = "*".join(map(escape, _EXPRESSION.split(name)))
-    return {
-        each: folder / each
-        for folder in reversed(folders)
-        for each in sorted(glob(pattern, root_dir=folder))
-        if (folder / each).is_file()
-    }
+    """The files that an include may name; of two of one name that in the earlier folder.
+
+    Raises TemplateError where there is none, and for one outside its folder, links followed.
+    """
+    files: dict[str, Path] = {}
+    for folder in reversed(folders):
+        for each in _matching(name, folder):
+            file = folder / each
+            if os.path.isfile(file):  # which takes names that no file can have
+                if not file.resolve().is_relative_to(folder.resolve()):
+                    raise TemplateError(f"included file {each!r} lies outside {folder}, links followed; put it there")
+                files[each] = file
+    if not files:
+        raise TemplateError(f"included file {name!r} is not beside the template")
+    return files
+
+
+def _matching(name: str, folder: Path) -> list[str]:
+    """What a name comes to in a folder, where an expression stands for anything."""
+    if not _EXPRESSION.search(name):
+        return [name]
+    return sorted(glob("*".join(map(escape, _EXPRESSION.split(name))), root_dir=folder))
 
 
 def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
     """Rendered text with its quoted includes replaced by what it uses of them, each once, and single blank lines.
 
-    Raises TemplateError for a name that an expression made and no file has.
+    Raises TemplateError for an include of anything else than those files and the toolkit's headers.
     """
     contents = dict(includes)
     done: set[str] = set()
@@ -135,11 +148,14 @@ def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
         name = match.group(1)
         if name in done:
             return ""
-        done.add(name)
         if name not in contents:
             raise TemplateError(f"includes {name!r}, which is not beside the template")
+        done.add(name)
         content = _PRAGMA_ONCE.sub("", contents[name])
         return _INCLUDE.sub(replace, content).rstrip("\n")
 
     whole = _INCLUDE.sub(replace, text)
+    for match in _DIRECTIVE.finditer(whole):
+        if not _OF_A_TOOLKIT.match(match.group()):
+            raise TemplateError(f'has {match.group().strip()!r}; write #include "FILE" or <HEADER>')
     return re.sub(r"\n{3,}", "\n\n", without_unused(whole, (contents[name] for name in done)))

@@ -7,16 +7,22 @@ import gzip
 import json
 import zlib
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 from autotune.errors import StudyError
 from autotune.interchange.kernel_tuner import read_cache
 from autotune.interchange.recorded_space import Json, Recording
 from autotune.interchange.t4 import read_t4
-from autotune.table import Table, decoded, read_bytes
+from autotune.reading import decoded, larger, read_bytes
+from autotune.table import Table
 
 MOST_DIGITS = 300
 """Of a whole number, which must also be a float."""
+MOST_BYTES = 1 << 28
+"""Of a file's text, unpacked: some 300,000 configs."""
+MOST_VALUES = 10_000_000
+"""In a file: an empty list takes three bytes there, and 72 in memory."""
 
 
 def read_recording(path: Path) -> Recording:
@@ -36,12 +42,17 @@ def read_recording(path: Path) -> Recording:
 
 
 def _text(path: Path) -> str:
-    content = read_bytes(path, StudyError)
+    content = read_bytes(path, StudyError, MOST_BYTES)
     if content[:2] == b"\x1f\x8b":
         try:
-            content = gzip.decompress(content)
+            with gzip.open(BytesIO(content)) as packed:
+                content = packed.read(MOST_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise StudyError(f"{path}: cannot be read: {error}") from error
+        if len(content) > MOST_BYTES:
+            raise StudyError(f"{path}: unpacked {larger(MOST_BYTES)}")
+    if sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise StudyError(f"{path}: has more than {MOST_VALUES} values, which is no recording of a search space")
     return decoded(content, StudyError, str(path))
 
 

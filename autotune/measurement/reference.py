@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from autotune.compilation.compile import Program
-from autotune.family.text import read_text
+from autotune.errors import TemplateError
 from autotune.measurement.forward import Tensors
 from autotune.operation import REFERENCE, operation
 from autotune.problem import Conv2dProblem
+from autotune.reading import read_text
 
 ENTRIES = ("fill_normal", "fill_integers", "reference", "compare", "hash_words", "count_changed")
 
@@ -90,8 +91,8 @@ def reference_arguments(tensors: Tensors, ref: int, magnitude: int, outputs: int
 
 
 def _program(element: str, problem: Conv2dProblem) -> Program:
-    reference = read_text(operation().folder / REFERENCE).removeprefix("#pragma once\n")
-    body = read_text(Path(__file__).parent / "check.cu")
+    reference = read_text(operation().folder / REFERENCE, TemplateError).removeprefix("#pragma once\n")
+    body = read_text(Path(__file__).parent / "check.cu", TemplateError)
     return Program("\n".join((element, _VALUES, _prologue(problem), reference, body)), ENTRIES)
 
 

@@ -23,11 +23,12 @@ from autotune.store.finals import finals, verdicts
 from autotune.store.layers import PROBLEM_COLUMNS, layers, subject_layers, subjects
 from autotune.store.measurements import measurements
 from autotune.store.noise_floors import noise_floors
+from autotune.store.packed import unpacked
 from autotune.store.profiles import profiles
 from autotune.store.quarantine import quarantine
 from autotune.store.retimes import retimes
 from autotune.store.scopes import SCOPE
-from autotune.store.sources import sources, unpacked
+from autotune.store.sources import sources
 from autotune.store.spaces import CHUNK
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, one_line, path_of, utc_now
 from autotune.store.sqlite.open_database import open_for_reading, open_for_writing, refresh_statistics
@@ -336,7 +337,7 @@ class _Merge:
 
 def _text(source: Values) -> str:
     packed, text_bytes = source["text_zlib"], source["text_bytes"]
-    return unpacked(packed, text_bytes) if isinstance(packed, bytes) and isinstance(text_bytes, int) else ""
+    return unpacked(packed, text_bytes).decode() if isinstance(packed, bytes) and isinstance(text_bytes, int) else ""
 
 
 def _same_file(path: Path, url: str | Path) -> bool:

@@ -16,6 +16,7 @@ from autotune.family.source import ConstantSymbol, KernelSource, Stage, fields_o
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.store.column_types import Text, Values, flag, integer, metadata, reference, row_id, text
 from autotune.store.layers import layers, problem_of
+from autotune.store.packed import unpacked
 from autotune.store.scopes import Scope
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert_unless_there
@@ -75,12 +76,7 @@ def source_values(source: KernelSource) -> Values:
 
 def source_text(row: RowMapping) -> str:
     """The kernel's text of a row that has the columns of `sources`."""
-    return unpacked(row[sources.c.text_zlib], row[sources.c.text_bytes])
-
-
-def unpacked(text_zlib: bytes, text_bytes: int) -> str:
-    """A kernel's text; one that zlib does not make smaller is stored as it is."""
-    return (text_zlib if len(text_zlib) == text_bytes else zlib.decompress(text_zlib)).decode()
+    return unpacked(row[sources.c.text_zlib], row[sources.c.text_bytes]).decode()
 
 
 def source_of(row: RowMapping, config: Config) -> KernelSource:

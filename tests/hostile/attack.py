@@ -41,8 +41,8 @@ def attacked(
 
 
 def refused(finished: Finished, *parts: str, code: int = 1) -> str:
-    """The one line that a command was refused with; it has these parts."""
-    lines = finished.err.splitlines()
+    """The one line that a command was refused with, but for the one that names the device; it has these parts."""
+    lines = [line for line in finished.err.splitlines() if not line.startswith("device ")]
     assert finished.code == code, finished
     assert len(lines) == 1, finished.err
     for part in parts:

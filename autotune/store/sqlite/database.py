@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import stat
 import threading
 import time
 import zlib
@@ -25,6 +24,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from autotune.errors import StoreError, StudyError
+from autotune.reading import check_regular
 from autotune.store.column_types import date_text
 
 WAL_RETRY_S = 0.005
@@ -163,8 +163,7 @@ def _without_secrets(url: str) -> str:
 def is_sqlite(path: Path) -> bool:
     """Whether a file claims to be an SQLite database, found out by SQLite. Raises OSError when it cannot be read."""
     status = path.stat()
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    check_regular(status)
     if not os.access(path, os.R_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     if status.st_size < LEAST_BYTES:  # no connection can hold a lock on it

@@ -7,7 +7,6 @@ import sqlite3
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from autotune.errors import StoreError
+from autotune.store.packed import unpacked
 from autotune.store.sqlite.database import Database, connect_beside, in_words, one_line
 
 Cell = int | float | str | bytes | None
@@ -204,15 +204,8 @@ def _lenient(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-def _uncompress(content: bytes | None, size_bytes: int) -> str | None:
-    """The sqlite3 shell's function of this name, for the text of a source. Raises OverflowError for one too large."""
-    if not isinstance(content, bytes):
+def _uncompress(content: Cell, size_bytes: Cell) -> str | None:
+    """The sqlite3 shell's function of this name, for the text of a source."""
+    if not isinstance(content, bytes) or not isinstance(size_bytes, int):
         return None
-    if len(content) != size_bytes:
-        inflating = zlib.decompressobj()
-        content = inflating.decompress(content, MOST_VALUE_BYTES)
-        if inflating.unconsumed_tail:
-            raise OverflowError  # SQLite's word for it: too big
-        if not inflating.eof:
-            raise ValueError("cut short")
-    return content.decode("utf-8", "replace")
+    return unpacked(content, size_bytes).decode("utf-8", "replace")

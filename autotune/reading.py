@@ -1,0 +1,77 @@
+"""Files that come from outside are read here: regular files only, and no more of them than their kind may have."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from autotune.errors import AutotuneError
+
+TEXT_BYTES = 1 << 20
+"""Of a study, a template or a file that it includes: some 8,000 layers, or 20 times the largest family."""
+LINE_CHARACTERS = 1 << 24
+"""Of a dump, whose longest lines have a kernel's text, packed."""
+
+Raises = Callable[[str], AutotuneError]
+"""The error of a file's kind, of its message."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A file to be read. Raises OSError where there is none that ends: for a device, a pipe or a socket."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe that nobody writes opens at once
+    try:
+        check_regular(os.fstat(descriptor))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return open(descriptor, "rb")
+
+
+def check_regular(status: os.stat_result) -> None:
+    """Raise OSError unless it is a regular file's."""
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "Not a regular file")
+
+
+def read_bytes(path: Path, raises: Raises, most_bytes: int = TEXT_BYTES) -> bytes:
+    """What a file has in it. Raises the error of its kind for one that is larger or that cannot be read."""
+    try:
+        with open_regular(path) as file:
+            content = file.read(most_bytes + 1)
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character
+        raise raises(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
+    if len(content) > most_bytes:
+        raise raises(f"{path}: {larger(most_bytes)}")
+    return content
+
+
+def lines_of(file: TextIO) -> Iterator[str]:
+    """The lines of a text. Raises OSError for one that is longer than LINE_CHARACTERS."""
+    for line in iter(lambda: file.readline(LINE_CHARACTERS + 1), ""):
+        if len(line) > LINE_CHARACTERS:
+            raise OSError(errno.EFBIG, f"Line longer than {LINE_CHARACTERS} characters")
+        yield line
+
+
+def larger(most_bytes: int) -> str:
+    """What to say of a content that is larger."""
+    return f"is larger than {most_bytes >> 20} MiB, the most that a file of its kind may have"
+
+
+def read_text(path: Path, raises: Raises, most_bytes: int = TEXT_BYTES) -> str:
+    """The text of a file. Raises as `read_bytes` does, and where it is not UTF-8."""
+    return decoded(read_bytes(path, raises, most_bytes), raises, str(path))
+
+
+def decoded(content: bytes, raises: Raises, file: str) -> str:
+    """UTF-8 text with plain line ends, without the mark that Windows' editors put in front."""
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise raises(f"{file}: is not UTF-8 text: {error.reason}") from None

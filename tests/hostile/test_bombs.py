@@ -1,0 +1,109 @@
+"""Files that never end, or that are small until they are unpacked."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sqlite3
+import zlib
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.fork_server import ForkServer
+from tests.unit.tiny import write_family
+
+from .attack import attacked, refused
+
+MIB = 1 << 20
+
+
+def packed(path: Path) -> None:
+    """4 GB of spaces in 4 MB of gzip."""
+    path.write_bytes(gzip.compress(b" " * (16 * MIB), 9) * 256)
+
+
+def sparse(path: Path) -> None:
+    """4 GB that take no room."""
+    with path.open("wb") as file:
+        file.truncate(4096 * MIB)
+
+
+def empty_lists(path: Path) -> None:
+    """Three bytes each, 72 in memory."""
+    path.write_bytes(b"[" + b"[]," * (60 * MIB // 3) + b"[]]")
+
+
+def endless(path: Path) -> None:
+    """A link to what never ends."""
+    path.symlink_to("/dev/zero")
+
+
+def pipe(path: Path) -> None:
+    """A pipe that nobody writes."""
+    os.mkfifo(path)
+
+
+IMPORT = ("import", "{}")
+SCORE = ("replay", "{}", "--seeds", "1", "--evaluations", "1")
+REPLAY = ("tune", "small.toml", "--templates", "families", "--device", "replay:{}")
+
+
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        (IMPORT, packed),
+        (IMPORT, endless),
+        (IMPORT, sparse),
+        (IMPORT, empty_lists),
+        (SCORE, endless),
+        (SCORE, pipe),
+        (REPLAY, endless),
+        (REPLAY, pipe),
+        (("load", "{}"), endless),
+        (("load", "{}"), pipe),
+        (("load", "{}"), sparse),
+        (("tune", "{}"), pipe),
+        (("tune", "{}"), sparse),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else value.__name__,
+)
+def test_one_line_names_the_file(
+    folder: Path, fork_server: ForkServer, words: tuple[str, ...], made: Callable[[Path], None]
+) -> None:
+    """In time, in a gigabyte, and no database is made."""
+    made(folder / "bomb")
+    refused(attacked(fork_server, folder, *(word.format("bomb") for word in words)), "bomb")
+    assert not (folder / "autotune.db").exists()
+
+
+@pytest.mark.parametrize("made", [pipe, endless, sparse])
+@pytest.mark.parametrize("name", ["tiny.cu.j2", "_own.cuh"])
+def test_a_folder_of_templates(folder: Path, fork_server: ForkServer, made: Callable[[Path], None], name: str) -> None:
+    """A family, or what one includes, that is none."""
+    write_family(folder / "families", ("constexpr int C =", '#include "_own.cuh"\nconstexpr int C ='))
+    (folder / "families" / name).unlink(missing_ok=True)
+    made(folder / "families" / name)
+    refused(attacked(fork_server, folder, "templates", "--templates", "families"), name)
+
+
+@pytest.mark.parametrize(
+    ("words", "size"),
+    [
+        (("source", "small.one"), 1 << 30),
+        (("source", "small.one"), -1),
+        (("export", "small", "--out", "out", "--no-proof"), 1000),
+    ],
+)
+def test_a_source_that_inflates_to_a_gigabyte(
+    folder: Path, filled: Path, fork_server: ForkServer, words: tuple[str, ...], size: int
+) -> None:
+    """Whatever its row says of its size."""
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    text = b"\x78\xda" + 1024 * (deflater.compress(b" " * MIB) + deflater.flush(zlib.Z_FULL_FLUSH))
+    with closing(sqlite3.connect(filled)) as database, database:
+        database.execute("UPDATE sources SET text_zlib = ?, text_bytes = ?", (text, size))
+    refused(attacked(fork_server, folder, *words), "autotune.db")
+    assert not (folder / "out").exists()

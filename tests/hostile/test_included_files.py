@@ -1,0 +1,75 @@
+"""Includes of a template: they stay inside the folders of templates."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fork_server import ForkServer
+from tests.unit.tiny import Command, write_family
+
+from .attack import attacked, refused
+
+SECRET = "swordfish"
+TUNE = ("tune", "small.toml", "--templates", "families", "--device", "null")
+
+
+@pytest.fixture
+def secret(folder: Path) -> Path:
+    """A file beside the folder of templates that is none of theirs."""
+    path = folder / "secret.h"
+    path.write_text(f"// {SECRET}\n")
+    (folder / "families" / "linked.h").symlink_to(path)
+    (folder / "families" / "up").symlink_to(folder)
+    return path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '#include "/etc/passwd"',
+        '#include "{secret}"',
+        '#include "../secret.h"',
+        '#include "../families/../secret.h"',
+        '#include "linked.h"',
+        '#include "up/secret.h"',
+        '#include "/proc/self/environ"',
+        '#include "../secret.h" // of mine',
+        "#include <{secret}>",
+        "#include <../secret.h>",
+        '  # include_next "../secret.h"',
+        '#embed "../secret.h"',
+        "#include SECRET",
+        "#include \"${{'../secret.h'}}\"",
+        '/*% from "../secret.h" import mma %*/',
+        '/*% include "../secret.h" %*/',
+        '//% include "/etc/passwd"',
+    ],
+)
+def test_no_file_elsewhere_gets_into_a_kernel(folder: Path, secret: Path, tune: Command, line: str) -> None:
+    """Nothing of it is compiled, stored or printed."""
+    written = line.format(secret=secret)
+    path = write_family(folder / "families", ("constexpr int C =", f"{written}\nconstexpr int C ="))
+    done = tune()
+    refused(done, path.name)
+    database = folder / "autotune.db"
+    seen = done.err + done.out + (database.read_bytes().decode("latin-1") if database.exists() else "")
+    assert SECRET not in seen
+    assert "root:" not in seen
+
+
+def test_links_within_the_folders_are_followed(folder: Path, fork_server: ForkServer) -> None:
+    """A file that is linked inside the folder, and a folder that is a link itself."""
+    (folder / "families" / "_plain.cuh").write_text("// plain\n")
+    (folder / "families" / "_linked.cuh").symlink_to("_plain.cuh")
+    write_family(folder / "families", ("constexpr int C =", '#include "_linked.cuh"\nconstexpr int C ='))
+    (folder / "elsewhere").symlink_to("families")
+    done = attacked(fork_server, folder, "tune", "small.toml", "--templates", "elsewhere", "--device", "null")
+    assert done.code == 0, done.err
+
+
+def test_a_chain_of_includes_ends(folder: Path, fork_server: ForkServer) -> None:
+    """2,000 files, each of which includes the next."""
+    for number in range(2000):
+        (folder / "families" / f"_{number}.cuh").write_text(f'#include "_{number + 1}.cuh"\n')
+    write_family(folder / "families", ("constexpr int C =", '#include "_0.cuh"\nconstexpr int C ='))
+    refused(attacked(fork_server, folder, *TUNE), "_63.cuh: line 1: more than 64 included files")
