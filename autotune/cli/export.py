@@ -72,7 +72,7 @@ def export(
     """
     from autotune.compilation.toolchain import find_nvcc
     from autotune.exporting import export_library
-    from autotune.exporting.build import write_images
+    from autotune.exporting.build import images
     from autotune.store import Store
 
     if dispatcher and (accuracy or admit):
@@ -95,7 +95,13 @@ def export(
             why = f" with {' '.join(asked_for)}; leave that out or" if asked_for else ";"
             raise StoreError(f"{db}: no correct trial of {what} to export{why} run `autotune tune STUDY` first")
         kernels = [chosen_of(store, row, db) for row in rows]
-        exported = export_library(kernels, out, archs or (), dispatcher=chooses)
+        exported = export_library(
+            kernels,
+            out,
+            archs or (),
+            dispatcher=chooses,
+            images=images(find_nvcc(), cubin=cubin, ptx=ptx) if cubin or ptx else None,
+        )
         missing = {row.name for row in store.studies.layers(name)} - {row.name for row in rows}
         if made is None and missing:
             click.echo(f"left out, without such a kernel in {db}: {', '.join(sorted(missing))}", err=True)
@@ -104,8 +110,8 @@ def export(
             for row in rows
             if (floor := store.noise_floors.latest(row.row.device, row.row.policy))
         }
-    if cubin or ptx:
-        write_images(exported, nvcc=find_nvcc(), cubin=cubin, ptx=ptx)
+    for name in exported.written.edited:
+        click.echo(f"{out / name}: left as it is, edited after the export that wrote it", err=True)
     for path in exported.sources:
         click.echo(path)
     if proof:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -14,8 +15,7 @@ from pathlib import Path
 from autotune.compilation.compile import Target, architecture, first_errors, killed
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, compile_driver, compile_host, compile_runtime
 from autotune.errors import AutotuneError
-from autotune.exporting.exporter import NVCC_FLAGS, Chosen, Exported, gencode
-from autotune.exporting.folder import add_files
+from autotune.exporting.exporter import NVCC_FLAGS, Chosen, Exported, Images, gencode
 
 LIBRARY = "libconv2d.so"
 SELF_TEST = "selftest"
@@ -55,24 +55,26 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> 
     return Built(into, clean())
 
 
-def write_images(exported: Exported, *, nvcc: Path, cubin: bool, ptx: bool) -> None:
-    """Compile the kernels into the exported folder, as `KERNEL.sm_90.cubin`, `KERNEL.compute_90.ptx` or both.
+def images(nvcc: Path, *, cubin: bool, ptx: bool) -> Images:
+    """Compiles kernels as `KERNEL.sm_90.cubin`, `KERNEL.compute_90.ptx` or both.
 
-    Raises BuildError with the first errors, StoreError when a file of that name is no export's.
+    That raises BuildError with the first errors.
     """
     wanted = [("cubin", "sm")] * cubin + [("ptx", "compute")] * ptx
-    images = {}
-    with tempfile.TemporaryDirectory(prefix="autotune-export-") as folder:
-        for kernel in exported.served:
-            for arch in exported.archs:
-                for kind, prefix in wanted:
-                    name = f"{kernel.stem}.{prefix}_{arch}.{kind}"
-                    number = architecture(arch, kernel.source.program.text)
-                    into = Path(folder) / name
-                    options = [*NVCC_FLAGS, f"-arch={prefix}_{number}", f"-{kind}", "-o", str(into), _source(kernel)]
-                    _run([str(nvcc), *options], exported.folder, Path(folder))
-                    images[name] = into.read_bytes()
-    add_files(exported.folder, images)
+
+    def compiled(sources: Path, served: Sequence[Chosen], archs: Sequence[int]) -> Mapping[str, bytes]:
+        found = {}
+        with tempfile.TemporaryDirectory(prefix="autotune-export-") as folder:
+            for kernel, arch, (kind, prefix) in itertools.product(served, archs, wanted):
+                name = f"{kernel.stem}.{prefix}_{arch}.{kind}"
+                number = architecture(arch, kernel.source.program.text)
+                into = Path(folder) / name
+                options = [*NVCC_FLAGS, f"-arch={prefix}_{number}", f"-{kind}", "-o", str(into), _source(kernel)]
+                _run([str(nvcc), *options], sources, Path(folder))
+                found[name] = into.read_bytes()
+        return found
+
+    return compiled
 
 
 def build_for_host(exported: Exported, into: Path, *, cxx: Path) -> Built:

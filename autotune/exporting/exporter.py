@@ -10,7 +10,7 @@ import dataclasses
 import math
 import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.dispatch.header import load_dispatch_template, render_dispatch
 from autotune.errors import StoreError
-from autotune.exporting.folder import write_folder
+from autotune.exporting.folder import Written, write_folder
 from autotune.exporting.golden import Golden, golden
 from autotune.exporting.kernel import kernel_text, stem
 from autotune.exporting.launch_plan import Need, Plan, arch_refusal, check_recorded, plan_of
@@ -89,14 +89,24 @@ class Exported:
     served: tuple[Chosen, ...]
     """the kernels of the library"""
     archs: tuple[int, ...]
+    written: Written
+
+
+Images = Callable[[Path, Sequence[Chosen], Sequence[int]], Mapping[str, bytes]]
+"""Compiles kernels, whose files lie in a folder, for some architectures: name of a file to its content."""
 
 
 def export_library(
-    chosen: Sequence[Chosen], folder: Path, archs: Sequence[int], *, dispatcher: Dispatcher | None = None
+    chosen: Sequence[Chosen],
+    folder: Path,
+    archs: Sequence[int],
+    *,
+    dispatcher: Dispatcher | None = None,
+    images: Images | None = None,
 ) -> Exported:
     """Write the kernels of one device as a library that is built without autotune; `archs` empty: the device's own.
 
-    The kernels are a dispatcher's choices where one is given; its rule is written beside them.
+    The kernels are a dispatcher's choices where one is given; its rule is written beside them. So are the images.
 
     Raises StoreError when a kernel is not for one of the architectures, when a header does not give the recorded
     launches, or when the folder cannot be written or has files of someone else's in their place.
@@ -113,8 +123,9 @@ def export_library(
     texts |= library_texts(served, archs)
     if dispatcher is not None:
         texts["dispatcher.h"] = render_dispatch(load_dispatch_template(), dispatcher)
-    write_folder(folder, texts, _provenance(served, archs))
-    return Exported(folder, sources, served, archs)
+    more = (lambda new: images(new, served, archs)) if images else (lambda _: {})
+    written = write_folder(folder, texts, _provenance(served, archs), more)
+    return Exported(folder, sources, served, archs, written)
 
 
 def _tuned_arch(served: Sequence[Chosen]) -> int:

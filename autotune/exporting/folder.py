@@ -1,123 +1,234 @@
-"""The files of an export in their folder: written in the place of an earlier export's, never over anything else.
+"""The files of an export in their folder: written whole into a new one, renamed into the place of an earlier one's.
 
-`provenance.json` names them with their hashes, so that a later export knows which are an export's own. It is written
-before them, and whole or not at all: a folder that is written half is an export's too.
+Nothing is replaced or removed but files that are as an export wrote them: `provenance.json` names them, and each ends
+in its own seal. All others stay as they are. No link is followed below the folder.
 """
 
 from __future__ import annotations
 
-import hashlib
+import fcntl
 import json
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from autotune.errors import StoreError
+from autotune.exporting.seal import hash_of, is_sealed, is_sealed_record, sealed, sealed_record
+from autotune.reading import read_bytes
 
 PROVENANCE = "provenance.json"
 PROOF = "proof.txt"
 """What building and testing the folder came to; no part of what is exported."""
+LOCK_S = 30.0  # that an export waits for another one to put its files in place
 _HASHES = "sha256"  # of PROVENANCE: file to hash
+_FILE_BYTES = 1 << 24  # of a file that an export may have written
+
+More = Callable[[Path], Mapping[str, bytes]]
+"""Makes further files of a folder that has all others."""
 
 
-def write_folder(folder: Path, texts: Mapping[str, str], provenance: Mapping[str, object]) -> None:
-    """Write files and the provenance that names them; what only an earlier export wrote there is removed.
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A folder that was written."""
 
-    Raises StoreError when something cannot be written, would be written over a file that is no export's, or lies
-    outside the folder.
+    provenance: bytes
+    """its PROVENANCE"""
+    edited: tuple[str, ...]
+    """what an earlier export wrote there and this one does not, left since somebody edited it"""
+
+
+def write_folder(
+    folder: Path, texts: Mapping[str, str], provenance: Mapping[str, object], more: More = lambda _: {}
+) -> Written:
+    """Write files, what `more` makes of them, and the provenance that names them; an earlier export's are replaced.
+
+    Raises StoreError, and leaves all as it was, when something cannot be written, would be written over a file that is
+    no export's or that was edited, or lies outside the folder.
     """
-    contents = {name: text.encode() for name, text in texts.items()}
-    hashes = _hashes(contents)
-    with _writing(folder):
-        earlier = _recorded(folder)
-        own = (PROVENANCE, PROOF) if earlier is None else ()  # an export's, where there is one
-        _check_free(folder, (*contents, *own), earlier or {})
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / PROOF).unlink(missing_ok=True)  # of what lay here before
-        for name, known in (earlier or {}).items():
-            path = folder / name
-            if name not in texts and path.is_file() and _hash(path.read_bytes()) == known:
-                path.unlink()
-    _write_provenance(folder, {**provenance, _HASHES: hashes})
-    _write_files(folder, contents)
-
-
-def add_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files that were made of an export beside it, and name them in its provenance.
-
-    Raises StoreError as `write_folder` does.
-    """
-    with _writing(folder / PROVENANCE):
-        provenance = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
-        recorded = provenance[_HASHES]
-        _check_free(folder, contents, recorded)
-    _write_provenance(folder, {**provenance, _HASHES: dict(sorted({**recorded, **_hashes(contents)}.items()))})
-    _write_files(folder, contents)
-
-
-def write_proof(folder: Path, lines: Iterable[str]) -> None:
-    """Write PROOF. Raises StoreError when it cannot be written."""
-    with _writing(folder / PROOF):
-        (folder / PROOF).write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _check_free(folder: Path, names: Iterable[str], recorded: Container[str]) -> None:
-    """Raises StoreError unless these files lie in the folder, and those that are there are an export's."""
-    for name in names:
+    for name in texts:
         if not _inside(name):
             raise StoreError(f"{name}: lies outside {folder}; its name is made of those of its study and layer")
-        if name not in recorded and os.path.lexists(folder / name):
-            raise StoreError(f"{folder / name}: is no file of an export and would be lost; give another --out")
+    target = Path(os.path.realpath(folder))
+    _Earlier(folder, target).check_free(texts)  # before the work of making them
+    with _writing(folder):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    with _stage(folder, target) as new:
+        hashes = _write_sealed(folder, new, {name: text.encode() for name, text in texts.items()})
+        hashes |= _write_sealed(folder, new, more(new))
+        record = sealed_record({**provenance, _HASHES: dict(sorted(hashes.items()))})
+        _write(folder, new, {PROVENANCE: record})
+        with _writing(folder), _locked(target.parent):
+            earlier = _Earlier(folder, target)
+            earlier.check_free(hashes)
+            if target.is_dir():
+                _write(folder, new, {_BOTH: sealed_record({**provenance, _HASHES: {**earlier.hashes, **hashes}})})
+                _replace(new, target, (*hashes, PROVENANCE), earlier.own)
+            else:
+                new.rename(target)
+        return Written(record, tuple(sorted(earlier.edited - hashes.keys())))
 
 
-def _write_provenance(folder: Path, content: Mapping[str, object]) -> None:
-    """Put it in the place of an earlier one, which stays where this one cannot be written."""
-    path, new = folder / PROVENANCE, folder / f".{PROVENANCE}.new"
-    with _writing(path):
-        try:
-            new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-            new.replace(path)
-        finally:
-            new.unlink(missing_ok=True)
+def write_proof(folder: Path, provenance: bytes, lines: Iterable[str]) -> None:
+    """Write PROOF of the export that has this provenance. Raises StoreError when it cannot, or is another's by now."""
+    target = Path(os.path.realpath(folder))
+    with _writing(folder / PROOF), _locked(target.parent), _stage(folder, target) as new:
+        earlier = _Earlier(folder, target)
+        if earlier.provenance != provenance:
+            raise StoreError(f"{folder}: another export was written there meanwhile, so this one is not proven")
+        earlier.check_free((PROOF,))
+        (new / PROOF).write_bytes(sealed(PROOF, "\n".join(lines).encode()))
+        (new / PROOF).replace(target / PROOF)
 
 
-def _write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    for name, content in contents.items():
-        with _writing(folder / name):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
+_BOTH = f".{PROVENANCE}"
+"""The provenance while files are renamed: it names those of both exports."""
 
 
-def _recorded(folder: Path) -> Mapping[str, str] | None:
-    """The files of the export that lies in a folder, with their hashes; None where there is none."""
-    try:
-        content = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+def _replace(new: Path, target: Path, names: Collection[str], own: frozenset[str]) -> None:
+    """Rename an export's files into the place of those that are an earlier one's own, and remove what else is."""
+    (new / _BOTH).replace(target / PROVENANCE)
+    (target / PROOF).unlink(missing_ok=True)  # of what lay here before
+    for name in names:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (new / name).replace(target / name)
+    for name in own.difference(names):
+        (target / name).unlink(missing_ok=True)
+
+
+class _Earlier:
+    """The export that lies in a folder: what its provenance names, and what of that is still as it wrote it."""
+
+    def __init__(self, folder: Path, target: Path) -> None:
+        self.folder = folder
+        """as messages name it"""
+        self.target = target
+        self.provenance = self._content(PROVENANCE)
+        self.hashes = _recorded(self.provenance)
+        named = (*self.hashes, PROVENANCE, PROOF)
+        self.own = frozenset(name for name in named if self._is_own(name))
+        self.edited = frozenset(name for name in named if name not in self.own and os.path.lexists(target / name))
+
+    def check_free(self, names: Iterable[str]) -> None:
+        """Raise StoreError where a file of somebody else's, or one that was edited, is in the way of these."""
+        edited = []
+        for name in (PROVENANCE, PROOF, *names):
+            at = self._in_the_way(name)
+            if at is None or self._is_own(at):
+                continue
+            if not self.hashes or at not in self.edited:
+                raise StoreError(f"{self.folder / at}: is no file of an export and would be lost; give another --out")
+            edited.append(str(self.folder / at))
+        if edited:
+            them = "them" if len(edited) > 1 else "it"
+            why = f"edited after the export that wrote {them}; move {them} away or give another --out"
+            raise StoreError(f"{', '.join(edited)}: {why}")
+
+    def _in_the_way(self, name: str) -> str | None:
+        """What lies where a file is to be, or in place of a folder above it."""
+        for parent in reversed(PurePath(name).parents[:-1]):
+            if os.path.lexists(self.target / parent) and not _is_folder(self.target / parent):
+                return str(parent)
+        return name if os.path.lexists(self.target / name) else None
+
+    def _is_own(self, name: str) -> bool:
+        if (content := self._content(name)) is None:
+            return False
+        return is_sealed_record(content) if name == PROVENANCE else is_sealed(name, content, self.hashes.get(name, ""))
+
+    def _content(self, name: str) -> bytes | None:
+        """What is in a file below the folder; None where there is none, or a link on the way."""
+        path = PurePath(name)
+        if any(os.path.islink(self.target / part) for part in (*path.parents[:-1], path)):
+            return None
+        with suppress(StoreError):
+            return read_bytes(self.target / name, StoreError, _FILE_BYTES)
         return None
+
+
+def _recorded(provenance: bytes | None) -> Mapping[str, str]:
+    """The files that a provenance names, with their hashes; none where it is no export's."""
+    try:
+        content = json.loads(provenance or b"null")
+    except (ValueError, RecursionError):
+        return {}
     match content:
         case {"autotune": str(), "kernels": list(), "sha256": dict(hashes)}:
             return {name: str(known) for name, known in hashes.items() if _inside(name)}
-    return None
+    return {}
 
 
 def _inside(name: str) -> bool:
-    """Whether a name of a file's is one below its folder."""
-    return not PurePath(name).is_absolute() and ".." not in PurePath(name).parts
+    """Whether a name is one of a file below its folder, plainly written."""
+    return not PurePath(name).is_absolute() and ".." not in PurePath(name).parts and str(PurePath(name)) == name
 
 
-def _hashes(contents: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: _hash(content) for name, content in sorted(contents.items())}
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder itself, and no link to one."""
+    return stat.S_ISDIR(path.lstat().st_mode)
 
 
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _write(folder: Path, new: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files into a new folder; messages name them as they are to lie in `folder`."""
+    for name, content in contents.items():
+        with _writing(folder / name):
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            (new / name).write_bytes(content)
+
+
+def _write_sealed(folder: Path, new: Path, contents: Mapping[str, bytes]) -> dict[str, str]:
+    """Write files with their seals; their hashes."""
+    contents = {name: sealed(name, content) for name, content in contents.items()}
+    _write(folder, new, contents)
+    return {name: hash_of(content) for name, content in contents.items()}
+
+
+@contextmanager
+def _stage(folder: Path, target: Path) -> Iterator[Path]:
+    """A new folder on the file system of `target`: inside it, or beside its place where there is none."""
+    new = (target if target.is_dir() else target.parent) / f".autotune-{secrets.token_hex(4)}"
+    with _writing(folder):
+        new.mkdir()
+    try:
+        yield new
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+@contextmanager
+def _locked(parent: Path) -> Iterator[None]:
+    """One export at a time puts its files in place. Raises StoreError when another one does not end."""
+    descriptor = os.open(parent, os.O_RDONLY | os.O_CLOEXEC)
+    until = time.monotonic() + LOCK_S
+    try:
+        while not _lock(descriptor):
+            if time.monotonic() > until:
+                raise StoreError(f"{parent}: another export has been writing there for {LOCK_S:g} s; try again")
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """An error of the system's becomes a StoreError that names the file, or `path` where the system does not say it."""
+    """An error of the system's becomes a StoreError that names the file."""
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{error.filename or path}: cannot be written: {error.strerror}; give another --out") from None
+        raise StoreError(f"{path}: cannot be written: {error.strerror}; give another --out") from None

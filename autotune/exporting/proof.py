@@ -92,14 +92,18 @@ def prove(
             yield line
     except (BuildError, NotProven) as error:
         message = " ".join(str(error).split())
-        write_proof(exported.folder, ["FAILED: do not use this library", message, *lines])
+        _say(exported, "FAILED: do not use this library", message, *lines)
         raise NotProven(f"{exported.folder}: failed its proof, see {PROOF}: {message}") from None
     except OSError as error:  # a folder for temporary files that is full, or that no program may be run in
         raise ToolchainError(
             f"{error.filename or tempfile.gettempdir()}: {error.strerror}; "
             "set TMPDIR to a folder that has room and that programs may be run in"
         ) from None
-    write_proof(exported.folder, ["NOT TIMED" if isinstance(evaluator, str) else "PROVEN", *lines])
+    _say(exported, "NOT TIMED" if isinstance(evaluator, str) else "PROVEN", *lines)
+
+
+def _say(exported: Exported, *lines: str) -> None:
+    write_proof(exported.folder, exported.written.provenance, lines)
 
 
 def runs_on(exported: Exported, info: DeviceInfo) -> bool:

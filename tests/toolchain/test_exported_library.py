@@ -13,7 +13,7 @@ import pytest
 
 from autotune.compilation.toolchain import find_nvcc
 from autotune.exporting import Chosen, export_library
-from autotune.exporting.build import write_images
+from autotune.exporting.build import images
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from tests.exports import H200, chosen, contents, kernel
@@ -63,7 +63,7 @@ def kernels() -> list[Chosen]:
 def test_machine_code_and_ptx_on_request(tmp_path: Path) -> None:
     folders = (tmp_path / "one", tmp_path / "other")
     for folder in folders:
-        write_images(export_library(kernels()[:1], folder, (90,)), nvcc=find_nvcc(), cubin=True, ptx=True)
+        export_library(kernels()[:1], folder, (90,), images=images(find_nvcc(), cubin=True, ptx=True))
     assert contents(folders[0]) == contents(folders[1])
     recorded = json.loads((folders[0] / "provenance.json").read_text())["sha256"]
     assert set(recorded) == set(contents(folders[0])) - {"provenance.json"}

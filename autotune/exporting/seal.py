@@ -1,0 +1,66 @@
+"""What an exported file ends in: a hash of what stands above it. A file whose seal does not fit was edited, or is none.
+
+So a file says by itself that an export wrote it, whatever stands in a list beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import PurePath
+
+from autotune.errors import StoreError
+
+CUBIN = ".cubin"
+"""Machine code, which has no comments: it is known by its hash in the list of files."""
+_ELF = b"\x7fELF"
+_SEAL = "sha256 of the above: "
+_COMMENTS: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys((".cu", ".cuh", ".cpp", ".h", ".ptx"), ("// ", "")),
+    **dict.fromkeys((".cmake", ".py", ".txt"), ("# ", "")),
+    ".map": ("/* ", " */"),
+    ".md": ("<!-- ", " -->"),
+}
+"""How a line of a comment begins and ends, by suffix."""
+
+
+def sealed(name: str, content: bytes) -> bytes:
+    """A file's content with its seal as the last line. Raises StoreError for a kind of file without comments."""
+    suffix = PurePath(name).suffix
+    if suffix == CUBIN:
+        return content
+    if suffix not in _COMMENTS:
+        raise StoreError(f"{name}: a file of this kind cannot be sealed")
+    opened, closed = _COMMENTS[suffix]
+    above = content if content.endswith(b"\n") else content + b"\n"
+    return above + f"{opened}{_SEAL}{hash_of(above)}{closed}\n".encode()
+
+
+def is_sealed(name: str, content: bytes, known: str) -> bool:
+    """Whether this is what an export wrote; `known` is the hash that a list of its files gives."""
+    if PurePath(name).suffix == CUBIN:
+        return content.startswith(_ELF) and hash_of(content) == known
+    above, _, _ = content.rstrip(b"\n").rpartition(b"\n")
+    return PurePath(name).suffix in _COMMENTS and content == sealed(name, above + b"\n")
+
+
+def sealed_record(record: Mapping[str, object]) -> bytes:
+    """A JSON record as a file's content; its last key is its seal."""
+    seal = hash_of(json.dumps(record).encode())
+    return json.dumps({**record, "seal": seal}, indent=2).encode() + b"\n"
+
+
+def is_sealed_record(content: bytes) -> bool:
+    """Whether a file has a JSON record as `sealed_record` wrote it."""
+    try:
+        record = json.loads(content)
+        record.pop("seal")
+        return content == sealed_record(record)
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        return False
+
+
+def hash_of(content: bytes) -> str:
+    """SHA-256, hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
