@@ -30,6 +30,8 @@ class Event:
     """time over what stood before: the previous best of an improvement, else the trial's own earlier time"""
     note: str
     """what the finals or the retime said"""
+    sequence: int
+    """the place of its last measurement among all of the database's"""
 
 
 def history(
@@ -37,7 +39,7 @@ def history(
 ) -> tuple[Event, ...]:
     """Every event, oldest first; a non-deterministic kernel's only where it beat the deterministic ones."""
     events = [*_improvements(improvements), *map(_of_finals, finals), *map(_of_retime, retimes)]
-    return tuple(sorted(events, key=lambda event: (event.date, EVENTS.index(event.event))))
+    return tuple(sorted(events, key=lambda event: (event.sequence, EVENTS.index(event.event))))
 
 
 def _improvements(rows: Sequence[TrialRow]) -> list[Event]:
@@ -52,7 +54,8 @@ def _improvements(rows: Sequence[TrialRow]) -> list[Event]:
         before, earlier = best_us.get((kind, row.trial.deterministic)), timings.get((kind, row.trial.deterministic))
         alike = earlier is None or row.trial.timing is None or comparable(earlier, row.trial.timing)
         ratio = time_us / before if before is not None and alike else None
-        events.append(Event(row.ended_at or row.started_at, "improvement", row, row.environment, time_us, ratio, ""))
+        date = row.ended_at or row.started_at
+        events.append(Event(date, "improvement", row, row.environment, time_us, ratio, "", row.sequence))
         best_us[kind, row.trial.deterministic] = time_us
         timings[kind, row.trial.deterministic] = row.trial.timing
     return events
@@ -67,7 +70,8 @@ def _of_finals(finals: FinalsRow) -> Event:
     row, time_us = finals.winner, finals.time_us
     timing, own = finals.timing, row.trial.timing
     ratio = timing.median_us / own.median_us if timing and own and comparable(timing, own) else None
-    return Event(finals.ended_at, "finals", row, finals.environment, time_us, ratio, ", ".join(words))
+    note = ", ".join(words)
+    return Event(finals.ended_at, "finals", row, finals.environment, time_us, ratio, note, finals.sequence)
 
 
 def _caveat(verdict: Verdict, finals: FinalsRow) -> str:
@@ -81,4 +85,5 @@ def _caveat(verdict: Verdict, finals: FinalsRow) -> str:
 
 def _of_retime(retime: RetimeRow) -> Event:
     note = f"{retime.label}: {retime.message}" if retime.message else retime.label
-    return Event(retime.ended_at, "retime", retime.row, retime.environment, retime.after_us, retime.ratio, note)
+    after_us, ratio = retime.after_us, retime.ratio
+    return Event(retime.ended_at, "retime", retime.row, retime.environment, after_us, ratio, note, retime.sequence)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from autotune.compilation.compile import Binary, Program, Target
 from autotune.trial import Resources
 
 DEFAULT_LIMIT_BYTES = 2 << 30
+_CLOCK_STEP_S = 60.0  # by which clocks of one network may differ
 _TRIM_EVERY = 200  # writes of one process between two looks at the folder's size
 
 
@@ -106,10 +108,11 @@ class BinaryCache:
         return self.folder / key[:2] / key
 
     def _files(self) -> list[tuple[float, int, Path]]:
-        """Time of last use, bytes and path of every entry."""
-        files = []
+        """Time of last use, bytes and path of every entry; one used when the clock was ahead counts as the oldest."""
+        files, now = [], time.time()
         for path in self.folder.glob("??/*"):
             with contextlib.suppress(OSError):
                 status = path.stat()
-                files.append((status.st_mtime, status.st_size, path))
+                used = status.st_mtime if status.st_mtime <= now + _CLOCK_STEP_S else 0.0
+                files.append((used, status.st_size, path))
         return files

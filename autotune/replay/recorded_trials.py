@@ -77,7 +77,7 @@ def measured_rows(
         rows = store.trials.list(generations="all")
     else:
         rows = tuple(row for problem in problems for row in store.trials.list(problem))
-    for row in sorted(rows, key=lambda row: (row.started_at, row.id)):
+    for row in sorted(rows, key=lambda row: row.id):
         evaluated = row.trial.compiled and row.ended_at is not None
         if evaluated and row.policy != END_TO_END and row.device.kind != REPLAYED:
             environment = (row.environment.driver, row.environment.toolkit, row.environment.flags)

@@ -41,7 +41,7 @@ class ReplayEvaluator:
             )
         self._file = str(path)
         rows = _rows(path, device)
-        newest = max(rows, key=lambda row: row.started_at)
+        newest = max(rows, key=lambda row: row.id)
         self._info = replace(newest.device, kind=REPLAYED, name=f"replay of {newest.device.name}")
         self._environment = replace(newest.environment, attributes={"recording": str(path)})
         self._trials: dict[tuple[Conv2dProblem, str], dict[_Key, Trial]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
@@ -101,7 +101,8 @@ def _frozen(timed: TimedTrial, values: Values) -> FrozenTrial:
             "source_hash": trial.source_hash or "",
         },
     )
-    made.datetime_start, made.datetime_complete = _local(timed.started_at), _local(timed.ended_at)
+    made.datetime_start = timed.started_at.astimezone().replace(tzinfo=None)  # Optuna's dates are local, without a zone
+    made.datetime_complete = made.datetime_start + max(timed.ended_at - timed.started_at, timedelta())
     return made
 
 
@@ -113,8 +114,3 @@ def _params(config: Config, values: Values) -> tuple[dict[str, Value], dict[str,
         params[f"{config.template}.{name}"] = value
         distributions[f"{config.template}.{name}"] = CategoricalDistribution(tuple(values[config.template][name]))
     return params, distributions
-
-
-def _local(moment: datetime) -> datetime:
-    """A date as Optuna keeps it: local, without a zone."""
-    return moment.astimezone().replace(tzinfo=None)

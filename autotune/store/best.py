@@ -34,7 +34,7 @@ from autotune.store.measurements import measurements, timing_of
 from autotune.store.retimes import retimes
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import Place, current_places, find, subject_ids
-from autotune.store.trials import TrialRow, gflops, trials, trials_by_id, with_trials
+from autotune.store.trials import TrialRow, gflops, trials, trials_by_id, while_tuning, with_trials
 from autotune.trial import END_TO_END, Outcome, Timing
 
 Basis = Literal["finals", "retime", "median"]
@@ -159,6 +159,7 @@ class BestStore:
         with self.database.read() as connection:
             statement = (
                 select(*(trials.c[name] for name in _KEY), trials.c.id, trials.c.median_us)
+                .outerjoin(measurements, while_tuning())
                 .where(
                     trials.c.subject_id.in_(subject_ids(find(connection, what, self.database.shown))),
                     trials.c.median_us.is_not(None),
@@ -166,7 +167,7 @@ class BestStore:
                     trials.c.origin == "measured",
                     trials.c.policy != END_TO_END,
                 )
-                .order_by(trials.c.ended_at, trials.c.id)
+                .order_by(measurements.c.id, trials.c.id)
             )
             fastest: dict[_Key, float] = {}
             found = []
@@ -277,7 +278,7 @@ def _fastest(connection: Connection, chosen: set[int] | None, part: _Slice) -> d
     latest = (
         select(again.c.id)
         .where(again.c.trial_id == original, part.ended(again.c.ended_at))
-        .order_by(again.c.ended_at.desc(), again.c.id.desc())
+        .order_by(again.c.id.desc())
         .limit(1)
         .scalar_subquery()
     )
@@ -317,7 +318,7 @@ def _finals_winners(connection: Connection, chosen: set[int] | None, part: _Slic
             true() if part.admits_imported else finals.c.origin == "measured",
             part.holds(finals.c.study_id, finals.c.ended_at),
         )
-        .order_by(finals.c.ended_at, finals.c.id)
+        .order_by(finals.c.id)
     )
     if chosen is not None:
         statement = statement.where(finals.c.subject_id.in_(chosen))

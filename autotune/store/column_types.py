@@ -19,6 +19,10 @@ views = MetaData()
 """Views, kept apart from what a migration must create as tables."""
 
 
+EARLIEST, LATEST = datetime(1, 1, 4, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
+"""Dates that every time zone has, and that Python can tell the zone of."""
+
+
 def escaped(text: str) -> str:
     """Text that every reader of the file can read: what UTF-8 cannot carry, and NUL, are escapes."""
     if text.isprintable() and text.isascii():
@@ -73,8 +77,11 @@ def date_text(date: datetime) -> str:
 
 
 def date_of(text: str) -> datetime:
-    """The date that `date_text` wrote."""
-    return datetime.fromisoformat(text)
+    """The date that `date_text` wrote. Raises ValueError for any other text."""
+    date = datetime.fromisoformat(text)
+    if date.tzinfo is None or not EARLIEST <= date <= LATEST:
+        raise ValueError(f"{text!r} is not a date with a zone between the years 1 and 9999")
+    return date
 
 
 def finite(value: float | None) -> float | None:

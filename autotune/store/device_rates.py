@@ -59,7 +59,7 @@ class RateStore:
             select(rates.c.name, rates.c.method, rates.c.per_s, rates.c.origin, rates.c.measured_at)
             .join(devices)
             .where(*same_device(device))
-            .order_by(rates.c.origin == "measured", rates.c.measured_at, rates.c.id)
+            .order_by(rates.c.origin == "measured", rates.c.id)
         )
         latest: dict[str, tuple[str, str]] = {}
         found: dict[str, dict[str, Rate]] = {}

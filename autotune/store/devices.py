@@ -146,12 +146,14 @@ class DeviceStore:
             return tuple(device_of(row) for row in connection.execute(statement).mappings())
 
     def environments(self) -> tuple[tuple[DeviceInfo, Environment], ...]:
-        """Each device that ran something, with the environment of its newest run."""
+        """Each device that ran something, with the environment of its newest run; runs from elsewhere are older."""
+        trials = metadata.tables["trials"]  # by name: their module stands above this one
+        imported = select(trials.c.run_id).where(trials.c.origin == "imported").distinct()
         statement = (
             select(devices, runs, environments)
             .join(runs, runs.c.device_id == devices.c.id)
             .join(environments, environments.c.id == runs.c.environment_id)
-            .order_by(runs.c.started_at, runs.c.id)
+            .order_by(runs.c.id.not_in(imported), runs.c.id)
         )
         with self.database.read() as connection:
             newest = {row[devices.c.id]: row for row in connection.execute(statement).mappings()}

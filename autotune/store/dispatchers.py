@@ -194,7 +194,7 @@ class DispatcherStore:
                 .join(studies, studies.c.id == trials.c.study_id)
                 .join(devices, devices.c.id == trials.c.device_id)
                 .where(trials.c.study_id.in_(ids), trials.c.origin == "measured")
-                .order_by(dispatchers.c.built_at.desc(), dispatchers.c.id.desc())
+                .order_by(dispatchers.c.id.desc())
             )
             rows = connection.execute(statement).mappings().all()
             members = _layers_of(connection, [row[dispatchers.c.id] for row in rows])

@@ -48,6 +48,11 @@ verdicts = Table(
 )
 
 
+_LAST = (
+    select(func.max(measurements.c.id)).where(measurements.c.finals_id == finals.c.id).scalar_subquery().label("last")
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The finals' winner against something else, from interleaved measurements."""
@@ -88,6 +93,8 @@ class FinalsRow:
     superseded_at: datetime | None
     """when a later retime put them in doubt"""
     origin: Origin
+    sequence: int
+    """the place of their last measurement among all of the database's"""
 
     @property
     def time_us(self) -> float | None:
@@ -165,11 +172,11 @@ class FinalsStore:
         """The finals that were held on the layers' shapes in any study, oldest first, with what they said."""
         with self.database.read() as connection:
             statement = (
-                select(finals, environments, studies.c.name, studies.c.generation)
+                select(finals, environments, studies.c.name, studies.c.generation, _LAST)
                 .join(environments, environments.c.id == finals.c.environment_id)
                 .join(studies, studies.c.id == finals.c.study_id)
                 .where(finals.c.subject_id.in_(subject_ids(find(connection, what, self.database.shown))))
-                .order_by(finals.c.ended_at, finals.c.id)
+                .order_by(finals.c.id)
             )
             rows = with_trials(connection, statement, finals.c.winner_trial_id)
             ids = [row[finals.c.id] for row, _winner in rows]
@@ -204,4 +211,5 @@ def _row(row: RowMapping, winner: TrialRow, timing: Timing | None, said: Sequenc
         ended_at=date_of(row[finals.c.ended_at]),
         superseded_at=None if doubted is None else date_of(doubted),
         origin=row[finals.c.origin],
+        sequence=row["last"] or winner.sequence,
     )

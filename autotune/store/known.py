@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import bindparam, select
 
-from autotune.store.column_types import Values, date_text
+from autotune.store.column_types import Values
 from autotune.store.scopes import Scope
 from autotune.store.sources import sources
 from autotune.store.sqlite.database import Database
@@ -22,14 +22,14 @@ _KNOWN = (
     trials.c.outcome != str(Outcome.RUNNING),
     trials.c.reused_trial_id.is_(None),
     trials.c.origin == "measured",
-    trials.c.started_at >= bindparam("since"),
+    trials.c.id > bindparam("after"),
 )
 
 _LATEST_KNOWN = (
     select(trials.c.id)
     .join(sources)
     .where(sources.c.hash == bindparam("hash"), *_KNOWN)
-    .order_by(trials.c.ended_at.desc(), trials.c.id.desc())
+    .order_by(trials.c.id.desc())
     .limit(1)
 )
 
@@ -44,12 +44,11 @@ _KNOWN_HASHES = (
 
 def _known_to(scope: Scope) -> Values:
     """Which trials a scope may take over, as _KNOWN is asked."""
-    since = scope.study.fresh_since
     return {
         "device_id": scope.device_id,
         "environment_id": scope.environment_id,
         "policy": scope.policy,
-        "since": "" if since is None else date_text(since),
+        "after": scope.study.fresh_after or 0,
     }
 
 

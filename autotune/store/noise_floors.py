@@ -60,7 +60,7 @@ class NoiseFloorStore:
             select(noise_floors)
             .join(devices)
             .where(noise_floors.c.policy == policy, *same_device(device))
-            .order_by(noise_floors.c.origin == "imported", noise_floors.c.measured_at.desc(), noise_floors.c.id.desc())
+            .order_by(noise_floors.c.origin == "imported", noise_floors.c.id.desc())
             .limit(1)
         )
         with self.database.read() as connection:

@@ -146,7 +146,7 @@ class ProfileStore:
                 select(profiles)
                 .join(trials, trials.c.id == profiles.c.trial_id)
                 .where(trials.c.subject_id.in_(subject_ids(find(connection, what, self.database.shown))))
-                .order_by(profiles.c.profiled_at, profiles.c.id)
+                .order_by(profiles.c.id)
             )
             return tuple(
                 ProfileRow(trial, profile_of(row), date_of(row[profiles.c.profiled_at]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Table, UniqueConstraint, delete, select, update
+from sqlalchemy import Table, UniqueConstraint, delete, select
 
 from autotune.errors import StoreError
 from autotune.store.column_types import Values, date_of, metadata, reference, row_id, text
@@ -13,7 +13,7 @@ from autotune.store.devices import devices, environments
 from autotune.store.scopes import Scope
 from autotune.store.sources import sources
 from autotune.store.sqlite.database import Database, one_line
-from autotune.store.statements import identify
+from autotune.store.statements import insert
 
 quarantine = Table(
     "quarantine",
@@ -63,8 +63,9 @@ class QuarantineStore:
                 "source_id": source_id,
             }
             why: Values = {"reason": reason, "message": message, "created_at": self.database.now()}
-            row_id = identify(connection, quarantine, identity, why)
-            connection.execute(update(quarantine).where(quarantine.c.id == row_id), why)
+            same = (quarantine.c[name] == value for name, value in identity.items())
+            connection.execute(delete(quarantine).where(*same))
+            insert(connection, quarantine, {**identity, **why})
 
     def hashes(self, scope: Scope) -> frozenset[str]:
         """Hashes of the sources that must not be launched on the scope's device in its environment."""
@@ -92,7 +93,7 @@ class QuarantineStore:
             .join(sources)
             .join(devices)
             .join(environments)
-            .order_by(quarantine.c.created_at.desc())
+            .order_by(quarantine.c.id.desc())
         )
         with self.database.read() as connection:
             return tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Column, Connection, Float, RowMapping, Table, select, update
+from sqlalchemy import Column, ColumnElement, Connection, Float, RowMapping, Table, and_, func, or_, select, update
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
@@ -16,7 +16,7 @@ from autotune.store.measurements import measurements, timing_of, timing_values
 from autotune.store.sqlite.database import Database, one_line
 from autotune.store.statements import insert
 from autotune.store.studies import find, subject_ids
-from autotune.store.trials import TrialRow, trials, trials_by_id, with_trials
+from autotune.store.trials import TrialRow, trials, with_trials
 from autotune.trial import Timing
 
 RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")
@@ -32,6 +32,21 @@ retimes = Table(
     Column("after_us", Float),
     *(text(name) for name in ("label", "message", "ended_at")),
 )
+
+
+_earlier = measurements.alias("earlier")
+_BEFORE = (
+    select(func.max(_earlier.c.id))
+    .where(
+        or_(
+            _earlier.c.retime_id < retimes.c.id,
+            and_(_earlier.c.trial_id == retimes.c.trial_id, _earlier.c.retime_id.is_(None)),
+        )
+    )
+    .scalar_subquery()
+    .label("before")
+)
+"""the last measurement that is known to be from before a retime: of an earlier one, or the trial's own"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,8 @@ class RetimeRow:
     message: str
     """why it failed, else empty"""
     ended_at: datetime
+    sequence: int
+    """the place of its measurement among all of the database's; of a failure, that of the one before it"""
 
     @property
     def after_us(self) -> float | None:
@@ -72,8 +89,8 @@ def _insert(
     timing: Timing | None,
     message: str,
     now: str,
-) -> float:
-    """Insert a retime with its measurement and rank the trial by it; the median that the trial had.
+) -> int:
+    """Id of a new retime with its measurement, by which the trial ranks now.
 
     Of one kernel on one device only the trial that was measured last ranks. Finals that a retime puts in doubt decide
     no more. Raises StoreError for a trial without a time.
@@ -97,7 +114,7 @@ def _insert(
     connection.execute(update(trials).where(trials.c.id == row.id).values(ranked_us=after_us))
     if (label != "confirmed") if ranked_us is not None else (label != "failed"):
         supersede_finals(connection, stored, now)
-    return float(before_us)
+    return retime_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,23 +144,27 @@ class RetimeStore:
                 f"it cannot be re-timed on {one_line(device.name)}"
             )
         with self.runs.write(device, environment) as run:
-            before_us = _insert(run.connection, row, run.id, label, timing, message, run.now)
-            (stored,) = trials_by_id(run.connection, [row.id]).values()
-        return RetimeRow(stored, environment, label, before_us, timing, message, date_of(run.now))
+            retime_id = _insert(run.connection, row, run.id, label, timing, message, run.now)
+            return _rows(run.connection, retimes.c.id == retime_id)[0]
 
     def list(self, what: str | None = None) -> tuple[RetimeRow, ...]:
         """Trials that were measured again, of the layers' shapes in whichever study, oldest first."""
         with self.database.read() as connection:
-            statement = (
-                select(retimes, runs, environments, measurements)
-                .join(trials, trials.c.id == retimes.c.trial_id)
-                .join(runs, runs.c.id == retimes.c.run_id)
-                .join(environments, environments.c.id == runs.c.environment_id)
-                .outerjoin(measurements, measurements.c.retime_id == retimes.c.id)
-                .where(trials.c.subject_id.in_(subject_ids(find(connection, what, self.database.shown))))
-                .order_by(retimes.c.ended_at, retimes.c.id)
-            )
-            return tuple(_row(row, trial) for row, trial in with_trials(connection, statement, retimes.c.trial_id))
+            subjects = subject_ids(find(connection, what, self.database.shown))
+            return _rows(connection, trials.c.subject_id.in_(subjects))
+
+
+def _rows(connection: Connection, which: ColumnElement[bool]) -> tuple[RetimeRow, ...]:
+    statement = (
+        select(retimes, runs, environments, measurements, _BEFORE)
+        .join(trials, trials.c.id == retimes.c.trial_id)
+        .join(runs, runs.c.id == retimes.c.run_id)
+        .join(environments, environments.c.id == runs.c.environment_id)
+        .outerjoin(measurements, measurements.c.retime_id == retimes.c.id)
+        .where(which)
+        .order_by(retimes.c.id)
+    )
+    return tuple(_row(row, trial) for row, trial in with_trials(connection, statement, retimes.c.trial_id))
 
 
 def _row(row: RowMapping, trial: TrialRow) -> RetimeRow:
@@ -155,4 +176,5 @@ def _row(row: RowMapping, trial: TrialRow) -> RetimeRow:
         timing=None if row[measurements.c.id] is None else timing_of(row),
         message=row[retimes.c.message],
         ended_at=date_of(row[retimes.c.ended_at]),
+        sequence=row[measurements.c.id] or row["before"] or 0,
     )

@@ -28,7 +28,7 @@ from autotune.problem import Layer
 from autotune.store.column_types import Text, Values, date_of, flag, integer, metadata, row_id, text
 from autotune.store.layers import layers, problem_of, store_layer, subjects
 from autotune.store.sqlite.database import Database, one_line
-from autotune.store.statements import insert
+from autotune.store.statements import insert, next_id
 from autotune.trial import Outcome
 
 GENERATIONS = ("newest", "all")
@@ -44,6 +44,7 @@ studies = Table(
     flag("fresh"),
     text("created_at"),
     Column("imported_from", Text),
+    Column("fresh_after_trial_id", Integer),
     UniqueConstraint("name", "generation"),
 )
 
@@ -77,8 +78,8 @@ class StudyKey:
     name: str
     generation: int
     """from 1; every fresh start is a new one"""
-    fresh_since: datetime | None = None
-    """begun fresh: nothing measured before this date is reused"""
+    fresh_after: int | None = None
+    """begun fresh: nothing up to the trial of this id is reused"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,24 +254,25 @@ class StudyStore:
     def begin(self, record: StudyRecord, *, fresh: bool = False) -> StudyKey:
         """The newest generation of the study, its text, seed and layers brought up to date; fresh: a new one."""
         newest = (
-            select(studies.c.id, studies.c.generation, studies.c.fresh, studies.c.created_at)
+            select(studies.c.id, studies.c.generation, studies.c.fresh_after_trial_id)
             .where(studies.c.name == record.name, studies.c.imported_from.is_(None))
             .order_by(studies.c.generation.desc())
             .limit(1)
         )
         content: Values = {"seed": record.seed, "text": record.text}
         with self.database.write() as connection:
-            created_at = self.database.now()
             row = connection.execute(newest).one_or_none()
             if row is None or fresh:
                 generation = next_generation(connection, record.name)
-                identity: Values = {"name": record.name, "generation": generation, "fresh": fresh}
-                study_id = insert(connection, studies, {**identity, **content, "created_at": created_at})
+                fresh_after = (next_id(connection, metadata.tables["trials"]) - 1) if fresh else None
+                beginning: Values = {"name": record.name, "generation": generation, "fresh": fresh}
+                beginning |= {"fresh_after_trial_id": fresh_after, "created_at": self.database.now()}
+                study_id = insert(connection, studies, {**beginning, **content})
             else:
-                study_id, generation, fresh, created_at = row
+                study_id, generation, fresh_after = row
                 connection.execute(update(studies).where(studies.c.id == study_id), content)
             _place_layers(connection, study_id, record.layers)
-        return StudyKey(study_id, record.name, generation, date_of(created_at) if fresh else None)
+        return StudyKey(study_id, record.name, generation, fresh_after)
 
     def list(self) -> tuple[StudyRow, ...]:
         """Every generation of every study, oldest first."""

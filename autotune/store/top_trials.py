@@ -9,7 +9,6 @@ from sqlalchemy import func, select
 
 from autotune.devices.device import DeviceInfo
 from autotune.problem import Conv2dProblem
-from autotune.store.column_types import date_text
 from autotune.store.devices import device_of, devices
 from autotune.store.layers import layers, problem_of, subjects
 from autotune.store.scopes import Scope
@@ -44,11 +43,11 @@ class TopTrialStore:
     def list(self, scope: Scope, *, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
         """The fastest trials of each layer, device of these kinds and family, from before the scope's first trial.
 
-        That moment is what makes a resumed run start from the same trials as the run that it resumes. A study that was
+        That trial is what makes a resumed run start from the same trials as the run that it resumes. A study that was
         begun fresh sees only what was begun since. Fastest first.
         """
         own = (
-            select(func.min(trials.c.started_at))
+            select(func.min(trials.c.id))
             .where(
                 trials.c.study_id == scope.study.id,
                 trials.c.subject_id == scope.subject_id,
@@ -70,11 +69,11 @@ class TopTrialStore:
                 trials.c.policy == scope.policy,
                 trials.c.accuracy.in_(accuracies),
                 devices.c.kind.in_(kinds),
-                (own.is_(None)) | (trials.c.ended_at <= own),
+                (own.is_(None)) | (trials.c.id < own),
             )
         )
-        if scope.study.fresh_since is not None:
-            ranked = ranked.where(trials.c.started_at >= date_text(scope.study.fresh_since))
+        if scope.study.fresh_after is not None:
+            ranked = ranked.where(trials.c.id > scope.study.fresh_after)
         best = ranked.subquery()
         name = (
             select(studies.c.name + "." + study_layers.c.name)

@@ -291,7 +291,7 @@ def _order(sort: str) -> Iterator[ColumnElement[Any]]:
         "median": trials.c.median_us,
         "registers": trials.c.registers,
         "error": trials.c.error_over_bound,
-        "started": trials.c.started_at,
+        "started": trials.c.id,
     }.get(sort)
     if column is not None:
         yield column.is_(None)

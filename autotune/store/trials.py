@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 from sqlalchemy import (
     Column,
+    ColumnElement,
     Connection,
     Float,
     ForeignKey,
@@ -112,6 +113,8 @@ class TrialRow:
     """what asked for it: search, default, warm_start, prior"""
     ranked_us: float | None = None
     """the median of its latest measurement here, by which `best` ranks it; None for a trial that does not count"""
+    sequence: int = 0
+    """the place of its measurement among all of the database's, which no clock decides; 0 without one"""
 
     @property
     def name(self) -> str:
@@ -245,6 +248,7 @@ class TrialRows:
             origin=row[column.origin],
             proposed_by=row[column.proposed_by],
             ranked_us=row[column.ranked_us],
+            sequence=row[measurements.c.id] or 0,
         )
 
     def all(self, connection: Connection, statement: Select[*tuple[object, ...]]) -> tuple[TrialRow, ...]:
@@ -297,12 +301,15 @@ def select_trials() -> Select[*tuple[object, ...]]:
         )
         .outerjoin(
             measurements,
-            and_(
-                measurements.c.trial_id == trials.c.id,
-                measurements.c.finals_id.is_(None),
-                measurements.c.retime_id.is_(None),
-            ),
+            while_tuning(),
         )
+    )
+
+
+def while_tuning() -> ColumnElement[bool]:
+    """Whether a measurement is the one that its trial was tuned with: later ones are of finals and retimes."""
+    return and_(
+        measurements.c.trial_id == trials.c.id, measurements.c.finals_id.is_(None), measurements.c.retime_id.is_(None)
     )
 
 

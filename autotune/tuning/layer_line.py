@@ -179,9 +179,9 @@ class LayerLine:
         )
         if new > 0 or not held:
             return new > 0 or len(entrants(self.log.trials, [])) > 1
-        decided_at = max(row.ended_at for row in self.store.finals.list(self.scope.name) if self._of_scope(row.winner))
+        last = max(row.sequence for row in self.store.finals.list(self.scope.name) if self._of_scope(row.winner))
         return any(
-            row.median_us is not None and row.ended_at is not None and row.ended_at > decided_at and not row.reused
+            row.median_us is not None and row.sequence > last and not row.reused
             for row in self.store.trials.list(self.scope.name, outcome="correct")
             if self._of_scope(row)
         )

@@ -82,6 +82,10 @@ def test_there_is_a_file_of_every_schema_before_this_one() -> None:
     assert {file.name[:4] for file in FILES} == schemas - {newest_schema()}
 
 
+def test_a_file_has_the_schema_that_its_name_says(old: Path, request: pytest.FixtureRequest) -> None:
+    assert version_of(old) == request.node.callspec.id[:4]
+
+
 def test_an_old_file_is_read_without_changing_it_or_its_folder(old: Path) -> None:
     before = old.read_bytes()
     with read_only(old.parent), Store(old, create=False) as store:
