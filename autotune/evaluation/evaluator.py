@@ -33,7 +33,7 @@ from autotune.workers.worker import (
 
 
 class Evaluator(Protocol):
-    """Compiles and measures the kernels of one layer after another on one kind of device."""
+    """Compiles and measures kernels on one kind of device, of several layers in turns."""
 
     @property
     def info(self) -> DeviceInfo: ...
@@ -49,6 +49,10 @@ class Evaluator(Protocol):
     def slots(self) -> int:
         """How many `evaluate` calls may be under way at once."""
 
+    @property
+    def finals_alone(self) -> bool:
+        """Whether nothing else may be under way while finals are held."""
+
     def listed(self, problem: Conv2dProblem, *, cache: str) -> frozenset[Config] | None:
         """The only configs of a layer that can be evaluated; None where any can."""
 
@@ -56,7 +60,7 @@ class Evaluator(Protocol):
         """Start on what a layer needs before its first kernel: `begin_layer` will follow."""
 
     def begin_layer(self, problem: Conv2dProblem) -> None:
-        """Get ready for a layer. Raises DeviceError when the device refuses it."""
+        """Get ready for a layer, and keep what earlier ones need. Raises DeviceError when the device refuses it."""
 
     def compile(self, source: KernelSource) -> Future[Binary]:
         """Start compiling; the future raises Rejected('compile', ...)."""
@@ -77,7 +81,7 @@ class Evaluator(Protocol):
         budget_s: float,
         seed: int,
     ) -> FinalsTimings:
-        """Time contenders of the current layer interleaved, all on one device and all in the same way.
+        """Time contenders of one layer interleaved, all on one device and all in the same way.
 
         Raises Disproved for kernels that are not right any more afterwards.
         """
@@ -170,6 +174,11 @@ class DeviceEvaluator:
         return AT_HAND * len(self._workers)
 
     @property
+    def finals_alone(self) -> bool:
+        """On a CPU, whose cores compilers would take."""
+        return self.info.kind == "host"
+
+    @property
     def target(self) -> Target:
         """What kernels are compiled for."""
         return Target(self.info.kind, self.info.arch, check=self._workers[0].name == "host:check")
@@ -242,8 +251,8 @@ class DeviceEvaluator:
         return self._pool.submit(program, self.target)
 
     def end_to_end(self, request: EndToEndRequest) -> EndToEndTiming:
-        """Verify and time the current layer from host to host on the first device."""
-        reply = self._workers[0].perform(request, self._deadlines.layer_s)
+        """Verify and time a layer from host to host on the first device."""
+        reply = self._workers[0].perform(request, self._deadlines.layer_s, request.problem)
         assert isinstance(reply, EndToEndTiming)  # noqa: S101 - the type of this request's answer
         return reply
 
@@ -262,7 +271,7 @@ class DeviceEvaluator:
     def refresh(self) -> None:
         """End the workers; fresh ones come with the next request."""
         for worker in self._workers:
-            worker.drop()
+            worker.refresh()
 
     def calibrate(self) -> Calibration:
         """The first device's rates."""

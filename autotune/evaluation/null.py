@@ -73,6 +73,11 @@ class NullEvaluator:
         """One."""
         return 1
 
+    @property
+    def finals_alone(self) -> bool:
+        """As everything, in a sequential run."""
+        return self.ahead == 1
+
     def listed(self, problem: Conv2dProblem, *, cache: str) -> None:
         """Any config will do."""
 

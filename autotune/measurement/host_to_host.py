@@ -21,6 +21,7 @@ from autotune.measurement.benchmark import Clocks, Samples, interleave, median_h
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import OUTPUT_GUARD, POISON, GuardedArray
 from autotune.measurement.verify import DataSet, Verifier, exact_on_integers
+from autotune.problem import Conv2dProblem
 from autotune.trial import EndToEndParts, ErrorStats, Measured, Outcome
 
 _PAGE_BYTES = 4096  # the smallest page of the hosts that CUDA runs on
@@ -47,8 +48,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class EndToEndRequest:
-    """Verify and time the current layer from host to host. Answer: EndToEndTiming."""
+    """Verify and time a layer from host to host. Answer: EndToEndTiming."""
 
+    problem: Conv2dProblem
     plan: EndToEndPlan
     kernels: tuple[tuple[KernelSource, Binary], ...]
     """the layer's kernel rendered for each size that a segment has"""

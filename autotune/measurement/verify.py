@@ -86,6 +86,12 @@ class Verified:
     """a forward pass on integers, from a cold cache, if there was one"""
 
 
+def data_bytes(problem: Conv2dProblem) -> int:
+    """What a Verifier takes at most, without copies: two sets of arrays, and their references."""
+    reference = _REFERENCE_ELEMENT_BYTES * problem.output.elements
+    return 2 * (problem.tensor_bytes + min(REFERENCE_BYTES, reference))
+
+
 class Verifier:
     """A layer's data sets and references on one device, made once and used for every kernel of the layer."""
 

@@ -69,6 +69,11 @@ class ReplayEvaluator:
         """One."""
         return 1
 
+    @property
+    def finals_alone(self) -> bool:
+        """As everything, in a sequential run."""
+        return self.ahead == 1
+
     def listed(self, problem: Conv2dProblem, *, cache: str) -> frozenset[Config]:
         """The recorded configs of a layer. Raises DeviceError when there are none."""
         found = self._trials.get((problem, cache))

@@ -196,7 +196,9 @@ class _EndToEndLine:
             started = self.clock()
             binaries = [self._binary(source.program) for source in sources]
             compile_us = 1e6 * (self.clock() - started)
-            timed = self.evaluator.end_to_end(EndToEndRequest(plan, tuple(zip(sources, binaries, strict=True))))
+            timed = self.evaluator.end_to_end(
+                EndToEndRequest(self.layer.problem, plan, tuple(zip(sources, binaries, strict=True)))
+            )
         except Rejected as rejected:
             trial = replace(trial, outcome=Outcome(rejected.outcome), reason=rejected.reason, message=rejected.message)
         else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from autotune.compilation.compile import Binary
@@ -11,9 +12,13 @@ from autotune.devices.backends import worker_environ
 from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
+from autotune.measurement.verify import data_bytes
+from autotune.problem import Conv2dProblem
 from autotune.trial import ErrorStats, Measured, Outcome
 from autotune.workers.reports import explained
 from autotune.workers.worker import (
+    COPIES_BYTES,
+    MOST_PASSES,
     CalibrateRequest,
     EvaluateRequest,
     FinalsRequest,
@@ -31,6 +36,7 @@ from autotune.workers.worker import (
 
 _RESPAWNS = 3  # fresh workers tried in a row before the device counts as lost
 _RECYCLE_AFTER = 500  # evaluations of one worker, before a fresh one takes over
+_MOST_LAYERS = 256  # begun last, whose data a worker has or can be given again
 AT_HAND = 2  # kernels that a worker has: one runs, the next one is there when it ends
 
 
@@ -54,12 +60,17 @@ DEADLINES = Deadlines()
 class DeviceWorker:
     """One device and the worker that holds it, replaced whenever a kernel ruins it.
 
-    `AT_HAND` threads may call `evaluate` at once; whatever else is asked for comes alone.
+    `AT_HAND` threads may call `evaluate` at once, and others `begin_layer`, `finals` or `refresh`, which wait for what
+    runs; whatever else is asked for comes alone. The worker keeps the data of many layers, those used last where half
+    of its memory has no room for all.
     """
 
     def __init__(self, name: str, deadlines: Deadlines, runtime: Binary | None) -> None:
         self.name = name
-        self.layer: LayerRequest | None = None
+        self._layers: dict[Conv2dProblem, LayerRequest] = {}
+        """those that were begun"""
+        self._held: dict[Conv2dProblem, int] = {}
+        """layers whose data the present worker has, with their bytes at most; the one used last comes last"""
         self._deadlines = deadlines
         self._open_request = OpenRequest(name, runtime)
         self._environ = worker_environ(name)
@@ -71,9 +82,9 @@ class DeviceWorker:
         self._last = threading.Event()
         """set when all is done about the kernel that was sent last"""
         self._last.set()
-        self._known_good: EvaluateRequest | VerifyRequest | None = None
+        self._known_good: dict[Conv2dProblem, EvaluateRequest | VerifyRequest] = {}
         self._doubtful = False
-        """the last kernel failed: the known-good one must pass before the next"""
+        """the last kernel failed: its successor's layer's known-good one must pass before it"""
         try:
             opened = self._ask(self._open_request, deadlines.open_s)
         except WorkerLost as error:
@@ -86,19 +97,43 @@ class DeviceWorker:
 
     def begin_layer(self, layer: LayerRequest) -> None:
         """Make a layer's data in the worker. Raises DeviceError when it cannot be made there."""
-        self.layer = layer
-        self._known_good = None
-        self._doubtful = False
+        with self._alone():
+            self._layers.pop(layer.problem, None)
+            self._layers[layer.problem] = layer
+            for forgotten in list(self._layers)[:-_MOST_LAYERS]:
+                del self._layers[forgotten]
+                self._known_good.pop(forgotten, None)
+            self._hold(layer.problem)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While nothing runs, and nothing is sent."""
+        with self._sending:
+            self._last.wait()
+            yield
+
+    def _hold(self, problem: Conv2dProblem) -> None:
+        """See to it that the worker has a layer's data. Raises DeviceError when they cannot be made there."""
         if self._worker is None:
             self._revive()
+        if problem in self._held:
+            self._held[problem] = self._held.pop(problem)  # the one used last
             return
+        needed, without = _data_bytes(problem), []
+        while self._held and (
+            len(self._held) >= _MOST_LAYERS or sum(self._held.values()) + needed > self.opened.info.memory_bytes // 2
+        ):
+            without.append(next(iter(self._held)))
+            del self._held[without[-1]]
+        layer = replace(self._layers[problem], without=tuple(without))
         try:
             self._ask(layer, self._deadlines.layer_s)
         except WorkerLost:
-            self._revive()
+            self._revive(layer)
         except Rejected as error:
             self.drop()  # it holds what was made already
-            raise DeviceError(f"{self.name}: {layer.problem}: its data cannot be made: {error.message}") from None
+            raise DeviceError(f"{self.name}: {problem}: its data cannot be made: {error.message}") from None
+        self._held[problem] = needed
 
     def evaluate(self, request: EvaluateRequest) -> Measured:
         """Verify and time a kernel. Raises Rejected with the kernel's outcome.
@@ -112,12 +147,13 @@ class DeviceWorker:
     def _evaluate(self, request: EvaluateRequest, *, alone: bool) -> Measured | None:
         """None: the kernel before this one failed or took the worker down, and this one was not run."""
         with self._sending:
-            if alone or self._answered >= _RECYCLE_AFTER:
+            problem = request.source.problem
+            if alone or self._answered >= _RECYCLE_AFTER or problem not in self._held:
                 self._last.wait()
             before, done = self._last, threading.Event()
             behind = not before.is_set()
             if not behind:
-                self._ready()
+                self._ready(problem)
             worker = self._worker
             if worker is not None:
                 worker.send(replace(request, behind=behind))
@@ -131,19 +167,19 @@ class DeviceWorker:
                 return None
             assert isinstance(reply, Measured)  # noqa: S101 - the type of this request's answer
             self._answered += 1
-            if self._known_good is None and not reply.too_slow:
-                self._known_good = request
+            if not reply.too_slow:
+                self._known_good.setdefault(request.source.problem, request)
             return reply
         finally:
             done.set()
 
     def verify(self, request: VerifyRequest) -> ErrorStats:
         """Verify a kernel. Raises Rejected with the kernel's outcome."""
-        self._ready()
+        self._ready(request.source.problem)
         reply = self._settled(request.source, lambda: self._ask(request, self._deadlines.evaluate_s))
         assert isinstance(reply, ErrorStats)  # noqa: S101 - the type of this request's answer
         self._answered += 1
-        self._known_good = self._known_good or request
+        self._known_good.setdefault(request.source.problem, request)
         return reply
 
     def _settled(self, source: KernelSource, answer: Callable[[], Reply]) -> Reply:
@@ -157,17 +193,18 @@ class DeviceWorker:
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
         """Time contenders interleaved."""
-        self._ready()
-        try:
-            reply = self._ask(request, self._deadlines.layer_s + 4 * request.budget_s)
-        except WorkerLost as error:
-            raise DeviceLost(f"{self.name}: lost while timing the finals: {error.message}") from None
+        with self._alone():
+            self._ready(request.kernels[0][0].problem)
+            try:
+                reply = self._ask(request, self._deadlines.layer_s + 4 * request.budget_s)
+            except WorkerLost as error:
+                raise DeviceLost(f"{self.name}: lost while timing the finals: {error.message}") from None
         assert isinstance(reply, FinalsTimings)  # noqa: S101 - the type of this request's answer
         return reply
 
-    def perform(self, request: Request, deadline_s: float) -> Reply:
-        """Have the worker do something else with kernels. Raises Rejected when they take it down."""
-        self._ready()
+    def perform(self, request: Request, deadline_s: float, problem: Conv2dProblem | None = None) -> Reply:
+        """Have the worker do something else with kernels, of a layer if given. Raises Rejected when they end it."""
+        self._ready(problem)
         try:
             return self._launched(lambda: self._ask(request, deadline_s))
         except Rejected:
@@ -196,23 +233,32 @@ class DeviceWorker:
         assert isinstance(reply, Calibration)  # noqa: S101 - the type of this request's answer
         return reply
 
+    def refresh(self) -> None:
+        """End the worker, once what runs there has ended."""
+        with self._alone():
+            self.drop()
+
     def drop(self) -> None:
         """End the worker; the next request gets a fresh one."""
         if self._worker is not None:
             self._worker.kill()
             self._worker = None
+            self._held.clear()
 
-    def _ready(self) -> None:
-        """A live worker, not too old, in which the known-good kernel still gives a correct result."""
+    def _ready(self, problem: Conv2dProblem | None) -> None:
+        """A live worker, not too old, that has a layer's data and in which its known-good kernel still is right."""
         if self._answered >= _RECYCLE_AFTER:
             self.drop()
         for _ in range(_RESPAWNS):
             if self._worker is None:
                 self._revive()
-            if not self._doubtful or self._known_good is None:
+            if problem in self._layers:
+                self._hold(problem)
+            known_good = self._known_good.get(problem) if problem else None
+            if not self._doubtful or known_good is None:
                 break
             try:
-                self._ask(self._known_good, self._deadlines.evaluate_s)
+                self._ask(known_good, self._deadlines.evaluate_s)
             except (WorkerLost, Rejected):
                 self.drop()
             else:
@@ -221,14 +267,14 @@ class DeviceWorker:
             raise DeviceLost(f"{self.name}: a kernel that was correct before fails in {_RESPAWNS} fresh workers")
         self._doubtful = False
 
-    def _revive(self) -> None:
-        """A fresh worker with the device open and the current layer's data made."""
+    def _revive(self, layer: LayerRequest | None = None) -> None:
+        """A fresh worker with the device open, and a layer's data made."""
         words = ""
         for _ in range(_RESPAWNS):
             try:
                 self._ask(self._open_request, self._deadlines.open_s)
-                if self.layer is not None:
-                    self._ask(self.layer, self._deadlines.layer_s)
+                if layer is not None:
+                    self._ask(layer, self._deadlines.layer_s)
             except (WorkerLost, Rejected) as error:
                 words = error.message
                 self.drop()
@@ -240,6 +286,7 @@ class DeviceWorker:
         if self._worker is None:
             self._worker = Worker(self._environ)
             self._answered = 0
+            self._held.clear()
         self._worker.send(request)
         return self._received(self._worker, deadline_s)
 
@@ -248,4 +295,10 @@ class DeviceWorker:
             return worker.receive(deadline_s)
         except WorkerLost:
             self._worker = None
+            self._held.clear()
             raise
+
+
+def _data_bytes(problem: Conv2dProblem) -> int:
+    """What a layer takes in a worker at most: two data sets with references, and copies for short kernels."""
+    return data_bytes(problem) + min(COPIES_BYTES, MOST_PASSES * problem.tensor_bytes)

@@ -31,6 +31,9 @@ from autotune.measurement.network import Agreement, NetworkRequest
 from autotune.problem import Conv2dProblem
 from autotune.trial import ErrorStats, Measured, Timing
 
+MOST_PASSES = 32  # in one sample of a short kernel
+COPIES_BYTES = 1 << 30  # the most that copies of a layer's arrays may take, for samples of several passes
+
 
 @dataclass(frozen=True, slots=True)
 class CompileRequest:
@@ -66,15 +69,17 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class LayerRequest:
-    """Make a layer's test data and reference. Answer: None."""
+    """Make a layer's test data and reference, beside those of other layers. Answer: None."""
 
     problem: Conv2dProblem
     check: Binary
+    without: tuple[Conv2dProblem, ...] = ()
+    """layers whose data make room for it"""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluateRequest:
-    """Load, verify and time one kernel of the current layer. Answer: Measured, or Skipped."""
+    """Load, verify and time one kernel on its layer's data. Answer: Measured, or Skipped."""
 
     source: KernelSource
     binary: Binary
@@ -93,7 +98,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """Load and verify one kernel of the current layer. Answer: ErrorStats."""
+    """Load and verify one kernel on its layer's data. Answer: ErrorStats."""
 
     source: KernelSource
     binary: Binary
@@ -103,7 +108,7 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class FinalsRequest:
-    """Time contenders interleaved, in a random order each round. Answer: FinalsTimings."""
+    """Time contenders of one layer interleaved, in a random order each round. Answer: FinalsTimings."""
 
     kernels: tuple[tuple[KernelSource, Binary], ...]
     baselines: tuple[Baseline, ...]

@@ -45,8 +45,11 @@ from autotune.measurement.guarded import GuardedArray
 from autotune.measurement.host_to_host import EndToEndRequest, measure_end_to_end
 from autotune.measurement.network import Network, NetworkRequest
 from autotune.measurement.verify import Verifier
+from autotune.problem import Conv2dProblem
 from autotune.trial import Measured, Outcome
 from autotune.workers.worker import (
+    COPIES_BYTES,
+    MOST_PASSES,
     Bug,
     CalibrateRequest,
     CompileRequest,
@@ -66,9 +69,7 @@ from autotune.workers.worker import (
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # of the finals
 _COMPILER_NICE = 10
-_MOST_PASSES = 32  # in one sample of a short kernel
 _SAMPLE_US = 400.0  # that the passes of one sample of a short kernel take together: a graph's launch is noise then
-_COPIES_BYTES = 1 << 30  # the most that copies of a layer's arrays may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +92,14 @@ class WorkerServer:
         self._clock = clock
         self._open = open_named
         self._device: Device | None = None
-        self._verifier: Verifier | None = None
+        self._verifiers: dict[Conv2dProblem, Verifier] = {}
+        self._current: Conv2dProblem | None = None
+        """the layer of what was asked for last"""
         self._network: Network | None = None
         self._clocks = Clocks()
         self._compiles = False
-        self._fastest_us: dict[str, float] = {}
-        """median of the layer's fastest kernel, with cold or hot caches"""
+        self._fastest_us: dict[tuple[Conv2dProblem, str], float] = {}
+        """median of a layer's fastest kernel, with cold or hot caches"""
         self._failed = False
         """the last kernel to be evaluated did"""
 
@@ -113,25 +116,28 @@ class WorkerServer:
             case OpenRequest(name, runtime):
                 self._device = self._open(name, runtime)
                 return Opened(self._device.info, self._device.environment)
-            case LayerRequest(problem, check):
-                if self._verifier is not None:
-                    self._verifier.close()
-                    self._verifier = None
-                self._fastest_us.clear()
+            case LayerRequest(problem, check, without):
+                for other in (*without, problem):
+                    self._forget(other)
                 self._opened().admit(problem)
-                self._verifier = Verifier(self._opened(), problem, check)
+                self._verifiers[problem] = Verifier(self._opened(), problem, check)
+                self._current = problem
                 return None
             case EvaluateRequest():
+                self._current = request.source.problem
                 return self._evaluate(request)
             case VerifyRequest(source, binary, once):
+                self._current = source.problem
                 with self._loaded(source, binary) as loaded:
                     kernel, workspace, packed_w = loaded.kernel, loaded.workspace, loaded.packed_w
                     return self._layer().verify(kernel, workspace, packed_w, repeat=lambda _: not once).error
             case FinalsRequest():
+                self._current = request.kernels[0][0].problem
                 return self._finals(request)
             case CalibrateRequest(binary):
                 return calibrate(self._opened(), binary)
             case EndToEndRequest():
+                self._current = request.problem
                 return measure_end_to_end(self._opened(), self._layer(), request, self._clock)
             case ChoicesRequest():
                 return choices(self._opened(), request)
@@ -152,9 +158,16 @@ class WorkerServer:
         return self._device
 
     def _layer(self) -> Verifier:
-        if self._verifier is None:
-            raise DeviceError("the worker has no layer")
-        return self._verifier
+        if self._current not in self._verifiers:
+            raise DeviceError(f"the worker has no data of the layer {self._current}")
+        return self._verifiers[self._current]
+
+    def _forget(self, problem: Conv2dProblem) -> None:
+        """Free a layer's data, if there are any."""
+        verifier = self._verifiers.pop(problem, None)
+        if verifier is not None:
+            verifier.close()
+        self._fastest_us = {key: us for key, us in self._fastest_us.items() if key[0] != problem}
 
     @contextmanager
     def _loaded(self, source: KernelSource, binary: Binary) -> Iterator[_Loaded]:
@@ -220,8 +233,8 @@ class WorkerServer:
         """Passes that make up one sample of a kernel that takes so long; one of a long kernel."""
         if pass_us >= self._opened().short_us:
             return 1
-        room = _COPIES_BYTES // self._layer().problem.tensor_bytes
-        return max(1, min(_MOST_PASSES, room, math.ceil(_SAMPLE_US / pass_us)))
+        room = COPIES_BYTES // self._layer().problem.tensor_bytes
+        return max(1, min(MOST_PASSES, room, math.ceil(_SAMPLE_US / pass_us)))
 
     def _finals(self, request: FinalsRequest) -> FinalsTimings:
         """Every contender is recorded the same way and has as many passes a sample, each on arrays of its own."""
@@ -312,7 +325,8 @@ class WorkerServer:
     def _measure(self, loaded: _Loaded, request: EvaluateRequest, started: float) -> Measured:
         device, verifier, cold = self._opened(), self._layer(), request.cache == "cold"
         ready = self._clock()
-        fastest_us = self._fastest_us.get(request.cache, math.inf)
+        key = verifier.problem, request.cache
+        fastest_us = self._fastest_us.get(key, math.inf)
         best_us = math.inf if request.best_us is None else min(request.best_us, fastest_us)
 
         def in_the_race(run_us: float) -> bool:
@@ -340,7 +354,7 @@ class WorkerServer:
         too_slow = lost(timing.samples_us, best_us)
         if not (too_slow or surely_behind(timing.samples_us, best_us)):
             self._check_again(request.source, passes, cold=cold)
-        self._fastest_us[request.cache] = min(fastest_us, timing.median_us)
+        self._fastest_us[key] = min(fastest_us, timing.median_us)
         measured = self._clock()
         return Measured(
             timing=timing,

@@ -72,7 +72,9 @@ class EndToEndRunner:
             for n in sorted({segment.n for segment in cut(problem.n, plan.segments)})
         ]
         kernels = tuple((source, compile_host(source.program, Target("host"), cxx=self.cxx)) for source in sources)
-        return measure_end_to_end(self.device, self.verifier, EndToEndRequest(plan, kernels), time.perf_counter)
+        return measure_end_to_end(
+            self.device, self.verifier, EndToEndRequest(self.verifier.problem, plan, kernels), time.perf_counter
+        )
 
 
 def runner(device: HostDevice, cxx: str, problem: Conv2dProblem = RAGGED) -> EndToEndRunner:
