@@ -31,7 +31,7 @@ _PAIRS = ("stride", "pad", "dilation")
 _LAYER_KEYS = {"name", *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue", "count"}
 _STUDY_KEYS = {
     *("name", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
-    "spill_limit_bytes",
+    *("spill_limit_bytes", "trials_total", "time_budget_total_s"),
     *("measure", "space", "layer", "technique", "rule", "span", "warm_start", "prior", "stop_below"),
 }
 SPILL_LIMIT_BYTES = 1024  # on an H200 no kernel with more came within 40 % of its layer's best
@@ -104,6 +104,10 @@ class Study:
     """distinct evaluated configs per layer"""
     time_budget_s: float | None = None
     """seconds per layer"""
+    trials_total: int | None = None
+    """distinct evaluated configs of all layers together"""
+    time_budget_total_s: float | None = None
+    """seconds for all layers together, finals included"""
     stop_below: float | None = None
     """stop when the next ten evaluations are expected to gain less than this fraction"""
     seed: int = 0
@@ -184,6 +188,8 @@ def _study(path: Path, table: Table, text: str) -> Study:
         accuracy=accuracy,
         trials=table.whole("trials", 200, least=1),
         time_budget_s=table.seconds("time_budget_s"),
+        trials_total=table.whole("trials_total", 0, least=1) if "trials_total" in table else None,
+        time_budget_total_s=table.seconds("time_budget_total_s"),
         stop_below=table.fraction("stop_below"),
         seed=table.whole("seed", 0, least=0),
         sampler=table.word("sampler", "default"),

@@ -257,27 +257,17 @@ def _measure(run: Run, row: _Row, wanted: Sequence[Config]) -> int:
 
     suspects = log.suspects(set(wanted).__contains__)
     log.quarantine(suspects, run.evaluator.info)
-    with Pipeline(
-        run.study,
-        run.evaluator,
-        run.store,
-        row.scope,
-        row.bounds,
-        quarantined=run.store.quarantine.hashes(row.scope),
-        best_us=lambda: row.best_us,
-        ended=ended,
-        clock=run.clock,
-    ) as pipeline:
-        pipeline.prepare(row.layer.problem)
+    with Pipeline(run.evaluator, run.store, clock=run.clock) as pipeline:
+        lane = pipeline.open(run.study, row.scope, row.bounds, best_us=lambda: row.best_us, ended=ended)
         for suspect in suspects:
-            pipeline.start(suspect.key.number, suspect.trial.config, DISPATCH)
+            pipeline.start(lane, suspect.key.number, suspect.trial.config, DISPATCH)
             pipeline.drain()
         for config in wanted:
             if config in row.times_us or run.stopping():
                 continue
             while not pipeline.has_room:
                 pipeline.advance()
-            pipeline.start(log.take_number(), config, DISPATCH)
+            pipeline.start(lane, log.take_number(), config, DISPATCH)
         pipeline.drain()
     log.report(len(log.trials), ended=True)
-    return pipeline.evaluated
+    return lane.evaluated

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import cast
 
 from autotune.devices.torch_baseline import baselines_of
 from autotune.errors import Disproved
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
-from autotune.problem import Conv2dProblem
 from autotune.store import Finals, Scope, Store, Verdict
 from autotune.trial import Config, Timing, Trial, comparable
 from autotune.tuning.decision import SUSPICIOUS, Comparison, Contender, compare, decide, entrants, noise_floor
 from autotune.workers.worker import FinalsTimings
 
 FINALS_S = 4.0  # of one layer's finals, wall clock
+TOGETHER_S = 30.0  # of all finals of a run, where they would take more
+SHARE = 0.2  # of a time budget in total, that finals take at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,22 @@ class FinalsPlan:
     budget_s: float = FINALS_S
     """of one layer's finals, wall clock"""
     on_interrupt: bool = False
-    """held also when the run was asked to stop, for the layer at hand"""
+    """held also when the run was asked to stop, for the layers at hand"""
+    together_s: float | None = TOGETHER_S
+    """of all finals of a run; None: each takes its budget"""
+
+    def each_s(self, layers: int, total_s: float | None) -> float:
+        """Of one layer's finals, where so many layers share `together_s` and a SHARE of the time in total, if any."""
+        if self.together_s is None:
+            return self.budget_s
+        together_s = self.together_s if total_s is None else min(self.together_s, SHARE * total_s)
+        return min(self.budget_s, together_s / layers)
 
 
 PLAIN_FINALS = FinalsPlan()
+
+Held = Generator[Future[object], None, "FinalsResult | None"]
+"""Finals that go on whenever the future that they yielded is done, so that other layers need not wait for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +94,7 @@ def hold_finals(
     store: Store,
     scope: Scope,
     *,
-    problem: Conv2dProblem,
+    on_device: Callable[[Callable[[], FinalsTimings]], Future[FinalsTimings]],
     bounds: Mapping[str, BoundTemplate],
     trials: Sequence[Trial],
     default: Config | None,
@@ -87,11 +102,12 @@ def hold_finals(
     cache: str,
     seed: int,
     disprove: Callable[[Trial, str], None],
-) -> FinalsResult | None:
+) -> Held:
     """Time the top trials of a layer interleaved, decide, and store what was said; None: nothing to compare.
 
-    The evaluator has begun the layer. `default` and `incumbent` (the previous best) take part whatever their rank.
-    Kernels that are wrong after they were timed are told to `disprove`, and the others run again without them.
+    `on_device` runs what measures, with the layer begun, and one finals after another. `default` and `incumbent` (the
+    previous best) take part whatever their rank. Kernels that are wrong after they were timed are told to `disprove`,
+    and the others run again without them.
     """
     defaults = [trial for trial in trials if trial.config == default]
     entered = entrants(trials, [*defaults, *([incumbent] if incumbent else [])])
@@ -99,33 +115,39 @@ def hold_finals(
         return None
     sources = [render(bounds[trial.config.template], trial.config) for trial in entered]
     compiled = [evaluator.compile(source) for source in sources]
+    for future in compiled:
+        yield cast("Future[object]", future)
     kernels = [(source, binary.result()) for source, binary in zip(sources, compiled, strict=True)]
-    baselines = [each for library in plan.libraries for each in baselines_of(library, problem)]
+    baselines = [each for library in plan.libraries for each in baselines_of(library, scope.layer.problem)]
 
     def timed() -> FinalsTimings:
         """Timings of the kernels, of the first once more (the A/A pair), and of the baselines."""
         return evaluator.finals([*kernels, kernels[0]], baselines, cache=cache, budget_s=plan.budget_s, seed=seed)
 
+    measured = on_device(lambda: unsuspicious(timed, entered, evaluator))
+    yield cast("Future[object]", measured)
     try:
-        timings = unsuspicious(timed, entered, evaluator)
+        timings = measured.result()
     except Disproved as disproved:
         messages = {entered[at % len(entered)].source_hash: words for at, words in disproved.messages.items()}
         for trial in entered:
             if trial.source_hash in messages:
                 disprove(trial, messages[trial.source_hash])
-        return hold_finals(
-            plan,
-            evaluator,
-            store,
-            scope,
-            problem=problem,
-            bounds=bounds,
-            trials=[trial for trial in trials if trial.source_hash not in messages],
-            default=default,
-            incumbent=None if incumbent is None or incumbent.source_hash in messages else incumbent,
-            cache=cache,
-            seed=seed,
-            disprove=disprove,
+        return (
+            yield from hold_finals(
+                plan,
+                evaluator,
+                store,
+                scope,
+                on_device=on_device,
+                bounds=bounds,
+                trials=[trial for trial in trials if trial.source_hash not in messages],
+                default=default,
+                incumbent=None if incumbent is None or incumbent.source_hash in messages else incumbent,
+                cache=cache,
+                seed=seed,
+                disprove=disprove,
+            )
         )
     noise = noise_floor(timings.kernels[0], timings.kernels[-1])
     contenders = [
@@ -140,7 +162,7 @@ def hold_finals(
             refused.append((baseline.name, timing))
             continue
         comparison = compare(winner.timing, timing, noise)
-        accuracy = baseline.accuracy(problem.dtype)
+        accuracy = baseline.accuracy(scope.layer.problem.dtype)
         compared.append(Compared(baseline.name, timing.median_us, accuracy, comparison, library=baseline.library))
     store.finals.add(
         scope,

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
 
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import Evaluator
-from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.space import SearchSpace
 from autotune.problem import Layer
 from autotune.search import InitialDesign, Search
 from autotune.store import Scope, Store, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.decision import entrants
-from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, FinalsResult, hold_finals
+from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan, Held, hold_finals
 from autotune.tuning.layer_result import (
     INTERRUPTED,
     NO_CONFIG,
     DesignResult,
     LayerResult,
 )
-from autotune.tuning.pipeline import Pipeline, rejected_trial
+from autotune.tuning.pipeline import Lane, Pipeline, rejected_trial
 from autotune.tuning.trial_log import Progress, TrialLog
+from autotune.workers.worker import FinalsTimings
 
 SHARE = 5  # a fifth of a budget is under way at most: the rest of a small one learns from what came before
 RECORDED_REJECTIONS = 1000  # configs of a family's full product, up to which each rejected one is stored
@@ -45,20 +49,25 @@ class Run:
 
 
 class LayerLine:
-    """Tunes one layer: asks the search, sends what it proposes through the pipeline, and holds the finals."""
+    """Tunes one layer: starts a config in a pipeline whenever it is asked to, and holds the finals at the end.
 
-    def __init__(
-        self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope, designs: Sequence[InitialDesign] = ()
-    ) -> None:
+    Nothing here waits: `Schedule` asks one line or many, each as often as its layer deserves.
+    """
+
+    def __init__(self, run: Run, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope) -> None:
         self.run_of, self.study, self.evaluator, self.store = run, run.study, run.evaluator, run.store
-        self.layer, self.spaces, self.scope = layer, {space.template: space for space in spaces}, scope
+        self.layer, self.scope = layer, scope
+        self.spaces = {space.template: space for space in spaces}
+        self.bounds = {space.template: space.bound for space in spaces}
+        self.spent_s = 0.0
+        """this run's time for the layer, while it was searched: its share of what layers under way together took"""
         self.log = TrialLog(
             self.store,
             scope,
             label=scope.name,
             budget=self.study.trials,
             observe=run.observe,
-            clock=run.clock,
+            clock=lambda: self.spent_s,
         )
         self.outside: dict[Config, Trial] = {}
         for trial in self.store.trials.history(scope):
@@ -67,8 +76,23 @@ class LayerLine:
             else:
                 self.outside[trial.config] = trial
         self.incumbent = self.log.best
+        self.begun = False
+        self.stopped = "" if run.search else "finals only"
+        """why it asks for nothing more; empty while it does"""
+        self.result: LayerResult | None = None
+        """once all is done"""
+        if not any(space.default for space in spaces):
+            self.stopped = NO_CONFIG
+        self.suspects = () if self.stopped else self.log.suspects(self._in_spaces)
+        self.designs: Sequence[InitialDesign] = ()
+        self._lane: Lane | None = None
+
+    def begin(self, pipeline: Pipeline, designs: Sequence[InitialDesign]) -> None:
+        """Get ready to ask; what a killed run left running is tried again first, each alone."""
+        self.begun, self.designs = True, designs
+        self._record_rejections()
         self.search = Search(
-            [space for space in spaces if space.default],
+            [space for space in self.spaces.values() if space.default],
             sampler=self.study.sampler,
             seed=self.study.seed,
             budget=self.study.trials,
@@ -76,51 +100,73 @@ class LayerLine:
             designs=designs,
             watch=self.study.stop_below is not None,
         )
-        self.designs = designs
-
-    def run(self) -> LayerResult:
-        """Evaluate until the budget, the time or the space ends, then hold the finals."""
-        self._record_rejections()
-        stopped = "" if self.run_of.search else "finals only"
-        if not any(space.default for space in self.spaces.values()):
-            stopped = NO_CONFIG
-        suspects = () if stopped else self.log.suspects(self._in_spaces)
-        self.log.quarantine(suspects, self.evaluator.info)
-        searching = bool(suspects) or not (stopped or self._why_stop(set()))
-        bounds = {name: space.bound for name, space in self.spaces.items()}
-        with Pipeline(
-            self.study,
-            self.evaluator,
-            self.store,
-            self.scope,
-            bounds,
-            quarantined=self.store.quarantine.hashes(self.scope),
-            best_us=lambda: self.log.best.median_us if self.log.best else None,
-            ended=self._ended,
-            clock=self.run_of.clock,
-        ) as pipeline:
-            if searching:
-                pipeline.prepare(self.layer.problem)
-            for suspect in suspects:  # each alone, before anything else
-                config = suspect.trial.config
-                pipeline.start(suspect.key.number, config, self.search.proposed_by(config))
-                pipeline.drain()
-            while not stopped:  # a proposal at a time: the devices' answers do not wait for the next
-                if self._has_room(pipeline):
-                    stopped = self._why_stop(pipeline.pending) or self._ask(pipeline)
-                pipeline.advance(wait=bool(stopped) or not self._has_room(pipeline))
+        self.log.quarantine(self.suspects, self.evaluator.info)
+        if not self.suspects:
+            self.stopped = self.stopped or self._why_stop(set())
+            if self.stopped:
+                return
+        lane = pipeline.open(self.study, self.scope, self.bounds, best_us=lambda: self.best_us, ended=self._ended)
+        self._lane = lane
+        for suspect in self.suspects:
             pipeline.drain()
-        new = pipeline.evaluated
+            config = suspect.trial.config
+            pipeline.start(lane, suspect.key.number, config, self.search.proposed_by(config))
+            pipeline.drain()
+
+    @property
+    def best_us(self) -> float | None:
+        """The fastest kernel's time; None without a correct one."""
+        return self.log.best.median_us if self.log.best else None
+
+    @property
+    def start_us(self) -> float | None:
+        """The time that this run began with: that of the best kernel before it, else of its first correct one."""
+        if self.incumbent is not None:
+            return self.incumbent.median_us
+        return next((trial.median_us for trial in self.log.trials if trial.median_us is not None), None)
+
+    @property
+    def evaluated(self) -> int:
+        """Distinct kernels that were compiled or tried to, in the study's whole history."""
+        return len(self.log.evaluated)
+
+    def under_way(self, pipeline: Pipeline) -> int:
+        """Configs that were started and have no result yet."""
+        return pipeline.of(self._lane) if self._lane else 0
+
+    def has_room(self, pipeline: Pipeline) -> bool:
+        """Whether another config is worth starting before one has ended."""
+        if not pipeline.has_room or self.under_way(pipeline) >= max(1, self.study.trials // SHARE):
+            return False
+        return not pipeline.supplied or not self.search.blind
+
+    def ask(self, pipeline: Pipeline) -> None:
+        """Start the next config, or say why not: `stopped`."""
+        assert self._lane is not None  # noqa: S101 - it has begun and not stopped
+        self.stopped = self._why_stop(pipeline.pending(self._lane))
+        if not self.stopped:
+            config = self.search.ask(self.log.next_number)
+            if config is None:
+                self.stopped = "exhausted"
+            else:
+                pipeline.start(self._lane, self.log.take_number(), config, self.search.proposed_by(config))
+
+    def conclude(self, pipeline: Pipeline, finals_s: float) -> Generator[Future[object], None, None]:
+        """Hold the finals, for `finals_s`, and make the result; nothing of the layer is under way any more."""
+        if self._lane is not None:
+            yield cast("Future[object]", self._lane.ready)
+            self._lane.ready.result()
+        new = self._lane.evaluated if self._lane else 0
         finals = None
         plan = self.run_of.finals
         wanted = plan is not None and (plan.libraries or not self.run_of.search or self._undecided(new))
         if plan is not None and wanted and self.log.best is not None:
             if self.run_of.stopping() and not plan.on_interrupt:
-                stopped = INTERRUPTED
+                self.stopped = INTERRUPTED
             else:
-                finals = self._hold(plan, bounds, begun=searching)
+                finals = yield from self._hold(replace(plan, budget_s=finals_s), pipeline)
         self._report(ended=True)
-        return LayerResult(
+        self.result = LayerResult(
             layer=self.layer,
             name=self.scope.name,
             best=finals.winner if finals else self.log.best,
@@ -128,22 +174,22 @@ class LayerLine:
             new=new,
             failures=dict(self.log.failures),
             messages=dict(self.log.messages),
-            stopped=stopped,
+            stopped=self.stopped,
             designs=self._design_results(),
             finals=finals,
         )
 
-    def _hold(self, plan: FinalsPlan, bounds: Mapping[str, BoundTemplate], *, begun: bool) -> FinalsResult | None:
-        """The finals; `begun` says whether the evaluator has the layer."""
-        if not begun:
-            self.evaluator.begin_layer(self.layer.problem)
+    def _hold(self, plan: FinalsPlan, pipeline: Pipeline) -> Held:
+        def on_device(measure: Callable[[], FinalsTimings]) -> Future[FinalsTimings]:
+            return pipeline.alone(partial(self._with_data, measure))
+
         return hold_finals(
             plan,
             self.evaluator,
             self.store,
             self.scope,
-            problem=self.layer.problem,
-            bounds=bounds,
+            on_device=on_device,
+            bounds=self.bounds,
             trials=self.log.trials,
             default=next((space.default for space in self.spaces.values()), None),
             incumbent=self.incumbent,
@@ -151,6 +197,12 @@ class LayerLine:
             seed=self.study.seed,
             disprove=self._disprove,
         )
+
+    def _with_data(self, measure: Callable[[], FinalsTimings]) -> FinalsTimings:
+        """What measures, once the devices have the layer's data; a search has had them made."""
+        if self._lane is None:
+            self.evaluator.begin_layer(self.layer.problem)
+        return measure()
 
     def _disprove(self, trial: Trial, message: str) -> None:
         """A correct trial whose kernel went wrong in the finals: it stands with no time any more."""
@@ -227,20 +279,6 @@ class LayerLine:
         gain, least = self.search.expected_gain, self.study.stop_below
         if gain is not None and least is not None and gain < least:
             return f"expected gain {gain:.2%}, below {least:.2%}"
-        return ""
-
-    def _has_room(self, pipeline: Pipeline) -> bool:
-        """Whether another config is worth starting before one has ended."""
-        if not pipeline.has_room or pipeline.under_way >= max(1, self.study.trials // SHARE):
-            return False
-        return not pipeline.supplied or not self.search.blind
-
-    def _ask(self, pipeline: Pipeline) -> str:
-        """Start the next config; `exhausted` when the search has none left."""
-        config = self.search.ask(self.log.next_number)
-        if config is None:
-            return "exhausted"
-        pipeline.start(self.log.take_number(), config, self.search.proposed_by(config))
         return ""
 
     def _ended(self, trial: Trial, *, known: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.problem import Layer
 from autotune.trial import Outcome, Trial
@@ -48,6 +48,12 @@ class LayerResult:
     designs: tuple[DesignResult, ...]
     """none: the search started from nothing"""
     finals: FinalsResult | None
+
+    def of(self, study: str, layer: Layer) -> LayerResult:
+        """The same for a layer of this shape, which another one was tuned for if it has another name."""
+        if layer.name == self.layer.name:
+            return replace(self, layer=layer)
+        return replace(self, layer=layer, name=f"{study}.{layer.name}", new=0, finals=None)
 
     @property
     def cut_short(self) -> bool:

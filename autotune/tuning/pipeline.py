@@ -1,14 +1,15 @@
-"""render -> compile -> load -> verify -> measure -> store, for many configs of a layer at once."""
+"""render -> compile -> load -> verify -> measure -> store, for many configs of one or several layers at once."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from autotune.compilation.compile import Binary
 from autotune.errors import Rejected
@@ -18,20 +19,47 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.measurement.occupancy import occupancy
-from autotune.problem import Conv2dProblem
 from autotune.store import Scope, Store, TrialKey
 from autotune.study import Study
 from autotune.trial import Config, Measured, Outcome, Phases, Trial
 
+T = TypeVar("T")
 SWITCH_S = 0.0001
 """How long a device's answer waits for the interpreter while the search computes, which is four times a kernel;
 Python's own 5 ms are as long as a kernel."""
+
+
+class Ended(Protocol):
+    """Gets every trial once it is stored."""
+
+    def __call__(self, trial: Trial, *, known: bool) -> None:
+        """`known`: its result was in the database before."""
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One layer in a pipeline: how its configs become kernels, where their trials are stored, who hears of them."""
+
+    study: Study
+    scope: Scope
+    bounds: Mapping[str, BoundTemplate]
+    best_us: Callable[[], float | None]
+    """the layer's fastest kernel so far, for the race"""
+    ended: Ended
+    quarantined: frozenset[str]
+    known: set[str]
+    """sources with a result, which are not measured again"""
+    ready: Future[None]
+    """done when the devices have the layer's data"""
+    evaluated: int = 0
+    """kernels compiled or tried to, by this pipeline"""
 
 
 @dataclass(slots=True)
 class _InFlight:
     """A trial in flight: a config that was started and has no result yet."""
 
+    lane: Lane
     number: int
     config: Config
     proposed_by: str
@@ -45,52 +73,27 @@ class _InFlight:
 class _Launched:
     """A trial on a device, or next in line there: its row is `running`."""
 
+    lane: Lane
     key: TrialKey
     trial: Trial
     source: KernelSource
 
 
-class Ended(Protocol):
-    """Gets every trial once it is stored."""
-
-    def __call__(self, trial: Trial, *, known: bool) -> None:
-        """`known`: its result was in the database before."""
-
-
 class Pipeline:
-    """The configs of one layer that are under way: many are compiled, as many measured as there are devices.
+    """The configs that are under way, of all layers: many are compiled, as many measured as there are devices.
 
     Used as a context: leaving it by an exception drops what is under way.
     """
 
-    def __init__(
-        self,
-        study: Study,
-        evaluator: Evaluator,
-        store: Store,
-        scope: Scope,
-        bounds: Mapping[str, BoundTemplate],
-        *,
-        quarantined: frozenset[str],
-        best_us: Callable[[], float | None],
-        ended: Ended,
-        clock: Callable[[], float],
-    ) -> None:
-        self._study, self._evaluator, self._store, self._scope = study, evaluator, store, scope
-        self._bounds, self._quarantined = bounds, quarantined
-        self._known = set(store.known.hashes(scope))
-        """sources with a result, which are not measured again"""
-        self._best_us, self._ended, self._clock = best_us, ended, clock
+    def __init__(self, evaluator: Evaluator, store: Store, *, clock: Callable[[], float]) -> None:
+        self._evaluator, self._store, self._clock = evaluator, store, clock
         self._threads = ThreadPoolExecutor(evaluator.slots, thread_name_prefix="measure")
+        self._finals = ThreadPoolExecutor(1, thread_name_prefix="finals")
         self._under_way: list[_InFlight] = []
         self._measuring: dict[Future[Measured], _Launched] = {}
         self._queue = min(evaluator.slots + 1, evaluator.ahead)
         """kernels given to the devices at most: one more than they take, since a proposal takes as long as a kernel"""
         self._switch_s = sys.getswitchinterval()
-        self._ready: Future[None] | None = None
-        """done when the devices have the layer's data"""
-        self.evaluated = 0
-        """kernels compiled or tried to, by this pipeline"""
 
     def __enter__(self) -> Pipeline:
         sys.setswitchinterval(SWITCH_S)
@@ -103,6 +106,7 @@ class Pipeline:
             self._under_way.clear()
             for future in self._measuring:
                 future.cancel()
+        self._finals.shutdown(cancel_futures=kind is not None)
         self._threads.shutdown()
         sys.setswitchinterval(self._switch_s)
 
@@ -121,34 +125,60 @@ class Pipeline:
         """Configs that were started and are not stored yet."""
         return len(self._under_way) + len(self._measuring)
 
+    def of(self, lane: Lane) -> int:
+        """Those of one layer."""
+        return sum(one.lane is lane for one in self._all)
+
+    def pending(self, lane: Lane) -> set[str]:
+        """Hashes of a layer's sources under way."""
+        return {one.source.hash for one in self._all if one.lane is lane}
+
     @property
-    def pending(self) -> set[str]:
-        """Hashes of the sources under way."""
-        return {flight.source.hash for flight in self._under_way} | {
-            launched.source.hash for launched in self._measuring.values()
-        }
+    def _all(self) -> tuple[_InFlight | _Launched, ...]:
+        return (*self._under_way, *self._measuring.values())
 
-    def prepare(self, problem: Conv2dProblem) -> None:
-        """Have the devices make the layer's data, while the first kernels are chosen and compiled."""
-        self._ready = self._threads.submit(self._evaluator.begin_layer, problem)
+    def open(
+        self,
+        study: Study,
+        scope: Scope,
+        bounds: Mapping[str, BoundTemplate],
+        *,
+        best_us: Callable[[], float | None],
+        ended: Ended,
+    ) -> Lane:
+        """A lane for a layer; the devices make its data while its first kernels are chosen and compiled."""
+        return Lane(
+            study,
+            scope,
+            bounds,
+            best_us,
+            ended,
+            quarantined=self._store.quarantine.hashes(scope),
+            known=set(self._store.known.hashes(scope)),
+            ready=self._threads.submit(self._evaluator.begin_layer, scope.layer.problem),
+        )
 
-    def start(self, number: int, config: Config, proposed_by: str) -> None:
+    def alone(self, measure: Callable[[], T]) -> Future[T]:
+        """Start something that measures, once what was started so before has ended."""
+        return self._finals.submit(measure)
+
+    def start(self, lane: Lane, number: int, config: Config, proposed_by: str) -> None:
         """Render, and start compiling unless this very kernel is known, quarantined or under way."""
         before = self._clock()
-        source = render(self._bounds[config.template], config)
-        spared = source.hash in self.pending | self._quarantined | self._known
+        source = render(lane.bounds[config.template], config)
+        spared = source.hash in self.pending(lane) | lane.quarantined | lane.known
         binary = None if spared else self._evaluator.compile(source)
         render_us = 1e6 * (self._clock() - before)
-        self._under_way.append(_InFlight(number, config, proposed_by, source, render_us, binary))
+        self._under_way.append(_InFlight(lane, number, config, proposed_by, source, render_us, binary))
 
-    def advance(self, *, wait: bool = True) -> None:
-        """Launch what is ready and store what has ended; with `wait`, once something has."""
+    def advance(self, *, wait: bool = True, beside: Sequence[Future[object]] = ()) -> None:
+        """Launch what is ready and store what has ended; with `wait`, once something has, or one of `beside`."""
         self._launch()
-        if wait and self._measuring:
+        if wait:
             full = len(self._measuring) >= self._queue
-            _wait_any([*self._measuring, *([] if full else self._compiling())])
-        elif wait and self._under_way:
-            _wait_any(self._compiling())
+            awaited = [*map(_any, self._measuring), *([] if full else self._awaited()), *beside]
+            if awaited:
+                wait_for(awaited, return_when=FIRST_COMPLETED)
         ended = [(future, launched) for future, launched in self._measuring.items() if future.done()]
         for future, _ in ended:
             del self._measuring[future]
@@ -158,52 +188,51 @@ class Pipeline:
             self._end(future, launched)
 
     def drain(self) -> None:
-        """Finish everything under way. Raises what the devices raised over the layer's data."""
+        """Finish everything under way. Raises what the devices raised over a layer's data."""
         while self._under_way or self._measuring:
             self.advance()
-        if self._ready:
-            self._ready.result()
 
-    def _compiling(self) -> list[Future[Binary]]:
-        return [flight.binary for flight in self._under_way if flight.binary is not None]
+    def _awaited(self) -> list[Future[object]]:
+        """What keeps kernels from being launched: their compilers, then their layer's data."""
+        compiled = [(flight.lane, flight.binary) for flight in self._under_way if flight.binary is not None]
+        return [_any(lane.ready if binary.done() else binary) for lane, binary in compiled]
 
     def _launch(self, ended: Sequence[_Launched] = ()) -> None:
         """Give free devices the trials whose binaries are there; take over what is known of the others.
 
         `ended` were measured, and are not stored yet.
         """
-        measured_now = {launched.source.hash for launched in (*self._measuring.values(), *ended)}
-        waiting: set[str] = set()
+        measured_now = {_identity(launched) for launched in (*self._measuring.values(), *ended)}
+        waiting: set[tuple[int, str]] = set()
         for flight in list(self._under_way):
-            source_hash = flight.source.hash
+            identity = _identity(flight)
             if flight.binary is None:
-                if source_hash not in waiting | measured_now:
+                if identity not in waiting | measured_now:
                     self._under_way.remove(flight)
                     self._take_over(flight)
-            elif flight.binary.done() and len(self._measuring) < self._queue:
-                if self._ready:
-                    self._ready.result()
+            elif flight.binary.done() and flight.lane.ready.done() and len(self._measuring) < self._queue:
+                flight.lane.ready.result()
                 self._under_way.remove(flight)
                 self._measure(flight, flight.binary)
-                measured_now.add(source_hash)
-            waiting.add(source_hash)
+                measured_now.add(identity)
+            waiting.add(identity)
 
     def _take_over(self, flight: _InFlight) -> None:
         """A kernel that is not run: its result is known, or it is quarantined."""
-        known = self._store.known.get(self._scope, flight.source.hash)
-        by = flight.proposed_by
+        scope, by = flight.lane.scope, flight.proposed_by
+        known = self._store.known.get(scope, flight.source.hash)
         if known is not None:
-            trial = self._store.known.reuse(self._scope, flight.number, flight.config, known, proposed_by=by)
+            trial = self._store.known.reuse(scope, flight.number, flight.config, known, proposed_by=by)
         else:
             message = "quarantined: it took down earlier runs; `autotune quarantine --clear` gives it another chance"
             trial = replace(_running(flight), outcome=Outcome.RUNTIME, reason="quarantined", message=message)
-            self._store.trials.add(self._scope, trial, flight.source, proposed_by=by)
-        self._ended(trial, known=known is not None)
+            self._store.trials.add(scope, trial, flight.source, proposed_by=by)
+        flight.lane.ended(trial, known=known is not None)
 
     def _measure(self, flight: _InFlight, compiled: Future[Binary]) -> None:
         """Hand a compiled trial to a device; `running` is committed first."""
-        source, trial, by = flight.source, _running(flight), flight.proposed_by
-        self.evaluated += 1
+        lane, source, trial, by = flight.lane, flight.source, _running(flight), flight.proposed_by
+        lane.evaluated += 1
         try:
             binary = compiled.result()
             trial = replace(
@@ -212,41 +241,41 @@ class Pipeline:
                 resources=binary.resources,
                 smem_bytes=binary.resources.static_smem_bytes + max(stage.smem_bytes for stage in source.stages),
             )
-            trial = replace(trial, occupancy=self._occupancy(source, binary))
+            trial = replace(trial, occupancy=self._occupancy(lane, source, binary))
         except Rejected as rejected:
-            trial = rejected_trial(trial, self._pointed(rejected, source))
-            self._store.trials.add(self._scope, trial, source, proposed_by=by)
-            self._known.add(source.hash)
-            self._ended(trial, known=False)
+            trial = rejected_trial(trial, self._pointed(lane, rejected, source))
+            self._store.trials.add(lane.scope, trial, source, proposed_by=by)
+            lane.known.add(source.hash)
+            lane.ended(trial, known=False)
             return
-        key = self._store.trials.begin(self._scope, flight.number, flight.config, source, proposed_by=by)
-        future = self._threads.submit(self._evaluate, source, binary)
-        self._measuring[future] = _Launched(key, trial, source)
+        key = self._store.trials.begin(lane.scope, flight.number, flight.config, source, proposed_by=by)
+        future = self._threads.submit(self._evaluate, lane, source, binary)
+        self._measuring[future] = _Launched(lane, key, trial, source)
 
-    def _evaluate(self, source: KernelSource, binary: Binary) -> Measured:
+    def _evaluate(self, lane: Lane, source: KernelSource, binary: Binary) -> Measured:
         """On a device that takes another kernel, in a race against the best by then."""
-        best_us = self._best_us() or math.inf
-        return self._evaluator.evaluate(source, binary, cache=self._study.measure.cache, best_us=best_us)
+        best_us = lane.best_us() or math.inf
+        return self._evaluator.evaluate(source, binary, cache=lane.study.measure.cache, best_us=best_us)
 
     def _end(self, future: Future[Measured], launched: _Launched) -> None:
         """Store what a device said of a trial."""
         try:
             measured = future.result()
         except Rejected as rejected:
-            trial = rejected_trial(launched.trial, self._pointed(rejected, launched.source))
+            trial = rejected_trial(launched.trial, self._pointed(launched.lane, rejected, launched.source))
         else:
             trial = _correct(launched.trial, measured)
         self._store.trials.end(launched.key, trial)
-        self._known.add(launched.source.hash)
-        self._ended(trial, known=False)
+        launched.lane.known.add(launched.source.hash)
+        launched.lane.ended(trial, known=False)
 
-    def _pointed(self, rejected: Rejected, source: KernelSource) -> Rejected:
+    def _pointed(self, lane: Lane, rejected: Rejected, source: KernelSource) -> Rejected:
         """The rejection with the lines of the family's own files in its message."""
-        family = self._bounds[source.config.template].template
+        family = lane.bounds[source.config.template].template
         message = pointed(rejected.message, family, source, self._evaluator.info)
         return Rejected(rejected.outcome, rejected.reason, message)
 
-    def _occupancy(self, source: KernelSource, binary: Binary) -> float | None:
+    def _occupancy(self, lane: Lane, source: KernelSource, binary: Binary) -> float | None:
         """Theoretical, of the least occupied stage; None off the GPU.
 
         Raises Rejected when no block fits, or when the compiler ran out of registers by far: nothing is loaded then.
@@ -254,7 +283,7 @@ class Pipeline:
         info, resources = self._evaluator.info, binary.resources
         if info.kind != "cuda":
             return None
-        limit = self._study.spill_limit_bytes
+        limit = lane.study.spill_limit_bytes
         if resources.spill_bytes > limit:
             message = f"spills more than the {limit} bytes a thread that the study's spill_limit_bytes allows"
             raise Rejected(Outcome.CONSTRAINTS, "resource_limit", message)
@@ -306,6 +335,10 @@ def _correct(trial: Trial, measured: Measured) -> Trial:
     )
 
 
-def _wait_any(futures: Sequence[Future[Measured] | Future[Binary]]) -> None:
-    anything: Sequence[Future[object]] = [cast("Future[object]", future) for future in futures]
-    wait(anything, return_when=FIRST_COMPLETED)
+def _identity(one: _InFlight | _Launched) -> tuple[int, str]:
+    """A kernel of a layer."""
+    return id(one.lane), one.source.hash
+
+
+def _any(future: Future[Measured] | Future[Binary] | Future[None]) -> Future[object]:
+    return cast("Future[object]", future)

@@ -15,6 +15,29 @@ STRIKES = 2  # runs that ended while a kernel was running, after which it is qua
 
 
 @dataclass(frozen=True, slots=True)
+class Network:
+    """How far the layers of a run are, each as often as the network runs it."""
+
+    layers: int
+    timed: int
+    """layers with a correct kernel: the times below are of these"""
+    now_us: float
+    start_us: float
+    """with the best kernels of before, else the first correct ones"""
+    floor_us: float | None
+    """None: the device was not calibrated"""
+    done: int
+    """evaluations so far, earlier runs included"""
+    budget: int
+    """evaluations at most"""
+    elapsed_s: float
+    budget_s: float | None
+    """seconds for all layers, where they share a time budget"""
+    ended: bool
+    """the last report of all"""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a layer is; given to the observer after every trial."""
 
@@ -31,6 +54,8 @@ class Progress:
     """trials whose result was already in the database"""
     ended: bool
     """the layer's last report"""
+    network: Network | None = None
+    """None: the layer is tuned alone"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +84,7 @@ class TrialLog:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._store, self._scope = store, scope
-        self._label, self._budget, self._observe, self._clock = label, budget, observe, clock
+        self.label, self._budget, self._observe, self._clock = label, budget, observe, clock
         self._started = clock()
         self._next = store.trials.next_number(scope)
         self.trials: list[Trial] = []
@@ -101,7 +126,7 @@ class TrialLog:
         """Tell the observer how far the layer is."""
         self._observe(
             Progress(
-                layer=self._label,
+                layer=self.label,
                 done=done,
                 budget=self._budget,
                 best=self.best,

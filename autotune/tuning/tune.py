@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from autotune.devices.device import DeviceInfo
 from autotune.errors import DeviceError, NoTemplate, StudyError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, narrow
 from autotune.family.template import KernelTemplate
-from autotune.problem import Layer
+from autotune.problem import Conv2dProblem, Layer
 from autotune.search import InitialDesign, single_threaded
 from autotune.search.prior import prior
 from autotune.search.warm_start import MOST, warm_start
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord
 from autotune.study import SAMPLERS, Study
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
-from autotune.tuning.layer_line import RECORDED_REJECTIONS, LayerLine, Run
+from autotune.tuning.layer_line import RECORDED_REJECTIONS, Run
 from autotune.tuning.layer_result import LayerResult
+from autotune.tuning.schedule import Schedule
 from autotune.tuning.trial_log import Progress
 
 
@@ -54,14 +56,21 @@ def tune(
     key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
     run = Run(study, evaluator, store, observe, stopping, clock, search, finals)
-    results = []
-    for layer in chosen:
-        scope = store.scopes.open(key, layer, evaluator.info, evaluator.environment, policy(study), records)
-        designs = initial_designs(study, layer, spaces[layer.name], scope, store, evaluator) if search else ()
-        results.append(LayerLine(run, layer, spaces[layer.name], scope, designs).run())
-        if stopping():
-            break
-    return tuple(results)
+    shapes: dict[Conv2dProblem, Layer] = {}
+    for layer in chosen:  # a shape is tuned once, for all layers that have it
+        first = shapes.setdefault(layer.problem, replace(layer, count=0))
+        shapes[layer.problem] = replace(first, count=first.count + layer.count)
+    scopes = {
+        layer.name: store.scopes.open(key, layer, evaluator.info, evaluator.environment, policy(study), records)
+        for layer in shapes.values()
+    }
+
+    def designs(layer: Layer) -> tuple[InitialDesign, ...]:
+        return initial_designs(study, layer, spaces[layer.name], scopes[layer.name], store, evaluator)
+
+    parts = [(layer, spaces[layer.name], scopes[layer.name]) for layer in shapes.values()]
+    found = {result.layer.problem: result for result in Schedule(run, parts, designs).run()}
+    return tuple(found[layer.problem].of(study.name, layer) for layer in chosen if layer.problem in found)
 
 
 def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:

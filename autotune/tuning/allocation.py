@@ -1,0 +1,39 @@
+"""Where a network's next evaluation is worth most, and which layers learn from which others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autotune.problem import Conv2dProblem
+from autotune.search.warm_start import NEAR
+from autotune.similarity import layer_distance
+
+LEARNT = 10
+"""Evaluations of a layer after which layers like it begin: its warm start or its first looks around."""
+DECAY = 1.5
+"""How an evaluation's expected gain falls with those before: n^-1.5; docs/search.md has what else was tried."""
+
+
+def expected_gain_us(*, count: int, evaluated: int, best_us: float, floor_us: float | None) -> float:
+    """What a layer's next evaluation is expected to save of the network's time, but for a factor that all layers share.
+
+    A layer runs `count` times and takes `best_us` after so many evaluations, those under way included; no kernel beats
+    `floor_us`, where that is known. Not negative: a time below its floor says that the floor is wrong.
+    """
+    above_us = best_us - (floor_us or 0.0)
+    return count * (above_us if above_us > 0 else best_us) / math.pow(max(1, evaluated), DECAY)
+
+
+def leaders(problems: Sequence[Conv2dProblem]) -> list[int | None]:
+    """For each layer the position of an earlier one that it is to learn from: the nearest that itself waits for none.
+
+    None: no such layer is near enough for a warm start.
+    """
+    found: list[int | None] = []
+    for problem in problems:
+        first = [at for at, leader in enumerate(found) if leader is None]
+        apart = {at: layer_distance(problem, problems[at]) for at in first}
+        nearest = min(first, key=apart.__getitem__, default=None)
+        found.append(nearest if nearest is not None and apart[nearest] <= NEAR else None)
+    return found

@@ -1,0 +1,220 @@
+"""All layers of a run in one pipeline: which of them starts the next config, and when their finals are held.
+
+Without a budget in total the first layer that has room goes first, and those behind it take what it leaves free: while
+its first results are awaited, while its finals are held. With one, the next config goes where `allocation` expects
+most of it. Either depends on nothing but the layers' histories, so that a resumed run goes on as it would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+
+from autotune.family.space import SearchSpace
+from autotune.measurement.floor import floor_us
+from autotune.problem import Layer
+from autotune.search import InitialDesign
+from autotune.store import Scope
+from autotune.tuning.allocation import LEARNT, expected_gain_us, leaders
+from autotune.tuning.layer_line import LayerLine, Run
+from autotune.tuning.layer_result import LayerResult
+from autotune.tuning.pipeline import Pipeline
+from autotune.tuning.trial_log import Network, Progress
+
+AT_ROOFLINE = 1.02  # times its floor, from which a layer is left alone where others can use a common budget
+TIME_IN_TOTAL, BUDGET_IN_TOTAL, ROOFLINE = "time in total", "budget in total", "at its roofline"
+"""why a layer stopped whose budget is shared"""
+
+
+class Schedule:
+    """Tunes layers of different shapes side by side.
+
+    `designs` makes what a layer's search starts with, when it starts.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        layers: Sequence[tuple[Layer, Sequence[SearchSpace], Scope]],
+        designs: Callable[[Layer], Sequence[InitialDesign]],
+    ) -> None:
+        self._run, self._designs, self._study = run, designs, run.study
+        observed = replace(run, observe=self._observe) if len(layers) > 1 else run
+        self._lines = [LayerLine(observed, layer, spaces, scope) for layer, spaces, scope in layers]
+        self._leaders = leaders([layer.problem for layer, _, _ in layers])
+        self._rates = run.store.rates.best(run.evaluator.info)
+        self._started = self._charged = run.clock()
+        self._pipeline = Pipeline(run.evaluator, run.store, clock=run.clock)
+        self._finals: dict[LayerLine, tuple[Generator[Future[object], None, None], Future[object]]] = {}
+        plan = run.finals
+        self._finals_s = plan.each_s(len(layers), self._study.time_budget_total_s) if plan else 0.0
+        """of one layer's finals, wall clock"""
+
+    def run(self) -> tuple[LayerResult, ...]:
+        """Evaluate until the budgets, the time or the spaces end; the results of the layers that were begun."""
+        with self._pipeline as pipeline:
+            for line in self._lines:
+                if line.suspects or line is self._lines[0]:
+                    self._begin(line)
+            while self._open:
+                self._end_what_is_done()
+                chosen = self._next()
+                if chosen is not None and not chosen.begun:
+                    self._begin(chosen)
+                elif chosen is not None:  # a proposal at a time: the devices' answers do not wait for the next
+                    chosen.ask(pipeline)
+                self._conclude()
+                pipeline.advance(wait=self._next() is None, beside=[future for _, future in self._finals.values()])
+                self._charge()
+        return tuple(line.result for line in self._lines if line.result)
+
+    @property
+    def _open(self) -> list[LayerLine]:
+        """The layers that are not done; of an interrupted run those that were begun."""
+        interrupted = self._run.stopping()
+        return [line for line in self._lines if line.result is None and (line.begun or not interrupted)]
+
+    @property
+    def _shared(self) -> bool:
+        """Whether the layers share one budget."""
+        return self._study.time_budget_total_s is not None or self._study.trials_total is not None
+
+    def _begin(self, line: LayerLine) -> None:
+        line.begin(self._pipeline, self._designs(line.layer) if self._run.search else ())
+
+    def _charge(self) -> None:
+        """Share the time that has passed out to the layers that are searched."""
+        now = self._run.clock()
+        searched = [line for line in self._lines if line.begun and not line.stopped]
+        for line in searched:
+            line.spent_s += (now - self._charged) / len(searched)
+        self._charged = now
+
+    # Who is next.
+
+    def _next(self) -> LayerLine | None:
+        """The layer that is to start a config now; None while there is no room for one."""
+        if not self._pipeline.has_room or self._must_wait():
+            return None
+        open_lines = [line for line in self._open if not line.stopped or not line.begun]
+        ready = [line for line in open_lines if line.begun and line.has_room(self._pipeline)]
+        waiting = [line for line in open_lines if not line.begun]
+        taught = [line for line in waiting if self._taught(line)] or ([] if ready else waiting)
+        if not self._shared:
+            return min((*ready, *taught[:1]), key=self._lines.index, default=None)
+        if taught:
+            return taught[0]
+        teaching = [line for line in ready if line.evaluated < LEARNT and self._awaited(line, waiting)]
+        return max(teaching or ready, key=self._gain_us, default=None)
+
+    def _must_wait(self) -> bool:
+        """Whether finals that need the machine for themselves are due or held."""
+        return self._run.evaluator.finals_alone and any(self._due(line) for line in self._lines)
+
+    def _due(self, line: LayerLine) -> bool:
+        """Whether a layer asks for nothing more and is not done."""
+        return line.begun and bool(line.stopped) and line.result is None
+
+    def _taught(self, line: LayerLine) -> bool:
+        """Whether the layer that this one is to learn from, if there is one, has something to teach."""
+        leader = self._leaders[self._lines.index(line)]
+        if leader is None:
+            return True
+        teacher = self._lines[leader]
+        return bool(teacher.stopped) or teacher.evaluated >= min(LEARNT, self._study.trials)
+
+    def _awaited(self, line: LayerLine, waiting: Sequence[LayerLine]) -> bool:
+        at = self._lines.index(line)
+        return any(self._leaders[self._lines.index(one)] == at for one in waiting)
+
+    def _gain_us(self, line: LayerLine) -> float:
+        """What its next config is expected to save; without a correct kernel it counts as the slowest layer."""
+        slowest = max((one.best_us for one in self._lines if one.best_us), default=1.0)
+        return expected_gain_us(
+            count=line.layer.count,
+            evaluated=line.evaluated + line.under_way(self._pipeline),
+            best_us=line.best_us or slowest,
+            floor_us=self._floor_us(line),
+        )
+
+    # When it is enough.
+
+    def _end_what_is_done(self) -> None:
+        """Stop the layers that a common budget has nothing more for."""
+        if not self._shared:
+            return
+        spent = self._spent()
+        for line in self._lines:
+            if not line.stopped:
+                line.stopped = spent or (ROOFLINE if self._at_roofline(line) else "")
+
+    def _at_roofline(self, line: LayerLine) -> bool:
+        """Whether there is hardly anything to gain; not where the floor is beaten, and so is wrong."""
+        floor, best_us = self._floor_us(line), line.best_us
+        return floor is not None and best_us is not None and floor <= best_us <= AT_ROOFLINE * floor
+
+    def _spent(self) -> str:
+        """Which budget in total is spent; empty while there is none."""
+        total_s, total = self._study.time_budget_total_s, self._study.trials_total
+        if total_s is not None and self._elapsed_s >= total_s - self._finals_s * len(self._lines):
+            return TIME_IN_TOTAL
+        if total is not None and self._evaluations >= total:
+            return BUDGET_IN_TOTAL
+        return ""
+
+    @property
+    def _elapsed_s(self) -> float:
+        return self._run.clock() - self._started
+
+    @property
+    def _evaluations(self) -> int:
+        """Evaluations of all layers, with those under way."""
+        return sum(line.evaluated for line in self._lines) + self._pipeline.under_way
+
+    def _conclude(self) -> None:
+        """Begin the finals of layers that ask for nothing more, and go on with those whose turn has come."""
+        for line in self._lines:
+            if self._due(line) and line not in self._finals and self._settled(line):
+                self._go_on(line, line.conclude(self._pipeline, self._finals_s))
+        for line, (finals, future) in list(self._finals.items()):
+            if future.done():
+                self._go_on(line, finals)
+
+    def _settled(self, line: LayerLine) -> bool:
+        """Whether nothing is under way that its finals would have to wait for."""
+        if self._run.evaluator.finals_alone:
+            return not self._pipeline.under_way and not self._finals
+        return not line.under_way(self._pipeline)
+
+    def _go_on(self, line: LayerLine, finals: Generator[Future[object], None, None]) -> None:
+        """Let finals go on until they wait for something, or to their end."""
+        self._finals.pop(line, None)
+        for future in finals:
+            if not future.done():
+                self._finals[line] = finals, future
+                return
+
+    # What is told.
+
+    def _floor_us(self, line: LayerLine) -> float | None:
+        best = line.log.best
+        return floor_us(line.layer.problem, best.accuracy, self._rates) if best else None
+
+    def _observe(self, progress: Progress) -> None:
+        """Tell how far the network is, with how far one of its layers is."""
+        timed = [line for line in self._lines if line.best_us]
+        floors = [line.layer.count * floor for line in timed if (floor := self._floor_us(line)) is not None]
+        network = Network(
+            layers=len(self._lines),
+            timed=len(timed),
+            now_us=sum(line.layer.count * (line.best_us or 0.0) for line in timed),
+            start_us=sum(line.layer.count * (line.start_us or 0.0) for line in timed),
+            floor_us=sum(floors) if len(floors) == len(timed) else None,
+            done=sum(line.evaluated for line in self._lines),
+            budget=self._study.trials_total or self._study.trials * len(self._lines),
+            elapsed_s=self._elapsed_s,
+            budget_s=self._study.time_budget_total_s,
+            ended=progress.ended and all(line.log.label == progress.layer for line in self._open),
+        )
+        self._run.observe(replace(progress, network=network))
