@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -12,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from autotune.cli.answers import DATABASE, open_filled, undominated, with_roofline
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
@@ -22,7 +18,8 @@ from autotune.cli.end_to_end import run_end_to_end, show_end_to_end
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.numbers import SECONDS, Number
-from autotune.cli.tables import console, format_options
+from autotune.cli.progress import observer
+from autotune.cli.tables import format_options
 from autotune.devices.device import BASELINES, DeviceInfo
 from autotune.devices.torch_baseline import require_torch
 from autotune.errors import AutotuneError, DeviceError, StoreError, StudyError
@@ -51,10 +48,9 @@ BASELINE = click.option(
 FINALS_SECONDS = click.option(
     "--finals-seconds",
     type=SECONDS,
-    help="Time to spend on the finals of a layer; default: 4.",
+    help="Time to spend on the finals of a layer; default: 4, in all 30 at most and a fifth of --time-budget-total.",
 )
 _MESSAGES = 8  # distinct failures that a layer's summary shows
-_LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 
 
 @click.command()
@@ -65,6 +61,12 @@ _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 @DATABASE
 @click.option("--trials", type=click.IntRange(min=1), help="Distinct evaluated configs per layer.")
 @click.option("--time-budget", type=SECONDS, help="Seconds per layer.")
+@click.option("--trials-total", type=click.IntRange(min=1), help="Distinct evaluated configs of all layers together.")
+@click.option(
+    "--time-budget-total",
+    type=SECONDS,
+    help="Seconds for all layers together, finals included; goes where count x time x expected gain is largest.",
+)
 @click.option(
     "--stop-below",
     type=Number(0, 1, min_open=True, max_open=True),
@@ -93,7 +95,7 @@ _LINE_EVERY_S = 10.0  # between two progress lines of one layer into a pipe
 @FINALS_SECONDS
 @click.option("--fresh", is_flag=True, help="Start anew; what is stored stays in the database.")
 @click.option(
-    "--finals-on-interrupt", is_flag=True, help="After Ctrl-C hold the finals of the layer at hand all the same."
+    "--finals-on-interrupt", is_flag=True, help="After Ctrl-C hold the finals of the layers at hand all the same."
 )
 @format_options
 def tune(
@@ -102,6 +104,8 @@ def tune(
     db: str,
     trials: int | None,
     time_budget: float | None,
+    trials_total: int | None,
+    time_budget_total: float | None,
     stop_below: float | None,
     only_templates: tuple[str, ...],
     directories: tuple[Path, ...],
@@ -120,8 +124,10 @@ def tune(
 ) -> None:
     """Tune the layers of STUDY, a study file or the name of a shipped study.
 
-    Run it again to resume: nothing is evaluated twice. Ctrl-C ends it after the trial at hand, without further finals,
-    with status 130; it says which layers were not tuned. Status 1: a layer has no correct kernel, which is told.
+    Layers are tuned side by side: later ones take what the compilers and the device have free. With a budget in total
+    the next config is of the layer where it is expected to save most. Run it again to resume: nothing is evaluated
+    twice. Ctrl-C ends it after the trials at hand, without further finals, with status 130; it says which layers were
+    not tuned. Status 1: a layer has no correct kernel, which is told.
     """
     wanted = load_study(find_study(study))
     wanted = replace(
@@ -129,6 +135,8 @@ def tune(
         templates=only_templates or wanted.templates,
         trials=trials or wanted.trials,
         time_budget_s=time_budget or wanted.time_budget_s,
+        trials_total=trials_total or wanted.trials_total,
+        time_budget_total_s=time_budget_total or wanted.time_budget_total_s,
         stop_below=stop_below or wanted.stop_below,
         seed=wanted.seed if seed is None else seed,
         sampler=sampler or wanted.sampler,
@@ -196,7 +204,7 @@ def tune_and_show(
 ) -> None:
     """Run the line and print what came of it. Raises AutotuneError at the end for layers without a correct kernel."""
     from autotune.store import Store
-    from autotune.tuning.layer_finals import FINALS_S, FinalsPlan
+    from autotune.tuning.layer_finals import FINALS_S, TOGETHER_S, FinalsPlan
     from autotune.tuning.tune import check_study
     from autotune.tuning.tune import tune as run
 
@@ -227,7 +235,10 @@ def tune_and_show(
                 stopping=stopping,
                 search=search,
                 finals=FinalsPlan(
-                    _libraries(baselines, evaluator.info), finals_seconds or FINALS_S, on_interrupt=finals_on_interrupt
+                    _libraries(baselines, evaluator.info),
+                    finals_seconds or FINALS_S,
+                    on_interrupt=finals_on_interrupt,
+                    together_s=None if finals_seconds else TOGETHER_S,
                 ),
             )
             end_to_end = run_end_to_end(study, layers, families, evaluator, store, observe, stopping) if search else ()
@@ -385,57 +396,3 @@ def design_words(design: DesignResult, best: Trial | None) -> str:
         slower = best.median_us / design.best.median_us - 1
         return f"{began}; the winner of the finals was {slower:.1%} slower in the search than the best of them"
     return f"{began}; the best of all is {design.best.median_us / best.median_us - 1:.1%} faster than the best of them"
-
-
-@contextmanager
-def observer() -> Iterator[Callable[[TuneProgress], None]]:
-    """Shows progress on standard error: a bar on a terminal, plain lines into a pipe."""
-    if not console(stderr=True).is_terminal:
-        yield _PlainLines()
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TextColumn("{task.completed}/{task.total}"),
-        TextColumn("{task.fields[state]}", markup=False),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console(stderr=True)) as bars:
-        tasks = {}
-
-        def observe(progress: TuneProgress) -> None:
-            if progress.layer not in tasks:
-                tasks[progress.layer] = bars.add_task(progress.layer, total=progress.budget, state="")
-            bars.update(tasks[progress.layer], completed=progress.done, state=state(progress))
-
-        yield observe
-
-
-def state(progress: TuneProgress) -> str:
-    """The best so far and the failures by outcome."""
-    best = progress.best
-    words = [
-        f"best {best.median_us:.1f} us ({best.config.template})" if best and best.median_us else "none correct yet"
-    ]
-    words += [f"{count} {outcome}" for outcome, count in sorted(progress.failures.items())]
-    if progress.reused:
-        words.append(f"{progress.reused} known")
-    return ", ".join(words)
-
-
-class _PlainLines:
-    """A line when a layer starts and ends, and every few seconds between."""
-
-    def __init__(self) -> None:
-        self._said: dict[str, float] = {}
-
-    def __call__(self, progress: TuneProgress) -> None:
-        now = time.monotonic()
-        if progress.ended or now - self._said.get(progress.layer, -math.inf) >= _LINE_EVERY_S:
-            self._said[progress.layer] = now
-            print(
-                f"{progress.layer}: {progress.done}/{progress.budget} in {progress.elapsed_s:.0f} s, {state(progress)}",
-                file=sys.stderr,
-                flush=True,
-            )

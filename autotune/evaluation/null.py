@@ -1,16 +1,19 @@
 """The `null` device: runs nothing, predicts times and fails on demand. For rehearsals and tests of the line.
 
 `null:compile=0.1,hang=0.05,delay_ms=5` makes a tenth of all kernels fail to compile, a twentieth hang, and every
-evaluation take 5 ms. Which ones fail, and every time, follow from the config alone.
+evaluation, and every kernel of finals, take 5 ms. Which ones fail, and every time, follow from the config alone.
+`compile_ms=200,compilers=16` makes compilations take so long, sixteen of them at once; without `compilers` everything
+is strictly sequential, so that a run can be repeated exactly.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from autotune.compilation.compile import Binary, Target
 from autotune.devices.device import Baseline, DeviceInfo, Environment
@@ -28,6 +31,7 @@ _FAILURES = {
     "hang": (Outcome.TIMEOUT, "hang", "the null device was asked to hang"),
     "wrong": (Outcome.CORRECTNESS, "wrong", "the null device was asked for a wrong result"),
 }
+_DELAYS = ("delay_ms", "compile_ms", "compilers")
 _FLOPS_PER_US = 10e6  # of an imaginary device: 10 TFLOP/s at the fastest config
 _SAMPLES = 5
 
@@ -36,7 +40,7 @@ class NullEvaluator:
     """An Evaluator that compiles and runs nothing."""
 
     def __init__(self, options: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._delay_ms = 0.0
+        delays = dict.fromkeys(_DELAYS, 0.0)
         self._shares: dict[str, float] = {}
         self._sleep = sleep
         for option in filter(None, options.split(",")):
@@ -45,13 +49,22 @@ class NullEvaluator:
                 number = float(value)
             except ValueError:
                 number = -1.0
-            if not 0 <= number < math.inf or (name != "delay_ms" and (name not in _FAILURES or number > 1)):
+            known = name in _DELAYS or (name in _FAILURES and number <= 1)
+            if not known or not 0 <= number < math.inf or (name == "compilers" and number not in range(1, 1000)):
                 allowed = ", ".join(_FAILURES)
-                raise DeviceError(f"null:{option}: expected NAME=SHARE with NAME one of {allowed}, or delay_ms=NUMBER")
-            if name == "delay_ms":
-                self._delay_ms = number
-            else:
-                self._shares[name] = number
+                raise DeviceError(
+                    f"null:{option}: expected NAME=SHARE with NAME one of {allowed}, or delay_ms=NUMBER, "
+                    f"compile_ms=NUMBER, compilers=COUNT"
+                )
+            (delays if name in _DELAYS else self._shares)[name] = number
+        self._delay_ms, self._compile_ms, self._compilers = (
+            delays["delay_ms"],
+            delays["compile_ms"],
+            delays["compilers"],
+        )
+        self._pool = ThreadPoolExecutor(int(self._compilers), "null-compile") if self._compilers else None
+        self._device = threading.Lock()
+        """held by what runs"""
 
     @property
     def info(self) -> DeviceInfo:
@@ -65,8 +78,8 @@ class NullEvaluator:
 
     @property
     def ahead(self) -> int:
-        """Strictly sequential, so that a run can be repeated exactly."""
-        return 1
+        """One without `compilers`, else as on a GPU."""
+        return int(self._compilers) + 4 if self._compilers else 1
 
     @property
     def slots(self) -> int:
@@ -89,18 +102,28 @@ class NullEvaluator:
 
     def compile(self, source: KernelSource) -> Future[Binary]:
         """A binary of nothing, or the failure that was asked for."""
+        if self._pool is not None:
+            return self._pool.submit(self._compiled, source)
         future: Future[Binary] = Future()
+        try:
+            future.set_result(self._compiled(source))
+        except Rejected as rejected:
+            future.set_exception(rejected)
+        return future
+
+    def _compiled(self, source: KernelSource) -> Binary:
+        if self._compile_ms:
+            self._sleep(self._compile_ms / 1000)
         failure = self._failure(source)
         if failure == "compile":
-            future.set_exception(Rejected(*_FAILURES[failure]))
-        else:
-            registers = 32 + int(96 * _fraction(source.config.to_json()))
-            future.set_result(Binary(Target("null"), b"", Resources(registers), "", source.program.entries))
-        return future
+            raise Rejected(*_FAILURES[failure])
+        registers = 32 + int(96 * _fraction(source.config.to_json()))
+        return Binary(Target("null"), b"", Resources(registers), "", source.program.entries)
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
         """The predicted time, or the failure that was asked for."""
-        self._sleep(self._delay_ms / 1000)
+        with self._device:
+            self._sleep(self._delay_ms / 1000)
         if failure := self._failure(source):
             raise Rejected(*_FAILURES[failure])
         time_us = predicted_us(source)
@@ -120,13 +143,17 @@ class NullEvaluator:
         """The predicted times once more. Raises DeviceError for a baseline: there is no library here."""
         if baselines:
             raise DeviceError("null: libraries are measured on CUDA devices only")
+        with self._device:
+            self._sleep(len(kernels) * self._delay_ms / 1000)
         return FinalsTimings(tuple(summarise((predicted_us(source),) * _SAMPLES, cache) for source, _ in kernels))
 
     def refresh(self) -> None:
         """Nothing to replace."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """End the compilers."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
     def _failure(self, source: KernelSource) -> str:
         """The name of the failure that falls on this config, or empty."""
