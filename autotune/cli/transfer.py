@@ -8,30 +8,73 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from autotune.cli.answers import DATABASE, asked
 from autotune.cli.streams import exact
+from autotune.cli.tables import Column, format_options, show
 from autotune.errors import StoreError
 from autotune.interchange.files import read_recording
 from autotune.reading import lines_of, open_regular
 
+if TYPE_CHECKING:
+    from autotune.store import Fault
+
 
 @click.command()
 @click.argument("file", metavar="[FILE]", type=click.Path(path_type=Path, allow_dash=True), default="-")
+@click.option("--check", "checking", is_flag=True, help="List the rows that cannot be understood, and dump nothing.")
+@click.option("--quarantine", is_flag=True, help="With --check: move these rows out of the database, into FILE.")
 @DATABASE
-def dump(file: Path, db: str) -> None:
-    """Write the whole results database as JSON lines, to FILE or the terminal, for `autotune load`."""
+@format_options
+def dump(file: Path, checking: bool, quarantine: bool, db: str, style: str | None) -> None:
+    """Write the whole results database as JSON lines, to FILE or the terminal, for `autotune load`.
+
+    Rows that cannot be understood, such as another program's, are left out and named. --check lists them all, and ends
+    with status 1 when there are any that it did not move.
+    """
     from autotune.store import dump as write_dump
 
+    if checking or quarantine:
+        _check(file, db, style, quarantine=quarantine)
+        return
     if str(file) == "-":
         write_dump(db, exact(sys.stdout).write)
         return
     with _written(file) as out:
         count = write_dump(db, out.write)
     click.echo(f"{file}: {count} rows", err=True)
+
+
+def _reason(fault: Fault) -> str:
+    return fault.reason
+
+
+_FAULT_COLUMNS = (
+    Column["Fault"]("table", lambda fault: fault.table),
+    Column["Fault"]("row", lambda fault: fault.row),
+    Column["Fault"]("reason", _reason),
+)
+
+
+def _check(file: Path, db: str, style: str | None, *, quarantine: bool) -> None:
+    """List the rows that cannot be understood, and move them where that was asked for."""
+    from autotune.store import check, quarantine_rows
+
+    if not quarantine:
+        found = check(db)
+    elif str(file) == "-":
+        raise StoreError("--quarantine: give a FILE for the rows; they are taken out of the database")
+    else:
+        with _written(file) as out:
+            found = quarantine_rows(db, out.write)
+    show(found, _FAULT_COLUMNS, style)
+    moved = f" moved to {file}" if quarantine else ""
+    click.echo(f"{db}: {len(found)} rows that cannot be understood{moved}", err=True)
+    if found and not quarantine:
+        sys.exit(1)
 
 
 @click.command()

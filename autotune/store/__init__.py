@@ -8,7 +8,7 @@ A column more is a migration and that module.
 from autotune.store.best import BestRow
 from autotune.store.compaction import compact
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow
-from autotune.store.dump import dump, load
+from autotune.store.dump import check, dump, load, quarantine_rows
 from autotune.store.end_to_end_timings import EndToEndRow
 from autotune.store.finals import Finals, FinalsRow, Verdict
 from autotune.store.foreign import optuna_database
@@ -20,6 +20,7 @@ from autotune.store.retimes import RETIME_LABELS, RetimeRow
 from autotune.store.scopes import Scope, SubjectScope
 from autotune.store.spaces import Imported, SpaceTrial, import_recording
 from autotune.store.sqlite.database import is_sqlite, path_of
+from autotune.store.sqlite.hidden_rows import Fault
 from autotune.store.sqlite.query import Cell, QueryResult, QueryStream
 from autotune.store.store import Store
 from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRecord, StudyRow
@@ -37,6 +38,7 @@ __all__ = [
     "DispatchedLayer",
     "DispatcherRow",
     "EndToEndRow",
+    "Fault",
     "Finals",
     "FinalsRow",
     "Imported",
@@ -62,6 +64,7 @@ __all__ = [
     "TrialKey",
     "TrialRow",
     "Verdict",
+    "check",
     "compact",
     "dump",
     "import_recording",
@@ -70,4 +73,5 @@ __all__ = [
     "merge",
     "optuna_database",
     "path_of",
+    "quarantine_rows",
 ]

@@ -31,8 +31,10 @@ from autotune.store.devices import devices
 from autotune.store.finals import finals
 from autotune.store.layers import layers, of_problem, subjects
 from autotune.store.measurements import measurements, timing_of
+from autotune.store.reading import reading
 from autotune.store.retimes import retimes
 from autotune.store.sqlite.database import Database
+from autotune.store.statements import rows_of
 from autotune.store.studies import Place, current_places, find, subject_ids
 from autotune.store.trials import TrialRow, gflops, trials, trials_by_id, while_tuning, with_trials
 from autotune.trial import END_TO_END, Outcome, Timing
@@ -97,6 +99,7 @@ class BestStore:
 
     database: Database
 
+    @reading
     def list(
         self,
         what: str | Conv2dProblem | None = None,
@@ -137,6 +140,7 @@ class BestStore:
                 )
         return rows if device is None else _matching(rows, device)
 
+    @reading
     def of_study(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:
         """The best kernels of one generation of a study, from its own trials and finals, imported ones included."""
         with self.database.read() as connection:
@@ -148,12 +152,14 @@ class BestStore:
             part = _Slice(study_id=places[0].study_id) if places else _Slice()
             return _best_within(connection, places, part)
 
+    @reading
     def at(self, moment: datetime, what: str | None = None) -> tuple[BestRow, ...]:
         """The best kernels as they stood at a moment."""
         with self.database.read() as connection:
             places = None if what is None else find(connection, what, self.database.shown)
             return _best_within(connection, places, _Slice(until=date_text(moment)))
 
+    @reading
     def improvements(self, what: str | None = None) -> tuple[TrialRow, ...]:
         """Trials that were the fastest of their layer, device, class and policy when they ended, in any study."""
         with self.database.read() as connection:
@@ -171,7 +177,7 @@ class BestStore:
             )
             fastest: dict[_Key, float] = {}
             found = []
-            for row in connection.execute(statement).mappings():
+            for row in rows_of(connection, statement):
                 key, median_us = _key(row), row[trials.c.median_us]
                 if key not in fastest or median_us < fastest[key]:
                     fastest[key] = median_us
@@ -301,8 +307,7 @@ def _fastest(connection: Connection, chosen: set[int] | None, part: _Slice) -> d
     if chosen is not None:
         statement = statement.where(trials.c.subject_id.in_(chosen))
     return {
-        _key(row): _Decision(row[trials.c.id], retime_id=row["retime_id"])
-        for row in connection.execute(statement).mappings()
+        _key(row): _Decision(row[trials.c.id], retime_id=row["retime_id"]) for row in rows_of(connection, statement)
     }
 
 
@@ -324,7 +329,7 @@ def _finals_winners(connection: Connection, chosen: set[int] | None, part: _Slic
         statement = statement.where(finals.c.subject_id.in_(chosen))
     return {
         _key(row): _Decision(row[finals.c.winner_trial_id], finals_id=row[finals.c.id])
-        for row in connection.execute(statement).mappings()
+        for row in rows_of(connection, statement)
     }
 
 
@@ -344,4 +349,4 @@ def _timing(connection: Connection, decision: _Decision) -> Timing:
     else:
         decided = and_(measurements.c.trial_id == decision.trial_id, own)
     statement = select(measurements).where(decided).order_by(measurements.c.id.desc()).limit(1)
-    return timing_of(connection.execute(statement).mappings().one())
+    return timing_of(next(rows_of(connection, statement)))

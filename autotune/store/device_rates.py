@@ -12,6 +12,7 @@ from autotune.errors import StoreError
 from autotune.measurement.rates import Rate, best_rates
 from autotune.store.column_types import finite, metadata, real, reference, row_id, text
 from autotune.store.devices import devices, measured_on, same_device
+from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database, one_line
 from autotune.store.statements import insert
 
@@ -50,6 +51,7 @@ class RateStore:
         """The best of a device's rates of each unit; empty when never calibrated."""
         return best_rates(self.list(device))
 
+    @reading
     def list(self, device: DeviceInfo) -> tuple[Rate, ...]:
         """A device's rates of each unit, by every method of its latest calibration.
 

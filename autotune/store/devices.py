@@ -12,8 +12,9 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Table, UniqueConst
 from autotune import __version__
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.store.column_types import Values, integer, metadata, reference, row_id, text
+from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import identify, insert
+from autotune.store.statements import identify, insert, rows_of
 
 DEVICE_COLUMNS = (
     *("kind", "name", "arch", "sm_count", "memory_bytes"),
@@ -95,6 +96,8 @@ def environment_of(row: RowMapping) -> Environment:
     """The environment of a row that has the columns of `environments` and `runs`."""
     column = environments.c
     attributes = json.loads(row[runs.c.attributes])
+    if not isinstance(attributes, dict) or not all(isinstance(value, str) for value in attributes.values()):
+        raise ValueError(f"attributes {row[runs.c.attributes][:40]} are not an object of words")
     return Environment(row[column.driver], row[column.toolkit], row[column.flags], attributes)
 
 
@@ -139,12 +142,14 @@ class DeviceStore:
 
     database: Database
 
+    @reading
     def list(self) -> tuple[DeviceInfo, ...]:
         """Every recorded device, in the order first seen."""
         statement = select(devices).order_by(devices.c.id)
         with self.database.read() as connection:
-            return tuple(device_of(row) for row in connection.execute(statement).mappings())
+            return tuple(device_of(row) for row in rows_of(connection, statement))
 
+    @reading
     def environments(self) -> tuple[tuple[DeviceInfo, Environment], ...]:
         """Each device that ran something, with the environment of its newest run; runs from elsewhere are older."""
         trials = metadata.tables["trials"]  # by name: their module stands above this one
@@ -156,7 +161,7 @@ class DeviceStore:
             .order_by(runs.c.id.not_in(imported), runs.c.id)
         )
         with self.database.read() as connection:
-            newest = {row[devices.c.id]: row for row in connection.execute(statement).mappings()}
+            newest = {row[devices.c.id]: row for row in rows_of(connection, statement)}
             return tuple((device_of(row), environment_of(row)) for row in newest.values())
 
 

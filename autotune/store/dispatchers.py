@@ -14,9 +14,10 @@ from autotune.problem import Layer
 from autotune.store.column_types import Text, Values, date_of, flag, integer, metadata, real, reference, row_id, text
 from autotune.store.devices import device_of, devices
 from autotune.store.layers import layers, problem_of, store_layer
+from autotune.store.reading import reading
 from autotune.store.scopes import SubjectScope
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import insert
+from autotune.store.statements import insert, rows_of
 from autotune.store.studies import find, studies
 from autotune.store.templates import templates
 from autotune.store.trial_store import begin_trial, within
@@ -124,7 +125,7 @@ def _layers_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[Di
         .where(column.dispatcher_id.in_(ids))
         .order_by(text("dispatched_layers.rowid"))
     )
-    for row in connection.execute(statement).mappings():
+    for row in rows_of(connection, statement):
         layer = Layer(row[column.name], problem_of(row), row[column.count])
         content = {name: row[column[name]] for name in _CONTENT}
         found[row[column.dispatcher_id]].append(DispatchedLayer(layer, **content))
@@ -137,6 +138,7 @@ class DispatcherStore:
 
     database: Database
 
+    @reading
     def trials(self, scope: SubjectScope) -> Mapping[Config, Trial]:
         """The finished trials of a set of layers by config: number, outcome, reason and message; without samples."""
         statement = (
@@ -146,7 +148,7 @@ class DispatcherStore:
             .order_by(trials.c.number)
         )
         with self.database.read() as connection:
-            return {trial.config: trial for trial in map(_trial_of, connection.execute(statement).mappings())}
+            return {trial.config: trial for trial in map(_trial_of, rows_of(connection, statement))}
 
     def add_trial(
         self, scope: SubjectScope, trial: Trial, total_us: float | None, *, proposed_by: str = "search"
@@ -167,7 +169,7 @@ class DispatcherStore:
             numbered = (within(scope), trials.c.number == number)
             trial_id = connection.execute(select(trials.c.id).where(*numbered)).scalar_one()
             of_trial = select(dispatchers).where(dispatchers.c.trial_id == trial_id).order_by(dispatchers.c.id.desc())
-            row = connection.execute(of_trial.limit(1)).mappings().one_or_none()
+            row = next(rows_of(connection, of_trial.limit(1)), None)
             if row is not None and row[dispatchers.c.record] == document:
                 latest_id = row[dispatchers.c.id]
                 if _layers_of(connection, [latest_id])[latest_id] == tuple(layers):
@@ -181,6 +183,7 @@ class DispatcherStore:
                 content: Values = {name: getattr(one, name) for name in _CONTENT}
                 connection.execute(dispatched_layers.insert(), {**key, **place, **content})
 
+    @reading
     def list(self, study: str | None = None) -> tuple[DispatcherRow, ...]:
         """The dispatchers that were built of a study's newest generation, the latest first.
 
@@ -196,7 +199,7 @@ class DispatcherStore:
                 .where(trials.c.study_id.in_(ids), trials.c.origin == "measured")
                 .order_by(dispatchers.c.id.desc())
             )
-            rows = connection.execute(statement).mappings().all()
+            rows = list(rows_of(connection, statement))
             members = _layers_of(connection, [row[dispatchers.c.id] for row in rows])
             return tuple(_row(row, members[row[dispatchers.c.id]]) for row in rows)
 

@@ -24,8 +24,17 @@ from sqlalchemy.exc import DatabaseError
 from autotune import __version__
 from autotune.errors import StoreError
 from autotune.store.column_types import metadata
+from autotune.store.reading import hide_faulty_rows
+from autotune.store.row_checks import faulty_rows
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, one_line, switch_to_wal, utc_now
-from autotune.store.sqlite.open_database import open_as_it_is, open_for_reading, prepare_for_writing, refresh_statistics
+from autotune.store.sqlite.hidden_rows import Fault
+from autotune.store.sqlite.open_database import (
+    open_as_it_is,
+    open_for_reading,
+    open_for_writing,
+    prepare_for_writing,
+    refresh_statistics,
+)
 from autotune.store.sqlite.query import Cell
 from autotune.store.sqlite.schema import dangling_reference, migrate, newest_schema, unenforced, version_of, versions
 
@@ -35,17 +44,61 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 
 
 def dump(url: str | Path, write: Callable[[str], object]) -> int:
-    """Write every row of a database as lines, parents and children in one consistent state; the number of rows."""
+    """Write every row of a database as lines, parents and children in one consistent state; the number of rows.
+
+    Rows that cannot be understood are left out, with a note.
+    """
     with closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database:
+        database.find_faults = faulty_rows
+        hide_faulty_rows(database)
         count = 0
         with database.read() as connection:
             write(_line({"autotune_dump": VERSION, "schema": newest_schema(), "autotune": __version__}))
             for table in sorted(metadata.tables):
-                for row in connection.exec_driver_sql(f"SELECT * FROM {table} ORDER BY rowid").mappings():  # noqa: S608
+                names = ", ".join(metadata.tables[table].columns.keys())
+                for row in connection.exec_driver_sql(f"SELECT {names} FROM {table} ORDER BY rowid").mappings():  # noqa: S608
                     write(_line({"table": table, "row": {name: _json_of(value) for name, value in row.items()}}))
                     count += 1
         write(_line({"end": count}))
     return count
+
+
+def check(url: str | Path) -> tuple[Fault, ...]:
+    """The rows of a database that cannot be understood."""
+    with (
+        closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database,
+        database.read() as connection,
+    ):
+        return tuple(faulty_rows(connection))
+
+
+def quarantine_rows(url: str | Path, write: Callable[[str], object]) -> tuple[Fault, ...]:
+    """Take the rows that cannot be understood out of a database, once each is written as a line with its reason."""
+    with closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)):
+        pass  # it is there and not empty
+    with closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database, database.write():
+        pass  # its schema is the newest
+    with unenforced(database.path, database.path, LOCK_TIMEOUT_S) as connection:
+        found = tuple(faulty_rows(connection))
+        raw = connection.connection.driver_connection
+        assert raw is not None  # noqa: S101 - it is open
+        raw.text_factory = _text_or_bytes
+        for fault in found:
+            columns = metadata.tables[fault.table].columns.keys()
+            sql = f"SELECT {', '.join(columns)} FROM {fault.table} WHERE rowid = ?"  # noqa: S608
+            row = connection.exec_driver_sql(sql, (fault.row,)).one()
+            values = {name: _json_of(value) for name, value in zip(columns, row, strict=True)}
+            write(_line({"table": fault.table, "row": values, "reason": fault.reason}))
+        for fault in found:
+            connection.exec_driver_sql(f"DELETE FROM {fault.table} WHERE rowid = ?", (fault.row,))  # noqa: S608
+    return found
+
+
+def _text_or_bytes(content: bytes) -> str | bytes:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content
 
 
 def _line(record: Mapping[str, Json]) -> str:
@@ -53,6 +106,8 @@ def _line(record: Mapping[str, Json]) -> str:
 
 
 def _json_of(value: Cell) -> Json:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"real": str(value)}
     return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
 
@@ -115,6 +170,8 @@ def _load(lines: _Lines, schema: str, database: Database) -> int:
             raise StoreError(f"{lines.shown}: {dangling}; nothing was loaded")
         if schema != newest_schema():
             migrate(connection, database.path, newest_schema(), database.clock)
+        for fault in faulty_rows(connection):
+            raise StoreError(f"{lines.shown}: {fault}; nothing was loaded")
     return lines.count
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import Column, Float, ForeignKey, RowMapping, Table, select, tup
 
 from autotune.errors import StoreError
 from autotune.store.column_types import Values, finite, integer, metadata, real
+from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import find
 from autotune.store.trials import TrialRow, trials, with_trials
@@ -52,6 +53,7 @@ class EndToEndStore:
 
     database: Database
 
+    @reading
     def list(self, what: str | None = None) -> tuple[EndToEndRow, ...]:
         """End-to-end trials of the newest generation of each study, with the parts of their times, as they came."""
         with self.database.read() as connection:

@@ -13,9 +13,10 @@ from autotune.errors import StoreError
 from autotune.store.column_types import Text, Values, date_of, metadata, real, reference, row_id, text
 from autotune.store.devices import environments
 from autotune.store.measurements import measurements, timing_of, timing_values
+from autotune.store.reading import reading
 from autotune.store.scopes import Scope, scope_columns
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import chunks, insert
+from autotune.store.statements import chunks, insert, rows_of
 from autotune.store.studies import find, studies, subject_ids
 from autotune.store.trial_store import within
 from autotune.store.trials import Origin, TrialRow, trials, with_trials
@@ -138,7 +139,7 @@ def _timings(connection: Connection, ids: Sequence[int]) -> dict[tuple[int, int]
     found = {}
     for chunk in chunks(ids):
         statement = select(measurements).where(measurements.c.finals_id.in_(chunk))
-        for row in connection.execute(statement).mappings():
+        for row in rows_of(connection, statement):
             found[row[measurements.c.finals_id], row[measurements.c.trial_id]] = timing_of(row)
     return found
 
@@ -168,6 +169,7 @@ class FinalsStore:
             for verdict in record.verdicts:
                 insert(connection, verdicts, {"finals_id": finals_id, **_verdict_values(connection, scope, verdict)})
 
+    @reading
     def list(self, what: str | None = None) -> tuple[FinalsRow, ...]:
         """The finals that were held on the layers' shapes in any study, oldest first, with what they said."""
         with self.database.read() as connection:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import bindparam, select
 
 from autotune.store.column_types import Values
+from autotune.store.reading import reading
 from autotune.store.scopes import Scope
 from autotune.store.sources import sources
 from autotune.store.sqlite.database import Database
@@ -61,12 +62,14 @@ class KnownStore:
 
     database: Database
 
+    @reading
     def get(self, scope: Scope, source_hash: str) -> TrialRow | None:
         """The latest known trial of this source."""
         with self.database.read() as connection:
             trial_id = connection.execute(_LATEST_KNOWN, {"hash": source_hash, **_known_to(scope)}).scalar_one_or_none()
             return None if trial_id is None else trials_by_id(connection, [trial_id])[trial_id]
 
+    @reading
     def hashes(self, scope: Scope) -> frozenset[str]:
         """The sources of the scope's layer that are known now, in one answer."""
         with self.database.read() as connection:

@@ -12,8 +12,9 @@ from sqlalchemy import Column, Float, ForeignKey, Integer, RowMapping, Table, se
 
 from autotune.errors import StoreError
 from autotune.store.column_types import Text, Values, finite, integer, metadata, real, reference, row_id, text
+from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import chunks
+from autotune.store.statements import chunks, rows_of
 from autotune.trial import Timing
 
 measurements = Table(
@@ -40,6 +41,8 @@ def timing_values(timing: Timing, what: str) -> Values:
     for value in (*timing.samples_us, timing.median_us, timing.q1_us, timing.q3_us, *timing.sm_clocks_mhz):
         if not math.isfinite(value):
             raise StoreError(f"{what}: a time of {value} us was measured; only finite times are stored")
+    if timing.median_us <= 0:
+        raise StoreError(f"{what}: a time of {timing.median_us} us was measured; only times above 0 are stored")
     return {
         "cache": timing.cache,
         "sample_count": len(timing.samples_us),
@@ -62,13 +65,15 @@ def timing_of(row: RowMapping) -> Timing:
     """The timing of a row that has the columns of `measurements`."""
     column = measurements.c
     clocks: str | None = row[column.sm_clocks_mhz]
+    if not 0 < row[column.median_us] < math.inf:
+        raise ValueError(f"median_us = {row[column.median_us]} is no time")
     return Timing(
-        samples_us=tuple(json.loads(row[column.samples_us])),
+        samples_us=_numbers(row[column.samples_us]),
         median_us=row[column.median_us],
         q1_us=row[column.q1_us],
         q3_us=row[column.q3_us],
         cache=row[column.cache],
-        sm_clocks_mhz=() if clocks is None else tuple(json.loads(clocks)),
+        sm_clocks_mhz=() if clocks is None else _numbers(clocks),
         discarded=row[column.discarded_count] or 0,
         throttled=row[column.throttled_count] or 0,
         passes=row[column.pass_count] or 1,
@@ -78,18 +83,27 @@ def timing_of(row: RowMapping) -> Timing:
     )
 
 
+def _numbers(text: str) -> tuple[float, ...]:
+    """The numbers of a JSON array. Raises ValueError or TypeError for anything else."""
+    numbers = json.loads(text)
+    if not isinstance(numbers, list) or not math.isfinite(math.fsum(numbers)):
+        raise ValueError(f"{text[:40]} is not an array of finite numbers")
+    return tuple(numbers)
+
+
 @dataclass(frozen=True, slots=True)
 class MeasurementStore:
     """Every timing of every trial."""
 
     database: Database
 
+    @reading
     def latest(self, trial_ids: Sequence[int]) -> Mapping[int, Timing]:
         """The latest measurement of each trial that has one, be it of tuning, of finals or of a retime."""
         found = {}
         with self.database.read() as connection:
             for chunk in chunks(trial_ids):
                 statement = select(measurements).where(measurements.c.trial_id.in_(chunk)).order_by(measurements.c.id)
-                for row in connection.execute(statement).mappings():
+                for row in rows_of(connection, statement):
                     found[row[measurements.c.trial_id]] = timing_of(row)
         return found

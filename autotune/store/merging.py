@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from sqlalchemy import Connection, Table, select, update
@@ -27,6 +28,7 @@ from autotune.store.packed import unpacked
 from autotune.store.profiles import profiles
 from autotune.store.quarantine import quarantine
 from autotune.store.retimes import retimes
+from autotune.store.row_checks import faulty_rows, repeated_rows
 from autotune.store.scopes import SCOPE
 from autotune.store.sources import sources
 from autotune.store.spaces import CHUNK
@@ -63,10 +65,19 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
         if _same_file(source.path, url):
             raise StoreError(f"{one_line(str(source.path))}: is the database to merge into; give another file")
         with closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target:
+            with source.read() as reading:
+                _refuse_faults(reading, one_line(str(source.path)))
             with source.read() as reading, target.write() as writing:
                 merged = _Merge(reading, writing, source.path.name, one_line(str(source.path))).run()
             refresh_statistics(target)
     return merged
+
+
+def _refuse_faults(connection: Connection, shown: str) -> None:
+    """Raise StoreError for the first row that cannot be understood, before anything is written."""
+    for fault in chain(repeated_rows(connection), faulty_rows(connection, texts=False)):
+        advice = f"`autotune dump --check --db {shown}` lists such rows"
+        raise StoreError(f"{shown}: {fault}; nothing was merged, {advice}")
 
 
 class _Merge:

@@ -11,6 +11,7 @@ from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
 from autotune.store.column_types import Values, date_of, finite, metadata, real, reference, row_id, text
 from autotune.store.devices import devices, measured_on, same_device
+from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert
 
@@ -54,6 +55,7 @@ class NoiseFloorStore:
             values: Values = {"policy": policy, "noise_us": noise_us, "noise_fraction": noise_fraction}
             insert(connection, noise_floors, {**shared, **values})
 
+    @reading
     def latest(self, device: DeviceInfo, policy: str) -> NoiseFloor | None:
         """The device's latest noise floor under a policy; an imported one where there is no other."""
         statement = (

@@ -13,6 +13,7 @@ from sqlalchemy import Column, Float, RowMapping, Table, select
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.store.column_types import Values, date_of, finite, integer, metadata, reference, row_id, text
 from autotune.store.devices import Runs
+from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import insert
 from autotune.store.studies import find, subject_ids
@@ -139,6 +140,7 @@ class ProfileStore:
                 insert(run.connection, profiles, {**ids, **profile_values(record)})
         return tuple(ProfileRow(row, record, date_of(run.now)) for record in records)
 
+    @reading
     def list(self, what: str | None = None) -> tuple[ProfileRow, ...]:
         """What a profiler saw of the layers' kernels, oldest first."""
         with self.database.read() as connection:

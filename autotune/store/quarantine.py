@@ -10,6 +10,7 @@ from sqlalchemy import Table, UniqueConstraint, delete, select
 from autotune.errors import StoreError
 from autotune.store.column_types import Values, date_of, metadata, reference, row_id, text
 from autotune.store.devices import devices, environments
+from autotune.store.reading import reading
 from autotune.store.scopes import Scope
 from autotune.store.sources import sources
 from autotune.store.sqlite.database import Database, one_line
@@ -67,6 +68,7 @@ class QuarantineStore:
             connection.execute(delete(quarantine).where(*same))
             insert(connection, quarantine, {**identity, **why})
 
+    @reading
     def hashes(self, scope: Scope) -> frozenset[str]:
         """Hashes of the sources that must not be launched on the scope's device in its environment."""
         statement = (
@@ -77,6 +79,7 @@ class QuarantineStore:
         with self.database.read() as connection:
             return frozenset(connection.execute(statement).scalars())
 
+    @reading
     def list(self) -> tuple[QuarantineRow, ...]:
         """Every quarantined source with its device and environment, the latest first."""
         statement = (

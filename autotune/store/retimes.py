@@ -13,8 +13,9 @@ from autotune.store.column_types import Values, date_of, metadata, real, referen
 from autotune.store.devices import Runs, environment_of, environments, runs
 from autotune.store.finals import supersede_finals
 from autotune.store.measurements import measurements, timing_of, timing_values
+from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database, one_line
-from autotune.store.statements import insert
+from autotune.store.statements import insert, rows_of
 from autotune.store.studies import find, subject_ids
 from autotune.store.trials import TrialRow, trials, with_trials
 from autotune.trial import Timing
@@ -98,7 +99,7 @@ def _insert(
     what = f"retime of trial {row.trial.number} of {row.name}"
     if label not in RETIME_LABELS or (label == "failed") != (timing is None):
         raise ValueError(f"{what}: label {label} with timing {timing}")
-    stored = connection.execute(select(trials).where(trials.c.id == row.id)).mappings().one_or_none()
+    stored = next(rows_of(connection, select(trials).where(trials.c.id == row.id)), None)
     if stored is None or stored[trials.c.median_us] is None:
         raise StoreError(f"{what}: it is not a correct trial of this database")
     ranked_us, after_us = stored[trials.c.ranked_us], None if timing is None else timing.median_us
@@ -147,6 +148,7 @@ class RetimeStore:
             retime_id = _insert(run.connection, row, run.id, label, timing, message, run.now)
             return _rows(run.connection, retimes.c.id == retime_id)[0]
 
+    @reading
     def list(self, what: str | None = None) -> tuple[RetimeRow, ...]:
         """Trials that were measured again, of the layers' shapes in whichever study, oldest first."""
         with self.database.read() as connection:

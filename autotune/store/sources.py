@@ -17,9 +17,10 @@ from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.store.column_types import Text, Values, flag, integer, metadata, reference, row_id, text
 from autotune.store.layers import layers, problem_of
 from autotune.store.packed import unpacked
+from autotune.store.reading import reading
 from autotune.store.scopes import Scope
 from autotune.store.sqlite.database import Database
-from autotune.store.statements import insert_unless_there
+from autotune.store.statements import insert_unless_there, rows_of
 from autotune.store.templates import templates
 from autotune.trial import END_TO_END, Config
 
@@ -82,6 +83,7 @@ def source_text(row: RowMapping) -> str:
 def source_of(row: RowMapping, config: Config) -> KernelSource:
     """The rendered kernel of a row that has the columns of `sources` and `layers`."""
     column = sources.c
+    check_launches(row[column.launches])
     launches = json.loads(row[column.launches])
     return KernelSource(
         problem=problem_of(row),
@@ -107,8 +109,44 @@ def _tensor_map_of(name: str, array: str, tensor: Mapping[str, _Json]) -> NamedT
 
 
 def stage_of(stage: Mapping[str, _Json]) -> Stage:
-    """A stage from its JSON."""
-    return Stage(**_with_tuples(stage))  # type: ignore[arg-type]  # written by source_values from a Stage
+    """A stage from its JSON. Raises ValueError or TypeError for what is none."""
+    made = Stage(**_with_tuples(stage))  # type: ignore[arg-type]  # written by source_values from a Stage
+    if len(made.block) != 3 or len(made.grid) != 3:
+        raise ValueError("a grid and a block have three sizes")
+    _check_words(made.entry, *made.args)
+    _check_sizes(made.smem_bytes, *made.block, *made.grid)
+    return made
+
+
+def check_launches(text: str) -> None:
+    """Raise ValueError, TypeError or KeyError for a row's launches that are none; an empty object was dropped."""
+    launches = json.loads(text)
+    if not isinstance(launches, dict):
+        raise TypeError("not an object")
+    if not launches:
+        return
+    for stage in (*launches["prepare"], *launches["stages"]):
+        stage_of(stage)
+    for symbol in launches["constants"]:
+        _check_words(*asdict(ConstantSymbol(**symbol)).values())
+    for each in launches.get("tensor_maps", ()):
+        named = _tensor_map_of(**each)
+        _check_words(named.name, named.array, named.tensor.dtype)
+        _check_sizes(named.tensor.swizzle_bytes, *named.tensor.global_dim, *named.tensor.box_dim)
+        _check_sizes(*named.tensor.element_strides)
+    _check_sizes(*(launches[name] for name in ("loop_count", "packed_w_bytes", "workspace_bytes")))
+    _check_sizes(launches.get("flops") or 0)
+
+
+def _check_words(*words: object) -> None:
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError("expected words")
+
+
+def _check_sizes(*sizes: object) -> None:
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 2**63:
+            raise ValueError("expected whole numbers from 0")
 
 
 def _with_tuples(fields: Mapping[str, _Json]) -> dict[str, object]:
@@ -125,7 +163,7 @@ def store_source(connection: Connection, scope: Scope, record: KernelSource) -> 
     new_id = insert_unless_there(connection, sources, {**values, "layer_id": scope.layer_id})
     if new_id is not None:
         return new_id
-    row = connection.execute(_SOURCE, {"hash": record.hash}).mappings().one()
+    row = next(rows_of(connection, _SOURCE, {"hash": record.hash}))
     if not row[sources.c.text_bytes]:
         connection.execute(update(sources).where(sources.c.id == row[sources.c.id]), values)
         return int(row[sources.c.id])
@@ -141,6 +179,7 @@ class SourceStore:
 
     database: Database
 
+    @reading
     def get(self, source_hash: str) -> KernelSource | None:
         """A rendered kernel, whole, with the config of the first trial that used it; None where no text is kept."""
         trials = metadata.tables["trials"]  # by name: their module stands above this one
@@ -154,7 +193,7 @@ class SourceStore:
             .limit(1)
         )
         with self.database.read() as connection:
-            row = connection.execute(statement).mappings().one_or_none()
-            if row is None or not row[sources.c.text_bytes]:
+            row = next(rows_of(connection, statement), None)
+            if row is None or not row[sources.c.text_bytes] or not row[sources.c.text_zlib]:
                 return None
             return source_of(row, Config.of(row[templates.c.family], json.loads(row[trials.c.config])))

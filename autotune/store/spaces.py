@@ -23,10 +23,11 @@ from autotune.store.column_types import Values, date_of, date_text
 from autotune.store.devices import device_of, devices, store_device, store_environment, store_run
 from autotune.store.layers import subjects
 from autotune.store.measurements import measurements, timing_values
+from autotune.store.reading import reading
 from autotune.store.sources import sources
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, utc_now
 from autotune.store.sqlite.open_database import open_for_writing
-from autotune.store.statements import identify, insert, next_id
+from autotune.store.statements import identify, insert, next_id, rows_of
 from autotune.store.studies import called, next_generation, studies, study_layers
 from autotune.store.templates import TemplateRecord, store_template, templates
 from autotune.store.trials import Origin, outcome_values, trial_of, trials
@@ -179,6 +180,7 @@ class SpaceStore:
 
     database: Database
 
+    @reading
     def list(
         self,
         what: str | None = None,
@@ -197,7 +199,7 @@ class SpaceStore:
             statement = statement.order_by(trials.c.median_us.is_(None), trials.c.median_us)
         statement = statement.order_by(trials.c.study_id, trials.c.subject_id, trials.c.device_id, trials.c.number)
         with self.database.read() as connection:
-            return tuple(_row(row) for row in connection.execute(statement.limit(limit)).mappings())
+            return tuple(_row(row) for row in rows_of(connection, statement.limit(limit)))
 
 
 def _row(row: RowMapping) -> SpaceTrial:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Insert, Table, Update, func, select
+from sqlalchemy import Connection, CursorResult, Insert, RowMapping, Select, Table, Update, func, select
 from sqlalchemy.dialects.sqlite import dialect
 from sqlalchemy.dialects.sqlite import insert as insert_new
+from sqlalchemy.types import NullType
 
 from autotune.store.column_types import Values, escaped
 
@@ -68,3 +69,27 @@ def chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
     """The ids in parts that fit one IN list: SQLite's least limit for bound values is 999."""
     for start in range(0, len(ids), CHUNK):
         yield ids[start : start + CHUNK]
+
+
+def rows_of(
+    connection: Connection, statement: Select[*tuple[object, ...]], values: Values | None = None
+) -> Iterator[RowMapping]:
+    """What a statement yields. Raises TypeError for a value that is not of its column's type."""
+    kinds = [_kinds(column.type) for column in statement.selected_columns]
+    known: set[tuple[type, ...]] = set()
+    for row in connection.execute(statement, values or {}):
+        pattern = tuple(map(type, row))
+        if pattern not in known:  # few rows differ in their types
+            for (name, value), kind in zip(row._mapping.items(), kinds, strict=True):
+                if not isinstance(value, kind):
+                    raise TypeError(f"{name} is {type(value).__name__}")
+            known.add(pattern)
+        yield row._mapping
+
+
+def _kinds(column_type: object) -> tuple[type, ...]:
+    """The Python types that a column's values have; NULL stands for a row that is not there as well."""
+    if isinstance(column_type, NullType):
+        return (object,)
+    kind: type = column_type.python_type  # type: ignore[attr-defined]  # SQLAlchemy's types all have it
+    return (int, float, type(None)) if kind is float else (kind, type(None))

@@ -18,6 +18,7 @@ from autotune.store.noise_floors import NoiseFloorStore
 from autotune.store.profiles import ProfileStore
 from autotune.store.quarantine import QuarantineStore
 from autotune.store.retimes import RetimeStore
+from autotune.store.row_checks import faulty_rows
 from autotune.store.scopes import ScopeStore
 from autotune.store.sources import SourceStore
 from autotune.store.spaces import SpaceStore
@@ -47,6 +48,7 @@ class Store:
         """
         opened = open_for_writing if create else open_for_reading
         self._database = database = opened(url, timeout_s=timeout_s, clock=clock)
+        database.find_faults = faulty_rows
         runs = Runs(database)
         self.studies = StudyStore(database)
         self.scopes = ScopeStore(database, runs)

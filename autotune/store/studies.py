@@ -27,8 +27,9 @@ from autotune.errors import StoreError
 from autotune.problem import Layer
 from autotune.store.column_types import Text, Values, date_of, flag, integer, metadata, row_id, text
 from autotune.store.layers import layers, problem_of, store_layer, subjects
+from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database, one_line
-from autotune.store.statements import insert, next_id
+from autotune.store.statements import insert, next_id, rows_of
 from autotune.trial import Outcome
 
 GENERATIONS = ("newest", "all")
@@ -165,7 +166,7 @@ def find(connection: Connection, what: str | None, where: str, generations: str 
         statement = statement.where(or_(studies.c.generation == newest, studies.c.imported_from.is_not(None)))
     if what is not None:
         statement = statement.where(called(what))
-    places = tuple(_place_of(row) for row in connection.execute(statement).mappings())
+    places = tuple(_place_of(row) for row in rows_of(connection, statement))
     if what is None:
         return places
     found = (
@@ -274,6 +275,7 @@ class StudyStore:
             _place_layers(connection, study_id, record.layers)
         return StudyKey(study_id, record.name, generation, fresh_after)
 
+    @reading
     def list(self) -> tuple[StudyRow, ...]:
         """Every generation of every study, oldest first."""
         in_file = (study_layers.c.study_id == studies.c.id, study_layers.c.position.is_not(None))
@@ -282,8 +284,9 @@ class StudyStore:
         trial_count = select(func.count()).where(trials.c.study_id == studies.c.id).scalar_subquery()
         statement = select(studies, layer_count.label("layer_count"), trial_count.label("trial_count"))
         with self.database.read() as connection:
-            return tuple(_row(row) for row in connection.execute(statement.order_by(studies.c.id)).mappings())
+            return tuple(_row(row) for row in rows_of(connection, statement.order_by(studies.c.id)))
 
+    @reading
     def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
         """The layers of the newest generation of each study, in its order, with their finished and correct trials."""
         trials = metadata.tables["trials"]

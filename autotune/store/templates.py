@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Table, UniqueConstraint, and_, select
 
 from autotune.store.column_types import Values, metadata, row_id, text
+from autotune.store.reading import reading
 from autotune.store.sqlite.database import Database
 from autotune.store.statements import identify
 
@@ -45,6 +46,7 @@ class TemplateStore:
 
     database: Database
 
+    @reading
     def header(self, family: str, template_hash: str) -> str:
         """The header of a family as it was when trials were made with it; empty for one that is not stored."""
         same = and_(templates.c.family == family, templates.c.hash == template_hash)

@@ -11,8 +11,10 @@ from autotune.devices.device import DeviceInfo
 from autotune.problem import Conv2dProblem
 from autotune.store.devices import device_of, devices
 from autotune.store.layers import layers, problem_of, subjects
+from autotune.store.reading import reading
 from autotune.store.scopes import Scope
 from autotune.store.sqlite.database import Database
+from autotune.store.statements import rows_of
 from autotune.store.studies import studies, study_layers
 from autotune.store.templates import templates
 from autotune.store.trials import config_of, trials
@@ -40,6 +42,7 @@ class TopTrialStore:
 
     database: Database
 
+    @reading
     def list(self, scope: Scope, *, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
         """The fastest trials of each layer, device of these kinds and family, from before the scope's first trial.
 
@@ -96,5 +99,5 @@ class TopTrialStore:
         with self.database.read() as connection:
             return tuple(
                 TopTrial(row["place"] or "", problem_of(row), device_of(row), config_of(row), row[trials.c.median_us])
-                for row in connection.execute(statement).mappings()
+                for row in rows_of(connection, statement)
             )

@@ -17,12 +17,13 @@ from autotune.store.devices import devices
 from autotune.store.end_to_end_timings import end_to_end_timings, parts_values
 from autotune.store.layers import of_problem
 from autotune.store.measurements import measurements, timing_values
+from autotune.store.reading import reading
 from autotune.store.scopes import SCOPE, Scope, SubjectScope
 from autotune.store.sources import store_source
 from autotune.store.sqlite.database import Database, one_line
-from autotune.store.statements import execute, insert, insert_unless_there
+from autotune.store.statements import execute, insert, insert_unless_there, rows_of
 from autotune.store.studies import find, one_of, study_layers
-from autotune.store.trials import TrialRow, TrialRows, outcome_values, select_trials, trial_of, trials
+from autotune.store.trials import LARGEST_NUMBER, TrialRow, TrialRows, outcome_values, select_trials, trial_of, trials
 from autotune.trial import Config, EndToEndParts, Outcome, Trial
 
 SORTS = ("number", "median", "registers", "error", "started")
@@ -105,7 +106,7 @@ def begin_trial(
     new_id = insert_unless_there(connection, trials, {**identity, **beginning, **running, "attempts": 1})
     if new_id is not None:
         return new_id
-    row = connection.execute(_NUMBERED, identity).mappings().one()
+    row = next(rows_of(connection, _NUMBERED, identity))
     if row[trials.c.outcome] != str(Outcome.RUNNING) or row[trials.c.config] != config.to_json():
         raise StoreError(
             f"{scope.name}: trial {number} is stored already; is another run tuning this study into the same file?"
@@ -214,30 +215,36 @@ class TrialStore:
             if rows:
                 connection.execute(trials.insert(), rows)
 
+    @reading
     def history(self, scope: Scope) -> tuple[Trial, ...]:
         """The scope's finished trials, ordered by number; imported ones are left out."""
         finished = (trials.c.outcome != str(Outcome.RUNNING), trials.c.origin == "measured")
         with self.database.read() as connection:
             statement = select_trials().where(within(scope), *finished).order_by(trials.c.number)
-            return tuple(trial_of(row) for row in connection.execute(statement).mappings())
+            return tuple(trial_of(row) for row in rows_of(connection, statement))
 
+    @reading
     def next_number(self, scope: SubjectScope) -> int:
         """The number after every trial of the scope, suspects included; 0 for the first."""
         with self.database.read() as connection:
             last = connection.execute(select(func.max(trials.c.number)).where(within(scope))).scalar_one()
+            if last is not None and not 0 <= last <= LARGEST_NUMBER:
+                raise ValueError(f"trial {last} is beyond the largest number")
         return 0 if last is None else int(last) + 1
 
+    @reading
     def suspects(self, scope: Scope) -> tuple[Suspect, ...]:
         """The scope's trials that a killed run left running."""
         found = []
         with self.database.read() as connection:
             running = select_trials().where(within(scope), trials.c.outcome == str(Outcome.RUNNING))
-            for row in connection.execute(running.order_by(trials.c.number)).mappings():
+            for row in rows_of(connection, running.order_by(trials.c.number)):
                 trial = trial_of(row)
                 key = TrialKey(row[trials.c.id], trial.number, trial.config, trial.source_hash)
                 found.append(Suspect(key, trial, row[trials.c.attempts], date_of(row[trials.c.started_at])))
         return tuple(found)
 
+    @reading
     def list(
         self,
         what: str | Conv2dProblem | None = None,
@@ -272,6 +279,7 @@ class TrialStore:
                 statement = statement.where(tuple_(trials.c.study_id, trials.c.subject_id).in_(pairs))
             return TrialRows().all(connection, statement)
 
+    @reading
     def like(self, row: TrialRow) -> tuple[TrialRow, ...]:
         """Finished trials that compare with one: of its shape, device, environment, policy and origin in any study."""
         one = trials.alias("one")

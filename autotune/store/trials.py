@@ -45,13 +45,16 @@ from autotune.store.layers import layers, subjects
 from autotune.store.measurements import measurements, timing_of
 from autotune.store.scopes import scope_columns
 from autotune.store.sources import sources, stage_of
-from autotune.store.statements import chunks
+from autotune.store.statements import chunks, rows_of
 from autotune.store.studies import layer_of, studies, study_layers
 from autotune.store.templates import templates
 from autotune.trial import Config, ErrorStats, Outcome, Phases, Resources, Trial
 
 Origin = Literal["measured", "imported"]
 """Where a trial comes from: tuned into this database, or brought in from another file."""
+
+LARGEST_NUMBER = 2**53
+"""of a trial, far from where SQLite's integers end"""
 
 Key = TypeVar("Key")
 
@@ -171,12 +174,21 @@ def outcome_values(trial: Trial) -> Values:
 
 def config_of(row: RowMapping) -> Config:
     """The config of a row that has the columns of `trials` and `templates`."""
-    return Config.of(row[templates.c.family], json.loads(row[trials.c.config]))
+    values = json.loads(row[trials.c.config])
+    if not isinstance(values, dict) or not all(map(_is_plain, values.values())):
+        raise ValueError(f"config {row[trials.c.config][:40]} is not an object of numbers, words and flags")
+    return Config.of(row[templates.c.family], values)
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str | bool | float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
 def trial_of(row: RowMapping) -> Trial:
     """The trial of a row that has the columns of `trials`, `templates`, `sources` and `measurements`."""
     column = trials.c
+    if not 0 <= row[column.number] <= LARGEST_NUMBER:
+        raise ValueError(f"trial {row[column.number]} is beyond the largest number")
     over_bound, max_abs = row[column.error_over_bound], row[column.error_max_abs]
     error = None
     if over_bound is not None or max_abs is not None:
@@ -253,7 +265,7 @@ class TrialRows:
 
     def all(self, connection: Connection, statement: Select[*tuple[object, ...]]) -> tuple[TrialRow, ...]:
         """The trials that a statement made of `select_trials` yields."""
-        return tuple(self.of(row) for row in connection.execute(statement).mappings())
+        return tuple(self.of(row) for row in rows_of(connection, statement))
 
 
 def _once(made: dict[Key, Record], key: Key, make: Callable[[], Record]) -> Record:
@@ -318,7 +330,7 @@ def trials_by_id(connection: Connection, ids: Iterable[int]) -> dict[int, TrialR
     found: dict[int, TrialRow] = {}
     made = TrialRows()
     for chunk in chunks(sorted(set(ids))):
-        for row in connection.execute(select_trials().where(trials.c.id.in_(chunk))).mappings():
+        for row in rows_of(connection, select_trials().where(trials.c.id.in_(chunk))):
             found[row[trials.c.id]] = made.of(row)
     return found
 
@@ -327,6 +339,6 @@ def with_trials(
     connection: Connection, statement: Select[*tuple[object, ...]], trial_id: Column[int]
 ) -> list[tuple[RowMapping, TrialRow]]:
     """What a statement yields, each row with the trial that one of its columns names."""
-    rows = connection.execute(statement).mappings().all()
+    rows = list(rows_of(connection, statement))
     whole = trials_by_id(connection, (row[trial_id] for row in rows))
     return [(row, whole[row[trial_id]]) for row in rows]

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from sqlalchemy.pool import QueuePool
 from autotune.errors import StoreError, StudyError
 from autotune.reading import check_regular
 from autotune.store.column_types import date_text
+from autotune.store.sqlite.hidden_rows import Fault, Hidden, hide_rows
 
 WAL_RETRY_S = 0.005
 """pause between attempts to switch to WAL, which SQLite's busy timeout does not cover"""
@@ -40,6 +41,23 @@ LEAST_BYTES = 512
 """of an SQLite file that is not empty: its smallest page (file format, 1.3.2)"""
 
 Clock = Callable[[], datetime]
+
+
+NOT_UNDERSTOOD = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    zlib.error,
+)
+"""What records raise that are made of a row which is none: of JSON, a date, an enum, a source."""
+
+
+class UnreadableRow(StoreError):
+    """A row cannot be understood."""
 
 
 def utc_now() -> datetime:
@@ -69,6 +87,10 @@ class Database:
     """what else ends with it"""
     writable: Callable[[], Database] | None = field(default=None, repr=False)
     """what opens the path itself for writing, called by the first write; None: this is open for it, or for reading"""
+    hidden: Hidden = field(default_factory=dict, repr=False)
+    """rows that cannot be understood, which no transaction that only reads sees"""
+    find_faults: Callable[[Connection], Iterable[Fault]] = field(default=lambda _: (), repr=False)
+    """what finds such rows"""
     reader: Engine = field(init=False, repr=False)
     """the engine, for transactions that only read"""
     _writer: Connection | None = field(default=None, init=False, repr=False)
@@ -104,13 +126,16 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the file."""
+        """A transaction that sees one state of the file. Raises UnreadableRow for what comes of a row that is none."""
         try:
             with in_words(self.path, self.timeout_s), self.reader.begin() as connection:
+                if self.hidden:
+                    hide_rows(connection, self.hidden)
                 yield connection
-        except (ValueError, zlib.error, StudyError) as error:  # of JSON, a date, an enum, a source, a problem
-            raise StoreError(
-                f"{self.shown}: a row cannot be understood ({one_line(str(error))}); restore a copy"
+        except (*NOT_UNDERSTOOD, StudyError) as error:
+            words = one_line(str(error))
+            raise UnreadableRow(
+                f"{self.shown}: a row cannot be understood ({words}); `autotune dump --check` lists such rows"
             ) from error
 
     def _turn_to(self, opened: Database) -> None:
@@ -243,10 +268,17 @@ def in_words(path: Path, timeout_s: float) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
+        if UNDECODED in str(error.orig):
+            shown, words = one_line(str(path)), one_line(str(error.orig))
+            raise UnreadableRow(f"{shown}: a row is not UTF-8 ({words}); restore a copy") from error
         cause = error.orig if isinstance(error.orig, sqlite3.Error) else None
         raise StoreError(_words(path, timeout_s, cause, str(error.orig))) from error
     except sqlite3.Error as error:
         raise StoreError(_words(path, timeout_s, error, str(error))) from error
+
+
+UNDECODED = "Could not decode to UTF-8"
+"""what Python says of text that is none"""
 
 
 def _words(path: Path, timeout_s: float, error: sqlite3.Error | None, message: str) -> str:

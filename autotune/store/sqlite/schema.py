@@ -18,6 +18,7 @@ from autotune import __version__
 from autotune.errors import StoreError, StoreWarning
 from autotune.store.column_types import Text, date_text, metadata, text
 from autotune.store.sqlite.database import (
+    NOT_UNDERSTOOD,
     Clock,
     Database,
     connect_for_migrating,
@@ -59,9 +60,15 @@ def version_of(connection: Connection, path: Path) -> str | None:
     if not {"alembic_version", "schema_versions"} <= names:
         what = "an Optuna storage" if {"study_directions", "trial_values"} & names else "another program's database"
         raise StoreError(f"{shown}: {what}, not a results database of autotune; give another --db")
-    version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one_or_none()
-    if not isinstance(version, str):
+    found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all()
+    dated = set(connection.execute(select(schema_versions.c.version)).scalars())  # by migrations, each one's
+    known = [each for each in found if isinstance(each, str) and (len(found) == 1 or each in dated)]
+    version = max(known, default=None)
+    if version is None:
         raise StoreError(f"{shown}: the schema's version is missing; restore a copy of the file")
+    if len(found) > 1:
+        message = f"{shown}: alembic_version has {len(found)} rows; {one_line(version)} is the schema"
+        warnings.warn(message, StoreWarning, stacklevel=2)
     if version > newest_schema():
         newest = select(schema_versions.c.autotune_version).where(schema_versions.c.version == version)
         writer = connection.execute(newest).scalar_one_or_none() or "a newer one"
@@ -133,7 +140,11 @@ def migrate(connection: Connection, path: Path, version: str, clock: Clock) -> N
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, version)
+    try:
+        command.upgrade(config, version)
+    except NOT_UNDERSTOOD as error:
+        words = one_line(str(error))
+        raise StoreError(f"{one_line(str(path))}: a row cannot be understood ({words}); restore a copy") from error
     dangling = dangling_reference(connection)
     if dangling is not None:
         raise StoreError(f"{one_line(str(path))}: {dangling}; restore a copy of the file")

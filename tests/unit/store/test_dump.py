@@ -131,7 +131,14 @@ def test_a_dump_of_an_older_file_is_of_this_schema(tmp_path: Path) -> None:
 
 def test_a_dump_of_an_older_schema_is_loaded_and_brought_up_to_date(tmp_path: Path) -> None:
     row = {"id": 7, "driver": "580", "toolkit": "nvcc", "flags": "", "first_seen_at": "2026-11-20T00:00:00.000000Z"}
-    rates = {"id": 1, "device_id": 1, "environment_id": 7, "name": "copy", "per_s": 1, "measured_at": ""}
+    rates = {
+        "id": 1,
+        "device_id": 1,
+        "environment_id": 7,
+        "name": "copy",
+        "per_s": 1,
+        "measured_at": row["first_seen_at"],
+    }
     device = json.loads(next(line for line in lines_of_filled(tmp_path) if '"devices"' in line))["row"]
     lines = [
         json.dumps(record)
@@ -291,10 +298,11 @@ def test_any_text_in_every_field_is_moved_as_it_is(tmp_path: Path, text: str) ->
     device = dataclasses.replace(H200, name=text)
     record = dataclasses.replace(study_record(text, [layer]), text=text)
     config = Config.of(text, {text: text})
+    header = f"summary = {json.dumps(text, ensure_ascii=False)}".replace("\x7f", "\\u007f")  # TOML
     source = dataclasses.replace(source_of(config, text=text), config=config)
     with Store(tmp_path / "had.db") as store:
         scope = store.scopes.open(
-            store.studies.begin(record), layer, device, environment, text, [TemplateRecord(text, text, text)]
+            store.studies.begin(record), layer, device, environment, text, [TemplateRecord(text, text, header)]
         )
         trial = dataclasses.replace(correct(0, 1.0, source=source), config=config, reason=text, message=text)
         key = store.trials.begin(scope, 0, config, source, proposed_by=text)

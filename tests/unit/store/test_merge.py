@@ -115,7 +115,7 @@ def test_noise_floors_and_rates_from_elsewhere_count_where_there_is_no_other(sto
     store.rates.add(H200, DRIVER_580, [Rate("copy", "16 bytes a thread", 1e12)])
     store.noise_floors.add(H200, DRIVER_580, "cold", 0.5, 0.01)
     raw = sqlite3.connect(other)
-    raw.execute("UPDATE rates SET measured_at = '2099'")
+    raw.execute("UPDATE rates SET measured_at = '2099-01-01T00:00:00.000000Z'")
     raw.execute("UPDATE noise_floors SET measured_at = '2099-01-01T00:00:00.000000Z'")
     raw.commit()
     raw.close()

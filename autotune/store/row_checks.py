@@ -1,0 +1,268 @@
+"""What a row may hold, for every table: types, ranges, dates, JSON of the records' shapes. Said in SQL, run by SQLite.
+
+`load` and `merge` refuse a file with a row that is none, `dump --check` lists such rows, and whoever meets one while
+reading does without it (`reading`).
+"""
+
+from __future__ import annotations
+
+import tomllib
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sqlalchemy import (
+    Boolean,
+    Connection,
+    Float,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    UniqueConstraint,
+)
+
+from autotune.errors import StudyError
+from autotune.problem import Conv2dProblem
+from autotune.store.column_types import EARLIEST, LATEST, date_text, metadata
+from autotune.store.layers import PROBLEM_COLUMNS
+from autotune.store.sources import check_launches, unpacked
+from autotune.store.sqlite.database import one_line
+from autotune.store.sqlite.hidden_rows import Fault
+from autotune.trial import Outcome
+
+LARGEST = 2**53
+"""of ids, numbers and sizes: what JSON's readers keep exactly, and far from where SQLite's ids end"""
+WIDE = {"layers.flops", "layers.minimal_bytes", "studies.seed"}
+"""integers of any size that SQLite has"""
+
+_KEPT = 4096  # texts of launches whose check is remembered
+_SHOWN = 60  # characters of a value in a reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """When a row is none, in SQL, and what was expected."""
+
+    bad: str
+    expected: str
+    column: str = ""
+    """the column whose value the reason shows; empty for a rule about several"""
+
+
+_PLAIN = "'integer', 'real', 'true', 'false', 'text'"
+_NUMBER = "'integer', 'real'"
+_JSON = {
+    # of the columns that hold JSON: what it is, the kinds of its elements, the same in words
+    "trials.config": ("object", _PLAIN, "a JSON object of numbers, words and flags"),
+    "runs.attributes": ("object", "'text'", "a JSON object of words"),
+    "measurements.samples_us": ("array", _NUMBER, "a JSON array of finite numbers"),
+    "measurements.sm_clocks_mhz": ("array", _NUMBER, "a JSON array of finite numbers"),
+    "profiles.stalls": ("object", _NUMBER, "a JSON object of finite numbers"),
+    "sources.entries": ("array", "'text'", "a JSON array of words"),
+    "sources.flags": ("array", "'text'", "a JSON array of words"),
+    "subjects.params": ("object", "'array'", "a JSON object of arrays"),
+    "dispatchers.record": ("object", "'array', 'object'", "a JSON object of tables and lists"),
+}
+_WORDS = {
+    "trials.outcome": tuple(map(str, Outcome)),
+    "subjects.kind": ("layer", "layers", "space"),
+    "verdicts.verdict": ("win", "tie", "loss"),
+    "measurements.launch": ("stream", "graph"),
+    "retimes.label": ("confirmed", "moved", "regressed", "failed", "remeasured"),
+    "dispatched_layers.role": ("tuned", "held out"),
+    **{f"{table}.origin": ("measured", "imported") for table in ("trials", "finals", "noise_floors", "rates")},
+}
+_POSITIVE = {"measurements.median_us", "trials.median_us", "trials.ranked_us", "rates.per_s", "retimes.before_us"}
+_TOGETHER = {
+    # rules about several columns, as the tables' CHECKs have them
+    "trials": (
+        _Rule("(outcome = 'running') <> (ended_at IS NULL)", "what runs has not ended, all else has"),
+        _Rule("outcome <> 'correct' AND (median_us IS NOT NULL OR ranked_us IS NOT NULL)", "only correct trials rank"),
+    ),
+    "subjects": (
+        _Rule("(kind = 'layer') <> (layer_id IS NOT NULL)", "a layer, and nothing else, has a layer_id"),
+        _Rule("(kind = 'space') <> (name IS NOT NULL)", "a space, and nothing else, has a name"),
+        _Rule("(kind = 'space') <> (params IS NOT NULL)", "a space, and nothing else, has params"),
+    ),
+    "retimes": (_Rule("(label = 'failed') <> (after_us IS NULL)", "a failure, and nothing else, has no time"),),
+    "layers": (_Rule(f"is_problem({', '.join(PROBLEM_COLUMNS)}) = 0", "a problem of conv2d"),),
+    "templates": (_Rule("is_header(header) = 0", "a family's header, TOML", "header"),),
+    "sources": (_Rule("is_launches(launches) = 0", "how a kernel is launched, JSON", "launches"),),
+}
+_TEXTS = _Rule(
+    "text_bytes <> 0 AND length(text_zlib) > 0 AND is_text(text_zlib, text_bytes) = 0",
+    "a kernel's text, packed with zlib",
+)
+_TWICE = {
+    # beside UNIQUE and PRIMARY KEY: what the partial indexes of the schema keep apart
+    "measurements": (
+        ("trial_id", "finals_id IS NULL AND retime_id IS NULL"),
+        ("retime_id", "retime_id IS NOT NULL"),
+    ),
+    "study_layers": (("study_id, name", "position IS NOT NULL"),),
+}
+
+
+def faulty_rows(connection: Connection, *, texts: bool = True) -> Iterator[Fault]:
+    """Every row that cannot be understood, parents first, and those that refer to such a row or to none.
+
+    The connection reads the file's own tables. Without `texts`, packed texts of kernels are not unpacked: a wrong one
+    costs its kernel alone.
+    """
+    raw = connection.connection.driver_connection
+    assert raw is not None  # noqa: S101 - it is open
+    for name, function in _FUNCTIONS.items():
+        raw.create_function(name, -1, function, deterministic=True)
+    wrong = {table.name: list(_wrong(connection, table, texts=texts)) for table in metadata.sorted_tables}
+    wrong["trials"] += _unmeasured(connection, [fault.row for fault in wrong["measurements"]])
+    gone: dict[str, set[int]] = {}
+    for table in metadata.sorted_tables:
+        gone[table.name] = set()
+        for fault in (*wrong[table.name], *_dangling(connection, table, gone)):
+            if fault.row not in gone[table.name]:
+                gone[table.name].add(fault.row)
+                yield fault
+
+
+def _unmeasured(connection: Connection, rows: Sequence[int]) -> Iterator[Fault]:
+    """The trials whose own measurement is one of these rows."""
+    own = f"rowid IN ({', '.join(map(str, rows))}) AND finals_id IS NULL AND retime_id IS NULL"
+    sql = f"SELECT trial_id, rowid FROM measurements WHERE {own} AND typeof(trial_id) = 'integer'"  # noqa: S608
+    for trial, row in connection.exec_driver_sql(sql):
+        yield Fault("trials", trial, f"its measurement, row {row} of measurements, cannot be understood")
+
+
+def repeated_rows(connection: Connection) -> Iterator[Fault]:
+    """Rows whose identity an earlier row of their table has."""
+    for table in metadata.sorted_tables:
+        unique = [", ".join(columns) for columns in _identities(table)]
+        for columns, only in (*((columns, "1") for columns in unique), *_TWICE.get(table.name, ())):
+            some = " AND ".join(f"{column} IS NOT NULL" for column in columns.split(", "))
+            sql = f"SELECT max(rowid) FROM {table.name} WHERE {only} AND {some} GROUP BY {columns} HAVING count(*) > 1"  # noqa: S608
+            for (row,) in connection.exec_driver_sql(sql):
+                yield Fault(table.name, row, f"another row has its {columns}")
+
+
+def _identities(table: Table) -> Iterator[Sequence[str]]:
+    for constraint in table.constraints:
+        if isinstance(constraint, PrimaryKeyConstraint | UniqueConstraint):
+            yield [column.name for column in constraint.columns]
+    for column in table.columns:
+        if column.unique:
+            yield [column.name]
+
+
+def _wrong(connection: Connection, table: Table, *, texts: bool) -> Iterator[Fault]:
+    """The rows of a table that break one of its rules, each with the first."""
+    arms = []
+    for rule in _rules(table, texts=texts):
+        shown = (
+            "" if not rule.column else f"'{rule.column} = ' || substr(quote({rule.column}), 1, {_SHOWN}) || ': ' || "
+        )
+        expected = "expected " + rule.expected.replace("'", "''")
+        arms.append(f"WHEN {rule.bad} THEN {shown}'{expected}'")
+    sql = f"SELECT rowid, CASE {' '.join(arms)} END AS said_of_row FROM {table.name} WHERE said_of_row IS NOT NULL"  # noqa: S608
+    for row, reason in connection.exec_driver_sql(sql):
+        yield Fault(table.name, row, one_line(reason))
+
+
+def _dangling(connection: Connection, table: Table, gone: dict[str, set[int]]) -> Iterator[Fault]:
+    """The rows of a table that refer to a row that is not there, or that cannot be understood."""
+    for key in sorted(table.foreign_keys, key=lambda key: key.parent.name):
+        column, parent = key.parent.name, key.column.table.name
+        without = ", ".join(map(str, sorted(gone[parent])))
+        sql = (
+            f"SELECT rowid, {column} FROM {table.name} WHERE {column} IN ({without}) "  # noqa: S608
+            f"OR ({column} IS NOT NULL AND {column} NOT IN (SELECT {key.column.name} FROM {parent}))"
+        )
+        for row, target in connection.exec_driver_sql(sql):
+            yield Fault(table.name, row, f"{column} = {target}: {parent} has no such row")
+
+
+def _rules(table: Table, *, texts: bool) -> Iterator[_Rule]:
+    """The rules of a table; those of one column's type come before those of its content."""
+    for column in table.columns:
+        null = "" if not column.nullable else ", 'null'"
+        name, kind = column.name, column.type
+        if isinstance(kind, Boolean):
+            yield _Rule(f"typeof({name}) <> 'integer' OR {name} NOT IN (0, 1)", "0 or 1", name)
+        elif isinstance(kind, Integer):
+            yield _Rule(f"typeof({name}) NOT IN ('integer'{null})", "a whole number", name)
+            if f"{table.name}.{name}" not in WIDE:
+                yield _Rule(f"{name} NOT BETWEEN 0 AND {LARGEST}", "a whole number from 0 to 2^53", name)
+        elif isinstance(kind, Float):
+            yield _Rule(f"typeof({name}) NOT IN ('real', 'integer'{null})", "a number", name)
+            yield _Rule(f"abs({name}) > 1.7976931348623157e308", "a finite number", name)
+            if f"{table.name}.{name}" in _POSITIVE:
+                yield _Rule(f"{name} <= 0", "a number above 0", name)
+        elif isinstance(kind, LargeBinary):
+            yield _Rule(f"typeof({name}) <> 'blob'", "bytes", name)
+        else:
+            yield _Rule(f"typeof({name}) NOT IN ('text'{null})", "text", name)
+            yield from _text_rules(f"{table.name}.{name}", name)
+    written = [column.name for column in table.columns if not isinstance(column.type, Integer | Float | LargeBinary)]
+    whole = " || ".join(f"coalesce({name}, '')" for name in written)
+    if written:
+        yield _Rule(f"is_utf8(CAST({whole} AS BLOB)) = 0", "text in UTF-8")
+    yield from _TOGETHER.get(table.name, ())
+    if texts and table.name == "sources":
+        yield _TEXTS
+
+
+def _text_rules(path: str, name: str) -> Iterator[_Rule]:
+    if name.endswith("_at"):
+        seconds, rest = f"substr({name}, 1, 19)", f"substr({name}, 20)"
+        yield _Rule(
+            f"strftime('%Y-%m-%dT%H:%M:%S', {seconds}, '+0 days') IS NOT {seconds} "
+            f"OR ({rest} <> 'Z' AND {rest} NOT GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]Z') "
+            f"OR {name} NOT BETWEEN '{date_text(EARLIEST)}' AND '{date_text(LATEST)}'",
+            "a date such as 2026-11-20T14:00:00.000000Z",
+            name,
+        )
+    if path in _WORDS:
+        words = ", ".join(f"'{word}'" for word in _WORDS[path])
+        yield _Rule(f"{name} NOT IN ({words})", f"one of {words.replace(chr(39), '')}", name)
+    if path in _JSON:
+        kind, elements, expected = _JSON[path]
+        yield _Rule(f"{name} IS NOT NULL AND json_valid({name}) = 0", expected, name)
+        yield _Rule(f"json_type({name}) <> '{kind}'", expected, name)
+        # A whole number that SQLite cannot keep is a real one to it.
+        odd = (
+            f"type NOT IN ({elements}) OR (type = 'integer' AND typeof(value) <> 'integer') "
+            f"OR (type = 'real' AND abs(value) > 1.7976931348623157e308)"
+        )
+        yield _Rule(f"EXISTS (SELECT 1 FROM json_each({name}) WHERE {odd})", expected, name)  # noqa: S608
+
+
+def _flag(test: Callable[..., object]) -> Callable[..., int]:
+    """A test that raises what the records raise, as a function of SQL."""
+
+    def flag(*values: object) -> int:
+        try:
+            test(*values)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, zlib.error, StudyError):
+            return 0
+        return 1
+
+    return flag
+
+
+def _check_header(header: str) -> None:
+    params = tomllib.loads(header).get("params", {})
+    for param in params.values():
+        list(param["values"])
+
+
+def _check_utf8(content: bytes) -> None:
+    content.decode()
+
+
+_FUNCTIONS: dict[str, Callable[..., int]] = {
+    "is_problem": _flag(Conv2dProblem),
+    "is_header": _flag(_check_header),
+    "is_launches": lru_cache(_KEPT)(_flag(check_launches)),
+    "is_text": _flag(unpacked),
+    "is_utf8": _flag(_check_utf8),
+}

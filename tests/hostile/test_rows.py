@@ -1,0 +1,154 @@
+"""Rows that are none: they cost themselves, are named, and do not come in from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.fork_server import ForkServer
+
+from .attack import attacked, refused
+from .rows import HOSTILE, plant
+
+READING = (
+    ("best", "--json"),
+    ("best", "small.one"),
+    ("best", "small.one", "--nearest", "--json"),
+    ("trials", "--all", "--json"),
+    ("trials", "small", "--source"),
+    ("trials", "--sort", "median", "--csv"),
+    ("why", "small.one"),
+    ("history",),
+    ("diff", "small", "2026-11-20"),
+    ("stale", "--templates", "families", "--device", "null"),
+    ("importance", "small.one"),
+    ("devices", "--json"),
+    ("quarantine", "--json"),
+    ("choose", "small.one"),
+    ("source", "small.one"),
+    ("accuracy", "small"),
+    ("export-t4", "--out", "t4"),
+    ("optuna-study", "small.one", "--storage", "study.db"),
+)
+"""Commands that ask a database."""
+RUNNING = (
+    ("replay", "autotune.db", "--seeds", "1"),
+    ("tune", "small.toml", "--templates", "families", "--device", "null", "--trials", "12"),
+    ("retime", "small", "--templates", "families", "--device", "null"),
+    ("compare", "small.toml", "--templates", "families", "--device", "null"),
+)
+
+
+def shown(words: tuple[str, ...]) -> str:
+    """A command as a test's name."""
+    return " ".join(words)
+
+
+"""Commands that go on with one."""
+
+
+@pytest.fixture
+def hurt(filled: Path) -> Path:
+    """A database with every hostile row there is, all at once."""
+    plant(filled, *HOSTILE)
+    return filled
+
+
+@pytest.mark.parametrize("words", READING, ids=shown)
+def test_hostile_rows_cost_themselves(filled: Path, fork_server: ForkServer, words: tuple[str, ...]) -> None:
+    """Whatever a command says of a database, it says of the same one with hostile rows, and names these."""
+    folder = filled.parent
+    clean = attacked(fork_server, folder, *words, within_s=30)
+    for left in ("t4", "study.db"):
+        (folder / left).exists() and (folder / left).rename(folder / f"clean-{left}")
+    plant(filled, *HOSTILE)
+    done = attacked(fork_server, folder, *words, within_s=30)
+    assert (done.code, done.out) == (clean.code, clean.out), done.err
+    assert "autotune: note: autotune.db: without " in done.err
+
+
+@pytest.mark.parametrize("words", RUNNING, ids=shown)
+def test_work_goes_on_without_them(hurt: Path, fork_server: ForkServer, words: tuple[str, ...]) -> None:
+    done = attacked(fork_server, hurt.parent, *words, within_s=60)
+    assert done.code in (0, 3), done.err  # 3: a winner is not what it was
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_none_comes_in_from_elsewhere(filled: Path, fork_server: ForkServer, name: str) -> None:
+    """Neither by merge nor by load; the database to merge into is as it was."""
+    folder = filled.parent
+    for copy in ("other.db", "here.db"):
+        (folder / copy).write_bytes(filled.read_bytes())
+    plant(folder / "other.db", name)
+    before = (folder / "here.db").read_bytes()
+    done = attacked(fork_server, folder, "merge", "other.db", "--db", "here.db")
+    if name == "a text that is not packed":  # costs that kernel alone, whichever file has it
+        assert done.code == 0
+        return
+    refused(done, "other.db: ", " row ", "nothing was merged")
+    assert (folder / "here.db").read_bytes() == before
+
+
+def test_they_are_listed_and_moved_away(hurt: Path, fork_server: ForkServer) -> None:
+    folder = hurt.parent
+    listed = attacked(fork_server, folder, "dump", "--check", "--json")
+    assert listed.code == 1
+    faults = json.loads(listed.out)
+    assert len(faults) >= len(HOSTILE)
+    assert {fault["table"] for fault in faults} >= {"trials", "measurements", "sources", "runs", "studies", "layers"}
+    refused(attacked(fork_server, folder, "dump", "--check", "--quarantine"), "give a FILE")
+    moved = attacked(fork_server, folder, "dump", "--check", "--quarantine", "away.jsonl")
+    assert moved.code == 0, moved.err
+    lines = [json.loads(line) for line in (folder / "away.jsonl").read_text().splitlines()]
+    assert [(line["table"], line["reason"]) for line in lines] == [(f["table"], f["reason"]) for f in faults]
+    clean = attacked(fork_server, folder, "dump", "--check", "--json")
+    assert (clean.code, json.loads(clean.out)) == (0, [])
+    with closing(sqlite3.connect(hurt)) as raw:
+        assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
+    assert "without" not in attacked(fork_server, folder, "trials").err
+
+
+def test_a_dump_leaves_them_out_and_can_be_loaded(hurt: Path, fork_server: ForkServer) -> None:
+    folder = hurt.parent
+    done = attacked(fork_server, folder, "dump", "all.jsonl")
+    assert done.code == 0
+    assert "autotune: note: autotune.db: without " in done.err
+    assert attacked(fork_server, folder, "load", "all.jsonl", "--db", "new.db").code == 0
+    ours, theirs = (attacked(fork_server, folder, "best", "--json", "--db", db).out for db in ("autotune.db", "new.db"))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"config": "[1]"}, "config = '[1]': expected a JSON object"),
+        ({"ended_at": "yesterday"}, "ended_at = 'yesterday': expected a date"),
+        ({"number": 2**62}, "number = 4611686018427387904: expected a whole number from 0 to 2^53"),
+        ({"reason": 7}, "reason = 7: expected TEXT"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_dump_with_one_is_not_loaded(
+    filled: Path, fork_server: ForkServer, change: dict[str, object], says: str
+) -> None:
+    folder = filled.parent
+    attacked(fork_server, folder, "dump", "all.jsonl")
+    lines = (folder / "all.jsonl").read_text().splitlines()
+    (index, *_) = (number for number, line in enumerate(lines) if '"table":"trials"' in line)
+    record = json.loads(lines[index])
+    lines[index] = json.dumps({**record, "row": {**record["row"], **change}})
+    (folder / "all.jsonl").write_text("\n".join(lines) + "\n")
+    refused(attacked(fork_server, folder, "load", "all.jsonl", "--db", "new.db"), "all.jsonl", "trials", says)
+    assert not (folder / "new.db").exists()
+
+
+def test_a_second_version_of_the_schema_is_no_hindrance(filled: Path, fork_server: ForkServer) -> None:
+    with closing(sqlite3.connect(filled)) as raw, raw:
+        raw.execute("INSERT INTO alembic_version VALUES ('9999')")
+    done = attacked(fork_server, filled.parent, "best", "--json")
+    assert (done.code, len(json.loads(done.out))) == (0, 1)
+    assert "alembic_version has 2 rows" in done.err
