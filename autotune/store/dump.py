@@ -14,11 +14,13 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TypeAlias
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, LargeBinary
 from sqlalchemy.exc import DatabaseError
 
 from autotune import __version__
@@ -37,6 +39,7 @@ from autotune.store.sqlite.open_database import (
 )
 from autotune.store.sqlite.query import Cell
 from autotune.store.sqlite.schema import dangling_reference, migrate, newest_schema, unenforced, version_of, versions
+from autotune.store.statements import CHUNK
 
 VERSION = 1
 """of this format"""
@@ -49,18 +52,30 @@ def dump(url: str | Path, write: Callable[[str], object]) -> int:
     Rows that cannot be understood are left out, with a note.
     """
     with closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database:
-        database.find_faults = faulty_rows
+        database.find_faults = partial(faulty_rows, texts=False)  # a wrong text costs its kernel alone
         hide_faulty_rows(database)
         count = 0
         with database.read() as connection:
             write(_line({"autotune_dump": VERSION, "schema": newest_schema(), "autotune": __version__}))
             for table in sorted(metadata.tables):
-                names = ", ".join(metadata.tables[table].columns.keys())
-                for row in connection.exec_driver_sql(f"SELECT {names} FROM {table} ORDER BY rowid").mappings():  # noqa: S608
-                    write(_line({"table": table, "row": {name: _json_of(value) for name, value in row.items()}}))
+                for line in _lines_of(connection, table):
+                    write(line)
                     count += 1
         write(_line({"end": count}))
     return count
+
+
+def _lines_of(connection: Connection, table: str) -> Iterator[str]:
+    """A line for each row of a table."""
+    columns = metadata.tables[table].columns
+    names = list(columns.keys())
+    packed = [column.name for column in columns if isinstance(column.type, LargeBinary)]
+    head = json.dumps({"table": table}, separators=(",", ":"))[:-1]
+    for row in connection.exec_driver_sql(f"SELECT {', '.join(names)} FROM {table} ORDER BY rowid"):  # noqa: S608
+        values = dict(zip(names, row, strict=True))
+        for name in packed:
+            values[name] = _json_of(values[name])
+        yield f'{head},"row":{_encoded(values)}}}\n'
 
 
 def check(url: str | Path) -> tuple[Fault, ...]:
@@ -101,8 +116,11 @@ def _text_or_bytes(content: bytes) -> str | bytes:
         return content
 
 
+_encoded = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
 def _line(record: Mapping[str, Json]) -> str:
-    return json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n"
+    return _encoded(record) + "\n"
 
 
 def _json_of(value: Cell) -> Json:
@@ -158,21 +176,39 @@ def _load(lines: _Lines, schema: str, database: Database) -> int:
         tables = _tables(connection)
         _refuse_rows(connection, database.shown)  # that another process has added meanwhile
         connection.exec_driver_sql("DELETE FROM schema_versions")
-        for number, table, row in lines.rows(tables):
-            columns = tables[table]
-            try:
-                connection.exec_driver_sql(columns.insert, columns.values(row))
-            except (DatabaseError, ValueError, OverflowError) as error:
-                cause = error.orig if isinstance(error, DatabaseError) else error
-                raise lines.wrong(number, f"{table}: {one_line(str(cause))}") from error
+        for table, some in groupby(lines.rows(tables), key=lambda line: line[1]):
+            while waiting := list(islice(some, CHUNK)):
+                _insert(connection, lines, tables[table], [(number, row) for number, _, row in waiting])
         dangling = dangling_reference(connection)
         if dangling is not None:
             raise StoreError(f"{lines.shown}: {dangling}; nothing was loaded")
         if schema != newest_schema():
             migrate(connection, database.path, newest_schema(), database.clock)
-        for fault in faulty_rows(connection):
+        for fault in faulty_rows(connection, texts=False):
             raise StoreError(f"{lines.shown}: {fault}; nothing was loaded")
     return lines.count
+
+
+def _insert(
+    connection: Connection, lines: _Lines, columns: _Columns, rows: Sequence[tuple[int, Mapping[str, Json]]]
+) -> None:
+    """Insert rows of one table, given with their lines' numbers."""
+    values = []
+    for number, row in rows:
+        try:
+            values.append(columns.values(row))
+        except ValueError as error:
+            raise lines.wrong(number, f"{columns.table}: {one_line(str(error))}") from error
+    try:
+        with connection.begin_nested():
+            connection.exec_driver_sql(columns.insert, values)
+    except (DatabaseError, ValueError, OverflowError):
+        for (number, _), value in zip(rows, values, strict=True):  # once more, one by one: which was it?
+            try:
+                connection.exec_driver_sql(columns.insert, value)
+            except (DatabaseError, ValueError, OverflowError) as error:
+                cause = error.orig if isinstance(error, DatabaseError) else error
+                raise lines.wrong(number, f"{columns.table}: {one_line(str(cause))}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +217,8 @@ class _Columns:
 
     table: str
     types: Mapping[str, tuple[str, bool]]
+    plain: set[tuple[type, ...]] = field(default_factory=set)
+    """the types of rows whose values were found to be stored as they are"""
 
     @property
     def insert(self) -> str:
@@ -193,7 +231,14 @@ class _Columns:
         if row.keys() != self.types.keys():
             odd = sorted(row.keys() ^ self.types.keys())
             raise ValueError(f"columns {', '.join(odd)} are missing or unknown")
-        return tuple(_cell(name, row[name], *self.types[name]) for name in self.types)
+        given = tuple(row[name] for name in self.types)
+        kinds = tuple(map(type, given))
+        if kinds in self.plain:
+            return given  # type: ignore[return-value]  # of types that are stored so
+        cells = tuple(_cell(name, row[name], *self.types[name]) for name in self.types)
+        if all(one is cell for one, cell in zip(given, cells, strict=True)):
+            self.plain.add(kinds)
+        return cells
 
 
 def _cell(name: str, value: Json, declared: str, optional: bool) -> Cell:  # noqa: FBT001
@@ -226,6 +271,10 @@ def _tables(connection: Connection) -> dict[str, _Columns]:
 
 def _filled(connection: Connection, table: str) -> bool:
     return connection.exec_driver_sql(f"SELECT 1 FROM {table} LIMIT 1").first() is not None  # noqa: S608
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is not a number of JSON")
 
 
 class _Lines:
@@ -279,7 +328,7 @@ class _Lines:
         try:
             for number, line in enumerate(lines, 1):
                 try:
-                    record: Json = json.loads(line)
+                    record: Json = json.loads(line, parse_constant=_no_number)
                 except (ValueError, RecursionError) as error:
                     raise self.wrong(number, f"not JSON ({one_line(str(error))})") from error
                 if not isinstance(record, Mapping):

@@ -112,8 +112,9 @@ def test_they_are_listed_and_moved_away(hurt: Path, fork_server: ForkServer) -> 
     assert "without" not in attacked(fork_server, folder, "trials").err
 
 
-def test_a_dump_leaves_them_out_and_can_be_loaded(hurt: Path, fork_server: ForkServer) -> None:
-    folder = hurt.parent
+def test_a_dump_leaves_them_out_and_can_be_loaded(filled: Path, fork_server: ForkServer) -> None:
+    folder = filled.parent
+    plant(filled, *(name for name in HOSTILE if name != "a text that is not packed"))
     done = attacked(fork_server, folder, "dump", "all.jsonl")
     assert done.code == 0
     assert "autotune: note: autotune.db: without " in done.err
