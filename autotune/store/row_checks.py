@@ -27,7 +27,8 @@ from autotune.errors import StudyError
 from autotune.problem import Conv2dProblem
 from autotune.store.column_types import EARLIEST, LATEST, date_text, metadata
 from autotune.store.layers import PROBLEM_COLUMNS
-from autotune.store.sources import check_launches, unpacked
+from autotune.store.packed import unpacked
+from autotune.store.sources import check_launches
 from autotune.store.sqlite.database import one_line
 from autotune.store.sqlite.hidden_rows import Fault
 from autotune.trial import Outcome
