@@ -168,12 +168,18 @@ def find_study(name: str) -> Path:
 def load_study(path: Path) -> Study:
     """Read a study file. Raises StudyError: path, line or dotted key, what was expected."""
     text = read_text(path, StudyError)
-    return _study(path, read_toml(text, StudyError, str(path)), text)
+    return replace(parse_study(text, path.stem, str(path)), path=path)
 
 
-def _study(path: Path, table: Table, text: str) -> Study:
+def parse_study(text: str, name: str, where: str = "") -> Study:
+    """A study of its file's text; `name` is its default name, `where` the file. Raises StudyError as `load_study`."""
+    where = where or f"study {name}"
+    return _study(name, read_toml(text, StudyError, where), text)
+
+
+def _study(default: str, table: Table, text: str) -> Study:
     table.allow(_STUDY_KEYS)
-    name = _name(table, path.stem, " (a layer is named study.layer)")
+    name = _name(table, default, " (a layer is named study.layer)")
     accuracy = table.word("accuracy", "") or None
     if accuracy is not None and accuracy not in ADMITTED:
         raise table.error("accuracy", f"{accuracy!r}: expected one of {', '.join(ADMITTED)}")
@@ -183,7 +189,6 @@ def _study(path: Path, table: Table, text: str) -> Study:
     return Study(
         name=name,
         layers=layers,
-        path=path,
         text=text,
         accuracy=accuracy,
         trials=table.whole("trials", 200, least=1),

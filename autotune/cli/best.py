@@ -23,6 +23,7 @@ from autotune.cli.answers import (
     warps,
     with_roofline,
 )
+from autotune.cli.best_network import network_columns, networks, show_network
 from autotune.cli.devices import open_evaluator
 from autotune.cli.tables import Cell, Column, format_options, show
 from autotune.devices.backends import parse_device
@@ -76,6 +77,10 @@ class Answer:
 def best(what: str | None, db: str, device: str | None, nearest: bool, style: str | None) -> None:
     """The best kernel of each layer, device and accuracy class.
 
+    Of a study of several layers the network that they make: how often each runs, its time, its share of the whole, its
+    fastest rival (`tune --baseline`) and its floor, and the sum; with --json and --csv these beside all else that is
+    known of every kernel. STUDY.LAYER shows the kernel of a layer.
+
     A kernel whose results may differ in their last bits from run to run (`deterministic` is no) has a row only where it
     beats those whose do not.
 
@@ -92,7 +97,15 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
     with Store(db, create=False) as store:
         if not nearest:
             answers = tuple(_answers(store, name, device))
-            show_answers(answers, BEST_COLUMNS, style)
+            kernels = [one.kernel for one in answers if one.kernel]
+            found = networks(store, name, kernels) if name else []
+            if found and style is None:
+                for network in found:
+                    show_network(network)
+                tell_beaten((kernel.best.row, kernel.facts) for kernel in kernels)
+                return
+            of_network = [_lifted(each.key, each.value, terminal=False) for each in network_columns(found)]
+            show_answers(answers, (*BEST_COLUMNS, *of_network), style)
             if device is None and not (answers and all(one.kernel for one in answers)):
                 _tell_why(store, name, db, [one.layer.problem for one in answers if one.kernel is None])
             return

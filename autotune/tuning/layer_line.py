@@ -136,9 +136,11 @@ class LayerLine:
 
     def has_room(self, pipeline: Pipeline) -> bool:
         """Whether another config is worth starting before one has ended."""
-        if not pipeline.has_room or self.under_way(pipeline) >= max(1, self.study.trials // SHARE):
+        if self._lane is None or not pipeline.has_room:
             return False
-        return not pipeline.supplied or not self.search.blind
+        if pipeline.of(self._lane) >= max(1, self.study.trials // SHARE):
+            return False
+        return not pipeline.supplies(self._lane) or not self.search.blind
 
     def ask(self, pipeline: Pipeline) -> None:
         """Start the next config, or say why not: `stopped`."""

@@ -116,11 +116,6 @@ class Pipeline:
         return self.under_way < self._evaluator.ahead
 
     @property
-    def supplied(self) -> bool:
-        """Whether the devices have enough to do until another config is compiled."""
-        return self.under_way >= 2 * self._queue
-
-    @property
     def under_way(self) -> int:
         """Configs that were started and are not stored yet."""
         return len(self._under_way) + len(self._measuring)
@@ -128,6 +123,10 @@ class Pipeline:
     def of(self, lane: Lane) -> int:
         """Those of one layer."""
         return sum(one.lane is lane for one in self._all)
+
+    def supplies(self, lane: Lane) -> bool:
+        """Whether a layer gives the devices enough to do until another of its configs is compiled."""
+        return self.of(lane) >= 2 * self._queue
 
     def pending(self, lane: Lane) -> set[str]:
         """Hashes of a layer's sources under way."""

@@ -11,7 +11,6 @@ import argparse
 import tempfile
 import threading
 import time
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +25,7 @@ class Busy:
     """Seconds slept by compilers, and by the device."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds = {"compilers": 0.0, "device": 0.0}
         self._lock = threading.Lock()
 
     def sleep(self, seconds: float) -> None:

@@ -1,0 +1,291 @@
+"""A network tuned as one: its layers side by side, one budget, one progress, one answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from autotune.compilation.compile import Binary
+from autotune.devices.device import Baseline
+from autotune.evaluation.null import NullEvaluator
+from autotune.family.source import KernelSource
+from autotune.family.template import KernelTemplate
+from autotune.measurement.rates import Rate
+from autotune.measurement.traffic import minimal_bytes
+from autotune.problem import Layer
+from autotune.store import Finals, Store, StudyRecord, Verdict
+from autotune.study import Study, load_study
+from autotune.trial import Measured
+from autotune.tuning.allocation import expected_gain_us, leaders
+from autotune.tuning.layer_finals import FinalsPlan
+from autotune.tuning.trial_log import Progress
+from autotune.tuning.tune import tune
+from autotune.workers.worker import FinalsTimings
+
+from .tiny import SMALL, Command, tiny
+
+FAST, SLOW = Layer("fast", SMALL), Layer("slow", replace(SMALL, n=64, k=64), count=4)
+LAYER = """
+[[layer]]
+name = "{name}"
+n = {n}
+c = 3
+h = 8
+w = 8
+k = 16
+r = 3
+s = 3
+count = {count}
+"""
+
+
+@pytest.fixture
+def families(tmp_path: Path) -> Mapping[str, KernelTemplate]:
+    """The tiny family."""
+    return {"tiny": tiny(tmp_path)}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty database."""
+    with Store(tmp_path / "net.db") as opened:
+        yield opened
+
+
+def network(**changes: object) -> Study:
+    """Two layers, one of which takes nearly all of the network's time."""
+    study = Study("net", (FAST, SLOW), trials=24, seed=1, templates=("tiny",))
+    return replace(study, **changes)  # type: ignore[arg-type]
+
+
+def told(store: Store) -> dict[str, list[tuple[object, ...]]]:
+    """Each layer's trials, as a resumed run must have them, too."""
+    found: dict[str, list[tuple[object, ...]]] = {}
+    for row in store.trials.list("net", sort="number"):
+        trial = row.trial
+        found.setdefault(row.name, []).append((trial.number, trial.config, trial.outcome, trial.timing))
+    return found
+
+
+class Watched(NullEvaluator):
+    """A null device that notes whose kernels it runs, and what is compiled while finals are held."""
+
+    def __init__(self, options: str = "") -> None:
+        super().__init__(options)
+        self.ran: list[KernelSource] = []
+        self.beside_finals: set[str] = set()
+        self.finals_s: list[float] = []
+        self._held = threading.Event()
+
+    def compile(self, source: KernelSource) -> Future[Binary]:
+        """Note what is compiled beside finals."""
+        if self._held.is_set():
+            self.beside_finals.add(str(source.problem))
+        return super().compile(source)
+
+    def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
+        """Note the kernel."""
+        self.ran.append(source)
+        return super().evaluate(source, binary, cache=cache, best_us=best_us)
+
+    def finals(
+        self,
+        kernels: Sequence[tuple[KernelSource, Binary]],
+        baselines: Sequence[Baseline],
+        *,
+        cache: str,
+        budget_s: float,
+        seed: int,
+    ) -> FinalsTimings:
+        """Note that they are held, and for how long they may be."""
+        self.finals_s.append(budget_s)
+        self._held.set()
+        try:
+            return super().finals(kernels, baselines, cache=cache, budget_s=budget_s, seed=seed)
+        finally:
+            self._held.clear()
+
+
+def reached(device: Watched, count: int) -> bool:
+    """Whether a device has run so many kernels."""
+    return len(device.ran) >= count
+
+
+class Clock:
+    """A clock that a device advances by a second a kernel."""
+
+    def __init__(self, device: Watched) -> None:
+        self.device = device
+
+    def __call__(self) -> float:
+        return float(len(self.device.ran))
+
+
+def test_common_budget_goes_where_the_time_is(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    device = Watched()
+    results = tune(network(trials_total=30, trials=40), families, device, store)
+    spent = Counter(source.problem for source in device.ran)
+    assert spent.total() == sum(result.new for result in results) == 30
+    assert spent[SLOW.problem] > 2 * spent[FAST.problem] > 0
+    assert {result.stopped for result in results} == {"budget in total"}
+    assert all(result.finals for result in results)
+
+
+def test_common_budget_resumed_is_as_uninterrupted(tmp_path: Path, families: Mapping[str, KernelTemplate]) -> None:
+    study = network(trials_total=24)
+    with Store(tmp_path / "whole.db") as store:
+        tune(study, families, Watched("wrong=0.2"), store)
+        expected = told(store)
+    with Store(tmp_path / "parts.db") as store:
+        device = Watched("wrong=0.2")
+        for stop in (1, 7, 13, 100):
+            tune(study, families, device, store, stopping=partial(reached, device, stop))
+        assert told(store) == expected
+    assert len(device.ran) == len({source.hash for source in device.ran}) == 24
+
+
+def test_common_time_leaves_a_fifth_for_finals(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    device = Watched()
+    results = tune(network(time_budget_total_s=20.0), families, device, store, clock=Clock(device))
+    assert len(device.ran) == 16
+    assert {result.stopped for result in results} == {"time in total"}
+    assert device.finals_s == [2.0, 2.0]
+
+
+def test_finals_of_many_layers_share_their_time() -> None:
+    assert FinalsPlan().each_s(2, None) == 4.0
+    assert FinalsPlan().each_s(60, None) == 0.5
+    assert FinalsPlan(budget_s=3.0, together_s=None).each_s(60, 10.0) == 3.0
+
+
+def test_layer_at_its_roofline_leaves_the_budget_to_others(
+    store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    device = Watched()
+    (alone,) = tune(network(layers=(FAST,), name="before"), families, device, store)
+    assert alone.best is not None
+    assert alone.best.median_us is not None
+    rate = minimal_bytes(FAST.problem) / (alone.best.median_us / 1.01 * 1e-6)
+    store.rates.add(device.info, device.environment, [Rate("copy", "", rate)])
+    device.ran.clear()
+    fast, slow = tune(network(trials_total=60), families, device, store)
+    assert (fast.stopped, fast.new) == ("at its roofline", 0)
+    assert slow.new > 0
+
+
+def test_layers_fill_what_others_leave_free(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    device, third = Watched("compile_ms=50,delay_ms=10,compilers=4"), Layer("third", SMALL.with_n(30))
+    results = tune(network(layers=(FAST, SLOW, third), trials=20, sampler="random"), families, device, store)
+    device.close()
+    assert [result.evaluated for result in results] == [20, 20, 20]
+    assert all(result.finals for result in results)
+    assert len({source.hash for source in device.ran}) == len(device.ran), "nothing runs twice"
+    assert SLOW.problem in [source.problem for source in device.ran[:15]], "the second begins before the first ends"
+    assert str(third.problem) in device.beside_finals, "compilers work while finals of others are held"
+
+
+def test_without_compilers_layers_come_one_after_another(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    device = Watched()
+    tune(network(sampler="random"), families, device, store)
+    assert [source.problem for source in device.ran] == [FAST.problem] * 24 + [SLOW.problem] * 24
+
+
+def test_shape_of_two_layers_is_tuned_once(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    device, again = Watched(), Layer("again", SMALL, count=2)
+    first, second, _ = tune(network(layers=(FAST, again, SLOW), sampler="random"), families, device, store)
+    assert len(device.ran) == 48
+    assert (first.new, second.new, second.evaluated) == (24, 0, 24)
+    assert first.best == second.best
+    assert (second.name, second.layer) == ("net.again", again)
+
+
+def test_progress_is_the_networks(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    seen: list[Progress] = []
+    results = tune(network(), families, Watched(), store, observe=seen.append)
+    networks = [progress.network for progress in seen if progress.network]
+    assert len(networks) == len(seen)
+    assert (networks[0].timed, networks[-1].timed, networks[-1].done, networks[-1].budget) == (1, 2, 48, 48)
+    assert [one.ended for one in networks] == [False] * (len(networks) - 1) + [True]
+    best = sum(result.layer.count * min(t.median_us or 0.0 for t in [result.best] if t) for result in results)
+    assert networks[-1].now_us == pytest.approx(best)
+    assert networks[-1].start_us > networks[-1].now_us
+    assert networks[-1].floor_us is None
+
+
+def test_gain_is_largest_where_much_time_is_and_little_was_tried() -> None:
+    def gain(count: int = 1, evaluated: int = 10, best_us: float = 100.0, floor_us: float | None = None) -> float:
+        return expected_gain_us(count=count, evaluated=evaluated, best_us=best_us, floor_us=floor_us)
+
+    assert gain(count=2) == 2 * gain()
+    assert gain(best_us=200.0) > gain() > gain(evaluated=11) > 0
+    assert gain(floor_us=90.0) == pytest.approx(0.1 * gain())
+    assert gain(floor_us=150.0) == gain(), "a floor that is beaten is wrong"
+
+
+def test_layers_learn_from_an_earlier_one_like_them() -> None:
+    far = replace(SMALL, n=64, c=512, h=56, w=56, k=512)
+    assert leaders([SMALL, SMALL.with_n(9), far, SMALL.with_n(11), far.with_n(32)]) == [None, 0, None, 0, 2]
+
+
+# On the command line.
+
+
+@pytest.fixture
+def net(folder: Path, autotune: Command) -> Path:
+    """A database of a network on the null device, of which one layer loses to a library."""
+    layers = "".join(
+        LAYER.format(name=name, n=n, count=c) for name, n, c in (("stem", 2, 1), ("layer4-downsample", 7, 3))
+    )
+    (folder / "net.toml").write_text(f'name = "net"\ntemplates = ["tiny"]\ntrials = 12\n{layers}')
+    done = autotune("tune", "net.toml", "--templates", "families", "--device", "null", "--trials-total", "20")
+    assert done.code == 0
+    assert "net: 20/20 in " in done.err
+    assert "us at the start" in done.err
+    database = folder / "autotune.db"
+    study = load_study(folder / "net.toml")
+    with Store(database) as store:
+        key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers))
+        for row, factor in zip(store.best.list("net"), (2.0, 0.5), strict=True):
+            scope = store.scopes.open(key, row.layer, row.row.device, row.row.environment, row.row.policy, ())
+            words = "win" if factor > 1 else "loss"
+            verdict = Verdict("cudnn NHWC", words, row.median_us, factor * row.median_us, None, "fp32")
+            store.finals.add(scope, Finals(row.row.trial.number, ((row.row.trial.number, row.timing),), (verdict,)))
+    return database
+
+
+def test_best_of_a_network_fits_and_shows_losses(net: Path, autotune: Command) -> None:
+    lines = autotune("best", "net").out.splitlines()
+    assert lines[0] == "net on null"
+    assert lines[1].split() == ["layer", "count", "time_us", "share", "rival_us", "floor_us", "verdict"]
+    assert [line.split()[0] for line in lines[2:]] == ["stem", "layer4-downsample", "sum"]
+    assert "WIN 2.00x" in lines[2]
+    assert "LOSS 0.50x" in lines[3]
+    assert "LOSS" in lines[4]
+    assert max(map(len, lines)) <= 80
+
+
+def test_best_of_a_network_says_the_same_in_json(net: Path, autotune: Command) -> None:
+    stem, last = json.loads(autotune("best", "net", "--json").out)
+    assert (stem["count"], last["count"], stem["verdict"], last["verdict"]) == (1, 3, "win", "loss")
+    assert stem["network_us"] == last["network_us"] == pytest.approx(stem["median_us"] + 3 * last["median_us"])
+    assert stem["share"] + last["share"] == pytest.approx(1.0)
+    assert last["share"] == pytest.approx(3 * last["median_us"] / last["network_us"])
+    assert last["network_rival_us"] == pytest.approx(2 * stem["median_us"] + 1.5 * last["median_us"])
+    assert last["rival"] == "cudnn NHWC"
+    assert stem["network_floor_us"] is None
+
+
+def test_budget_in_total_must_be_one(folder: Path, autotune: Command) -> None:
+    for words in (("--time-budget-total", "nan"), ("--time-budget-total", "0"), ("--trials-total", "0")):
+        assert autotune("tune", "small.toml", *words).code == 2
+    study = folder / "small.toml"
+    study.write_text("trials_total = 0\n" + study.read_text())
+    assert "trials_total: 0 is too small" in autotune("tune", "small.toml", "--device", "null").complaint
