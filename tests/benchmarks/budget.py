@@ -81,7 +81,7 @@ def main() -> None:
         drawn = rng.sample(found, rng.randint(len(found) // 2, len(found)))
         networks.append([Searched(rng.randint(1, 6), times, optimum_us) for times, optimum_us in drawn])
     print(
-        f"{len(traces[0])} layers, {len(networks)} networks\nevaluations a layer, equal shares, common budget, better in"
+        f"{len(traces[0])} layers, {len(networks)} networks\nevaluations a layer, equal shares, common budget, better"
     )
     for each in PER_LAYER:
         equal = [over_optimum(layers, [each] * len(layers)) for layers in networks]
