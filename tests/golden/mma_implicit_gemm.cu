@@ -26,6 +26,8 @@
 
 #include "_ptx_barrier.cuh"
 
+#include "_pipeline.cuh"
+
 #include "_ptx_async.cuh"
 
 #include "_ptx_mma.cuh"
@@ -93,7 +95,7 @@ struct Tile {
 // Supplies all consumer warpgroups: copies inputs and filters of tile after tile, STAGES ahead.
 __device__ __forceinline__ void produce(float* stages, Barrier* full, Barrier* empty, const float* __restrict__ x,
                                        const float* __restrict__ packed_w, int thread, int tiles, int n) {
-    int stage = 0, parity = 1;  // nobody holds a buffer before its first use
+    PipelineState<STAGES> stage{0, 1};  // nobody holds a buffer before its first use
     for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
         const Tile tile(index);
         const float* const planes = x + tile.image * static_cast<long long>(C * H * W);
@@ -109,11 +111,11 @@ __device__ __forceinline__ void produce(float* stages, Barrier* full, Barrier* e
         const float* filters = packed_w + tile.block_k / TILE_K * static_cast<long long>(CHANNEL_TILES * FILTERS);
 #pragma unroll 1
         for (int channel_tile = 0; channel_tile < CHANNEL_TILES; ++channel_tile) {
-            barrier_wait(empty + stage, parity);
-            float* const inputs = stages + stage * (INPUTS + FILTERS);
+            barrier_wait(empty + stage.index, stage.phase);
+            float* const inputs = stages + stage.index * (INPUTS + FILTERS);
             if (thread == 0) {
-                barrier_arrive_expect(full + stage, 4 * FILTERS);
-                bulk_load(inputs + INPUTS, filters, 4 * FILTERS, full + stage);
+                barrier_arrive_expect(full + stage.index, 4 * FILTERS);
+                bulk_load(inputs + INPUTS, filters, 4 * FILTERS, full + stage.index);
             }
             filters += FILTERS;
 #pragma unroll 4
@@ -128,8 +130,8 @@ __device__ __forceinline__ void produce(float* stages, Barrier* full, Barrier* e
                     copy_async<4 * VECTOR>(inputs + i * PLANE + place, inside ? plane + offsets[j] : x, inside);
                 }
             }
-            copy_async_arrive(full + stage);
-            if (++stage == STAGES) stage = 0, parity ^= 1;
+            copy_async_arrive(full + stage.index);
+            ++stage;
         }
     }
 }
@@ -222,7 +224,7 @@ conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ 
     }
     warpgroup_reg_alloc<224>();
 
-    int stage = 0, parity = 0;
+    PipelineState<STAGES> stage;
 #pragma unroll 1
     for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
         const Tile tile(index);
@@ -243,9 +245,9 @@ conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ 
         float accumulators[SUBTILES][BLOCK_TILES_K][4] = {};
 #pragma unroll 1
         for (int channel_tile = 0; channel_tile < CHANNEL_TILES; ++channel_tile) {
-            const float* const inputs = stages + stage * (INPUTS + FILTERS);
+            const float* const inputs = stages + stage.index * (INPUTS + FILTERS);
             const float* const filters = inputs + INPUTS;
-            barrier_wait(full + stage, parity);
+            barrier_wait(full + stage.index, stage.phase);
             float loaded[SUBTILES][4];
             Inputs operands[2];  // those of a step, multiplied while the next ones are loaded
             load(loaded, inputs, pixels, 0);
@@ -260,8 +262,8 @@ conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ 
                 add_step<true>(accumulators, operands[step % 2], filters, step);
             }
             wgmma_wait(accumulators);
-            barrier_arrive(empty + stage);
-            if (++stage == STAGES) stage = 0, parity ^= 1;
+            barrier_arrive(empty + stage.index);
+            ++stage;
         }
 #pragma unroll
         for (int i = 0; i < SUBTILES; ++i) {
