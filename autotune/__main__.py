@@ -12,7 +12,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from autotune.cli import main as command_line
-    except (OSError, MemoryError, ImportError) as error:
+    except (OSError, MemoryError, ImportError, RuntimeError) as error:
         from autotune.errors import what_the_machine_lacks
 
         lacking = what_the_machine_lacks(error)

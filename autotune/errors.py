@@ -16,6 +16,7 @@ AutotuneError
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Mapping
 
@@ -128,11 +129,25 @@ def what_the_machine_lacks(error: BaseException) -> str | None:
     """
     words = str(error)
     number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, FileNotFoundError) and not _has_working_directory():
+        return "the working directory was removed; change to one that is there"
+    if "No usable temporary directory" in words:
+        return "no folder for temporary files can be written; set TMPDIR to one that can be"
     if isinstance(error, MemoryError) or "failed to map segment" in words or "annot allocate memory" in words:
         number = errno.ENOMEM
     elif "Too many open files" in words:
         number = errno.EMFILE
+    elif "can't start new thread" in words:
+        number = errno.EAGAIN
     if number not in _LACKING:
         return None
     name = getattr(error, "filename", None)
     return f"{name}: {_LACKING[number]}" if name else _LACKING[number]
+
+
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.compilation.compile import compile_cubin
+from autotune.compilation.toolchain import output_of
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, ToolchainError
 from autotune.family.render import render
@@ -94,8 +94,7 @@ def device_of(arch: int) -> DeviceInfo:
 
 def toolkit_architectures(nvcc: Path) -> tuple[int, ...]:
     """The architectures that this nvcc compiles for. Raises ToolchainError when it does not say."""
-    done = subprocess.run([str(nvcc), "--list-gpu-code"], capture_output=True, text=True, check=False)
-    found = tuple(sorted({int(number) for number in _LISTED.findall(done.stdout)}))
+    found = tuple(sorted({int(number) for number in _LISTED.findall(output_of(nvcc, "--list-gpu-code"))}))
     if not found:
         raise ToolchainError(f"{nvcc}: does not answer to --list-gpu-code; install CUDA 11.5 or newer")
     return found

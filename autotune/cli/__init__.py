@@ -99,7 +99,7 @@ def main() -> None:
             cli(prog_name="autotune")
         except AutotuneError as error:
             _end(str(error))
-        except (OSError, MemoryError, ImportError) as error:
+        except (OSError, MemoryError, ImportError, RuntimeError) as error:
             if isinstance(error, OSError) and cannot_be_written(stdout):
                 _end(f"standard output: cannot be written: {error.strerror}")
             lacking = what_the_machine_lacks(error)

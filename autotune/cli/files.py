@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from autotune.errors import StoreError
@@ -18,11 +20,19 @@ def check_folder(file: Path, option: str) -> None:
 
 def write_whole(file: Path, content: bytes, option: str) -> None:
     """Write a file, in place of one that is there; it has all of the content or is as it was."""
+    with whole(file, option) as begun:
+        begun.write_bytes(content)
+
+
+@contextmanager
+def whole(file: Path, option: str) -> Iterator[Path]:
+    """A path beside a file that takes its place once the block has ended well. Raises StoreError."""
     begun = file.with_name(f"{file.name}.part")
     try:
-        begun.write_bytes(content)
+        yield begun
         os.replace(begun, file)
     except OSError as error:
         raise StoreError(f"{file}: cannot be written: {error.strerror}; give another {option}") from None
     finally:
-        begun.unlink(missing_ok=True)
+        with suppress(OSError):  # nothing can be removed on a read-only mount, not even what is not there
+            begun.unlink()

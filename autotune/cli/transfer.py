@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
 from autotune.cli.answers import DATABASE, asked
+from autotune.cli.files import check_folder, whole
 from autotune.cli.streams import exact
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import StoreError
@@ -43,7 +41,9 @@ def dump(file: Path, checking: bool, quarantine: bool, db: str, style: str | Non
     if str(file) == "-":
         write_dump(db, exact(sys.stdout).write)
         return
-    with _written(file) as out:
+    if file.exists():
+        raise StoreError(f"{file}: exists already; remove it or give another path")
+    with whole(file, "FILE") as begun, begun.open("w", encoding="utf-8", newline="\n") as out:
         count = write_dump(db, out.write)
     click.echo(f"{file}: {count} rows", err=True)
 
@@ -68,7 +68,8 @@ def _check(file: Path, db: str, style: str | None, *, quarantine: bool) -> None:
     elif str(file) == "-":
         raise StoreError("--quarantine: give a FILE for the rows; they are taken out of the database")
     else:
-        with _written(file) as out:
+        check_folder(file, "FILE")
+        with whole(file, "FILE") as begun, begun.open("w", encoding="utf-8", newline="\n") as out:
             found = quarantine_rows(db, out.write)
     show(found, _FAULT_COLUMNS, style)
     moved = f" moved to {file}" if quarantine else ""
@@ -140,19 +141,3 @@ def export_t4(what: str | None, out: Path, db: str) -> None:
         raise StoreError(f"{db}: no trial of {what or 'any study'} has ended; run `autotune tune STUDY` first")
     for path in written:
         click.echo(path)
-
-
-@contextmanager
-def _written(file: Path) -> Iterator[TextIO]:
-    """A new text file that is there whole or not at all."""
-    if file.exists():
-        raise StoreError(f"{file}: exists already; remove it or give another path")
-    begun = file.with_name(f"{file.name}.part")
-    try:
-        with begun.open("w", encoding="utf-8", newline="\n") as out:
-            yield out
-        os.replace(begun, file)
-    except OSError as error:
-        raise StoreError(f"{file}: cannot be written: {error.strerror}") from error
-    finally:
-        begun.unlink(missing_ok=True)

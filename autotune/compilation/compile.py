@@ -96,7 +96,10 @@ def _run_nvcc(nvcc: Path, text: str, options: Sequence[str]) -> tuple[bytes, str
         source.write_text(text)
         command = [str(nvcc), *options, "-o", str(image), str(source)]
         environ = {**os.environ, "TMPDIR": folder}  # where one that is killed leaves its files
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
+        except OSError as error:
+            raise ToolchainError(f"{nvcc}: cannot be run: {error.strerror}; reinstall it or set CUDA_HOME") from None
         log = done.stdout + done.stderr
         if done.returncode or not image.is_file():
             raise Rejected(Outcome.COMPILE, "compile_error", killed(done.returncode) or first_errors(log, folder))

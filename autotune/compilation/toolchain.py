@@ -52,23 +52,33 @@ def _cuda_tool(name: str, environ: Mapping[str, str], system: Path) -> Path | No
 
 
 def find_cxx(environ: Mapping[str, str] = os.environ) -> Path:
-    """The C++ compiler: $CXX, g++ or clang++. Raises ToolchainError saying how to get one."""
-    for name in (environ.get("CXX"), "g++", "clang++"):
-        if name and (found := shutil.which(name, path=environ.get("PATH"))):
+    """The C++ compiler: $CXX, else g++ or clang++. Raises ToolchainError saying how to get one."""
+    wanted = environ.get("CXX")
+    for name in (wanted,) if wanted else ("g++", "clang++"):
+        if found := shutil.which(name, path=environ.get("PATH")):
             return Path(found)
+    if wanted:
+        raise ToolchainError(f"CXX={wanted}: is no program that can be run; give a C++ compiler's path, or unset CXX")
     raise ToolchainError("no C++ compiler found; install one (Debian: apt-get install g++) or set CXX to one")
 
 
 def compiler_version(compiler: Path) -> str:
     """One line that tells the compiler and its version, e.g. `nvcc 13.0.88` or `g++ 12.2.0`."""
-    command = [str(compiler), "--version"]
-    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().splitlines()
+    output = output_of(compiler, "--version").strip().splitlines()
     if not output:
         raise ToolchainError(f"{compiler}: does not answer to --version; reinstall it or set another one")
     for line in output:
         if ", V" in line:
             return f"nvcc {line.rsplit(', V', 1)[1]}"
     return f"{compiler.name} {output[0].split()[-1]}"
+
+
+def output_of(tool: Path, *words: str) -> str:
+    """What a tool prints. Raises ToolchainError where it cannot be run, such as a file that is no program."""
+    try:
+        return subprocess.run([str(tool), *words], capture_output=True, text=True, check=False, errors="replace").stdout
+    except OSError as error:
+        raise ToolchainError(f"{tool}: cannot be run: {error.strerror}; reinstall it or set another one") from None
 
 
 def find_ncu(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:

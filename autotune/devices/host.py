@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.compilation.compile import Binary
+from autotune.compilation.toolchain import output_of
 from autotune.devices.device import (
     Baseline,
     DeviceInfo,
@@ -439,6 +439,5 @@ def _last_cache_bytes() -> int:
 
 
 def _version(cxx: str) -> str:
-    command: Sequence[str] = (cxx, "--version")
-    first = subprocess.run(command, capture_output=True, text=True, check=False).stdout.partition("\n")[0]
+    first = output_of(Path(cxx), "--version").partition("\n")[0]
     return f"{Path(cxx).name} {first.split()[-1] if first else '?'}"

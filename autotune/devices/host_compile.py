@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from autotune.compilation.compile import Binary, Program, Target, killed
-from autotune.compilation.toolchain import compiler_version
+from autotune.compilation.toolchain import compiler_version, output_of
 from autotune.devices.elf import symbols
 from autotune.errors import Rejected, ToolchainError
 from autotune.trial import Outcome, Resources
@@ -115,8 +115,7 @@ def check_environment(cxx: str) -> dict[str, str]:
     AddressSanitizer must be the first library of a process. Its report goes to standard error, names the line of
     `kernel.cu`, and ends the process with status 99.
     """
-    command = [cxx, "-print-file-name=libasan.so"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    found = output_of(Path(cxx), "-print-file-name=libasan.so").strip()
     if "/" not in found:
         raise ToolchainError(f"{cxx} has no AddressSanitizer library; install it (Debian: apt-get install libasan8)")
     preload = [os.path.realpath(found), *os.environ.get("LD_PRELOAD", "").split()]

@@ -9,7 +9,6 @@ is strictly sequential, so that a run can be repeated exactly.
 from __future__ import annotations
 
 import hashlib
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -31,9 +30,10 @@ _FAILURES = {
     "hang": (Outcome.TIMEOUT, "hang", "the null device was asked to hang"),
     "wrong": (Outcome.CORRECTNESS, "wrong", "the null device was asked for a wrong result"),
 }
-_DELAYS = ("delay_ms", "compile_ms", "compilers")
 _FLOPS_PER_US = 10e6  # of an imaginary device: 10 TFLOP/s at the fastest config
 _SAMPLES = 5
+_MOST_DELAY_MS = 3_600_000  # an hour
+_DELAYS = {"delay_ms": _MOST_DELAY_MS, "compile_ms": _MOST_DELAY_MS, "compilers": 999}  # and the most of each
 
 
 class NullEvaluator:
@@ -49,12 +49,13 @@ class NullEvaluator:
                 number = float(value)
             except ValueError:
                 number = -1.0
-            known = name in _DELAYS or (name in _FAILURES and number <= 1)
-            if not known or not 0 <= number < math.inf or (name == "compilers" and number not in range(1, 1000)):
+            most = dict.fromkeys(_FAILURES, 1) | _DELAYS
+            counts = name != "compilers" or (number >= 1 and number.is_integer())
+            if not 0 <= number <= most.get(name, -1) or not counts:
                 allowed = ", ".join(_FAILURES)
                 raise DeviceError(
-                    f"null:{option}: expected NAME=SHARE with NAME one of {allowed}, or delay_ms=NUMBER, "
-                    f"compile_ms=NUMBER, compilers=COUNT"
+                    f"null:{option}: expected NAME=SHARE with NAME one of {allowed}, or delay_ms=NUMBER or "
+                    f"compile_ms=NUMBER, {_MOST_DELAY_MS} at most, or compilers=COUNT"
                 )
             (delays if name in _DELAYS else self._shares)[name] = number
         self._delay_ms, self._compile_ms, self._compilers = (

@@ -142,7 +142,10 @@ def _link(exported: Path, into: Path, cxx: Path) -> None:
 def _run(command: Sequence[str], folder: Path, temporary: Path) -> None:
     """Run a compiler in a folder; what it leaves when it is killed lies in another one."""
     environ = {**clean(), "TMPDIR": str(temporary)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
+    except OSError as error:
+        raise BuildError(f"{command[0]}: cannot be run: {error.strerror}") from None
     if done.returncode:
         words = killed(done.returncode) or first_errors(done.stdout + done.stderr, str(folder))
         raise BuildError(f"{Path(command[0]).name}: {words}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from autotune.errors import StoreError
 
 _LOOK_EVERY_S = 0.2
+_ADVICE = "set XDG_CACHE_HOME to a folder that can be"
 
 
 @contextmanager
@@ -29,8 +30,7 @@ def study_lock(
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / name).open("w")
     except OSError as error:
-        advice = "set XDG_CACHE_HOME to a folder that can be"
-        raise StoreError(f"{folder}: cannot be written: {error.strerror}; {advice}") from None
+        raise StoreError(f"{folder}: cannot be written: {error.strerror}; {_ADVICE}") from None
     with file:
         while True:
             try:
@@ -39,4 +39,6 @@ def study_lock(
             except BlockingIOError:
                 waits()
                 sleep(_LOOK_EVERY_S)
+            except OSError as error:  # of a file system without locks
+                raise StoreError(f"{folder}: cannot be locked: {error.strerror}; {_ADVICE}") from None
         yield

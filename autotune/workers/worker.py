@@ -196,18 +196,23 @@ class Worker:
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
-        ours, theirs = socket.socketpair()
-        self._words = tempfile.TemporaryFile(prefix="autotune-")  # noqa: SIM115 - lives as long as the worker
-        self._folder = tempfile.mkdtemp(prefix="autotune-")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "autotune.workers.worker_process", str(theirs.fileno()), self._folder],
-            stdin=subprocess.DEVNULL,
-            stdout=self._words,
-            stderr=self._words,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-            env={**os.environ, **(environ or {}), "TMPDIR": self._folder},
-        )
+        with contextlib.ExitStack() as begun:  # undone where the rest cannot be had
+            self._folder = tempfile.mkdtemp(prefix="autotune-")
+            begun.callback(remove, self._folder)  # last: it opens files, of which there may be too many
+            ours, theirs = socket.socketpair()
+            begun.enter_context(theirs)
+            begun.enter_context(ours)
+            self._words = begun.enter_context(tempfile.TemporaryFile(prefix="autotune-"))
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "autotune.workers.worker_process", str(theirs.fileno()), self._folder],
+                stdin=subprocess.DEVNULL,
+                stdout=self._words,
+                stderr=self._words,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={**os.environ, **(environ or {}), "TMPDIR": self._folder},
+            )
+            begun.pop_all()
         theirs.close()
         self._connection = Connection(ours.detach())
         self._sending = threading.Lock()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -36,6 +37,10 @@ LOCK_TIMEOUT_S = 30.0
 
 LOG_PAGES = 8000
 """pages of 4 KB that the log may take before a commit folds it into the file, which waits for the disk"""
+
+FULL = "the disk is full; make room and run the command again"
+LOG_INDEX_BYTES = 1 << 15
+"""of the file that SQLite maps beside a log (https://www.sqlite.org/walformat.html, 2.2): no room for less is none"""
 
 LEAST_BYTES = 512
 """of an SQLite file that is not empty: its smallest page (file format, 1.3.2)"""
@@ -228,12 +233,12 @@ def _connect_read_only(path: Path, options: str, timeout_s: float) -> sqlite3.Co
     # The file is never opened but by SQLite: closing a descriptor of one's own would drop the locks that this
     # process's other connections hold on it (https://www.sqlite.org/howtocorrupt.html, 2.2).
     raw = _connect(path, options, timeout_s)
-    if not _writable(path) and not log_state(path):
+    if not log_state(path):
         try:
             raw.execute("SELECT 1 FROM sqlite_master").close()
         except sqlite3.OperationalError as error:
             raw.close()
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            if error.sqlite_errorcode & 0xFF not in NO_LOG_CAN_BE_MADE or log_state(path):
                 raise
             # In WAL mode, without a log, where none can be made: it is read as one that nobody changes.
             raw = _connect(path, "mode=ro&immutable=1", timeout_s)
@@ -242,6 +247,10 @@ def _connect_read_only(path: Path, options: str, timeout_s: float) -> sqlite3.Co
 
 
 LogState = tuple[int, int] | None
+NO_LOG_CAN_BE_MADE = frozenset(
+    {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+)
+"""what SQLite says of a folder that may not be written, and of a full disk"""
 
 
 def log_state(path: Path) -> LogState:
@@ -290,12 +299,22 @@ def _words(path: Path, timeout_s: float, error: sqlite3.Error | None, message: s
         sqlite3.SQLITE_READONLY: "the file is read-only; make it writable or give another --db",
         sqlite3.SQLITE_CORRUPT: "the file is damaged or cut short; restore a copy or try sqlite3's .recover",
         sqlite3.SQLITE_NOTADB: "not an SQLite file; give the path of a results database",
-        sqlite3.SQLITE_FULL: "the disk is full; make room and run the command again",
+        sqlite3.SQLITE_FULL: FULL,
         sqlite3.SQLITE_CANTOPEN: "cannot be opened; check the path and the permissions of its folder",
         sqlite3.SQLITE_IOERR: "reading or writing failed; check the disk",
     }.get(code)
+    if code == sqlite3.SQLITE_IOERR and _disk_is_full(path):  # which SQLite says only of pages, not of what it maps
+        meaning = FULL
     shown = one_line(str(path))
     return f"{shown}: {one_line(message)}" if meaning is None else f"{shown}: {meaning} ({one_line(message)})"
+
+
+def _disk_is_full(path: Path) -> bool:
+    """Whether a file's disk has no room for what SQLite keeps beside it."""
+    try:
+        return shutil.disk_usage(path.absolute().parent).free < LOG_INDEX_BYTES
+    except OSError:
+        return False
 
 
 def _connect(path: Path, options: str, timeout_s: float) -> sqlite3.Connection:

@@ -1,0 +1,177 @@
+"""Signals at any moment, few files, little memory, compilers that are none, folders that are gone, full disks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fork_server import ForkServer
+from tests.long_run import every
+from tests.unit.tiny import Command, Finished
+
+from .attack import attacked, refused
+
+TUNE = ("tune", "small.toml", "--templates", "families", "--trials", "3", "--device")
+AUTOTUNE = f"{sys.executable} -m autotune"
+
+
+def shell(folder: Path, script: str, *, program: tuple[str, ...] = ("bash", "-c")) -> Finished:
+    """A script in which AUTOTUNE and TUNE are commands; no traceback, and nothing left where temporary files go."""
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    environ = {**os.environ, "AUTOTUNE": AUTOTUNE, "TUNE": f"{AUTOTUNE} {' '.join(TUNE)}", "TMPDIR": str(temporary)}
+    command = [*program, script]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environ, timeout=120)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert not list(temporary.iterdir())
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def is_caught(process: subprocess.Popen[bytes]) -> bool:
+    """Whether Python's own handler waits for Ctrl-C: from its start until the command line is being loaded."""
+    found = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{process.pid}/status").read_text())
+    return found is not None and bool(int(found[1], 16) & 1 << signal.SIGINT - 1)
+
+
+@pytest.mark.parametrize("after_s", every(3, (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6)))
+def test_ctrl_c_while_it_starts(after_s: float, folder: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "autotune", "tune", "small.toml", "--device", "null"],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    until = time.monotonic() + 20
+    for caught in (True, False):
+        while is_caught(process) != caught and time.monotonic() < until:
+            time.sleep(0.001)
+    time.sleep(after_s)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT), err
+    assert b"Traceback" not in err
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("number", every(2, (signal.SIGTERM, signal.SIGINT)))
+def test_signals_that_follow_leave_no_folder(number: signal.Signals, folder: Path, fork_server: ForkServer) -> None:
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    run = fork_server.start(folder, *TUNE, "host", env={"TMPDIR": str(temporary)})
+    until = time.monotonic() + 30
+    while not list(temporary.iterdir()) and time.monotonic() < until:
+        time.sleep(0.01)
+    for _ in range(6):
+        if not run.ended:
+            run.send_signal(number)
+        time.sleep(0.02)
+    ended = run.finish()
+    assert ended.code == 128 + number, ended.err
+    assert "Traceback" not in ended.err
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("content", every(2, (b"\x7fELF garbage", b"", b"#!/no/such/interpreter\n")))
+def test_a_compiler_that_is_no_program(content: bytes, folder: Path, fork_server: ForkServer) -> None:
+    compiler = folder / "cxx"
+    compiler.write_bytes(content)
+    words = ("check", "families/tiny.cu.j2", "--configs", "1", "--device", "host")
+    ended = attacked(fork_server, folder, *words, env={"CXX": str(compiler)})
+    refused(ended, f"autotune: CXX={compiler}: is no program that can be run; ")
+    compiler.chmod(0o755)
+    ended = attacked(fork_server, folder, *words, env={"CXX": str(compiler)})
+    refused(ended, f"{compiler}: ")
+
+
+def test_a_working_directory_that_is_gone(folder: Path) -> None:
+    (folder / "gone").mkdir()
+    ended = shell(folder, "cd gone; rmdir ../gone; $AUTOTUNE tune quickstart --device null")
+    refused(
+        Finished(ended.code, ended.out, ended.err.replace("device null: null (asked for)\n", "")),
+        "autotune: the working directory was removed; change to one that is there",
+    )
+
+
+@pytest.mark.parametrize("limit", every(3, ("-n 12", "-n 9", "-n 6", "-v 300000", "-v 200000", "-v 50000")))
+def test_little_of_what_a_process_needs(limit: str, folder: Path, autotune: Command) -> None:
+    ended = shell(folder, f"ulimit {limit}; $TUNE host")
+    if ended.code:
+        last = ended.err.splitlines()[-1]
+        assert last.startswith("autotune: "), ended.err
+        assert len(ended.err.splitlines()) <= 2, "and the line that names the device"
+    assert autotune(*TUNE, "null").code == 0, "nothing is lost"
+
+
+def test_a_delay_without_an_end(autotune: Command, folder: Path) -> None:
+    for number in ("1e300", "1e9", "inf", "nan", "-1"):
+        complaint = autotune(*TUNE, f"null:delay_ms={number}").complaint
+        assert complaint.startswith(f"null:delay_ms={number}: expected NAME=SHARE with NAME one of ")
+        assert complaint.endswith("or delay_ms=NUMBER, 3600000 at most")
+
+
+def test_a_full_disk_behind_standard_error_stops_no_run(folder: Path, fork_server: ForkServer) -> None:
+    with open("/dev/full", "w") as full:
+        ended = fork_server.start(folder, *TUNE, "null", "--json", err=full.fileno()).finish()
+    assert ended.code == 0
+    assert '"layer": "small.one"' in ended.out
+    assert shell(folder, "$AUTOTUNE best --db none.db 2>/dev/full").code == 1, "and Python ends as ever"
+
+
+MOUNTS = ("unshare", "--user", "--map-root-user", "--mount", "bash", "-c")
+
+
+def can_mount() -> bool:
+    try:
+        done = subprocess.run([*MOUNTS, "mount -t tmpfs none /mnt"], capture_output=True, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+@pytest.fixture
+def mounts() -> tuple[str, ...]:
+    """What runs a script that may mount."""
+    if not can_mount():
+        pytest.skip("no file system can be mounted here")
+    return MOUNTS
+
+
+def test_a_disk_that_is_full_can_be_read(filled: Path, mounts: tuple[str, ...]) -> None:
+    (filled.parent / "full").mkdir()
+    script = f"""
+        mount -t tmpfs -o size={(filled.stat().st_size >> 10) + 40}k none full
+        cp -r autotune.db small.toml families full
+        cd full && cat /dev/zero > fill 2> /dev/null
+        $AUTOTUNE best --json > ../best.json || echo "best: $?"
+        $AUTOTUNE query "SELECT count(*) FROM trials" > /dev/null || echo "query: $?"
+        $TUNE null --fresh 2> ../tune && echo "it was not full"
+        $AUTOTUNE dump out.jsonl 2> ../dump && echo "it was not full"
+        ls
+    """
+    ended = shell(filled.parent, script, program=mounts)
+    assert (ended.err, ended.out.split()) == ("", ["autotune.db", "families", "fill", "small.toml"])
+    assert "small.one" in (filled.parent / "best.json").read_text()
+    full = "autotune: autotune.db: the disk is full; make room and run the command again"
+    assert (filled.parent / "tune").read_text().splitlines()[-1].startswith(full)
+    dumped = "autotune: out.jsonl: cannot be written: No space left on device; give another FILE\n"
+    assert (filled.parent / "dump").read_text() == dumped
+
+
+def test_a_mount_that_is_read_only(filled: Path, mounts: tuple[str, ...]) -> None:
+    (filled.parent / "fixed").mkdir()
+    script = """
+        mount -t tmpfs none fixed && mount -o remount,ro fixed
+        $AUTOTUNE dump fixed/out.jsonl; $AUTOTUNE source small.one --out fixed/x.cu
+    """
+    ended = shell(filled.parent, script, program=mounts)
+    assert ended.err == (
+        "autotune: fixed/out.jsonl: cannot be written: Read-only file system; give another FILE\n"
+        "autotune: fixed/x.cu: cannot be written: Read-only file system; give another --out\n"
+    )
