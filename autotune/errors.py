@@ -123,7 +123,7 @@ _LACKING = {
 
 
 def what_the_machine_lacks(error: BaseException) -> str | None:
-    """One line for an error of the machine, wherever it comes up; None where it is another's.
+    """One line for an error of the machine, wherever it comes up, or of a file; None where it is another's.
 
     Python's importer and the dynamic linker say in words alone that they have no memory or no file to open.
     """
@@ -139,9 +139,9 @@ def what_the_machine_lacks(error: BaseException) -> str | None:
         number = errno.EMFILE
     elif "can't start new thread" in words:
         number = errno.EAGAIN
-    if number not in _LACKING:
-        return None
     name = getattr(error, "filename", None)
+    if number not in _LACKING:
+        return f"{name}: {os.strerror(number)}" if name and number else None
     return f"{name}: {_LACKING[number]}" if name else _LACKING[number]
 
 

@@ -100,7 +100,7 @@ def main() -> None:
         except AutotuneError as error:
             _end(str(error))
         except (OSError, MemoryError, ImportError, RuntimeError) as error:
-            if isinstance(error, OSError) and cannot_be_written(stdout):
+            if isinstance(error, OSError) and error.filename is None and cannot_be_written(stdout):
                 _end(f"standard output: cannot be written: {error.strerror}")
             lacking = what_the_machine_lacks(error)
             if lacking is None:
