@@ -26,6 +26,8 @@ ADMITTED: Mapping[str, tuple[str, ...]] = {
 SAMPLERS = ("default", "random", "tpe", "tpe_ordinal", "nsgaii", "cmaes")
 """What a study's `sampler` may be: this project's own, chance, and Optuna's; `search` has them."""
 _DEFAULT_ACCURACY = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
+_NAME_CHARACTERS = 100
+"""Of a study or a layer, the most: an export's files are named after them."""
 _SIZES = ("n", "c", "h", "w", "k", "r", "s")
 _PAIRS = ("stride", "pad", "dilation")
 _LAYER_KEYS = {"name", *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue", "count"}
@@ -216,6 +218,8 @@ def _name(table: Table, default: str, note: str = "") -> str:
     name = table.word("name", default)
     if not name or any(not (letter.isalnum() or letter in "-_") for letter in name):
         raise table.error("name", f"{name!r}: expected letters, digits, - and _{note}")
+    if len(name) > _NAME_CHARACTERS:
+        raise table.error("name", f"has {len(name)} characters: expected at most {_NAME_CHARACTERS}")
     return name
 
 
@@ -223,9 +227,13 @@ def _families(table: Table) -> tuple[str, ...] | None:
     value = table.get("templates")
     if value is None:
         return None
-    if not isinstance(value, list) or not value or any(not isinstance(item, str) for item in value):
+    if not isinstance(value, list) or not value or not all(_is_a_name(item) for item in value):
         raise table.error("templates", f"expected a list of family names, got {value!r}")
     return tuple(dict.fromkeys(value))
+
+
+def _is_a_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _NAME_CHARACTERS
 
 
 def _measure(table: Table) -> Measure:
@@ -278,7 +286,7 @@ def _end_to_end(table: Table, narrowed: Mapping[str, tuple[Value, ...]] | None) 
 
 
 def _techniques(study: Table, layers: set[str]) -> tuple[Technique, ...]:
-    found: list[Technique] = []
+    found: dict[str, Technique] = {}
     for table in study.tables("technique", "expected [[technique]] tables"):
         table.allow(_TECHNIQUE_KEYS)
         table.require(("name", "template"))
@@ -299,10 +307,10 @@ def _techniques(study: Table, layers: set[str]) -> tuple[Technique, ...]:
             reported_ms=reported_ms,
             reported=table.word("reported", ""),
         )
-        if technique.name in {other.name for other in found}:
+        if technique.name in found:
             raise table.error("name", f"{technique.name!r} stands twice")
-        found.append(technique)
-    return tuple(found)
+        found[technique.name] = technique
+    return tuple(found.values())
 
 
 def _rules(study: Table, techniques: set[str]) -> tuple[NamedRule, ...]:
@@ -321,15 +329,15 @@ def _rules(study: Table, techniques: set[str]) -> tuple[NamedRule, ...]:
 
 def _layers(study: Table) -> tuple[Layer, ...]:
     expected = "expected at least one [[layer]]"
-    layers: list[Layer] = []
+    layers: dict[str, Layer] = {}
     for index, table in enumerate(study.tables("layer", expected, label="name")):
         layer = _layer(table)
-        if layer.name in {other.name for other in layers}:
+        if layer.name in layers:
             raise study.error(f"layer[{index}].name", f"{layer.name!r} stands twice; give each layer its own name")
-        layers.append(layer)
+        layers[layer.name] = layer
     if not layers:
         raise study.error("layer", expected)
-    return tuple(layers)
+    return tuple(layers.values())
 
 
 def _layer(table: Table) -> Layer:

@@ -19,6 +19,15 @@ from autotune.reading import Raises
 
 LARGEST = 2**63 - 1  # a whole number in SQLite
 _SHOWN = 40  # characters of a JSON value that is of a wrong kind
+_KEY_SHOWN = 100  # characters of a key in a message
+_MESSAGE_SHOWN = 400  # characters of what is wrong with it
+_MOST_TABLES = 1000  # of one kind, such as layers
+_MOST_BITS = 4096  # of a whole number, which Python prints up to 14,000
+_MOST_DOTS = 32  # in a dotted key, whose reading takes the square of them
+_MANY_DIGITS = re.compile(r"(?<![\w.-])[+-]?[0-9](?:_?[0-9]){1233,}+(?![\w.])")  # TOML's numbers have 64 bits
+_HUGE = f"a whole number of more than {_MOST_BITS} bits"
+_WORD = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_MANY_DOTS = re.compile(rf"(?<![\w-]){_WORD}(?:[ \t]*+\.[ \t]*+{_WORD}){{{_MOST_DOTS + 1}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,7 @@ class Table:
 
     def error(self, key: str, what: str) -> AutotuneError:
         """What is wrong with one key of this table."""
-        return self.raises(f"{self.file}: {self.path(key)}: {what}")
+        return self.raises(f"{self.file}: {_shortened(self.path(key), _KEY_SHOWN)}: {_shortened(what, _MESSAGE_SHOWN)}")
 
     def path(self, key: str) -> str:
         """A key of this table as its file's dotted key."""
@@ -114,6 +123,8 @@ class Table:
         value = self.content.get(key, [])
         if not isinstance(value, list):
             raise self.error(key, expected)
+        if len(value) > _MOST_TABLES:
+            raise self.error(key, f"has {len(value)} tables: expected at most {_MOST_TABLES}")
         found = []
         for index, item in enumerate(value):
             if not isinstance(item, dict):
@@ -142,13 +153,36 @@ class Table:
 
 def read_toml(text: str, raises: Raises, file: str, *, what: str = "", first: int = 0) -> Table:
     """The table of a TOML text, which may be a part of its file: `what` names that, `first` is the lines above it."""
+    for pattern, why in ((_MANY_DOTS, f"more than {_MOST_DOTS} dots in a key"), (_MANY_DIGITS, _HUGE)):
+        if found := pattern.search(text):
+            raise raises(f"{file}: {what}line {text.count(chr(10), 0, found.start()) + 1 + first}: {why}")
     try:
-        return Table(tomllib.loads(text), raises, file)
+        table = Table(tomllib.loads(text), raises, file)
+        if key := _key_of_a_huge_number(table.content):
+            raise table.error(key, _HUGE)
+        return table
     except tomllib.TOMLDecodeError as error:
         message = re.sub(r"at line (\d+)", lambda found: f"at line {int(found.group(1)) + first}", str(error))
         raise raises(f"{file}: {what}is not TOML: {message}") from None
     except RecursionError:
         raise raises(f"{file}: {what}is nested too deeply; there are tables in tables at most") from None
+
+
+def _key_of_a_huge_number(content: Mapping[str, object]) -> str:
+    """The outermost key below which a number stands that nothing can print; empty where there is none."""
+    for key, value in content.items():
+        waiting: list[object] = [value]
+        while waiting:
+            item = waiting.pop()
+            if isinstance(item, int) and item.bit_length() > _MOST_BITS:
+                return key
+            if isinstance(item, dict | list):
+                waiting.extend(item.values() if isinstance(item, dict) else item)
+    return ""
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
