@@ -51,6 +51,30 @@ def max_registers(warps: int) -> int:
     return min(255, 65536 // (32 * round_up(warps, 4)) // 8 * 8)
 
 
+_SHOWN = 1000  # characters of an expression, and of what is wrong with it, in a message
+MOST_BITS = 4096
+"""Of a whole number that an expression comes to; a size has 31."""
+
+
+def product(one: Evaluated, other: Evaluated) -> int:
+    """Whole numbers multiplied. Raises OverflowError for more than MOST_BITS, TypeError for anything else."""
+    if not (isinstance(one, int) and isinstance(other, int)):
+        raise TypeError("* is for whole numbers")
+    if one.bit_length() + other.bit_length() > MOST_BITS:
+        raise OverflowError(f"more than {MOST_BITS} bits")
+    return one * other
+
+
+def power(base: Evaluated, exponent: Evaluated) -> int:
+    """A whole number to the power of another, a fraction where that is negative. Raises as `product` does."""
+    if not (isinstance(base, int) and isinstance(exponent, int)):
+        raise TypeError("** is for whole numbers")
+    if max(base.bit_length() - 1, 1) * exponent > MOST_BITS and abs(base) > 1:
+        raise OverflowError(f"more than {MOST_BITS} bits")
+    raised: int = base**exponent
+    return raised
+
+
 FUNCTIONS: Mapping[str, Callable[..., int | bool]] = {
     "ceil_div": ceil_div,
     "round_up": round_up,
@@ -72,10 +96,10 @@ _BINARY: Mapping[type[nodes.BinExpr], str] = {
 _OPERATIONS: Mapping[str, Callable[..., Evaluated]] = {
     "+": operator.add,
     "-": operator.sub,
-    "*": operator.mul,
+    "*": product,
     "//": operator.floordiv,
     "%": operator.mod,
-    "**": operator.pow,
+    "**": power,
     "neg": operator.neg,
     "not": operator.not_,
     "eq": operator.eq,
@@ -398,6 +422,8 @@ class Expression:
             raise self.error(str(error)) from None
         except RecursionError:
             raise self.error("is nested too deeply") from None
+        except ValueError:  # of Python's, for a number of more than some 4,000 digits
+            raise self.error(f"has a number of more than {MOST_BITS} bits") from None
 
     def folded(self, known: Names) -> Tree:
         """What is left of the expression once all that `known` decides is decided."""
@@ -409,4 +435,5 @@ class Expression:
 
     def error(self, what: str) -> TemplateError:
         """A TemplateError that names this expression and where it stands."""
-        return TemplateError(f"{self.where}: expression {self.text!r} {what}")
+        shown = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}..."
+        return TemplateError(f"{self.where}: expression {shown!r} {what:.{_SHOWN}}")

@@ -9,7 +9,8 @@ from jinja2 import TemplateError as JinjaError
 
 from autotune.compilation.compile import Program
 from autotune.errors import Rejected, TemplateError
-from autotune.family.source import ConstantSymbol, KernelSource, Stage
+from autotune.family.limits import RENDER_S, limited
+from autotune.family.source import TEXT_BYTES, ConstantSymbol, KernelSource, Stage
 from autotune.family.space import BoundTemplate
 from autotune.family.template import StageTemplate, not_a_class
 from autotune.family.tensor_map_template import NamedTensorMap
@@ -81,14 +82,18 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
     """The body's text with includes inlined: self-contained CUDA C++."""
     template = bound.template
     try:
-        text = bound.body.render(visible_names(bound, names))
-        return inline(text.lstrip("\n"), template.includes)
+        with limited(template.path, "rendering its body", RENDER_S):
+            text = bound.body.render(visible_names(bound, names))
+            if len(text) > TEXT_BYTES:
+                raise TemplateError(f"renders more than {TEXT_BYTES >> 20} MiB")
+            return inline(text.lstrip("\n"), template.includes)
     except JinjaError as error:
         line = getattr(error, "lineno", None)
         where = f"line {line}" if line else "body"
         raise TemplateError(f"{template.path}: {where}: {error.message or type(error).__name__}") from None
     except TemplateError as error:
-        raise TemplateError(f"{template.path}: body {error}") from None
+        message = str(error).removeprefix(f"{template.path}: ")
+        raise TemplateError(f"{template.path}: body {message}") from None
     except (ArithmeticError, TypeError, ValueError) as error:
         raise TemplateError(f"{template.path}: body raises {type(error).__name__}: {error}") from None
 

@@ -14,6 +14,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, StudyError, TemplateError
 from autotune.expressions.expression import Bound, Expression
 from autotune.family.feasible import Level, Rows, Rule, Tree
+from autotune.family.limits import SPACE_S, limited
 from autotune.family.template import KernelTemplate, Param, StageTemplate
 from autotune.family.tensor_map_template import TensorMapTemplate
 from autotune.family.text import Body, compile_body
@@ -307,12 +308,13 @@ class SearchSpace(ListedSpace):
         if bound.listed is not None:
             self.rows = self._listed(bound.listed)
             return
-        tree = Tree(bound.levels, self.params)
-        self.rows, self.complete = tree.feasible(most=most_rows, visits=MAX_VISITS)
-        if not self.complete:
-            first = self.rows[:1]
-            drawn = tree.sampled(np.random.default_rng(seed), most=sampled_rows - len(first), visits=MAX_VISITS)
-            self.rows = np.unique(np.concatenate([first, drawn]), axis=0)
+        with limited(bound.template.path, "listing its configs", SPACE_S):
+            tree = Tree(bound.levels, self.params)
+            self.rows, self.complete = tree.feasible(most=most_rows, visits=MAX_VISITS)
+            if not self.complete:
+                first = self.rows[:1]
+                drawn = tree.sampled(np.random.default_rng(seed), most=sampled_rows - len(first), visits=MAX_VISITS)
+                self.rows = np.unique(np.concatenate([first, drawn]), axis=0)
 
     @property
     def product(self) -> int:

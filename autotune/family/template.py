@@ -29,6 +29,8 @@ SUFFIX = ".cu.j2"
 DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_block_bytes", "device.l2_bytes"})
 SCRATCH = ("packed_w", "workspace")
 """Arrays that a kernel has for itself."""
+MOST_VALUES = 1000
+"""Of one parameter."""
 _HEADER_KEYS = {
     *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
     *("padded_outputs", "conflicts", "error_factor", "flops", "tensor_map"),
@@ -337,6 +339,8 @@ class _Header:
             values = table.get("values")
             if not isinstance(values, list) or not values:
                 raise self.error(f"{key}.values", "expected a list with at least one value")
+            if len(values) > MOST_VALUES:
+                raise self.error(f"{key}.values", f"has {len(values)} values: expected at most {MOST_VALUES}")
             if any(not isinstance(item, (int, str)) for item in values) or len({type(item) for item in values}) > 1:
                 raise self.error(f"{key}.values", "values are whole numbers, words or true/false, all of one kind")
             if len(set(values)) < len(values):

@@ -10,10 +10,11 @@ from glob import escape, glob
 from pathlib import Path
 
 from jinja2 import FileSystemLoader, StrictUndefined, Template, TemplateSyntaxError, Undefined, nodes
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 
 from autotune.errors import TemplateError
-from autotune.expressions.expression import FUNCTIONS
+from autotune.expressions.expression import FUNCTIONS, MOST_BITS, power, product
 from autotune.family.marks import MARKS
 from autotune.family.unused import without_unused
 from autotune.reading import read_text
@@ -43,9 +44,27 @@ def _finalize(value: object) -> str:
     raise TemplateError(f"prints {value!r}; only whole numbers, words and true/false may be printed")
 
 
+_NUMBERS = {int, bool, float}
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """Jinja whose operators do not blow up."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
+        """Whole numbers up to some size, and no text made of text."""
+        if isinstance(left, int) and isinstance(right, int) and operator in ("*", "**"):
+            return product(left, right) if operator == "*" else power(left, right)
+        makes_text = isinstance(left, Sequence) if operator != "*" else not {type(left), type(right)} <= _NUMBERS
+        if makes_text:
+            raise TemplateError(f"{operator} makes no text and no list; it is for numbers")
+        return super().call_binop(context, operator, left, right)
+
+
 def environment() -> ImmutableSandboxedEnvironment:
     """The Jinja environment of kernel bodies; delimiters that do not collide with CUDA. It imports shared macros."""
-    jinja = ImmutableSandboxedEnvironment(
+    jinja = _Environment(
         loader=FileSystemLoader(shipped("templates")),
         block_start_string="/*%",
         block_end_string="%*/",
@@ -61,7 +80,7 @@ def environment() -> ImmutableSandboxedEnvironment:
         finalize=_finalize,
         autoescape=False,
     )
-    jinja.globals = {**FUNCTIONS, "range": range}
+    jinja.globals = {**FUNCTIONS, "range": safe_range}
     return jinja
 
 
@@ -77,6 +96,10 @@ def parse(path: Path, text: str) -> nodes.Template:
         return environment().parse(text)
     except TemplateSyntaxError as error:
         raise TemplateError(f"{path}: line {error.lineno}: {error.message}") from None
+    except RecursionError:
+        raise TemplateError(f"{path}: its body is nested too deeply") from None
+    except ValueError:  # of Python's, for a number of more than some 4,000 digits
+        raise TemplateError(f"{path}: its body has a number of more than {MOST_BITS} bits") from None
 
 
 def includes_of(path: Path, text: str) -> tuple[tuple[str, str], ...]:
