@@ -1,0 +1,200 @@
+"""Every reader of files on valid files with a few bytes changed: a record, or one line of an error, and soon."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autotune.errors import AutotuneError
+from autotune.exporting.folder import write_folder
+from autotune.exporting.seal import sealed_record
+from autotune.expressions.expression import Expression
+from autotune.family.render import render
+from autotune.family.space import SearchSpace
+from autotune.family.template import load_template
+from autotune.interchange.files import read_recording
+from autotune.operation import FILE, operation, read_operation
+from autotune.store import dump, load
+from autotune.study import load_study
+from tests.unit.tiny import STUDY, TINY, bind
+
+from .attack import WITHIN_S
+
+SOURCES = (
+    *(
+        b"9" * 5000,
+        b"-1",
+        b"1e999",
+        b"nan",
+        b"null",
+        b"true",
+        b"[]",
+        b"{}",
+        b"[" * 3000,
+        b'"',
+        b"'",
+        b"\\",
+        b"\0",
+        b"\xff",
+    ),
+    *(
+        b"\xed\xa0\x80",
+        "\u202e".encode(),
+        b"\n",
+        b"\n\n",
+        b"..",
+        b"/",
+        b"=",
+        b":",
+        b",",
+        b"#",
+        b"[[",
+        b"]]",
+        b"${",
+        b"}",
+    ),
+    *(b"/*%", b"%*/", b"//% ", b"//% for i in range(9)\n", b"#include ", b"**", b"*", b"//", b"%", b" if ", b" else "),
+    *(b"(", b")", b"threads", b"device.arch", b"n", b"0", b"18446744073709551616", b"../../x", b"base64", b"__class__"),
+)
+"""What is put somewhere."""
+EXPRESSIONS = (
+    "ceil_div(n * k * p * q, threads * turns)",
+    "not fast or order == 'rows'",
+    "1 if c in (1, 2) else w // 0",
+)
+
+
+@st.composite
+def changed(draw: st.DrawFn, valid: bytes) -> bytes:
+    """A file with up to four slices of it replaced, doubled or moved."""
+    content = valid
+    for _ in range(draw(st.integers(1, 4))):
+        begin = draw(st.integers(0, len(content)))
+        end = min(len(content), begin + draw(st.sampled_from((0, 1, 3, 10, 100, 1000))))
+        what = draw(st.sampled_from(SOURCES) | st.just(content[begin:end] * 2) | st.binary(max_size=4))
+        content = content[:begin] + what + content[end:]
+    return content
+
+
+@contextmanager
+def read(valid: str | bytes, content: bytes, name: str) -> Iterator[Path]:
+    """A file with this content, in a folder in which nothing else may be made, to be read in time."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "inside" / name
+        path.parent.mkdir()
+        path.write_bytes(content)
+        began = time.process_time()
+        try:
+            yield path
+        except AutotuneError as error:
+            assert len(str(error)) < 4000, "a line that nobody reads"  # noqa: PT017 - also where none is raised
+        assert time.process_time() - began < WITHIN_S, f"{len(valid)} bytes and a change"
+        assert [each.name for each in Path(folder).iterdir()] == ["inside"]
+
+
+def rendered(path: Path) -> None:
+    """A family loaded, its space listed, its first config rendered."""
+    bound = bind(load_template(path))
+    if bound.supported:
+        config = SearchSpace(bound).default
+        if config is not None:
+            render(bound, config)
+
+
+def evaluated(path: Path) -> None:
+    """An expression bound and evaluated; such as stand in headers are text."""
+    expression = Expression(path.read_bytes().decode("utf-8", "replace"), "fuzz")
+    values: dict[str, int | str | bool] = {
+        "n": 3,
+        "k": 4,
+        "p": 7,
+        "q": 6,
+        "c": 2,
+        "w": 8,
+        "threads": 64,
+        "turns": 1,
+        "fast": True,
+        "order": "rows",
+    }
+    expression.bind({"c": 2, "w": 8}).integer(values)
+
+
+def loaded(path: Path) -> None:
+    """A dump into a new database."""
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        load(lines, str(path), path.with_name("new.db"))
+
+
+def exported(path: Path) -> None:
+    """An export into a folder that has this provenance and a file of somebody's."""
+    mine = path.with_name("notes.txt")
+    mine.write_text("mine")
+    try:
+        write_folder(path.parent, {"a.cu": "// a\n"}, {"autotune": "0.1.0", "kernels": []})
+    finally:
+        assert mine.read_text() == "mine"
+
+
+PROVENANCE = sealed_record({"autotune": "0.1.0", "kernels": [], "sha256": {"notes.txt": "00", "a.cu": "11"}})
+KERNEL_TUNER = b"""{"device_name": "A", "kernel_name": "k", "tune_params_keys": ["x", "y"],
+"tune_params": {"x": [1, 2], "y": ["a", "b"]},
+"cache": {"1,a": {"x": 1, "y": "a", "time": 1.5}, "2,b": {"x": 2, "y": "b", "time": "InvalidConfig"}}}"""
+T4 = b"""{"schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds", "kernel_name": "k"}, "results": [
+{"configuration": {"x": 1}, "invalidity": "correct", "measurements": [{"name": "time", "value": 1.5}],
+"times": {"runtimes": [1.5]}}]}"""
+OPERATION = (operation().folder / FILE).read_bytes()
+READERS: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
+    "study": ("small.toml", STUDY.encode(), load_study),
+    "header": ("tiny.cu.j2", TINY[: TINY.index("#*/") + 4].encode(), rendered),
+    "template": ("tiny.cu.j2", TINY.encode(), rendered),
+    "operation": (FILE, OPERATION, lambda path: read_operation(path.parent)),
+    "Kernel Tuner": ("cache.json", KERNEL_TUNER, read_recording),
+    "T4": ("t4.json", T4, read_recording),
+    "provenance": ("provenance.json", PROVENANCE, exported),
+    **{text: ("expression", text.encode(), evaluated) for text in EXPRESSIONS},
+}
+
+
+def tried(name: str, examples: int) -> None:
+    """Read so many changed files."""
+    file, valid, reader = READERS[name]
+
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(changed(valid))
+    def attempt(content: bytes) -> None:
+        with read(valid, content, file) as path:
+            reader(path)
+
+    attempt()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_is_read_or_refused(name: str) -> None:
+    tried(name, 60)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", READERS)
+def test_many_files_are_read_or_refused(name: str) -> None:
+    tried(name, 3000)
+
+
+def test_a_dump_is_loaded_or_refused(filled: Path) -> None:
+    lines: list[str] = []
+    dump(filled, lines.append)
+    valid = "".join(lines).encode()
+
+    @settings(max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(changed(valid))
+    def attempt(content: bytes) -> None:
+        with read(valid, content, "all.jsonl") as path:
+            loaded(path)
+
+    attempt()
