@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -41,11 +43,19 @@ def dump(file: Path, checking: bool, quarantine: bool, db: str, style: str | Non
     if str(file) == "-":
         write_dump(db, exact(sys.stdout).write)
         return
+    with _new(file) as out:
+        count = write_dump(db, out.write)
+    click.echo(f"{file}: {count} rows", err=True)
+
+
+@contextmanager
+def _new(file: Path) -> Iterator[TextIO]:
+    """A file that is not there yet, open for writing; it is there once all of it is written. Raises StoreError."""
+    check_folder(file, "FILE")
     if file.exists():
         raise StoreError(f"{file}: exists already; remove it or give another path")
     with whole(file, "FILE") as begun, begun.open("w", encoding="utf-8", newline="\n") as out:
-        count = write_dump(db, out.write)
-    click.echo(f"{file}: {count} rows", err=True)
+        yield out
 
 
 def _reason(fault: Fault) -> str:
@@ -68,8 +78,7 @@ def _check(file: Path, db: str, style: str | None, *, quarantine: bool) -> None:
     elif str(file) == "-":
         raise StoreError("--quarantine: give a FILE for the rows; they are taken out of the database")
     else:
-        check_folder(file, "FILE")
-        with whole(file, "FILE") as begun, begun.open("w", encoding="utf-8", newline="\n") as out:
+        with _new(file) as out:
             found = quarantine_rows(db, out.write)
     show(found, _FAULT_COLUMNS, style)
     moved = f" moved to {file}" if quarantine else ""
