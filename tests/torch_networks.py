@@ -42,6 +42,9 @@ class Cpu:
     def capturing(self) -> bool:
         return self.captures
 
+    def at_once(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return run
+
     def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
         def replay() -> None:
             run()
@@ -333,11 +336,12 @@ def call_costs(library: str) -> tuple[float, float]:
     fewest = [float("inf")] * 3
     for _ in range(30):
         for at, call in enumerate((lambda: layer(x), lambda: enqueue(*addresses), lambda: relu(conv(x)))):
-            fewest[at] = min(fewest[at], _thread_us(call, 200))
+            fewest[at] = min(fewest[at], thread_us(call, 200))
     return fewest[0] - fewest[1], fewest[2]
 
 
-def _thread_us(call: Callable[[], object], count: int) -> float:
+def thread_us(call: Callable[[], object], count: int) -> float:
+    """Microseconds of the thread's own time that a call takes."""
     start = time.thread_time_ns()
     for _ in range(count):
         call()

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autotune.autotune_conv2d.torch_convert import Row, convert
+from autotune.autotune_conv2d import Problem
+from autotune.autotune_conv2d.torch_convert import Row, TunedConv2d, convert
 from autotune.autotune_conv2d.torch_convolution import Convolution
 from autotune.autotune_conv2d.torch_folding import inference_copy
 from autotune.autotune_conv2d.torch_layers import read_network, study
 from autotune.autotune_conv2d.torch_operator import OPERATOR, conv2d
-from tests.torch_networks import ALWAYS, difference, images, seeded
+from autotune.autotune_conv2d.torch_race import Work, race
+from tests.torch_networks import ALWAYS, CPU, difference, images, seeded
 
 
 class Adding(nn.Module):
@@ -203,6 +205,17 @@ def unfused(library: str) -> tuple[Row, float]:
     added = network(lambda m, x: m.relu(m.unfused(x) + wide(x, 3)))
     made, report = convert(added, images(4), library=library, margin=ALWAYS)
     return next(row for row in report.rows if row.layer == "unfused"), difference(made, added, images(4))
+
+
+@torch.no_grad()
+def rivals(library: str) -> set[str]:
+    """What a kernel with a residual and a SiLU races against."""
+    conv = nn.Conv2d(1, 4, 3, padding=1).eval()
+    problem = Problem(4, 1, 12, 12, 4, 3, 3, pad_h=1, pad_w=1, epilogue="bias_add_silu")
+    work = Work(problem, residual=True, activation="silu")
+    times = race(work, conv, lambda own: TunedConv2d(own, problem, library), CPU)
+    assert times is not None
+    return {name for name, _ in times.rivals}
 
 
 def channels_last(library: str) -> tuple[str, bool, float]:

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from .library import Problem
 from .torch_activations import activated, spoken
@@ -88,11 +89,15 @@ def race(work: Work, conv: nn.Conv2d, tune: Callable[[nn.Conv2d], nn.Module], ru
     }
     if not agrees(contenders["tuned"]):
         return None
-    fused = _fused(work)
+    fused, followed = _fused(work), _with_one_kernel_behind(work, runtime)
     if fused is not None:
         with suppress(RuntimeError):  # cuDNN has no such kernel for this layer, or there is no cuDNN
             if agrees(fused, clipped=True):
                 contenders[f"cuDNN's fused{work.words}{'' if work.activation else ' with a ReLU besides'}"] = fused
+    if followed is not None:
+        with suppress(RuntimeError):  # there is no Triton
+            if agrees(followed):
+                contenders[f"torch.compile's{work.words}"] = followed
     once_us = min(_once_us(partial(run, first), device, runtime) for run in contenders.values())
     each_bytes = sum(tensor.nbytes for tensor in (first.x, conv.weight, expected, first.z))
     count = max(1, min(MOST_PASSES, MOST_BYTES // each_bytes, math.ceil(SAMPLE_US / once_us)))
@@ -161,6 +166,28 @@ def _fused(work: Work) -> Pass | None:
     if alone or work.activation not in ("", "relu"):
         return None
     return add_relu if work.residual else relu
+
+
+def _with_one_kernel_behind(work: Work, runtime: Runtime) -> Pass | None:
+    """As `torch.compile` runs it: cuDNN's convolution, then bias, residual and activation in one kernel, in place.
+
+    None where cuDNN has an operator for all of it.
+    """
+    if work.activation in ("", "relu"):
+        return None
+
+    def behind(y: Tensor, bias: Tensor | None, z: Tensor | None) -> Tensor:
+        made = y if bias is None else y + bias.view(-1, 1, 1)
+        return y.copy_(activated(made if z is None else made + z, work.activation))
+
+    behind_at_once = runtime.at_once(behind)
+
+    def run(arrays: Arrays) -> Tensor:
+        conv = arrays.conv
+        y = functional.conv2d(arrays.x, conv.weight, None, conv.stride, conv.padding, conv.dilation, conv.groups)
+        return behind_at_once(y, conv.bias, arrays.z if work.residual else None)
+
+    return run
 
 
 def _once_us(run: Callable[[], Tensor], device: torch.device, runtime: Runtime) -> float:

@@ -7,10 +7,13 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
+import torch._dynamo.config
+from torch import Tensor
 
 from .arrays import torch_stream
 
 _FLUSH_L2_SIZES = 4  # times the L2 size written before a sample; long enough to hide the launch that follows
+_MOST_SHAPES = 10_000  # of a network; Dynamo gives up after 8 by itself
 
 
 class Runtime(Protocol):
@@ -27,6 +30,9 @@ class Runtime(Protocol):
 
     def capturing(self) -> bool:
         """Whether the current stream is being captured into a graph."""
+
+    def at_once(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """A function of tensors whose operators become one kernel for the shapes that it is called with."""
 
     def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
         """What `run` enqueues as a graph; the function replays it. What `run` returns lives until all is recorded."""
@@ -49,6 +55,16 @@ class Cuda:
 
     def capturing(self) -> bool:
         return torch.cuda.is_current_stream_capturing()
+
+    def at_once(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        compiled = torch.compile(run, dynamic=False)
+
+        def called(*tensors: object) -> Tensor:
+            with torch._dynamo.config.patch(recompile_limit=_MOST_SHAPES):
+                made: Tensor = compiled(*tensors)
+            return made
+
+        return called
 
     def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,11 @@ pytest.importorskip("torch", exc_type=ImportError)
 
 import torch
 
+from autotune.autotune_conv2d.torch_backend import autotune
 from autotune.autotune_conv2d.torch_convert import TunedConv2d, convert
 from autotune.autotune_conv2d.torch_race import Work, race
 from autotune.autotune_conv2d.torch_runtime import Cuda
+from tests import torch_backends as backends
 from tests import torch_networks as networks
 from tests import torch_residuals as residuals
 
@@ -48,6 +50,8 @@ def library(gpu: DeviceEvaluator, tmp_path_factory: pytest.TempPathFactory) -> s
     kernels = (
         kernel("direct", "added", ADDED, gpu.info),
         kernel("direct", "blocks", blocks, gpu.info),
+        kernel("direct", "silu", replace(ADDED, epilogue="bias_add_silu"), gpu.info),
+        kernel("direct", "one", Conv2dProblem(1, 1, 4, 4, 1, 1, 1, epilogue="bias_relu"), gpu.info),
         kernel("direct", "first", first, gpu.info, filters="constant"),
         kernel("im2col_gemm", "second", second, gpu.info, fusion="two_kernels"),
     )
@@ -154,6 +158,50 @@ def test_a_residual_races_against_cudnns_fused_operator(strict_fp32: None, libra
         "PyTorch's with its residual and ReLU",
         "cuDNN's fused with its residual and ReLU",
     }
+
+
+@torch.no_grad()
+def test_another_activation_races_against_what_torch_compile_runs(strict_fp32: None, library: str) -> None:
+    conv = torch.nn.Conv2d(1, 4, 3, padding=1).cuda().eval().requires_grad_(False)
+    problem = Problem(**asdict(replace(ADDED, epilogue="bias_add_silu")))
+    work = Work(problem, residual=True, activation="silu")
+    times = race(work, conv, lambda own: TunedConv2d(own, problem, library), Cuda())
+    assert times is not None
+    rivals = dict(times.rivals)
+    assert rivals.keys() == {"PyTorch's with its residual and SiLU", "torch.compile's with its residual and SiLU"}
+    assert rivals["torch.compile's with its residual and SiLU"] < rivals["PyTorch's with its residual and SiLU"]
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@torch.no_grad()
+def test_backend_of_torch_compile(mode: str, strict_fp32: None, library: str) -> None:
+    network = networks.seeded(backends.Block).cuda()
+    torch.compiler.reset()
+    options = {"library": library, "margin": networks.ALWAYS, "mode": mode}
+    compiled = torch.compile(network, backend=autotune, options=options, fullgraph=True)
+    for n in (4, 4, 4, 3, 6):
+        x = networks.images(n).cuda()
+        assert close(compiled(x), network(x))
+    network.layer1[1].running_mean += 1
+    with pytest.warns(RuntimeWarning, match="parameters changed since the network was compiled"):
+        y = compiled(networks.images(4).cuda())
+    assert close(y, network(networks.images(4).cuda()))
+
+
+@torch.no_grad()
+def test_a_call_costs_the_cpu_no_more_than_pytorchs(library: str) -> None:
+    x = torch.randn(1, 1, 4, 4, device="cuda")
+    network = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1), torch.nn.ReLU()).cuda().eval()
+    made, _ = convert(network, x, library=library, margin=networks.ALWAYS)
+    layer, conv = made.get_submodule("0"), network[0]
+    layer(x), conv(x)
+    fewest = [float("inf")] * 2
+    for _ in range(30):
+        for at, call in enumerate((lambda: layer(x), lambda: conv(x))):
+            torch.cuda.synchronize()
+            fewest[at] = min(fewest[at], networks.thread_us(call, 200))
+    print(f"a tuned layer with its ReLU {fewest[0]:.1f} us of CPU, PyTorch's convolution alone {fewest[1]:.1f}")
+    assert fewest[0] < fewest[1]
 
 
 @torch.no_grad()

@@ -56,6 +56,7 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
         kernel("direct", "add", replace(FIRST, epilogue="bias_add")),
         kernel("direct", "relu", FIRST),
         kernel("direct", "blocks", blocks),
+        kernel("direct", "silu", replace(FIRST, epilogue="bias_add_silu")),
         kernel("direct", "unfused", unfused),
         kernel("implicit_gemm", "last", last),
         chosen(family, few, config, "few"),
@@ -101,6 +102,13 @@ def test_a_kernel_without_the_addition_races_for_the_same_work(on_cpu: OnHostDri
     assert (row.kernel, row.swapped) == ("tested.unfused", True)
     assert row.why.endswith("PyTorch's with its residual and ReLU")
     assert difference < CLOSE
+
+
+def test_another_activation_races_against_one_kernel_behind_the_convolution(on_cpu: OnHostDriver) -> None:
+    assert on_cpu(residuals.rivals) == {
+        "PyTorch's with its residual and SiLU",
+        "torch.compile's with its residual and SiLU",
+    }
 
 
 def test_a_residual_in_nhwc(on_cpu: OnHostDriver) -> None:

@@ -1,0 +1,122 @@
+"""A converted network against the original in float64: relative error and top-1 agreement of both."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_flatten, tree_map
+
+from .torch_example import example_arguments
+
+FEWEST = 1e-3
+"""Share of an output's norm that must differ between images: below, outputs say nothing about the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How near a network comes to the float64 network."""
+
+    relative_error: float
+    """norm of the difference as a fraction of the norm of the outputs, of that output where it is largest"""
+    top1: int | None
+    """images with the same largest class; None where outputs are no [N, classes]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The original and the converted network against float64 on the same images."""
+
+    images: int
+    original: Agreement
+    converted: Agreement
+    variation: float
+    """what differs between images, as a fraction of the outputs' norm; nan for one image"""
+
+    @property
+    def degenerate(self) -> bool:
+        """Whether outputs hardly depend on the images, or are zeros, so that agreement says nothing."""
+        return not self.variation >= FEWEST and self.images > 1
+
+    def __str__(self) -> str:
+        words = [
+            f"{name}: relative error {each.relative_error:.2e}"
+            + ("" if each.top1 is None else f", top-1 as in float64 for {each.top1} of {self.images}")
+            for name, each in (("original", self.original), ("converted", self.converted))
+        ]
+        if self.degenerate:
+            words.append(
+                f"NOTHING IS VERIFIED: outputs vary by {self.variation:.1e} between images; give a trained network, or "
+                "calibrate() its batch norms"
+            )
+        return "\n".join(words)
+
+
+def verify(original: nn.Module, converted: Callable[..., object], example: object) -> Verification:
+    """Run both, and the original in float64, on images: a tensor, a tuple of arguments or the sizes of a tensor.
+
+    Half-precision values go to float64 exactly. The float64 network takes four times the memory of one in half.
+    """
+    arguments = example_arguments(original, example)
+    with torch.no_grad():
+        expected = _leaves(copy.deepcopy(original).double()(*tree_map(_double, arguments)))
+        before = _agreement(_leaves(original(*arguments)), expected)
+        after = _agreement(_leaves(converted(*arguments)), expected)
+    first = expected[0]
+    images = first.shape[0] if first.dim() else 1
+    around = first - first.mean(0, keepdim=True) if images > 1 else first * math.nan
+    return Verification(images, before, after, _ratio(around, first))
+
+
+def calibrated(module: nn.Module, example: object) -> nn.Module:
+    """A copy of a network whose batch norms have the statistics of an example's images.
+
+    For random weights: with the statistics that a network begins with its outputs may all be zeros. The pass is in
+    training mode and float32, with dropout off.
+    """
+    network = copy.deepcopy(module)
+    norms = [part for part in network.modules() if isinstance(part, _BatchNorm)]
+    dtypes = {name: tensor.dtype for name, tensor in network.state_dict().items()}
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.train()
+        norm.momentum = 1.0
+    arguments = tree_map(lambda given: given.float() if _is_float(given) else given, example_arguments(module, example))
+    with torch.no_grad():
+        network.float()(*arguments)
+    for norm, before in zip(norms, (part for part in module.modules() if isinstance(part, _BatchNorm)), strict=True):
+        norm.momentum = before.momentum
+        norm.train(before.training)
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        tensor.data = tensor.data.to(dtypes[name])
+    return network
+
+
+def _is_float(given: object) -> bool:
+    return isinstance(given, Tensor) and given.is_floating_point()
+
+
+def _double(given: object) -> object:
+    return given.double() if isinstance(given, Tensor) and given.is_floating_point() else given
+
+
+def _leaves(outputs: object) -> list[Tensor]:
+    """The tensors of a network's output, which may be in tuples and dictionaries."""
+    return [leaf.double() for leaf in tree_flatten(outputs)[0] if _is_float(leaf)]
+
+
+def _agreement(outputs: list[Tensor], expected: list[Tensor]) -> Agreement:
+    errors = [_ratio(one - other, other) for one, other in zip(outputs, expected, strict=True)]
+    worst = max(errors, key=lambda error: math.inf if math.isnan(error) else error)
+    first = expected[0]
+    top1 = int((outputs[0].argmax(1) == first.argmax(1)).sum()) if first.dim() == 2 and first.shape[1] > 1 else None
+    return Agreement(worst, top1)
+
+
+def _ratio(one: Tensor, other: Tensor) -> float:
+    return float(one.norm() / other.norm())
