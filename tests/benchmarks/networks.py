@@ -1,0 +1,347 @@
+"""A whole network on a GPU: tuned, converted and timed beside what PyTorch can run, in one process.
+
+    python tests/benchmarks/networks.py FOLDER NETWORK [--n 64] [--dtype float16] [--trials 30] [--max-autotune 8]
+
+NETWORK is one of torchvision's (resnet50) or `vae_decoder`, channels-last, random weights, batch norms calibrated. Its
+layers are tuned into FOLDER/NETWORK.db, exported and built. Then eager PyTorch in a CUDA graph, `torch.compile` in mode
+reduce-overhead, with --max-autotune MINUTES that too, the converted network in a CUDA graph and converted then
+compiled take turns. A sample is several passes over images of their own, from cold caches on, Python included, as a
+user's loop runs them. Both networks are verified against float64. The table and all figures, with clocks and the
+tuning's budget, go to FOLDER. `--device cpu` tries the script: nothing is tuned, swapped or put in a graph.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from autotune.autotune_conv2d.library import find_library
+from autotune.autotune_conv2d.torch_convert import Report, convert
+from autotune.autotune_conv2d.torch_folding import inference_copy
+from autotune.autotune_conv2d.torch_layers import study
+from autotune.autotune_conv2d.torch_verify import calibrated, verify
+
+ROUNDS = 15
+SAMPLE_MS = 30.0  # of a sample, about
+LEAST, MOST = 4, 64  # passes of a sample
+IMAGES_BYTES = 1 << 30  # that the images of a sample take at most
+FLUSH_BYTES = 256 << 20  # written before a sample: four times an H200's L2
+NOISE = 0.02  # fraction below which two times are called a tie
+CLOCKS = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active"
+OURS = ("converted, graph", "converted, compiled")
+
+Network: TypeAlias = Callable[[Tensor], Tensor]
+
+
+class VaeDecoder(nn.Module):
+    """The decoder of an image autoencoder: 3x3 convolutions, SiLU, residuals, nearest upsampling; [N, 4, 32, 32]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin = nn.Conv2d(4, 256, 3, padding=1)
+        self.blocks = nn.ModuleList([Residual(256), Residual(256), Residual(128), Residual(64)])
+        self.narrow = nn.ModuleList([nn.Conv2d(c, k, 3, padding=1) for c, k in ((256, 256), (256, 128), (128, 64))])
+        self.end = nn.Conv2d(64, 3, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks[0](self.begin(x))
+        for narrow, block in zip(self.narrow, [*self.blocks][1:], strict=True):
+            x = block(functional.silu(narrow(functional.interpolate(x, scale_factor=2.0))))
+        return self.end(x)
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch norms and what goes around them."""
+
+    def __init__(self, c: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(c, c, 3, padding=1, bias=False), nn.BatchNorm2d(c), nn.SiLU())
+        self.second = nn.Sequential(nn.Conv2d(c, c, 3, padding=1, bias=False), nn.BatchNorm2d(c))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.silu(self.second(self.first(x)) + x)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A network's run: milliseconds of a pass of each contender, and under what they were taken."""
+
+    network: str
+    n: int
+    dtype: str
+    times_ms: dict[str, float]
+    """medians"""
+    spread: dict[str, float]
+    """interquartile range as a fraction of the median"""
+    swapped: int
+    convolutions: int
+    original_error: float
+    converted_error: float
+    top1: tuple[int | None, int | None]
+    """images on whose class the original and the converted network agree with float64"""
+    tuning: str
+    tuning_s: float
+    compile_s: dict[str, float]
+    device: str
+    versions: str
+    clocks: tuple[str, ...]
+    """before, between and after the samples"""
+
+    @property
+    def rival(self) -> str:
+        """The fastest that PyTorch has."""
+        return min((name for name in self.times_ms if name not in OURS), key=self.times_ms.__getitem__)
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast ours is as the fastest rival."""
+        return self.times_ms[self.rival] / min(self.times_ms[name] for name in OURS)
+
+    @property
+    def verdict(self) -> str:
+        """win, tie or loss."""
+        return "win" if self.speedup > 1 + NOISE else "loss" if self.speedup < 1 - NOISE else "tie"
+
+
+def main() -> None:
+    """Tune where needed, time in turns, print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("network", help="a model of torchvision's, or vae_decoder")
+    parser.add_argument("--n", type=int, default=64, help="images")
+    parser.add_argument("--size", type=int, help="height and width of an image; 224, or 32 for vae_decoder")
+    parser.add_argument("--dtype", default="float16", choices=("float16", "bfloat16", "float32"))
+    parser.add_argument("--accuracy", default="", help="the study's, such as fp32-class; by the dtype if left out")
+    parser.add_argument("--trials", type=int, default=30, help="evaluations a layer")
+    parser.add_argument("--tune", default="", help="further options of autotune tune, in one word")
+    parser.add_argument("--max-autotune", type=float, default=0.0, metavar="MINUTES", help="that it may compile for")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    measured = run(arguments)
+    stem = f"{measured.network}-n{measured.n}-{measured.dtype}"
+    (arguments.folder / f"{stem}.json").write_text(json.dumps(asdict(measured), indent=1))
+    table = "\n".join(lines([measured]))
+    (arguments.folder / f"{stem}.md").write_text(f"{table}\n")
+    print(table)
+
+
+@torch.no_grad()
+def run(arguments: argparse.Namespace) -> Measured:
+    """Everything for one network."""
+    torch.manual_seed(0)
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = arguments.accuracy == "tf32"
+    original, x = built(arguments)
+    command, tuning_s = "nothing tuned", 0.0
+    if arguments.device == "cuda":
+        command, tuning_s, library = tuned(arguments, original, tuple(x.shape))
+        converted, report = convert(original, x, library=find_library(library))
+    else:
+        (converted, _, folded), report = inference_copy(original, x), Report(())
+        print(f"{len(folded)} batch norms folded; nothing is tuned or swapped on a CPU", file=sys.stderr)
+    (arguments.folder / f"{arguments.network}-convert.txt").write_text(f"{report}\n")
+    verification = verify(original, converted, x)
+    print(verification, file=sys.stderr)
+    contenders, compile_s = ready(arguments, original, converted, x)
+    times, clocks = timed(contenders, x)
+    return Measured(
+        arguments.network,
+        arguments.n,
+        arguments.accuracy or arguments.dtype,
+        {name: statistics.median(each) for name, each in times.items()},
+        {name: spread(each) for name, each in times.items()},
+        sum(row.swapped for row in report.rows),
+        len(report.rows),
+        verification.original.relative_error,
+        verification.converted.relative_error,
+        (verification.original.top1, verification.converted.top1),
+        command,
+        tuning_s,
+        compile_s,
+        torch.cuda.get_device_name() if x.is_cuda else "cpu",
+        f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version() if x.is_cuda else '-'}",
+        clocks,
+    )
+
+
+def built(arguments: argparse.Namespace) -> tuple[nn.Module, Tensor]:
+    """The network and its images, channels-last, batch norms calibrated to them."""
+    if arguments.network == "vae_decoder":
+        network, c, size = VaeDecoder(), 4, arguments.size or 32
+    else:
+        import torchvision
+
+        network, c, size = torchvision.models.get_model(arguments.network), 3, arguments.size or 224
+    dtype = getattr(torch, arguments.dtype)
+    x = torch.randn(arguments.n, c, size, size, device=arguments.device, dtype=dtype)
+    x = x.contiguous(memory_format=torch.channels_last)
+    network = network.eval().to(device=arguments.device, dtype=dtype, memory_format=torch.channels_last)
+    return calibrated(network, x), x
+
+
+def tuned(arguments: argparse.Namespace, network: nn.Module, shape: tuple[int, ...]) -> tuple[str, float, Path]:
+    """Tune, export and build: the command, its seconds, the library. What is in the database is not tuned again."""
+    folder: Path = arguments.folder
+    name = f"{arguments.network}-n{arguments.n}-{arguments.accuracy or arguments.dtype}".replace("_", "-")
+    settings = {"accuracy": arguments.accuracy} if arguments.accuracy else {}
+    (folder / f"{name}.toml").write_text(study(network, shape, name=name, trials=arguments.trials, **settings))
+    autotune = [sys.executable, "-m", "autotune"]
+    tune = ["tune", f"{name}.toml", *shlex.split(arguments.tune), "--db", f"{name}.db"]
+    started = time.monotonic()
+    subprocess.run([*autotune, *tune], cwd=folder, check=True)
+    tuning_s = time.monotonic() - started
+    export = [*autotune, "export", name, "--out", name, "--no-proof", "--db", f"{name}.db"]
+    configure = ["cmake", "-S", name, "-B", f"{name}/build", "-DCMAKE_BUILD_TYPE=Release"]
+    for command in (export, configure, ["cmake", "--build", f"{name}/build", "-j"]):
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    return shlex.join(["autotune", *tune, f"({arguments.trials} evaluations a layer)"]), tuning_s, folder / name
+
+
+def ready(
+    arguments: argparse.Namespace, original: nn.Module, converted: nn.Module, x: Tensor
+) -> tuple[dict[str, Network], dict[str, float]]:
+    """All contenders, warm, and the seconds that each took until then."""
+    on_gpu = x.is_cuda
+    compiling = {"mode": "reduce-overhead"} if on_gpu else {"backend": "eager"}
+    makers: dict[str, Callable[[], Network]] = {
+        "eager, graph": lambda: graphed(original, x) if on_gpu else original,
+        "compiled": lambda: torch.compile(original, **compiling),
+        OURS[0]: lambda: graphed(converted, x) if on_gpu else converted,
+        OURS[1]: lambda: torch.compile(converted, **compiling),
+    }
+    if arguments.max_autotune:
+        makers["max-autotune"] = lambda: torch.compile(original, mode="max-autotune")
+    made: dict[str, Network] = {}
+    seconds: dict[str, float] = {}
+    for name, maker in makers.items():
+        started = time.monotonic()
+        with suppress(TimeoutError), at_most(60 * arguments.max_autotune if name == "max-autotune" else 0):
+            network = maker()
+            for _ in range(4):
+                network(x)
+            made[name] = network
+        seconds[name] = time.monotonic() - started
+    return made, seconds
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in what takes longer; 0: nothing does."""
+
+    def stop(_: int, __: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def graphed(network: nn.Module, x: Tensor) -> Network:
+    """A network in a CUDA graph; images are copied to its own before each replay, as a user's are."""
+    given = x.clone(memory_format=torch.preserve_format)
+    for _ in range(3):
+        network(given)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = network(given)
+
+    def replay(images: Tensor) -> Tensor:
+        given.copy_(images)
+        graph.replay()
+        return y
+
+    return replay
+
+
+def timed(contenders: dict[str, Network], x: Tensor) -> tuple[dict[str, list[float]], tuple[str, ...]]:
+    """Milliseconds of a pass, by contender and round, in random order; clocks before, between and after."""
+    clocks = [clock(x)]
+    slowest_ms = max(sample(network, [x] * LEAST) for network in contenders.values())
+    count = min(MOST, max(LEAST, int(SAMPLE_MS / slowest_ms)))
+    images = [torch.randn_like(x) for _ in range(max(2, min(count, IMAGES_BYTES // x.nbytes)))]
+    passes = [images[at % len(images)] for at in range(count)]
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    order = list(contenders)
+    for at in range(ROUNDS):
+        random.shuffle(order)
+        for name in order:
+            times[name].append(sample(contenders[name], passes))
+        if at == ROUNDS // 2:
+            clocks.append(clock(x))
+    return times, (*clocks, clock(x))
+
+
+def sample(network: Network, passes: Sequence[Tensor]) -> float:
+    """Milliseconds of a pass, of several one behind another, from cold caches on and with all that Python does."""
+    device = passes[0].device
+    torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device).zero_()
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait()
+    started = time.perf_counter()
+    for x in passes:
+        network(x)
+    wait()
+    return 1000 * (time.perf_counter() - started) / len(passes)
+
+
+def clock(x: Tensor) -> str:
+    """What nvidia-smi says of clocks, power and temperature now."""
+    if not x.is_cuda:
+        return "-"
+    query = ["nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv,noheader", f"--id={x.device.index or 0}"]
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def spread(times: Sequence[float]) -> float:
+    """The interquartile range as a fraction of the median."""
+    low, middle, high = statistics.quantiles(times, n=4)
+    return (high - low) / middle
+
+
+def lines(networks: Sequence[Measured]) -> Iterator[str]:
+    """The table in Markdown: a row a run, then the geometric mean, the losses, and under what each was taken."""
+    names = list(dict.fromkeys(name for each in networks for name in each.times_ms))
+    head = ["network", "n", "dtype", *(f"{name}, ms" for name in names), "ours / rival", "verdict", "swapped"]
+    yield f"| {' | '.join([*head, 'error', 'top-1'])} |"
+    yield f"|{'---|' * (len(head) + 2)}"
+    for each in networks:
+        times = ["-" if name not in each.times_ms else f"{each.times_ms[name]:.3f}" for name in names]
+        cells = [each.network, str(each.n), each.dtype, *times, f"{each.speedup:.2f}", f"{each.verdict} ({each.rival})"]
+        errors = f"{each.converted_error:.1e} ({each.original_error:.1e})"
+        top1 = "-" if None in each.top1 else f"{each.top1[1]} ({each.top1[0]}) of {each.n}"
+        yield f"| {' | '.join([*cells, f'{each.swapped} of {each.convolutions}', errors, top1])} |"
+    mean = statistics.geometric_mean(each.speedup for each in networks)
+    yield f"\ngeometric mean {mean:.2f} times as fast as the best rival"
+    yield f"losses: {', '.join(f'{each.network} n={each.n}' for each in networks if each.verdict == 'loss') or 'none'}"
+    for each in networks:
+        widest = max(each.spread.values())
+        took = ", ".join(f"{name} {seconds:.0f}" for name, seconds in each.compile_s.items())
+        yield f"{each.network}, n = {each.n}: {each.device}, {each.versions}; {each.tuning}, {each.tuning_s:.0f} s"
+        yield f"  spread at most {100 * widest:.1f} %; seconds until warm: {took}"
+        yield f"  {CLOCKS}: {'; '.join(each.clocks)}"
+
+
+if __name__ == "__main__":
+    main()
