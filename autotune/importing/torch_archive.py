@@ -19,8 +19,8 @@ from autotune.importing.torch_graph import GraphReader
 from autotune.importing.torch_sizes import Unfit, bound
 from autotune.interchange.recorded_space import Json
 
-LARGEST_GRAPH_BYTES = 64 << 20
-"""Of the graph as JSON; that of ResNet-152 has 1.4 MB."""
+LARGEST_GRAPH_BYTES = 16 << 20
+"""Of the graph as JSON, which has some 9 KB for a convolution with what belongs to it."""
 _GRAPHS = ("models/model.json", "serialized_exported_program.json")  # the second up to PyTorch 2.7
 NO_PICKLES = (
     "holds pickled Python objects, which could run any code and are not loaded; give a torch.export archive (.pt2), an "

@@ -70,6 +70,7 @@ class GraphReader:
     ) -> None:
         self._graph, self._name, self._dtype = graph, name, dtype
         self._constants = set(graph.constants)
+        self._known = {*graph.constants, *graph.images}
         self._now: dict[str, str] = {}
         """tensors that were written in place, to the results of the writers"""
         self._shapes: dict[str, Shape] = {
@@ -78,7 +79,7 @@ class GraphReader:
         self._layout = layout or ("nhwc" if graph.channels_last & graph.constants.keys() else "nchw")
 
     def network(self) -> Network:
-        """Raises ModelError where the model was exported in training mode."""
+        """Raises ModelError where the model is in training mode, ValueError where operators are in no order."""
         operators = tuple(operator for call in self._graph.calls for operator in self._operators(call))
         inputs = tuple(self._shape(name) for name in self._graph.images)
         outputs = frozenset(self._latest(name) for name in self._graph.outputs)
@@ -90,6 +91,9 @@ class GraphReader:
             yield Operator((), (), convolution=Convolution(plain(label), None, why_not, None))
         if not call.writes:
             return  # asks for a size, or asserts something
+        if not {*call.tensors} <= self._known or not self._known.isdisjoint(call.writes):
+            raise ValueError(f"{call.name} reads what is not written yet, or writes again")
+        self._known.update(call.writes)
         reads = tuple(self._latest(name) for name in call.tensors if name not in self._constants)
         if not reads:
             self._constants.update(call.writes)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from autotune.errors import ModelError
 from autotune.importing.network import plain
+from autotune.table import did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
@@ -75,7 +76,7 @@ def _builder(source: str) -> Callable[[], nn.Module]:
     except AttributeError:
         create = getattr(module, "create_model", None)
         if create is None:
-            raise ModelError(f"{source}: {where} has no {name}") from None
+            raise ModelError(f"{source}: {where} has no {name}{did_you_mean(name, dir(module))}") from None
         return lambda: create(name)
     if isinstance(found, nn.Module):
         model = found

@@ -24,6 +24,8 @@ __all__ = ["autotune", "folder"]
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 
+from tests import torch_residuals as residuals  # noqa: E402
+
 MODELS = '''
 import torch
 from torch import nn
@@ -209,6 +211,22 @@ def test_a_module_of_the_current_folder_and_its_own_catalogue(
     assert sys.path == paths
 
 
+def test_resnet50_has_its_additions(models: Path, autotune: Command) -> None:
+    words = (f"{residuals.__file__}:ResNet50", "--input", "2x3x64x64")
+    found = layers(autotune, *words)
+    counts = Counter[str]()
+    for layer in found:
+        counts[layer.problem.epilogue] += layer.count
+    assert counts == {"bias_relu": 33, "bias_add_relu": 16, "bias": 4}
+    assert {layer.name for layer in found if layer.problem.epilogue == "bias"} == {
+        f"blocks-{first}-conv3" for first in (0, 3, 7, 13)
+    }, "where a block has other sizes its last convolution, the downsampling one, takes the addition"
+    alone = layers(autotune, *words, "--no-residuals")
+    assert len(alone) == 23
+    assert sum(layer.count for layer in alone) == 53
+    assert not any("add" in layer.problem.epilogue for layer in alone)
+
+
 def test_other_dimensions_are_left_out(models: Path, autotune: Command) -> None:
     (layer,) = layers(autotune, "my_models.py:Volume", "--input", "2x1x8x8")
     assert layer == Layer("conv", Conv2dProblem(2, 1, 8, 8, 2, 3, 3, pad_h=1, epilogue="bias"))
@@ -237,6 +255,8 @@ def test_code_that_will_not_do_is_one_line(models: Path, autotune: Command) -> N
     refused(autotune("import-model", "no_such_package.models:build", *given), "no module named no_such_package")
     Path("wrong.py").write_text("x = (")
     refused(autotune("import-model", "wrong.py:build", *given), "SyntaxError")
+    Path("right.py").write_text("def build(): ...")
+    refused(autotune("import-model", "right.py:biuld", *given), "right.py has no biuld (did you mean 'build'?)")
 
 
 def archive(path: Path, *, training: bool = False, dynamic: bool = False) -> Path:
@@ -252,6 +272,12 @@ def archive(path: Path, *, training: bool = False, dynamic: bool = False) -> Pat
     exported = torch.export.export(net.train(training), (torch.randn(2, 3, 8, 8),), dynamic_shapes=shapes)
     torch.export.save(exported, path)
     return path
+
+
+def of_archive(path: Path) -> bytes:
+    """An archive's graph."""
+    with zipfile.ZipFile(path) as made:
+        return made.read(next(name for name in made.namelist() if name.endswith("models/model.json")))
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
@@ -284,11 +310,16 @@ def test_archives_that_will_not_do_are_one_line(folder: Path, autotune: Command)
         (b"{}", "graph_module"),
         (b"[" * 100_000, "not JSON"),
         (b'{"graph_module": {"graph": 3}}', "tensor_values"),
-        (b" " * (65 << 20), "more than"),
+        (b" " * (17 << 20), "more than"),
     ):
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
             made.writestr("archive/models/model.json", text)
         refused(autotune("import-model", path), "net.pt2", word)
+    document = json.loads(of_archive(archive(path)))
+    document["graph_module"]["graph"]["nodes"].reverse()
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr("archive/models/model.json", json.dumps(document))
+    refused(autotune("import-model", path), "reads what is not written yet")
     with zipfile.ZipFile(path, "w") as made:
         made.writestr("readme", "nothing")
     refused(autotune("import-model", path), "it has no models/model.json")
