@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from autotune.cli.files import check_folder, write_whole
 from autotune.errors import ModelError
-from autotune.importing.network import sizes
 from autotune.operation import DTYPE_BYTES
 from autotune.study import ADMITTED, admits
-
-if TYPE_CHECKING:
-    from autotune.importing import Findings
-    from autotune.importing.network import Network
 
 LARGEST = 2**31 - 1  # of a size: what kernels count with
 
@@ -78,7 +71,7 @@ def import_model(
     Batch norm is folded; bias, activation and residual become epilogues; convolutions of one problem are one layer with
     a count. What no kernel serves is a comment with its reason and its share of the FLOPs.
     """
-    from autotune.importing import Request, findings, named_layers, read_source, reasons, study_text
+    from autotune.importing import Request, findings, named_layers, read_source, reasons, study_text, summaries
 
     if out is not None:
         _check_new(out)
@@ -93,7 +86,7 @@ def import_model(
     for layer in layers:
         if accuracy is not None and not admits(accuracy, layer.problem.dtype):
             raise ModelError(f"{source}: --accuracy {accuracy} admits no kernel of its {layer.problem.dtype} layers")
-    title = list(_summaries(source, networks, found))
+    title = list(summaries(source, networks, found))
     text = study_text(_own_name(source) if out is None else out.stem, title, found, layers, accuracy)
     said = [
         *title,
@@ -113,14 +106,6 @@ def _check_new(out: Path) -> None:
     check_folder(out, "--out")
     if out.exists():
         raise ModelError(f"{out}: exists already; remove it or give another --out")
-
-
-def _summaries(source: str, networks: Sequence[Network], found: Sequence[Findings]) -> Iterator[str]:
-    """A line for each number of images."""
-    for network, each in zip(networks, found, strict=True):
-        inputs = ", ".join(map(sizes, network.inputs)) or "no inputs"
-        share = f"{100 * each.served_flops / each.flops:.1f} % of {each.flops / 1e9:.4g} GFLOPs"
-        yield f"{source}, {inputs}: {len(each.fused)} of {each.convolutions} convolutions, {share}"
 
 
 def _own_name(source: str) -> str:

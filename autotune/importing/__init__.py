@@ -2,6 +2,16 @@
 
 from autotune.importing.fusion import Findings, findings
 from autotune.importing.source import Request, read_source
-from autotune.importing.study_text import NamedLayer, named_layers, reasons, study_text
+from autotune.importing.study_text import NamedLayer, named_layers, reasons, study_text, summaries
 
-__all__ = ["Findings", "NamedLayer", "Request", "findings", "named_layers", "read_source", "reasons", "study_text"]
+__all__ = [
+    "Findings",
+    "NamedLayer",
+    "Request",
+    "findings",
+    "named_layers",
+    "read_source",
+    "reasons",
+    "study_text",
+    "summaries",
+]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from autotune.importing.fusion import Findings
-from autotune.importing.network import plain
+from autotune.importing.network import Network, plain, sizes
 from autotune.problem import Conv2dProblem
 
 LONGEST_NAME = 60
@@ -55,6 +55,14 @@ def study_text(
     head = [*(f"# {plain(line, 1000)}" for line in title), *_left_out(networks[0])]
     lines = [*head, *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items())]
     return "\n".join([*lines, *(line for layer in layers for line in _table(layer))]) + "\n"
+
+
+def summaries(source: str, networks: Sequence[Network], found: Sequence[Findings]) -> Iterator[str]:
+    """What a study has of a network, a line for each number of images."""
+    for network, each in zip(networks, found, strict=True):
+        inputs = ", ".join(map(sizes, network.inputs)) or "no inputs"
+        share = f"{100 * each.served_flops / each.flops:.1f} % of {each.flops / 1e9:.4g} GFLOPs"
+        yield f"{source}, {inputs}: {len(each.fused)} of {each.convolutions} convolutions, {share}"
 
 
 def reasons(found: Findings) -> Iterator[str]:
