@@ -18,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autotune.autotune_conv2d import Handle
 from autotune.autotune_conv2d.torch_convert import Row, convert
 from autotune.autotune_conv2d.torch_convolution import Convolution
-from autotune.autotune_conv2d.torch_layers import study
 from autotune.autotune_conv2d.torch_operator import OPERATOR, conv2d, support
 
 ALWAYS = -1.0
@@ -427,16 +426,3 @@ def refused(library: str, how: str) -> None:
         "no kernel": (x[..., 1:], weight, bias),
     }
     conv2d(*arguments[how], padding=(1, 1), activation="relu", library=library)
-
-
-def study_of(_: str, name: str) -> str:
-    """The text of a study of a network."""
-    return study(seeded(STUDIED[name]), (4, 1, 12, 12), name="tested", trials=7, accuracy="fp32-class")
-
-
-STUDIED: dict[str, Callable[[], nn.Module]] = {
-    "Digits": Digits,
-    "alike": lambda: nn.Sequential(
-        *(nn.Conv2d(1, 1, 3, padding=1), nn.Conv2d(1, 1, 3, padding=1), CONVOLUTIONS["reflecting"]())
-    ),
-}

@@ -14,7 +14,7 @@ from autotune.autotune_conv2d import Problem
 from autotune.autotune_conv2d.torch_convert import Row, TunedConv2d, convert
 from autotune.autotune_conv2d.torch_convolution import Convolution
 from autotune.autotune_conv2d.torch_folding import inference_copy
-from autotune.autotune_conv2d.torch_layers import read_network, study
+from autotune.autotune_conv2d.torch_layers import read_network
 from autotune.autotune_conv2d.torch_operator import OPERATOR, conv2d
 from autotune.autotune_conv2d.torch_race import Work, race
 from tests.torch_networks import ALWAYS, CPU, difference, images, seeded
@@ -348,11 +348,6 @@ class ResNet50(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.blocks(self.maxpool(self.relu(self.conv1(x))))
-
-
-def study_of_resnet50(_: str, *, residuals: bool) -> str:
-    """The text of a study for small images."""
-    return study(ResNet50().eval(), (2, 3, 64, 64), name="resnet50", residuals=residuals)
 
 
 def hooked(library: str, part: str) -> tuple[str, int, float]:

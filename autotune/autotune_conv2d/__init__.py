@@ -8,7 +8,7 @@ Nothing but the standard library is needed here; it is part of every exported fo
     y = conv(x)
 
 For PyTorch there is more: `torch_operator` has the operator `autotune_conv2d::conv2d`, `torch_convert` puts it in the
-place of a network's own convolutions, `torch_layers` writes a network's layers down as a study to be tuned.
+place of a network's own convolutions.
 """
 
 from .conv2d import Conv2d

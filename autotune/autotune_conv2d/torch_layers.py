@@ -1,10 +1,8 @@
-"""The convolutions of a PyTorch network: their problems, what follows them, and the study that tunes them."""
+"""The convolutions of a PyTorch network: their problems, and what follows them."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +12,6 @@ from .library import EPILOGUES, Problem, epilogue_name
 from .torch_activations import has_hooks, word_of_module
 from .torch_convolution import DTYPES
 from .torch_example import Seen, convolutions, example_arguments, is_channels_last, refuse_training, watched
-from .torch_folding import inference_copy
 from .torch_graph import Tail, tails, traced
 
 
@@ -88,39 +85,6 @@ def read_network(module: nn.Module, example: object) -> Network:
         why_not = problem if isinstance(problem, str) else ""
         layers.append(ConvLayer(name, conv, served.get(name), why_not, tail or Tail()))
     return Network(tuple(layers), graph)
-
-
-def study(
-    module: nn.Module, example: object, *, name: str, residuals: bool = True, **settings: str | int | float
-) -> str:
-    """The text of a study file that tunes the convolutions of a network for an example's shapes.
-
-    A shape that several layers have is one layer with a count, if they have one epilogue; what no kernel can replace is
-    a comment. `residuals` False leaves additions to PyTorch: layers are then for families that add none, too.
-    Batch norms are folded, as `convert` does. `settings` are further keys of the study, such as trials=100.
-    """
-    first: dict[Problem, str] = {}
-    counts: Counter[Problem] = Counter()
-    notes = []
-    network, arguments, _ = inference_copy(module, example)
-    for layer in read_network(network, arguments).layers:
-        if layer.problem is None:
-            notes.append(f"# {layer.name}: left out: {layer.why_not}")
-            continue
-        problem = layer.problems[0] if residuals or not layer.residual else layer.problem
-        first.setdefault(problem, layer.name.replace(".", "_") or "conv")
-        counts[problem] += 1
-    lines = [f"{key} = {json.dumps(value)}" for key, value in {"name": name, **settings}.items()]
-    tables = [_layer_table(layer_name, problem, counts[problem]) for problem, layer_name in first.items()]
-    return "\n".join([*lines, *notes, *tables]) + "\n"
-
-
-def _layer_table(name: str, problem: Problem, count: int) -> str:
-    pairs = {key: [getattr(problem, f"{key}_h"), getattr(problem, f"{key}_w")] for key in ("stride", "pad", "dilation")}
-    words = {key: getattr(problem, key) for key in ("groups", "dtype", "layout", "epilogue")}
-    sizes = {key: getattr(problem, key) for key in ("n", "c", "h", "w", "k", "r", "s")}
-    values = {"name": name, **sizes, **pairs, **words, "count": count}
-    return "\n".join(["", "[[layer]]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())])
 
 
 def _problem(conv: nn.Conv2d, inputs: list[Tensor]) -> Problem | str:

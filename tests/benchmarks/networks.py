@@ -34,7 +34,6 @@ from torch.nn import functional
 from autotune.autotune_conv2d.library import find_library
 from autotune.autotune_conv2d.torch_convert import Report, convert
 from autotune.autotune_conv2d.torch_folding import inference_copy
-from autotune.autotune_conv2d.torch_layers import study
 from autotune.autotune_conv2d.torch_verify import calibrated, verify
 
 ROUNDS = 15
@@ -200,10 +199,15 @@ def tuned(arguments: argparse.Namespace, network: nn.Module, shape: tuple[int, .
     """Tune, export and build: the command, its seconds, the library. What is in the database is not tuned again."""
     folder: Path = arguments.folder
     name = f"{arguments.network}-n{arguments.n}-{arguments.accuracy or arguments.dtype}".replace("_", "-")
-    settings = {"accuracy": arguments.accuracy} if arguments.accuracy else {}
-    (folder / f"{name}.toml").write_text(study(network, shape, name=name, trials=arguments.trials, **settings))
     autotune = [sys.executable, "-m", "autotune"]
-    tune = ["tune", f"{name}.toml", *shlex.split(arguments.tune), "--db", f"{name}.db"]
+    source = (
+        f"{__file__}:VaeDecoder" if arguments.network == "vae_decoder" else f"torchvision.models:{arguments.network}"
+    )
+    accuracy = ["--accuracy", arguments.accuracy] if arguments.accuracy else []
+    words = ["--input", "x".join(map(str, shape)), "--dtype", DTYPES[arguments.dtype], "--layout", "nhwc", *accuracy]
+    subprocess.run([*autotune, "import-model", source, *words, "--out", f"{name}.toml"], cwd=folder, check=True)
+    limit = ["--trials", str(arguments.trials)]
+    tune = ["tune", f"{name}.toml", *limit, *shlex.split(arguments.tune), "--db", f"{name}.db"]
     started = time.monotonic()
     subprocess.run([*autotune, *tune], cwd=folder, check=True)
     tuning_s = time.monotonic() - started
@@ -211,7 +215,7 @@ def tuned(arguments: argparse.Namespace, network: nn.Module, shape: tuple[int, .
     configure = ["cmake", "-S", name, "-B", f"{name}/build", "-DCMAKE_BUILD_TYPE=Release"]
     for command in (export, configure, ["cmake", "--build", f"{name}/build", "-j"]):
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    return shlex.join(["autotune", *tune, f"({arguments.trials} evaluations a layer)"]), tuning_s, folder / name
+    return shlex.join(["autotune", *tune]), tuning_s, folder / name
 
 
 def ready(

@@ -30,12 +30,13 @@ from torch.nn import functional
 from autotune.autotune_conv2d import Problem
 from autotune.autotune_conv2d.torch_activations import activated
 from autotune.autotune_conv2d.torch_convert import Report, convert
-from autotune.autotune_conv2d.torch_layers import ConvLayer, read_network, study
+from autotune.autotune_conv2d.torch_layers import ConvLayer, read_network
 from autotune.autotune_conv2d.torch_operator import conv2d
 from autotune.devices.device import BASELINES
 from autotune.store import FinalsRow, Store
 
 NAME = "resnet50"
+DATABASE = ("--db", f"{NAME}.db")
 NOISE = 0.02  # fraction below which two times are called a tie
 ROUNDS = 25
 L2_SIZES = 2.0  # that the rotated inputs of a graph exceed together
@@ -98,12 +99,15 @@ def main() -> None:
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     network, example = resnet50(), (arguments.n, 3, 224, 224)
-    text = study(network, example, name=NAME, accuracy="fp16", trials=arguments.trials)
-    (folder / f"{NAME}.toml").write_text(text)
+    if not (folder / f"{NAME}.toml").exists():
+        words = ("--dtype", "f16", "--layout", "nhwc", "--accuracy", "fp16", "--out", f"{NAME}.toml")
+        sizes = "x".join(map(str, example))
+        autotune(folder, "import-model", "torchvision.models:resnet50", "--input", sizes, *words)
     steps = arguments.steps.split(",")
     if "tune" in steps:  # what is there already is not evaluated again, but in finals with all baselines
         baselines = ["--baseline", "cudnn", *(["--baseline", "inductor"] if arguments.inductor else [])]
-        autotune(folder, "tune", f"{NAME}.toml", *baselines, "--finals-seconds", "1.5")
+        limits = ("--trials", str(arguments.trials), "--finals-seconds", "1.5")
+        autotune(folder, "tune", f"{NAME}.toml", *DATABASE, *baselines, *limits)
     if "build" in steps:
         build(folder)
     if "time" not in steps:
@@ -132,13 +136,13 @@ def resnet50() -> nn.Module:
 
 
 def autotune(folder: Path, *words: str) -> None:
-    """Run a command on the folder's database, its words shown."""
-    subprocess.run([sys.executable, "-m", "autotune", *words, "--db", f"{NAME}.db"], cwd=folder, check=True)
+    """Run a command in the folder, its words shown."""
+    subprocess.run([sys.executable, "-m", "autotune", *words], cwd=folder, check=True)
 
 
 def build(folder: Path) -> None:
     """The library of the best kernels."""
-    autotune(folder, "export", NAME, "--out", "kernels", "--no-proof")
+    autotune(folder, "export", NAME, *DATABASE, "--out", "kernels", "--no-proof")
     configure = ["cmake", "-S", "kernels", "-B", "kernels/build", "-DCMAKE_BUILD_TYPE=Release"]
     for command in (configure, ["cmake", "--build", "kernels/build", "-j"]):
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)

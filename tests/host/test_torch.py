@@ -1,4 +1,4 @@
-"""PyTorch networks on an exported library, which runs on the CPU here: conversion, the operator's rules, studies.
+"""PyTorch networks on an exported library, which runs on the CPU here: conversion, the operator's rules.
 
 Streams, CUDA graphs, several devices, and what is faster, are for tests/gpu/test_torch_operator.py.
 """
@@ -14,7 +14,6 @@ import pytest
 from autotune.exporting import export_library
 from autotune.exporting.build import build_for_host
 from autotune.problem import Conv2dProblem
-from autotune.study import load_study
 from autotune.trial import Config
 from tests.exports import chosen, kernel
 from tests.host.host_driver import OnHostDriver, host_driver
@@ -240,14 +239,3 @@ def test_training_is_refused(how: str, words: str, on_cpu: OnHostDriver) -> None
 def test_operator_says_what_does_not_fit(how: str, words: str, on_cpu: OnHostDriver) -> None:
     with pytest.raises((ValueError, RuntimeError), match=re.escape(words)):
         on_cpu(networks.refused, how)
-
-
-def test_study_of_a_network_is_what_conversion_looks_for(on_cpu: OnHostDriver, tmp_path: Path) -> None:
-    path = tmp_path / "tested.toml"
-    path.write_text(on_cpu(networks.study_of, "Digits"))
-    study = load_study(path)
-    assert (study.name, study.trials, study.accuracy) == ("tested", 7, "fp32-class")
-    assert [(layer.name, layer.count) for layer in study.layers] == [("conv1", 1), ("conv2", 1)]
-    assert study.layers[0].problem == FIRST
-    path.write_text(on_cpu(networks.study_of, "alike"))
-    assert [(layer.name, layer.count) for layer in load_study(path).layers] == [("0", 2)]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-from autotune.study import load_study
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 
 from torch import Tensor, nn  # noqa: E402
 
 from autotune.autotune_conv2d.torch_folding import inference_copy  # noqa: E402
-from autotune.autotune_conv2d.torch_layers import study  # noqa: E402
+from autotune.autotune_conv2d.torch_layers import read_network  # noqa: E402
 from tests.torch_networks import images  # noqa: E402
 from tests.torch_residuals import normalising  # noqa: E402
 
@@ -130,8 +127,7 @@ def test_filters_stay_channels_last_and_so_does_an_example_of_sizes() -> None:
         assert not tensor.is_contiguous()
 
 
-def test_study_has_the_bias_and_what_follows_a_batch_norm(tmp_path: Path) -> None:
-    path = tmp_path / "folded.toml"
-    path.write_text(study(Branching().eval(), (4, 2, 12, 12), name="folded"))
-    (layer,) = load_study(path).layers
-    assert layer.problem.epilogue == "bias_silu"
+def test_a_kernel_takes_the_bias_and_what_follows_a_batch_norm() -> None:
+    network, arguments, _ = inference_copy(Branching().eval(), (4, 2, 12, 12))
+    (layer,) = read_network(network, arguments).layers
+    assert layer.problems[0].epilogue == "bias_silu"

@@ -13,7 +13,6 @@ import pytest
 from autotune.exporting import export_library
 from autotune.exporting.build import build_for_host
 from autotune.problem import Conv2dProblem
-from autotune.study import load_study
 from autotune.trial import Config
 from tests.exports import chosen, kernel
 from tests.host.host_driver import OnHostDriver, host_driver
@@ -164,21 +163,3 @@ def test_operator_takes_a_residual_that_is(how: str, on_cpu: OnHostDriver) -> No
 def test_operator_refuses_a_residual_that_does_not_fit(how: str, words: str, on_cpu: OnHostDriver) -> None:
     with pytest.raises((ValueError, RuntimeError), match=re.escape(words)):
         on_cpu(residuals.refused, how)
-
-
-def test_study_of_resnet50_has_its_additions(on_cpu: OnHostDriver, tmp_path: Path) -> None:
-    path = tmp_path / "resnet50.toml"
-    path.write_text(on_cpu(residuals.study_of_resnet50, residuals=True))
-    layers = load_study(path).layers
-    counts = Counter[str]()
-    for layer in layers:
-        counts[layer.problem.epilogue] += layer.count
-    assert counts == {"bias_relu": 33, "bias_add_relu": 16, "bias": 4}
-    assert {layer.name for layer in layers if layer.problem.epilogue == "bias"} == {
-        f"blocks_{first}_conv3" for first in (0, 3, 7, 13)
-    }, "where a block has other sizes its last convolution, the downsampling one, takes the addition"
-    path.write_text(on_cpu(residuals.study_of_resnet50, residuals=False))
-    alone = load_study(path).layers
-    assert len(alone) == 23
-    assert sum(layer.count for layer in alone) == 53
-    assert not any("add" in layer.problem.epilogue for layer in alone)
