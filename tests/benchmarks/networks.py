@@ -35,6 +35,7 @@ from autotune.autotune_conv2d.library import find_library
 from autotune.autotune_conv2d.torch_convert import Report, convert
 from autotune.autotune_conv2d.torch_folding import inference_copy
 from autotune.autotune_conv2d.torch_verify import calibrated, verify
+from autotune.study import load_study
 
 ROUNDS = 15
 SAMPLE_MS = 30.0  # of a sample, about
@@ -43,6 +44,7 @@ IMAGES_BYTES = 1 << 30  # that the images of a sample take at most
 FLUSH_BYTES = 256 << 20  # written before a sample: four times an H200's L2
 NOISE = 0.02  # fraction below which two times are called a tie
 CLOCKS = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active"
+DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}  # PyTorch's names to a study's
 OURS = ("converted, graph", "converted, compiled")
 
 Network: TypeAlias = Callable[[Tensor], Tensor]
@@ -125,7 +127,7 @@ def main() -> None:
     parser.add_argument("network", help="a model of torchvision's, or vae_decoder")
     parser.add_argument("--n", type=int, default=64, help="images")
     parser.add_argument("--size", type=int, help="height and width of an image; 224, or 32 for vae_decoder")
-    parser.add_argument("--dtype", default="float16", choices=("float16", "bfloat16", "float32"))
+    parser.add_argument("--dtype", default="float16", choices=tuple(DTYPES))
     parser.add_argument("--accuracy", default="", help="the study's, such as fp32-class; by the dtype if left out")
     parser.add_argument("--trials", type=int, default=30, help="evaluations a layer")
     parser.add_argument("--tune", default="", help="further options of autotune tune, in one word")
@@ -150,7 +152,7 @@ def run(arguments: argparse.Namespace) -> Measured:
     original, x = built(arguments)
     command, tuning_s = "nothing tuned", 0.0
     if arguments.device == "cuda":
-        command, tuning_s, library = tuned(arguments, original, tuple(x.shape))
+        command, tuning_s, library = tuned(arguments, tuple(x.shape))
         converted, report = convert(original, x, library=find_library(library))
     else:
         (converted, _, folded), report = inference_copy(original, x), Report(())
@@ -195,23 +197,25 @@ def built(arguments: argparse.Namespace) -> tuple[nn.Module, Tensor]:
     return calibrated(network, x), x
 
 
-def tuned(arguments: argparse.Namespace, network: nn.Module, shape: tuple[int, ...]) -> tuple[str, float, Path]:
+def tuned(arguments: argparse.Namespace, shape: tuple[int, ...]) -> tuple[str, float, Path]:
     """Tune, export and build: the command, its seconds, the library. What is in the database is not tuned again."""
     folder: Path = arguments.folder
     name = f"{arguments.network}-n{arguments.n}-{arguments.accuracy or arguments.dtype}".replace("_", "-")
     autotune = [sys.executable, "-m", "autotune"]
-    source = (
-        f"{__file__}:VaeDecoder" if arguments.network == "vae_decoder" else f"torchvision.models:{arguments.network}"
-    )
-    accuracy = ["--accuracy", arguments.accuracy] if arguments.accuracy else []
-    words = ["--input", "x".join(map(str, shape)), "--dtype", DTYPES[arguments.dtype], "--layout", "nhwc", *accuracy]
-    subprocess.run([*autotune, "import-model", source, *words, "--out", f"{name}.toml"], cwd=folder, check=True)
+    if not (folder / f"{name}.toml").exists():
+        own = arguments.network == "vae_decoder"
+        source = f"{Path(__file__).resolve()}:VaeDecoder" if own else f"torchvision.models:{arguments.network}"
+        accuracy = ["--accuracy", arguments.accuracy] if arguments.accuracy else []
+        words = ["--dtype", DTYPES[arguments.dtype], "--layout", "nhwc", *accuracy, "--out", f"{name}.toml"]
+        sizes = "x".join(map(str, shape))
+        subprocess.run([*autotune, "import-model", source, "--input", sizes, *words], cwd=folder, check=True)
+    study = load_study(folder / f"{name}.toml").name
     limit = ["--trials", str(arguments.trials)]
     tune = ["tune", f"{name}.toml", *limit, *shlex.split(arguments.tune), "--db", f"{name}.db"]
     started = time.monotonic()
     subprocess.run([*autotune, *tune], cwd=folder, check=True)
     tuning_s = time.monotonic() - started
-    export = [*autotune, "export", name, "--out", name, "--no-proof", "--db", f"{name}.db"]
+    export = [*autotune, "export", study, "--out", name, "--no-proof", "--db", f"{name}.db"]
     configure = ["cmake", "-S", name, "-B", f"{name}/build", "-DCMAKE_BUILD_TYPE=Release"]
     for command in (export, configure, ["cmake", "--build", f"{name}/build", "-j"]):
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
