@@ -118,9 +118,10 @@ def kill_the_planted_worker(database: Path, mark: str, within_s: float) -> None:
         with contextlib.suppress(sqlite3.OperationalError):  # there is no table yet
             connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
             query = "SELECT family FROM trials JOIN templates ON templates.id = template_id WHERE outcome = 'running'"
-            running = connection.execute(f"{query} ORDER BY trials.id LIMIT 1").fetchone()  # the next waits behind it
+            running = {family for (family,) in connection.execute(query)}  # on the device, or behind what is
             connection.close()
-            if running == ("worker_is_killed",):
+            spinning = {name for name in running & FAULTS.keys() if "timeout/hang" in FAULTS[name].host}
+            if "worker_is_killed" in running and not spinning:
                 kill_device_worker(mark, within_s, 1.5)
                 return
 

@@ -17,6 +17,7 @@ from autotune.errors import TemplateError
 from autotune.expressions.expression import FUNCTIONS, MOST_BITS, power, product
 from autotune.family.marks import MARKS
 from autotune.family.unused import without_unused
+from autotune.operation import CONV2D
 from autotune.reading import read_text
 from autotune.shipped import shipped
 
@@ -108,10 +109,11 @@ def includes_of(path: Path, text: str) -> tuple[tuple[str, str], ...]:
     An expression in an included name, as in `_element_${dtype}.cuh`, stands for every file that it may come to.
     """
     found: dict[str, str] = {}
+    beside = (path.parent, shipped("templates") / CONV2D, shipped("templates"))  # a copied family finds its parts
 
     def visit(where: Path, content: str) -> None:
         imports = [(match, (shipped("templates"),)) for match in _IMPORT.finditer(content)]
-        includes = [(match, (path.parent, shipped("templates"))) for match in _INCLUDE.finditer(content)]
+        includes = [(match, beside) for match in _INCLUDE.finditer(content)]
         for match, folders in (*imports, *includes):
             name = match.group(1)
             try:

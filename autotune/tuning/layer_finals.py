@@ -41,7 +41,7 @@ class FinalsPlan:
         if self.together_s is None:
             return self.budget_s
         together_s = self.together_s if total_s is None else min(self.together_s, SHARE * total_s)
-        return min(self.budget_s, together_s / layers)
+        return min(self.budget_s, together_s / max(layers, 1))
 
 
 PLAIN_FINALS = FinalsPlan()

@@ -400,7 +400,6 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
     assert " ".join(f"{name}={value}" for name, value in slowest.trial.config.items) in text
     assert "always: few" in (folder / "out" / "dispatcher.h").read_text()
     (folder / "out" / "mine.txt").write_text("not exported")
-    (folder / "out" / "README.md").write_text("changed")
     assert autotune("export", "small", "--out", "out", "--no-proof").code == 0
     assert not (folder / "out" / "dispatcher.h").exists(), "it is the earlier export's alone"
     assert (folder / "out" / "mine.txt").read_text() == "not exported"

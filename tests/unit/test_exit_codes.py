@@ -52,7 +52,7 @@ def test_a_layer_without_a_correct_kernel_ends_tune_with_1(three: Path, autotune
 def slow(three: Path, fork_server: ForkServer) -> ForkedRun:
     """A run that lasts some seconds, past its start."""
     run = fork_server.start(three.parent, "tune", "small.toml", *SLOW)
-    run.wait_for("small.one: 1/40")
+    run.wait_for("small: 1/120")
     assert not run.ended
     return run
 
@@ -88,7 +88,7 @@ def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command)
 
 def test_the_way_to_resume_does_not_begin_anew(three: Path, fork_server: ForkServer) -> None:
     run = fork_server.start(three.parent, "tune", "small.toml", *SLOW, "--fresh", "--db", "with space.db")
-    run.wait_for("small.one: 1/40")
+    run.wait_for("small: 1/120")
     run.send_signal(signal.SIGINT)
     last = run.finish().err.splitlines()[-1]
     assert last.endswith(f"to resume: autotune tune small.toml {' '.join(SLOW)} --db 'with space.db'")
@@ -98,7 +98,7 @@ def test_finals_are_held_on_interrupt_where_that_is_asked_for(
     three: Path, fork_server: ForkServer, autotune: Command
 ) -> None:
     run = fork_server.start(three.parent, "tune", "small.toml", *SLOW, "--finals-on-interrupt")
-    run.wait_for("small.one: 1/40")
+    run.wait_for("small: 1/120")
     time.sleep(0.5)
     run.send_signal(signal.SIGINT)
     ended = run.finish()

@@ -84,7 +84,7 @@ block_p = { values = [0, 1, 2, 3] }
 filters = { values = ["constant"] }
 vector = { values = [false, true] }
 """
-NO_DATABASE = {"templates", "check", "cache"}
+NO_DATABASE = {"templates", "check", "cache", "import-model"}
 STATES = ["with a log", "oldest", "read-only", *long_run(("as one file",), ("old",))]
 
 

@@ -28,7 +28,7 @@ def test_what_cannot_be_written_or_read_is_one_line(autotune: Command, filled: P
     Path("there").write_text("mine")
     for words, says in (
         (("dump", "there"), "there: exists already; remove it or give another path"),
-        (("dump", "no/folder"), "no/folder: cannot be written: No such file or directory"),
+        (("dump", "no/folder"), "no/folder: there is no folder no; create it first or give another FILE"),
         (("dump", "--db", "none.db"), "none.db: no such file"),
         (("load", "none.jsonl"), "none.jsonl: cannot be read: No such file or directory"),
         (("load", "."), ".: cannot be read: Is a directory"),

@@ -54,13 +54,14 @@ def test_a_trial_comes_back_as_it_went_in(path: Path, store: Store) -> None:
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
 numbers = st.floats(0, 1e12, allow_nan=False)
+times = st.floats(0, 1e12, exclude_min=True)
 values = st.one_of(st.integers(-(2**40), 2**40), texts, st.booleans())
 resources = st.builds(Resources, *(st.integers(0, 2**31),) * 4)
 errors = st.builds(ErrorStats, numbers, numbers)
 timings = st.builds(
     Timing,
     st.lists(numbers, max_size=5).map(tuple),
-    *(numbers, numbers, numbers),
+    *(times, numbers, numbers),
     st.sampled_from(["cold", "hot"]),
     sm_clocks_mhz=st.lists(numbers, max_size=5).map(tuple),
     discarded=st.integers(0, 9),
