@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.facts import Facts, facts
+from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.numbers import SECONDS
-from autotune.cli.tables import Cell, Column, format_options, show
+from autotune.cli.pager import paged
+from autotune.cli.tables import Cell, Column, format_options, show, wide_format_options
 from autotune.study import find_study, load_study
 from autotune.table import LARGEST
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from autotune.store import BestRow, SpaceTrial, Store, TrialRow
 
 DATABASE = click.option("--db", default="autotune.db", show_default=True, help="Results database: a path or a URL.")
+_TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
 ACCURACY = click.option("--accuracy", type=click.Choice(ACCURACY_CLASSES), help="Only this accuracy class.")
 
 
@@ -28,10 +31,14 @@ ACCURACY = click.option("--accuracy", type=click.Choice(ACCURACY_CLASSES), help=
 @DATABASE
 @click.option("--outcome", type=click.Choice([word.value for word in Outcome]), help="Only trials that ended so.")
 @click.option("--sort", type=click.Choice(["number", "median", "registers", "error", "started"]), default="number")
-@click.option("--limit", type=click.IntRange(1, LARGEST), help="At most so many rows.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0, LARGEST),
+    help=f"At most so many rows; 0: all. Default: {_TABLE_ROWS} of a table, all of JSON and CSV.",
+)
 @click.option("--all", "everything", is_flag=True, help="Earlier generations too, and problems that layers had before.")
 @click.option("--source", "sources", is_flag=True, help="Each trial's message in full, and the kernel's source.")
-@format_options
+@wide_format_options
 def trials(
     what: str | None,
     db: str,
@@ -42,27 +49,44 @@ def trials(
     sources: bool,
     style: str | None,
 ) -> None:
-    """Every trial, with its outcome and time; of failed ones, the compiler's, driver's or checker's own words."""
+    """Every trial, with its outcome and time; of failed ones, the compiler's, driver's or checker's own words.
+
+    On a terminal a config is its family and what differs from the family's default; `autotune show` has the whole.
+    """
     from autotune.store import Store
 
     name = asked(what)
     generations = "all" if everything else "newest"
-    with Store(db, create=False) as store:
+    default = None if style in ("json", "csv") else _TABLE_ROWS
+    limit = default if limit is None else limit or None
+    with Store(db, create=False) as store, paged(style):
         rows = store.trials.list(name, outcome=outcome, sort=sort, limit=limit, generations=generations)
         spaces = store.spaces.list(name, outcome=outcome, sort=sort, limit=limit)
         found = [*with_rooflines(store, rows), *(TrialWithRoofline(row, NO_FACTS) for row in spaces)][:limit]
         kept = Column[TrialWithRoofline]("source", lambda trial: _text(store, trial.row), terminal=False)
         shown = trial_columns(imported=any(row.row.origin == "imported" for row in found))
         columns = (*shown, kept) if sources else shown
-        show(found, _for_failures(columns) if outcome not in (None, "correct") else columns, style)
+        show_brief(
+            found,
+            _for_failures(columns) if outcome not in (None, "correct") else columns,
+            _brief_columns(found),
+            style,
+        )
         tell_beaten((one.row, one.facts) for one in found)
-        if sources and style is None:
+        if sources and style in (None, "wide"):
             for row in rows:
                 click.echo(whole(row, _text(store, row)))
+        if len(found) == limit == default:
+            _tell_limit(limit, store.trial_counts.of(name, outcome=outcome, generations=generations))
     if not found and not everything:
         click.echo(
             "no such trial; --all has earlier generations too, and the problems that layers had before", err=True
         )
+
+
+def _tell_limit(shown: int, count: int) -> None:
+    if count > shown:
+        click.echo(f"{shown} of {count}; --limit 0 for all", err=True)
 
 
 def _text(store: Store, row: TrialRow | SpaceTrial) -> str | None:
@@ -276,6 +300,23 @@ TRIAL_COLUMNS = (
     Column[TrialWithRoofline]("date", lambda trial: str(trial.row.ended_at), terminal=False),
     Column[TrialWithRoofline]("proposed_by", lambda trial: trial.row.proposed_by, terminal=False),
 )
+
+
+def _brief_columns(found: Sequence[TrialWithRoofline]) -> tuple[Column[TrialWithRoofline], ...]:
+    """What a terminal shows of trials."""
+    short = short_configs(trial.row.trial.config for trial in found)
+    return (
+        Column[TrialWithRoofline]("layer", lambda trial: trial.row.name),
+        Column[TrialWithRoofline]("number", lambda trial: trial.row.trial.number),
+        Column[TrialWithRoofline]("outcome", lambda trial: trial.row.trial.outcome.value),
+        Column[TrialWithRoofline]("reason", lambda trial: trial.row.trial.reason or None),
+        Column[TrialWithRoofline]("median_us", lambda trial: trial.row.median_us),
+        Column[TrialWithRoofline]("gflops", lambda trial: trial.row.gflops),
+        Column[TrialWithRoofline]("registers", lambda trial: registers(trial.row)),
+        Column[TrialWithRoofline]("origin", lambda trial: trial.row.origin if trial.row.origin != "measured" else None),
+        Below[TrialWithRoofline]("config", lambda trial: short(trial.row.trial.config)),
+        Below[TrialWithRoofline]("message", lambda trial: trial.row.trial.message or None),
+    )
 
 
 def trial_columns(*, imported: bool) -> tuple[Column[TrialWithRoofline], ...]:

@@ -29,7 +29,7 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), without_passwords(text))
 
 
-class _Shown:
+class Shown:
     """A text stream that people read; in all else it is the stream beneath."""
 
     def __init__(self, exact: TextIO) -> None:
@@ -82,8 +82,8 @@ def for_people() -> Iterator[None]:
     stdout, stderr = sys.stdout, sys.stderr
     if isinstance(stdout, io.TextIOWrapper):
         stdout.reconfigure(errors="backslashreplace")  # characters that its encoding lacks
-    sys.stdout = cast(TextIO, _Shown(stdout))
-    sys.stderr = cast(TextIO, _Shown(cast(TextIO, _Dispensable(stderr))))
+    sys.stdout = cast(TextIO, Shown(stdout))
+    sys.stderr = cast(TextIO, Shown(cast(TextIO, _Dispensable(stderr))))
     try:
         yield
     finally:
@@ -97,7 +97,7 @@ def for_people() -> Iterator[None]:
 
 def exact(stream: TextIO) -> TextIO:
     """The stream beneath, which escapes nothing."""
-    return stream.exact if isinstance(stream, _Shown) else stream
+    return stream.exact if isinstance(stream, Shown) else stream
 
 
 def for_compilers() -> TextIO:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import functools
 import json
 import math
 import os
@@ -42,14 +43,34 @@ class Column(Generic[Row]):
         return Column(self.key, self.value, terminal=shown, digits=self.digits)
 
 
+_STYLES = {
+    "json": "Print one JSON array of objects, a key per column.",
+    "csv": "Print comma-separated values with a header line.",
+    "wide": "Print all columns and whole configs on a terminal, too, as into a pipe.",
+}
+
+
 def format_options(function: Callable[..., None]) -> Callable[..., None]:
-    """`--json` and `--csv`, passed on as `style`: table, json or csv."""
-    function = click.option(
-        "--csv", "style", flag_value="csv", help="Print comma-separated values with a header line."
-    )(function)
-    return click.option(
-        "--json", "style", flag_value="json", help="Print one JSON array of objects, a key per column."
-    )(function)
+    """`--json` and `--csv`, one at most, passed on as `style`: None for a table, json or csv."""
+    return _one_style(function, ("json", "csv"))
+
+
+def wide_format_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The same with `--wide`, for tables that show less on a terminal."""
+    return _one_style(function, ("json", "csv", "wide"))
+
+
+def _one_style(function: Callable[..., None], styles: Sequence[str]) -> Callable[..., None]:
+    @functools.wraps(function)
+    def chosen(*arguments: object, **given: object) -> None:
+        asked = [style for style in styles if given.pop(style)]
+        if len(asked) > 1:
+            raise click.UsageError(f"{' and '.join(f'--{style}' for style in asked)}: give one of them")
+        function(*arguments, style=asked[0] if asked else None, **given)
+
+    for style in reversed(styles):
+        chosen = click.option(f"--{style}", style, is_flag=True, help=_STYLES[style])(chosen)
+    return chosen
 
 
 def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None, *, title: str = "") -> None:
@@ -69,7 +90,7 @@ def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None,
         writer.writerows([column.value(row) for column in columns] for row in rows)
     else:
         shown = [column for column in columns if column.terminal]
-        cells = ([_human(column.value(row), column.digits) for column in shown] for row in rows)
+        cells = ([human(column.value(row), column.digits) for column in shown] for row in rows)
         for page in _pages(cells):
             _show_on_terminal([printable(column.key) for column in shown], page, title)
 
@@ -104,21 +125,31 @@ def _show_on_terminal(keys: Sequence[str], rows: Sequence[Sequence[str]], title:
     if rows and not _fits(keys, rows, out.width):
         if title:
             out.print(title)
-        for row in rows:
-            lines = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
-            lines.add_column(no_wrap=True)
-            lines.add_column(overflow="fold")
-            for key, cell in zip(keys, row, strict=True):
-                lines.add_row(key, cell)
-            out.print(lines, "")
+        show_as_lines(keys, rows)
         return
     table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
     for key in keys:
-        numeric = key.endswith(("_us", "_bytes", "_fraction", "gflops", "registers", "number", "trials"))
-        table.add_column(key, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(key, justify="right" if is_numeric(key) else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     out.print(table)
+
+
+def show_as_lines(keys: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print each row as lines, a key and its cell each."""
+    out = console()
+    for row in rows:
+        lines = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
+        lines.add_column(no_wrap=True)
+        lines.add_column(overflow="fold")
+        for key, cell in zip(keys, row, strict=True):
+            lines.add_row(key, cell)
+        out.print(lines, "")
+
+
+def is_numeric(key: str) -> bool:
+    """Whether a column's cells stand to the right."""
+    return key.endswith(("_us", "_bytes", "_fraction", "gflops", "registers", "number", "trials"))
 
 
 def _fits(keys: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
@@ -154,7 +185,8 @@ def _finite(cell: Cell) -> Cell:
     return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
-def _human(cell: Cell, digits: int) -> str:
+def human(cell: Cell, digits: int) -> str:
+    """A cell as people read it; - for nothing."""
     if cell is None:
         return "-"
     if isinstance(cell, bool):

@@ -85,7 +85,10 @@ def test_help_and_version(autotune: Command) -> None:
         ("tune", "small.toml", "--sampler", "none"),
         ("trials", "--sort", "colour"),
         ("trials", "--outcome", "happy"),
-        ("trials", "--limit", "0"),
+        ("trials", "--limit", "-1"),
+        ("trials", "--json", "--csv"),
+        ("trials", "--wide", "--csv"),
+        ("devices", "--json", "--csv"),
         ("query",),
         ("export", "small"),
         ("export", "small", "--out", "out", "--accuracy", "fp23"),
@@ -430,7 +433,7 @@ def test_a_terminal_too_narrow_for_a_table_gets_lines(
 ) -> None:
     for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": str(width), "TERM": "xterm"}.items():
         monkeypatch.setenv(name, value)
-    lines = re.sub(r"\x1b\[[\d;]*m", "", autotune("trials", "--limit", "3").out).splitlines()
+    lines = re.sub(r"\x1b\[[\d;]*m", "", autotune("trials", "--limit", "3", "--wide").out).splitlines()
     assert max(map(len, lines)) <= width
     words = " ".join(lines).split()
     assert words.count("small.one") == 3

@@ -1,0 +1,67 @@
+"""Long output through a pager, on a terminal alone."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import click
+
+from autotune.cli.streams import Shown, exact
+
+_CHOICE = "AUTOTUNE_PAGER"
+"""names this project's pager; PAGER is everybody's"""
+
+
+@contextmanager
+def paged(style: str | None) -> Iterator[None]:
+    """Show what is printed while the block lasts through AUTOTUNE_PAGER, else PAGER, else less, where it is long.
+
+    Not JSON and CSV, nor into a pipe, nor where the variable is empty or what is printed fits the terminal.
+    """
+    out = sys.stdout
+    if style in ("json", "csv") or not out.isatty() or os.environ.get(_CHOICE) == "":
+        yield
+        return
+    written = _Screen(out.encoding)
+    sys.stdout = cast(io.TextIOWrapper, Shown(written))
+    try:
+        yield
+    finally:
+        sys.stdout = out
+        text = written.getvalue()
+        if sys.exc_info()[0] is None and text.count("\n") >= shutil.get_terminal_size().lines:
+            _page(text)
+        else:
+            exact(out).write(text)
+
+
+class _Screen(io.StringIO):
+    """Text for a terminal, kept."""
+
+    encoding = ""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self.encoding = encoding  # by which lines and corners are chosen
+
+    def isatty(self) -> bool:
+        """That is where it is to go."""
+        return True
+
+
+def _page(text: str) -> None:
+    """Ctrl-C is the pager's: it would go on with the terminal while this ends."""
+    if _CHOICE in os.environ:
+        os.environ["PAGER"] = os.environ[_CHOICE]
+    previous = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        click.echo_via_pager(text)
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,116 @@
+"""What a terminal of 80 columns shows of tables: what decides first, the rest by name."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .tiny import Command
+
+SHIPPED = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+PAGER = f"{sys.executable} -c \"import sys; print('PAGED', len(sys.stdin.readlines()))\""
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard output counts as a terminal of 80 columns."""
+    for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": "80", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+
+
+def lines(text: str) -> list[str]:
+    """Lines without colours."""
+    return re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_terminal_gets_a_config_as_its_family_and_what_differs_from_its_default(autotune: Command) -> None:
+    shown = lines(autotune("trials", "lenet-k5.conv1", "--db", SHIPPED, "--sort", "median", "--limit", 3).out)
+    assert max(map(len, shown)) <= 80
+    assert shown[0] == "layer lenet-k5.conv1; outcome correct"
+    assert shown[1].split() == ["number", "median_us", "gflops", "registers"]
+    words = " ".join(shown)
+    assert words.count("input_stationary") == 3
+    assert "images=" not in words, "the default's value of all three"
+    assert "(default)" in autotune("trials", "lenet-k5.conv1", "--db", SHIPPED, "--limit", 40).out
+
+
+@pytest.mark.usefixtures("terminal")
+def test_of_a_family_that_is_not_here_what_differs_among_the_rows_is_shown(autotune: Command, filled: Path) -> None:
+    shown = lines(autotune("trials", "small.one", "--outcome", "correct").out)
+    configs = [line.split() for line in shown if line.startswith("  tiny ")]
+    assert len(configs) > 2
+    values: dict[str, set[str]] = {}
+    for name, _, value in (word.partition("=") for words in configs for word in words[1:]):
+        values.setdefault(name, set()).add(value)
+    assert values
+    assert all(len(found) > 1 for found in values.values()), values
+
+
+def test_into_a_pipe_a_table_has_all_columns_and_whole_configs(
+    autotune: Command, filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped = autotune("trials", "--limit", 2).out
+    assert "smem_bytes" in piped
+    assert "number" in piped
+    for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": "240", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    brief, wide = (lines(autotune("trials", "--limit", 2, *words).out) for words in ((), ("--wide",)))
+    assert "smem_bytes" not in " ".join(brief)
+    assert [line.split() for line in wide] == [line.split() for line in piped.splitlines()]
+
+
+def test_trials_name_their_default_limit(autotune: Command) -> None:
+    layer = ("trials", "lenet-k5.conv1", "--db", SHIPPED)
+    finished = autotune(*layer)
+    shown, count = re.fullmatch(r"(\d+) of (\d+); --limit 0 for all\n", finished.err).groups()  # type: ignore[union-attr]
+    everything = autotune(*layer, "--csv")
+    assert int(shown) == 50 == len([line for line in finished.out.splitlines() if "lenet-k5.conv1" in line])
+    assert (int(count), everything.err) == (len(everything.out.splitlines()) - 1, "")
+    whole = autotune(*layer, "--limit", 0)
+    assert (len(whole.out.splitlines()), whole.err) == (int(count) + 4, "")
+    few = autotune(*layer, "--outcome", "constraints")
+    assert f"{len(few.out.splitlines()) - 4} of" not in few.err
+
+
+def on_a_terminal(*words: object, **environment: str) -> str:
+    """What a terminal of 80 x 24 shows of a command."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "autotune", *map(str, words)]
+    surroundings = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm", **environment}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, env=surroundings) as running:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                shown += (read := os.read(ours, 1 << 16))
+            except OSError:  # the last one that had it open is gone
+                break
+            if not read:
+                break
+    os.close(ours)
+    assert running.returncode == 0
+    return shown.decode().replace("\r", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "paged"),
+    [
+        (("--limit", 30), {"AUTOTUNE_PAGER": PAGER, "PAGER": "false"}, True),
+        (("--limit", 3), {"PAGER": PAGER}, False),
+        (("--limit", 30, "--json"), {"PAGER": PAGER}, False),
+    ],
+    ids=["autotune's pager", "short", "json"],
+)
+def test_what_is_longer_than_a_terminal_goes_through_the_pager(
+    words: tuple[object, ...], environment: dict[str, str], paged: bool
+) -> None:
+    shown = on_a_terminal("trials", "lenet-k5.conv1", "--db", SHIPPED, *words, **environment)
+    assert shown.startswith("PAGED ") == paged
+    assert ("lenet-k5.conv1" in shown) != paged
