@@ -29,6 +29,7 @@ from autotune.cli.optuna_study import optuna_study
 from autotune.cli.profile import profile
 from autotune.cli.replay import replay
 from autotune.cli.sanitize import sanitize
+from autotune.cli.show import show_trial
 from autotune.cli.source import source
 from autotune.cli.streams import cannot_be_written, for_people
 from autotune.cli.transfer import dump, export_t4, import_, load, merge
@@ -58,6 +59,7 @@ for command in (
         importance,
         best,
         trials,
+        show_trial,
         why,
         history,
         diff,

@@ -77,7 +77,7 @@ def trials(
             for row in rows:
                 click.echo(whole(row, _text(store, row)))
         if len(found) == limit == default:
-            _tell_limit(limit, store.trial_counts.of(name, outcome=outcome, generations=generations))
+            _tell_limit(limit, store.trial_lookup.count(name, outcome=outcome, generations=generations))
     if not found and not everything:
         click.echo(
             "no such trial; --all has earlier generations too, and the problems that layers had before", err=True

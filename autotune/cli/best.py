@@ -24,8 +24,10 @@ from autotune.cli.answers import (
     with_roofline,
 )
 from autotune.cli.best_network import network_columns, networks, show_network
+from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.devices import open_evaluator
-from autotune.cli.tables import Cell, Column, format_options, show
+from autotune.cli.pager import paged
+from autotune.cli.tables import Cell, Column, wide_format_options
 from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo, devices_named
 from autotune.errors import DeviceError, StudyError
@@ -73,7 +75,7 @@ class Answer:
 @DATABASE
 @click.option("--device", help="For this device: cuda:N, host, null, or a recorded device by a part of its name.")
 @click.option("--nearest", is_flag=True, help="For a layer without an answer, that of the layer nearest to it.")
-@format_options
+@wide_format_options
 def best(what: str | None, db: str, device: str | None, nearest: bool, style: str | None) -> None:
     """The best kernel of each layer, device and accuracy class.
 
@@ -94,7 +96,7 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
     from autotune.store import Store
 
     name, of_file = (None, layers_of_file(what)) if nearest else (asked(what), ())
-    with Store(db, create=False) as store:
+    with Store(db, create=False) as store, paged(style):
         if not nearest:
             answers = tuple(_answers(store, name, device))
             kernels = [one.kernel for one in answers if one.kernel]
@@ -117,7 +119,7 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
 
 def show_answers(answers: Sequence[Answer], columns: Sequence[Column[Answer]], style: str | None) -> None:
     """Print answers, and say of which kernels the floor cannot be right."""
-    show(answers, _telling_apart(columns, answers), style)
+    show_brief(answers, _telling_apart(columns, answers), _brief_columns(answers), style)
     tell_beaten((one.kernel.best.row, one.kernel.facts) for one in answers if one.kernel)
 
 
@@ -287,6 +289,23 @@ def _telling_apart(columns: Sequence[Column[Answer]], answers: Sequence[Answer])
             shown=column.terminal or (column.key in _APART and len({column.value(one) for one in known}) > 1)
         )
         for column in columns
+    ]
+
+
+def _brief_columns(answers: Sequence[Answer]) -> list[Column[Answer]]:
+    """What a terminal shows of best kernels; what is the usual case is left out."""
+    short = short_configs(one.kernel.best.row.trial.config for one in answers if one.kernel)
+    apart = {column.key for column in _telling_apart(BEST_COLUMNS, answers) if column.terminal} & set(_APART)
+    return [
+        Column[Answer]("layer", lambda one: one.name),
+        Column[Answer]("match", lambda one: None if one.match == "exact" else one.match),
+        Column[Answer]("distance", lambda one: one.distance if one.kernel and one.distance else None),
+        Column[Answer]("tuned_for", lambda one: one.kernel.best.name if one.kernel and one.tuned_for else None),
+        *(column for column in BEST_COLUMNS if column.key in {"device", "accuracy", "median_us"} | apart),
+        _lifted("of_floor", lambda row: None if (part := row.facts.floor_fraction) is None else f"{part:.0%}"),
+        _lifted("limiter", lambda row: row.facts.limiter),
+        Below[Answer]("differences", lambda one: one.differences),
+        Below[Answer]("config", lambda one: short(one.kernel.best.row.trial.config) if one.kernel else None),
     ]
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.cli.answers import DATABASE, asked, config_words, undominated
-from autotune.cli.tables import Column, format_options, show
+from autotune.cli.brief import Below, short_configs, show_brief
+from autotune.cli.pager import paged
+from autotune.cli.tables import Column, format_options, show, wide_format_options
 
 if TYPE_CHECKING:
     from autotune.analysis.diff import Difference, Side
@@ -104,7 +107,7 @@ _DIFF_COLUMNS = (
 @click.command()
 @click.argument("what", metavar="LAYER|STUDY")
 @DATABASE
-@format_options
+@wide_format_options
 def history(what: str, db: str, style: str | None) -> None:
     """The best of LAYER over time: every trial that was the fastest when it ended, the finals and the retimes.
 
@@ -114,12 +117,32 @@ def history(what: str, db: str, style: str | None) -> None:
     from autotune.store import Store
 
     name = asked(what)
-    with Store(db, create=False) as store:
-        show(
-            events(store.best.improvements(name), store.finals.list(name), store.retimes.list(name)),
-            _EVENT_COLUMNS,
-            style,
-        )
+    with Store(db, create=False) as store, paged(style):
+        found = events(store.best.improvements(name), store.finals.list(name), store.retimes.list(name))
+        show_brief(found, _EVENT_COLUMNS, _brief_columns(found), style)
+
+
+def _brief_columns(found: Sequence[Event]) -> list[Column[Event]]:
+    """What a terminal shows of events."""
+    short = short_configs(event.row.trial.config for event in found)
+
+    several = len({event.row.name for event in found}) > 1
+
+    def layer(event: Event) -> str | None:
+        return None if several else event.row.name
+
+    def config(event: Event) -> str:
+        words = short(event.row.trial.config)
+        return f"{event.row.name}: {words}" if several else words
+
+    usual = ("generation", "device", "accuracy", "policy", "event", "trial", "time_us", "over_before")
+    return [
+        Column["Event"]("layer", layer),
+        Column["Event"]("date", lambda event: f"{event.date:%y-%m-%d %H:%M}"),
+        *(column for column in _EVENT_COLUMNS if column.key in usual),
+        Below["Event"]("config", config),
+        Below["Event"]("note", lambda event: event.note or None),
+    ]
 
 
 def _date(event: Event) -> str:

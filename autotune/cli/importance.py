@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.answers import DATABASE, asked
-from autotune.cli.tables import Column, format_options, show
+from autotune.cli.brief import Below, show_brief
+from autotune.cli.pager import paged
+from autotune.cli.tables import Column, wide_format_options
 from autotune.errors import StoreError
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class _Row:
 @click.argument("what", metavar="STUDY|LAYER")
 @DATABASE
 @click.option("--template", help="Only this family.")
-@format_options
+@wide_format_options
 def importance(what: str, db: str, template: str | None, style: str | None) -> None:
     """Which parameters mattered in the trials of each layer and family, and which of them only together.
 
@@ -69,7 +71,8 @@ def importance(what: str, db: str, template: str | None, style: str | None) -> N
             f"{db}: {what}: there are not 20 correct trials of {family}, too few to say anything; replayed ones count "
             f"where they were measured"
         )
-    show(rows, _COLUMNS, style)
+    with paged(style):
+        show_brief(rows, _COLUMNS, _BRIEF, style)
 
 
 def _rows(layer: str, device: str, template: str, found: Importance) -> Iterator[_Row]:
@@ -94,3 +97,4 @@ _COLUMNS = (
     Column[_Row]("share", lambda row: row.share, digits=2),
     Column[_Row]("remark", lambda row: row.remark),
 )
+_BRIEF = (*_COLUMNS[:-1], Below[_Row]("remark", lambda row: row.remark or None))

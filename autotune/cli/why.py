@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +20,10 @@ from autotune.cli.answers import (
     with_roofline,
 )
 from autotune.cli.best import named_device
+from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.families import DIRECTORIES
-from autotune.cli.tables import Cell, Column, console, format_options, show
+from autotune.cli.pager import paged
+from autotune.cli.tables import Cell, Column, console, show, wide_format_options
 from autotune.errors import StoreError
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate, load_templates
@@ -72,7 +74,7 @@ class Explained:
 @DIRECTORIES
 @click.option("--device", help="On this device: cuda:N, host, null, or a recorded device by a part of its name.")
 @ACCURACY
-@format_options
+@wide_format_options
 def why(
     what: str, db: str, directories: tuple[Path, ...], device: str | None, accuracy: str | None, style: str | None
 ) -> None:
@@ -95,9 +97,10 @@ def why(
                 f"`autotune trials {what}` lists what there is"
             )
         found = [_explained(store, families, with_roofline(store, row)) for row in undominated(rows)]
-    if style is None:
-        for explained in found:
-            _print(explained)
+    if style in (None, "wide"):
+        with paged(style):
+            for explained in found:
+                _print(explained, style)
     else:
         show((line for explained in found for line in _lines(explained)), _COLUMNS, style)
     tell_beaten((explained.kernel.best.row, explained.kernel.facts) for explained in found)
@@ -123,11 +126,12 @@ def _explained(store: Store, families: Mapping[str, KernelTemplate], kernel: Bes
     return Explained(kernel, why_it, noise, around, changed, profiles)
 
 
-def _print(explained: Explained) -> None:
+def _print(explained: Explained, style: str | None) -> None:
     """The explanation as text and small tables."""
     out = console()
-    for text in (*_head(explained), ""):
-        out.print(text, soft_wrap=True)
+    whole = style == "wide" or not out.is_terminal
+    for text in (*_head(explained, config_words if whole else _short), ""):
+        out.print(text, soft_wrap=whole)
     remark = f" ({explained.rules})" if explained.rules else ""
     lines = list(_lines(explained))
     for about, title, keys in _SECTIONS:
@@ -137,16 +141,25 @@ def _print(explained: Explained) -> None:
         shown = chosen[:_SHOWN] if about == "failure" else chosen
         more = f"; {len(chosen) - len(shown)} more with --json" if len(shown) < len(chosen) else ""
         ending = more if chosen else ": none recorded" if about != "untried" else ": none"
-        out.print(f"{title}{remark if about == 'untried' else ''}{ending}", soft_wrap=True)
+        out.print(f"{title}{remark if about == 'untried' else ''}{ending}", soft_wrap=whole)
         columns = [column for key in keys for column in _COLUMNS if column.key == key]
-        if chosen:
-            show(shown, [column for column in columns if any(column.value(line) is not None for line in shown)], None)
+        columns = [column for column in columns if any(column.value(line) is not None for line in shown)]
+        if chosen and not whole and "note" in {column.key for column in columns}:
+            brief = [Below(column.key, column.value) if column.key == "note" else column for column in columns]
+            show_brief(shown, columns, brief, style)
+            out.print()
+        elif chosen:
+            show(shown, columns, None)
     if explained.rules_forbid():
-        out.print(f"one step from the winner, refused{remark}", soft_wrap=True)
+        out.print(f"one step from the winner, refused{remark}", soft_wrap=whole)
         show(explained.rules_forbid().items(), _RULES, None)
 
 
-def _head(explained: Explained) -> Iterator[str]:
+def _short(row: TrialRow) -> str:
+    return short_configs([row.trial.config])(row.trial.config)
+
+
+def _head(explained: Explained, words_of: Callable[[TrialRow], str]) -> Iterator[str]:
     """What wins, how near to the floor, what a multiprocessor holds of it, and how far the default is behind."""
     best, facts = explained.kernel.best, explained.kernel.facts
     row, trial = best.row, best.row.trial
@@ -154,7 +167,7 @@ def _head(explained: Explained) -> Iterator[str]:
         f"{best.name} on {row.device.name}, {trial.accuracy}: {trial.config.template}, {best.median_us:.5g} us "
         f"({best.basis}; trial {trial.number} of {row.started_at:%Y-%m-%d})"
     )
-    yield f"  {config_words(row)}"
+    yield f"  {words_of(row)}"
     words = []
     if facts.floor_fraction is not None:
         words.append(f"{facts.floor_fraction:.0%} of the floor's speed")

@@ -28,7 +28,7 @@ from autotune.store.sqlite.query import QueryResult, QueryStream, run_query, str
 from autotune.store.studies import StudyStore
 from autotune.store.templates import TemplateStore
 from autotune.store.top_trials import TopTrialStore
-from autotune.store.trial_counts import TrialCounts
+from autotune.store.trial_lookup import TrialLookup
 from autotune.store.trial_store import TrialStore
 
 
@@ -54,7 +54,7 @@ class Store:
         self.studies = StudyStore(database)
         self.scopes = ScopeStore(database, runs)
         self.trials = TrialStore(database)
-        self.trial_counts = TrialCounts(database)
+        self.trial_lookup = TrialLookup(database)
         self.known = KnownStore(database)
         self.top_trials = TopTrialStore(database)
         self.measurements = MeasurementStore(database)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from .test_cli import rows
 from .tiny import Command
 
 SHIPPED = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
@@ -51,6 +52,44 @@ def test_of_a_family_that_is_not_here_what_differs_among_the_rows_is_shown(autot
         values.setdefault(name, set()).add(value)
     assert values
     assert all(len(found) > 1 for found in values.values()), values
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize(
+    "words", [("best",), ("best", "lenet-k5"), ("history",), ("importance",), ("why",)], ids=" ".join
+)
+def test_what_is_known_of_a_layer_is_a_table_of_80_columns(words: tuple[str, ...], autotune: Command) -> None:
+    finished = autotune(*words, *(("lenet-k5.conv1",) * (len(words) == 1)), "--db", SHIPPED)
+    shown = lines(finished.out)
+    assert finished.code == 0
+    assert max(map(len, shown)) <= 80
+    assert not any(re.match(r"(time_us|median_us|importance) {2,}\S+ *$", line) for line in shown), (
+        "no row became lines"
+    )
+
+
+def test_show_has_the_whole_of_a_trial(autotune: Command, filled: Path) -> None:
+    (first, *_) = rows(autotune("trials", "small.one", "--outcome", "correct", "--json"))
+    (whole,) = rows(autotune("show", "small.one", first["number"], "--json"))
+    assert first.items() <= whole.items()
+    assert len(str(whole["samples_us"]).split()) > 2
+    assert whole["toolkit"]
+    assert whole["policy"] == "cold"
+    by_id = autotune("show", whole["trial_id"])
+    assert by_id == autotune("show", "small.one", first["number"])
+    assert str(first["config"]) in by_id.out
+    (wrong, *_) = rows(autotune("trials", "small.one", "--outcome", "correctness", "--json"))
+    assert (
+        str(wrong["message"]).split()
+        == autotune("show", "small.one", wrong["number"])
+        .out.split("message")[1]
+        .split()[: len(str(wrong["message"]).split())]
+    )
+    assert autotune("show", "small.one", 10**9).err == (
+        "autotune: autotune.db: small.one has no trial 1000000000; `autotune trials small.one` lists what there is\n"
+    )
+    assert autotune("show", 10**9).code == 1
+    assert autotune("show", "small.one").err.splitlines()[-1].startswith("Error: small.one: give the NUMBER")
 
 
 def test_into_a_pipe_a_table_has_all_columns_and_whole_configs(
