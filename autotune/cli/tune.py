@@ -379,7 +379,12 @@ def _verdict(compared: Compared) -> str:
 
 
 def _times_as_fast(compared: Compared) -> str:
-    return f"{1 / compared.comparison.ratio:.3f} times as fast"
+    """The ratio; of a tie also its interval, which says why it is none of the other two."""
+    found = compared.comparison
+    words = f"{1 / found.ratio:.3f} times as fast"
+    if found.verdict != "tie" or found.low <= 0:
+        return words
+    return f"{words}, 95 % between {1 / found.high:.3f} and {1 / found.low:.3f}: not beyond noise"
 
 
 def design_words(design: DesignResult, best: Trial | None) -> str:

@@ -178,8 +178,8 @@ def _head(explained: Explained, words_of: Callable[[TrialRow], str]) -> Iterator
     if facts.residency is not None:
         held = facts.residency
         words.append(
-            f"{held.blocks} blocks of {held.warps // held.blocks} warps a multiprocessor (occupancy "
-            f"{held.occupancy:.2g}), no more for {' and '.join(held.limits)}"
+            f"{_count(held.blocks, 'block')} of {_count(held.warps // held.blocks, 'warp')} a multiprocessor "
+            f"(occupancy {held.occupancy:.2g}), no more for {' and '.join(held.limits)}"
         )
     if trial.resources.registers:
         spills = f"{trial.resources.spill_bytes} bytes spilled" if trial.resources.spill_bytes else "no spills"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ KIND = "recorded"
 """of the devices of imported spaces: a name is all that is known of them"""
 
 UNKNOWN = Environment("", "", "")
+
+_ENDINGS = re.compile(r"(\.t4)?(\.(json|gz))+$", re.IGNORECASE)
+"""of a file's name, which its study lacks"""
 
 CHUNK = 1000
 """trials written at once"""
@@ -86,22 +90,25 @@ class Imported:
 
 
 def import_recording(found: Recording, url: str | Path, *, clock: Clock = utc_now) -> Imported:
-    """Store a recorded space as a study named after its file; nothing when it is stored already.
+    """Store a recorded space as a study named after its file; nothing when it is stored already, from whatever file.
 
     A file of the same name with another content is a further generation.
     """
     now = date_text(clock())
     file = Path(found.name).name
-    study = file.split(".", 1)[0] or file
-    text = f"# the recorded space of {found.template} on {found.device_name} in {file}, content {_fingerprint(found)}\n"
+    study = _ENDINGS.sub("", file) or file
+    content = f"content {_fingerprint(found)}\n"
+    text = f"# the recorded space of {found.template} on {found.device_name} in {file}, {content}"
     with (
         closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as database,
         database.write() as connection,
     ):
-        same = select(studies.c.generation).where(studies.c.name == study, studies.c.text == text)
-        generation = connection.execute(same).scalar()
-        if generation is not None:
-            return Imported(study, generation, trials=0, known=len(found.rows))
+        same = select(studies.c.name, studies.c.generation).where(
+            studies.c.imported_from.is_not(None), studies.c.text.endswith(content)
+        )
+        stored = connection.execute(same).first()
+        if stored is not None:
+            return Imported(*stored, trials=0, known=len(found.rows))
         generation = next_generation(connection, study)
         identity: Values = {"name": study, "generation": generation, "seed": 0, "text": text, "fresh": False}
         study_id = insert(connection, studies, {**identity, "created_at": now, "imported_from": file})
@@ -117,10 +124,10 @@ def import_recording(found: Recording, url: str | Path, *, clock: Clock = utc_no
 
 
 def _fingerprint(found: Recording) -> str:
-    """A hash of what was recorded, whichever way the file writes it."""
-    params = [[param.name, list(param.values)] for param in found.params]
-    words = json.dumps([found.template, found.device_name, params, found.failures])
-    return hashlib.sha256(words.encode() + found.rows.tobytes() + found.times_us.tobytes()).hexdigest()
+    """A hash of what was recorded, in whatever order and format the file writes it."""
+    trials_found = (found.trial(number, found.config(number)) for number in range(len(found.rows)))
+    lines = sorted(f"{sorted(one.config.items)} {one.outcome} {one.median_us}" for one in trials_found)
+    return hashlib.sha256("\n".join([found.template, found.device_name, *lines]).encode()).hexdigest()
 
 
 def _shared(connection: Connection, found: Recording, study_id: int, now: str) -> Values:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .test_cli import rows
 from .tiny import Command
 
 T4 = Path(__file__).parents[1] / "data" / "recorded-spaces" / "convolution_milo-A6000.t4.json.gz"
@@ -69,10 +70,26 @@ def test_a_recorded_space_is_imported_listed_and_exported(autotune: Command, fol
     exported = autotune("export-t4", "--out", "t4")
     (line,) = exported.out.splitlines()
     assert json.loads(Path(line).read_text())["schema_version"] == "1.0.0"
+    known = autotune("import", line)
+    assert known.err.startswith(
+        "autotune.db: its 4362 trials were imported before, as generation 1 of study convolution_"
+    )
     again = autotune("import", line, "--db", "again.db")
     assert again.err.startswith("again.db: 4362 trials imported")
     refused = autotune("export", "convolution_milo-A6000", "--out", "kernels")
     assert (refused.code, len(refused.err.splitlines())) == (1, 1)
+
+
+def test_each_exported_space_is_a_study_of_its_own_when_imported(autotune: Command) -> None:
+    shipped = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+    exported = autotune("export-t4", "lenet-k7.conv2", "--db", shipped, "--out", "t4").out.split()[:2]
+    assert len(exported) == 2
+    told = [autotune("import", path, "--db", "other.db").err for path in exported]
+    assert all("as generation 1 of study lenet-k7.conv2." in line for line in told), told
+    studies = {line.split()[-1] for line in told}
+    assert len(studies) == len(exported)
+    for study in studies:
+        assert rows(autotune("trials", study, "--db", "other.db", "--json"))
 
 
 def test_what_cannot_be_imported_or_exported_is_one_line(autotune: Command, folder: Path) -> None:
