@@ -29,6 +29,7 @@ READING: tuple[tuple[str, ...], ...] = (
     ("best", "lenet", "--nearest"),
     ("trials",),
     ("trials", "lenet", "--all", "--source"),
+    ("show", "lenet.conv1", "0"),
     ("why", "lenet.conv1"),
     ("history", "lenet"),
     ("diff", "lenet", "copy"),
@@ -84,7 +85,7 @@ block_p = { values = [0, 1, 2, 3] }
 filters = { values = ["constant"] }
 vector = { values = [false, true] }
 """
-NO_DATABASE = {"templates", "check", "cache", "import-model"}
+NO_DATABASE = {"import-model", "templates", "check", "cache"}
 STATES = ["with a log", "oldest", "read-only", *long_run(("as one file",), ("old",))]
 
 
