@@ -18,7 +18,8 @@ metadata = MetaData()
 views = MetaData()
 """Views, kept apart from what a migration must create as tables."""
 
-
+LARGEST = 2**53
+"""of ids, numbers and sizes: what JSON's readers keep exactly, and far from where SQLite's ids end"""
 EARLIEST, LATEST = datetime(1, 1, 4, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
 """Dates that every time zone has, and that Python can tell the zone of."""
 

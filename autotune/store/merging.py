@@ -6,8 +6,10 @@ two copies of one database that went different ways adds what each lacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -29,18 +31,24 @@ from autotune.store.profiles import profiles
 from autotune.store.quarantine import quarantine
 from autotune.store.retimes import retimes
 from autotune.store.row_checks import faulty_rows, repeated_rows
+from autotune.store.row_ids import RowIds, id_of, parents_of
 from autotune.store.scopes import SCOPE
 from autotune.store.sources import sources
-from autotune.store.spaces import CHUNK
-from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, one_line, path_of, utc_now
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, in_words, one_line, path_of, utc_now
 from autotune.store.sqlite.open_database import open_for_reading, open_for_writing, refresh_statistics
 from autotune.store.statements import identify, insert, next_id
 from autotune.store.studies import next_generation, studies, study_layers
 from autotune.store.templates import templates
+from autotune.store.trial_places import Key, TrialPlaces
 from autotune.store.trials import trials
 from autotune.trial import Outcome
 
-Key = tuple[SqlValue, ...]
+BATCH = 1000
+"""rows read at once, and at most written in one transaction where there may be very many"""
+BUSY_S = 0.25
+"""how long the lock may be taken again and again"""
+REST_S = 0.12
+"""how long it is then left to others: SQLite waits for a lock by looking every 0.1 s (sqliteDefaultBusyCallback)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +65,21 @@ class Merged:
 
 
 def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merged:
-    """Bring everything of the database `other` that `url` lacks into it, in one transaction.
+    """Bring everything of the database `other` that `url` lacks into it.
 
-    Trials that are still running are left out. Raises StoreError when the two have different kernels of one hash.
+    It comes in many transactions, between which others may write; each leaves a whole database, and a merge that was
+    killed goes on when it is called again. Trials that are still running are left out. Raises StoreError, before
+    anything is written, when a row cannot be understood or the two have different kernels of one hash.
     """
     with closing(open_for_reading(other, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as source:
         if _same_file(source.path, url):
-            raise StoreError(f"{one_line(str(source.path))}: is the database to merge into; give another file")
+            raise StoreError(f"{source.shown}: is the database to merge into; give another file")
         with closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target:
-            with source.read() as reading:
-                _refuse_faults(reading, one_line(str(source.path)))
-            with source.read() as reading, target.write() as writing:
-                merged = _Merge(reading, writing, source.path.name, one_line(str(source.path))).run()
+            with source.read() as reading, closing(TrialPlaces()) as places:
+                _refuse_faults(reading, source.shown)
+                merging = _Merge(source, reading, target, places)
+                merging.refuse_other_kernels()
+                merged = merging.run()
             refresh_statistics(target)
     return merged
 
@@ -83,40 +94,57 @@ def _refuse_faults(connection: Connection, shown: str) -> None:
 class _Merge:
     """One merge: the ids that the other database's rows have here."""
 
-    def __init__(self, reading: Connection, writing: Connection, name: str, shown: str) -> None:
+    def __init__(self, source: Database, reading: Connection, target: Database, places: TrialPlaces) -> None:
+        self._source = source
         self._from = reading
-        self._to = writing
-        self._name = name
-        self._shown = shown
-        self._ids: dict[Table, dict[int, int]] = {}
-        self._new: dict[Table, set[int]] = {}
-        # ids there of the rows that were not here
+        self._target = target
+        self._to = reading  # until there is a transaction that writes
+        self._places = places
+        self._ids: dict[Table, RowIds] = {}
+        self._compared_id = 0
+        """the last source here that was compared before anything was written"""
+        self._rested = time.monotonic()
 
     def run(self) -> Merged:
-        """Bring the tables, parents first."""
-        self._bring(layers, PROBLEM_COLUMNS)
-        self._subjects()
-        self._bring(devices, DEVICE_COLUMNS[:5])
-        self._bring(environments, ("driver", "toolkit", "flags"))
-        self._bring(runs, ("device_id", "environment_id", "attributes", "started_at"))
-        self._bring(templates, ("family", "hash"))
+        """Bring the tables, parents first; with each trial what was measured of it."""
+        with self._writing():
+            self._bring(layers, PROBLEM_COLUMNS)
+            self._subjects()
+            self._bring(devices, DEVICE_COLUMNS[:5])
+            self._bring(environments, ("driver", "toolkit", "flags"))
+            self._bring(runs, ("device_id", "environment_id", "attributes", "started_at"))
+            self._bring(templates, ("family", "hash"))
         self._sources()
-        self._studies()
+        with self._writing():
+            self._studies()
         running = self._trials()
+        with self._writing():
+            self._what_came_of_trials()
+        ids = self._ids[trials]
+        return Merged(ids.new_count, ids.size - ids.new_count, running, self._ids[studies].new_count)
+
+    def _what_came_of_trials(self) -> None:
         imported: Values = {"origin": "imported"}
         self._bring(finals, (*SCOPE, "ended_at"), imported)
-        self._bring(verdicts, (), only=lambda row: row["finals_id"] in self._new[finals])
+        self._bring(verdicts, (), only=(finals, "finals_id"))
         self._bring(retimes, ("trial_id", "run_id", "ended_at"))
-        self._bring(measurements, (), only=self._measurement_is_new)
+        self._bring(measurements, (), only=(finals, "finals_id"))
+        self._bring(measurements, (), only=(retimes, "retime_id"))
         self._bring(profiles, ("trial_id", "run_id", "position", "profiled_at"))
         self._bring(quarantine, ("device_id", "environment_id", "source_id"))
         self._bring(noise_floors, ("device_id", "environment_id", "policy", "measured_at"), imported)
         self._bring(rates, ("device_id", "environment_id", "name", "method", "measured_at"), imported)
-        self._end_to_end_timings()
         self._bring(dispatchers, ("trial_id", "built_at"))
-        self._dispatched_layers()
-        known = len(self._ids[trials]) - len(self._new[trials])
-        return Merged(len(self._new[trials]), known, running, len(self._new[studies]))
+        self._bring(dispatched_layers, (), only=(dispatchers, "dispatcher_id"))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction here; before it, others get the lock for once if this process has had it for long."""
+        if time.monotonic() - self._rested > BUSY_S:
+            time.sleep(REST_S)
+            self._rested = time.monotonic()
+        with self._target.write() as self._to:
+            yield
 
     def _bring(
         self,
@@ -124,96 +152,94 @@ class _Merge:
         identity: Sequence[str],
         changed: Values | None = None,
         *,
-        only: Callable[[Values], bool] | None = None,
+        only: tuple[Table, str] | None = None,
     ) -> None:
-        """Bring the rows that have no match here; without an identity, all that `only` lets through."""
-        ids, new, waiting = self._begin(table)
-        free_id = next_id(self._to, table)
+        """Bring the rows that have no match here; without an identity, those of a new row of another table."""
+        ids = self._ids[table] = RowIds()
         known = self._known(table, identity) if identity else {}
-        for row in self._rows(table):
-            if (only is not None and not only(row)) or not self._refers_to_known(table, row):
-                continue
-            values = {**self._referring(table, row), **(changed or {})}
-            key = tuple(values[name] for name in identity)
-            found = known.get(key) if identity else None
-            there = int(row["id"] or 0)
-            if found is None:
-                ids[there] = free_id
-                new.add(there)
-                waiting.append({**values, "id": free_id})
-                if identity:
-                    known[key] = free_id
-                free_id += 1
-                self._flush(table, waiting, CHUNK)
-            else:
-                ids[there] = found
-        self._flush(table, waiting)
+        free_id = next_id(self._to, table) if "id" in table.c else 0
+        for rows in self._batches(table, "1" if only is None else f"{only[1]} IS NOT NULL"):
+            waiting = []
+            for row in rows:
+                if not self._refers_to_known(table, row):
+                    continue
+                if only is not None and not self._ids[only[0]].is_new(id_of(row[only[1]])):
+                    continue
+                values = {**self._referring(table, row), **(changed or {})}
+                key = tuple(values[name] for name in identity)
+                found = known.get(key)
+                if "id" in row:
+                    ids.add(id_of(row["id"]), free_id if found is None else found, new=found is None)
+                    values["id"] = free_id
+                if found is None:
+                    waiting.append(values)
+                    if identity:
+                        known[key] = free_id
+                    free_id += 1
+            self._write(table, waiting)
 
-    def _begin(self, table: Table) -> tuple[dict[int, int], set[int], list[Values]]:
-        self._ids[table], self._new[table] = {}, set()
-        return self._ids[table], self._new[table], []
-
-    def _rows(self, table: Table) -> Iterator[Values]:
-        for row in self._from.execute(select(table).order_by(*table.primary_key.columns)).mappings():
-            yield dict(row)
+    def _batches(self, table: Table, where: str = "1", among: Sequence[SqlValue] = ()) -> Iterator[list[Values]]:
+        """The other database's rows, some at a time."""
+        names = list(table.c.keys())
+        order = ", ".join(table.primary_key.columns.keys())
+        sql = f"SELECT {', '.join(names)} FROM {table.name} WHERE {where} ORDER BY {order}"  # noqa: S608
+        with in_words(self._source.path, self._source.timeout_s):
+            found = self._from.exec_driver_sql(sql, tuple(among))
+        while True:
+            with in_words(self._source.path, self._source.timeout_s):
+                rows = found.fetchmany(BATCH)
+            if not rows:
+                return
+            yield [dict(zip(names, row, strict=True)) for row in rows]
 
     def _known(self, table: Table, identity: Sequence[str]) -> dict[Key, int]:
-        statement = select(table.c.id, *(table.c[name] for name in identity))
-        return {tuple(row[1:]): row[0] for row in self._to.execute(statement)}
+        sql = f"SELECT id, {', '.join(identity)} FROM {table.name}"  # noqa: S608
+        return {tuple(row[1:]): row[0] for row in self._to.exec_driver_sql(sql)}
 
     def _refers_to_known(self, table: Table, row: Values) -> bool:
         """False for what belongs to a trial that was left out."""
         return all(
-            row[key.parent.name] is None or row[key.parent.name] in self._ids[key.column.table]
-            for key in table.foreign_keys
-            if key.column.table in (trials, finals, retimes)
+            row[name] is None or id_of(row[name]) in self._ids[parent]
+            for name, parent in parents_of(table)
+            if parent in (trials, finals, retimes)
         )
 
     def _referring(self, table: Table, row: Values) -> Values:
         """The row with the ids that its parents have here."""
         values = dict(row)
-        for key in table.foreign_keys:
-            there = row[key.parent.name]
+        for name, parent in parents_of(table):
+            there = row[name]
             if there is not None:
-                here = self._ids[key.column.table].get(int(there))
-                if here is None:
-                    raise StoreError(
-                        f"{self._shown}: a row of {table.name} refers to a row of {key.column.table.name} that is not "
-                        f"there; restore a copy"
-                    )
-                values[key.parent.name] = here
+                values[name] = self._ids[parent][id_of(there)]
         return values
 
-    def _flush(self, table: Table, waiting: list[Values], most: int = 1) -> None:
-        """Write the rows that wait, once there are so many."""
-        if len(waiting) >= most:
+    def _write(self, table: Table, rows: Sequence[Values]) -> None:
+        if rows:
             # As they came: what the other database holds has been through this package's types once.
-            names = ", ".join(f'"{name}"' for name in waiting[0])
-            values = [tuple(row.values()) for row in waiting]
-            sql = f"INSERT INTO {table.name} ({names}) VALUES ({', '.join('?' * len(values[0]))})"  # noqa: S608
-            self._to.exec_driver_sql(sql, values)
-            waiting.clear()
+            names = ", ".join(f'"{name}"' for name in rows[0])
+            sql = f"INSERT INTO {table.name} ({names}) VALUES ({', '.join('?' * len(rows[0]))})"  # noqa: S608
+            self._to.exec_driver_sql(sql, [tuple(row.values()) for row in rows])
 
     def _subjects(self) -> None:
         """Bring layers, sets of layers by their members, and spaces by their kernel and parameters."""
-        ids, new, _waiting = self._begin(subjects)
+        ids = self._ids[subjects] = RowIds()
         members = self._members(self._from)
         here = {layers_of: subject_id for subject_id, layers_of in self._members(self._to).items()}
         layer_ids = self._ids[layers]
-        for row in self._rows(subjects):
-            there = int(row["id"] or 0)
+        for row in chain.from_iterable(self._batches(subjects)):
+            there = id_of(row["id"])
             values = self._referring(subjects, row)
             del values["id"]
             if values["kind"] != "layers":
-                ids[there] = identify(self._to, subjects, values, {})
+                ids.add(there, identify(self._to, subjects, values, {}), new=False)
                 continue
             of_layers = frozenset(layer_ids[layer_id] for layer_id in members.get(there, ()))
-            if of_layers not in here:
+            new = of_layers not in here
+            if new:
                 here[of_layers] = insert(self._to, subjects, values)
-                new.add(there)
                 for layer_id in of_layers:
                     self._to.execute(subject_layers.insert(), {"subject_id": here[of_layers], "layer_id": layer_id})
-            ids[there] = here[of_layers]
+            ids.add(there, here[of_layers], new=new)
 
     def _members(self, connection: Connection) -> dict[int, frozenset[int]]:
         found: dict[int, set[int]] = {}
@@ -221,64 +247,79 @@ class _Merge:
             found.setdefault(subject_id, set()).add(layer_id)
         return {subject_id: frozenset(layer_ids) for subject_id, layer_ids in found.items()}
 
-    def _sources(self) -> None:
-        """Bring kernels by their hashes; a text that was dropped on one side is filled in from the other."""
-        ids, new, waiting = self._begin(sources)
-        free_id = next_id(self._to, sources)
-        for chunk in self._from.execute(select(sources).order_by(sources.c.id)).mappings().partitions(CHUNK):
-            hashes = [row[sources.c.hash] for row in chunk]
-            same = select(sources).where(sources.c.hash.in_(hashes))
-            here = {row[sources.c.hash]: dict(row) for row in self._to.execute(same).mappings()}
-            for found in chunk:
-                values = self._referring(sources, dict(found))
-                there = int(found[sources.c.id])
-                match = here.get(values["hash"])
-                if match is None:
-                    values["id"] = ids[there] = free_id
-                    new.add(there)
-                    waiting.append(values)
-                    free_id += 1
-                    continue
-                ids[there] = int(match["id"])
-                self._agree(match, values)
-            self._flush(sources, waiting)
+    def refuse_other_kernels(self) -> None:
+        """Raise StoreError for two kernels of one hash, before anything is written."""
+        with self._target.read() as self._to:
+            self._compared_id = next_id(self._to, sources) - 1
+            known = self._known(layers, PROBLEM_COLUMNS)
+            there = chain.from_iterable(self._batches(layers))
+            ids = {id_of(row["id"]): known.get(tuple(row[name] for name in PROBLEM_COLUMNS)) for row in there}
+            for rows in self._batches(sources) if self._compared_id else ():
+                here = self._same_hashes(rows)
+                for row in rows:
+                    if row["hash"] in here:
+                        self._compare(here[row["hash"]], {**row, "layer_id": ids[id_of(row["layer_id"])]})
 
-    def _agree(self, here: Values, there: Values) -> None:
-        """Fill in a dropped text. Raises StoreError for two kernels of one hash."""
+    def _same_hashes(self, rows: Sequence[Values], columns: str = "*") -> dict[SqlValue, Values]:
+        """The kernels here that have the hashes of some there."""
+        hashes = json.dumps([row["hash"] for row in rows])
+        sql = f"SELECT {columns} FROM sources WHERE hash IN (SELECT value FROM json_each(?))"  # noqa: S608
+        return {row["hash"]: dict(row) for row in self._to.exec_driver_sql(sql, (hashes,)).mappings()}
+
+    def _compare(self, here: Values, there: Values, *, merged: str = "nothing was merged") -> None:
+        """Raise StoreError for two kernels of one hash; where a text was dropped, nothing can be said."""
         if here["text_bytes"] and there["text_bytes"]:
             same = all(here[name] == there[name] for name in ("layer_id", "flags", "entries", "launches"))
             # Two versions of zlib may pack one text differently.
             if not same or (here["text_zlib"] != there["text_zlib"] and _text(here) != _text(there)):
                 raise StoreError(
-                    f"{self._shown}: its kernel {one_line(str(here['hash']))} is another than the one of this hash "
-                    f"here; nothing was merged, do not trust one of the files"
+                    f"{self._source.shown}: its kernel {one_line(str(here['hash']))} is another than the one of this "
+                    f"hash here; {merged}, do not trust one of the files"
                 )
-        elif there["text_bytes"]:
-            self._to.execute(update(sources).where(sources.c.id == here["id"]).values({**there, "id": here["id"]}))
+
+    def _sources(self) -> None:
+        """Bring kernels by their hashes; a text that was dropped on one side is filled in from the other."""
+        ids = self._ids[sources] = RowIds()
+        for rows in self._batches(sources):
+            with self._writing():
+                here = self._same_hashes(rows, "hash, id, text_bytes")
+                free_id, waiting = next_id(self._to, sources), []
+                for row in rows:
+                    values, match = self._referring(sources, row), here.get(row["hash"])
+                    values["id"] = free_id if match is None else match["id"]
+                    ids.add(id_of(row["id"]), id_of(values["id"]), new=match is None)
+                    if match is None:
+                        waiting.append(values)
+                        free_id += 1
+                        continue
+                    if id_of(match["id"]) > self._compared_id:  # another process has added it meanwhile
+                        merged = "what came before it was merged"
+                        self._compare(self._same_hashes([row])[row["hash"]], values, merged=merged)
+                    if row["text_bytes"] and not match["text_bytes"]:
+                        self._to.execute(update(sources).where(sources.c.id == match["id"]).values(values))
+                self._write(sources, waiting)
 
     def _studies(self) -> None:
         """Bring studies by name and date of beginning, each new one as a generation of its own, with their layers."""
-        ids, new, _waiting = self._begin(studies)
+        ids = self._ids[studies] = RowIds()
         known = self._known(studies, ("name", "created_at"))
-        for row in self._rows(studies):
-            there = int(row["id"] or 0)
+        for row in chain.from_iterable(self._batches(studies)):
             found = known.get((row["name"], row["created_at"]))
             content = {"seed": row["seed"], "text": row["text"]}
+            new = found is None
             if found is None:
                 identity: Values = {
                     **{name: row[name] for name in ("name", "fresh", "created_at")},
                     "generation": next_generation(self._to, str(row["name"])),
-                    "imported_from": row["imported_from"] or self._name,
+                    "imported_from": row["imported_from"] or self._source.path.name,
                 }
-                ids[there] = insert(self._to, studies, {**identity, **content})
-                new.add(there)
+                found = insert(self._to, studies, {**identity, **content})
             else:
-                ids[there] = found
                 foreign = studies.c.id == found, studies.c.imported_from.is_not(None)
                 self._to.execute(update(studies).where(*foreign).values(content))
-        for study_id in ids.values():
-            self._forget_positions(study_id)
-        for row in self._rows(study_layers):
+            ids.add(id_of(row["id"]), found, new=new)
+            self._forget_positions(found)
+        for row in chain.from_iterable(self._batches(study_layers)):
             self._study_layer(self._referring(study_layers, row))
 
     def _forget_positions(self, study_id: int) -> None:
@@ -299,51 +340,49 @@ class _Merge:
     def _trials(self) -> int:
         """Bring finished trials; the number of those that are still running and were left out.
 
-        A number that another trial of the scope has here becomes the next one that is free.
+        A number that another trial of the scope has here becomes the next one that is free. A trial, its measurement
+        and its timing with copies come in one transaction: a merge that ends between two has brought all three.
         """
-        ids, new, waiting = self._begin(trials)
-        scopes: dict[Key, _Numbers] = {}
-        free_id, running = next_id(self._to, trials), 0
-        new_studies = {self._ids[studies][there] for there in self._new[studies]}
-        for row in self._rows(trials):
-            there = int(row["id"] or 0)
-            if row["outcome"] == str(Outcome.RUNNING):
-                running += 1
-                continue
-            values = self._referring(trials, row)
-            scope = tuple(values[name] for name in SCOPE)
-            if scope not in scopes:
-                scopes[scope] = _Numbers(self._to, scope, new=values["study_id"] in new_studies)
-            number, found = scopes[scope].place(values)
-            ids[there] = free_id if found is None else found
-            if found is not None:
-                continue
-            new.add(there)
-            waiting.append({**values, "id": free_id, "number": number, "origin": "imported", "ranked_us": None})
-            free_id += 1
-            self._flush(trials, waiting, CHUNK)
-        self._flush(trials, waiting)
+        ids, running = RowIds(), 0
+        self._ids[trials] = ids
+        for rows in self._batches(trials):
+            ended = [row for row in rows if row["outcome"] != str(Outcome.RUNNING)]
+            running += len(rows) - len(ended)
+            with self._writing():
+                free_id, waiting = self._places.refresh(self._to), []
+                for row in ended:
+                    if not self._refers_to_known(trials, row):
+                        continue
+                    values = self._referring(trials, row)
+                    scope = tuple(values[name] for name in SCOPE)
+                    own = self._ids[studies].is_new(id_of(row["study_id"]))
+                    self._places.meet(self._to, scope, own=own)
+                    number, found = self._places.place(
+                        scope, id_of(values["number"]), values["config"], values["started_at"]
+                    )
+                    ids.add(id_of(row["id"]), free_id if found is None else found, new=found is None)
+                    if found is None:
+                        values |= {"id": free_id, "number": number, "origin": "imported", "ranked_us": None}
+                        waiting.append(values)
+                        free_id += 1
+                self._write(trials, waiting)
+                self._places.wrote(free_id)
+                if waiting:
+                    self._measured(id_of(rows[0]["id"]), id_of(rows[-1]["id"]))
         return running
 
-    def _measurement_is_new(self, row: Values) -> bool:
-        if row["finals_id"] is not None:
-            return row["finals_id"] in self._new[finals]
-        if row["retime_id"] is not None:
-            return row["retime_id"] in self._new[retimes]
-        return row["trial_id"] in self._new[trials]
-
-    def _end_to_end_timings(self) -> None:
-        waiting = [
-            self._referring(end_to_end_timings, row)
-            for row in self._rows(end_to_end_timings)
-            if row["trial_id"] in self._new[trials]
-        ]
-        self._flush(end_to_end_timings, waiting)
-
-    def _dispatched_layers(self) -> None:
-        new = self._new[dispatchers]
-        rows = [row for row in self._rows(dispatched_layers) if row["dispatcher_id"] in new]
-        self._flush(dispatched_layers, [self._referring(dispatched_layers, row) for row in rows])
+    def _measured(self, first: int, last: int) -> None:
+        """Bring what was measured, while tuning, of the new ones among these trials."""
+        own = "finals_id IS NULL AND retime_id IS NULL AND "
+        free_id = next_id(self._to, measurements)
+        for table, which in ((measurements, own), (end_to_end_timings, "")):
+            for rows in self._batches(table, f"{which}trial_id BETWEEN ? AND ?", (first, last)):
+                new = [row for row in rows if self._ids[trials].is_new(id_of(row["trial_id"]))]
+                values = [self._referring(table, row) for row in new]
+                if table is measurements:
+                    values = [{**row, "id": free_id + place} for place, row in enumerate(values)]
+                    free_id += len(values)
+                self._write(table, values)
 
 
 def _text(source: Values) -> str:
@@ -354,27 +393,3 @@ def _text(source: Values) -> str:
 def _same_file(path: Path, url: str | Path) -> bool:
     other = path_of(url)
     return path.exists() and other.exists() and path.samefile(other)
-
-
-class _Numbers:
-    """The trials of one scope here: which numbers are taken, and by which trials."""
-
-    def __init__(self, connection: Connection, scope: Key, *, new: bool) -> None:
-        self._taken: set[int] = set()
-        self._known: dict[Key, int] = {}
-        if not new:
-            within = [trials.c[name] == value for name, value in zip(SCOPE, scope, strict=True)]
-            columns = (trials.c.id, trials.c.number, trials.c.config, trials.c.started_at)
-            for trial_id, number, config, started_at in connection.execute(select(*columns).where(*within)):
-                self._taken.add(number)
-                self._known[config, started_at] = trial_id
-
-    def place(self, values: Values) -> tuple[int, int | None]:
-        """A free number for a trial, its own where possible; and its id where it is here already."""
-        found = self._known.get((values["config"], values["started_at"]))
-        number = int(values["number"] or 0)
-        if found is None:
-            if number in self._taken:
-                number = max(self._taken) + 1
-            self._taken.add(number)
-        return number, found

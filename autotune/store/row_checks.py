@@ -25,7 +25,7 @@ from sqlalchemy import (
 
 from autotune.errors import StudyError
 from autotune.problem import Conv2dProblem
-from autotune.store.column_types import EARLIEST, LATEST, date_text, metadata
+from autotune.store.column_types import EARLIEST, LARGEST, LATEST, date_text, metadata
 from autotune.store.layers import PROBLEM_COLUMNS
 from autotune.store.packed import unpacked
 from autotune.store.sources import check_launches
@@ -33,8 +33,6 @@ from autotune.store.sqlite.database import one_line
 from autotune.store.sqlite.hidden_rows import Fault
 from autotune.trial import Outcome
 
-LARGEST = 2**53
-"""of ids, numbers and sizes: what JSON's readers keep exactly, and far from where SQLite's ids end"""
 WIDE = {"layers.flops", "layers.minimal_bytes", "studies.seed"}
 """integers of any size that SQLite has"""
 

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.sqlite import dialect
 from sqlalchemy.dialects.sqlite import insert as insert_new
 from sqlalchemy.types import NullType
 
-from autotune.store.column_types import Values, escaped
+from autotune.store.column_types import LARGEST, Values, escaped
 
 CHUNK = 500
 """rows written at once, ids in one IN list"""
@@ -54,8 +54,8 @@ def insert_unless_there(connection: Connection, table: Table, values: Values) ->
 
 
 def next_id(connection: Connection, table: Table) -> int:
-    """The id of the next new row."""
-    return int(connection.execute(select(func.max(table.c.id))).scalar_one() or 0) + 1
+    """The id of the next new row; ids of another program's, close to where SQLite's end, are passed over."""
+    return int(connection.execute(select(func.max(table.c.id)).where(table.c.id < LARGEST)).scalar_one() or 0) + 1
 
 
 def identify(connection: Connection, table: Table, identity: Values, rest: Values) -> int:

@@ -348,6 +348,14 @@ def connect_for_migrating(path: Path, timeout_s: float) -> sqlite3.Connection:
     return raw
 
 
+def connect_to_nothing() -> sqlite3.Connection:
+    """A connection to a database of its own, in a temporary file that no folder lists; for rows of no use later."""
+    raw = sqlite3.connect("", isolation_level=None)
+    raw.execute("PRAGMA journal_mode = OFF")
+    raw.execute("BEGIN")
+    return raw
+
+
 def switch_to_wal(path: Path, timeout_s: float) -> None:
     """Make the file keep a log, so that readers and a writer do not wait for each other."""
     deadline = time.monotonic() + timeout_s

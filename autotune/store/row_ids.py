@@ -1,0 +1,71 @@
+"""The ids that rows of another database have here."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from functools import cache
+
+from sqlalchemy import Table
+
+from autotune.store.column_types import SqlValue
+
+
+class RowIds:
+    """Id there to id here, of one table's rows, and which of them are new here.
+
+    Rows come in the order of their ids there. Those whose ids follow each other on both sides, as most do, take no
+    memory each: what is kept is where such a run begins, and how long it is.
+    """
+
+    __slots__ = ("_here", "_length", "_new", "_there", "new_count", "size")
+
+    def __init__(self) -> None:
+        self._there, self._here, self._length, self._new = array("q"), array("q"), array("q"), array("b")
+        self.size = 0
+        self.new_count = 0
+
+    def add(self, there: int, here: int, *, new: bool) -> None:
+        """Note a row."""
+        self.size += 1
+        self.new_count += new
+        if self._there and self._new[-1] == new:
+            length = self._length[-1]
+            if there - self._there[-1] == length == here - self._here[-1]:
+                self._length[-1] = length + 1
+                return
+        self._there.append(there)
+        self._here.append(here)
+        self._length.append(1)
+        self._new.append(new)
+
+    def __contains__(self, there: object) -> bool:
+        return isinstance(there, int) and self._run(there) is not None
+
+    def __getitem__(self, there: int) -> int:
+        """The id here. Raises KeyError for a row that was not noted."""
+        run = self._run(there)
+        if run is None:
+            raise KeyError(there)
+        return self._here[run] + there - self._there[run]
+
+    def is_new(self, there: int) -> bool:
+        """Whether the row was noted as new."""
+        run = self._run(there)
+        return run is not None and bool(self._new[run])
+
+    def _run(self, there: int) -> int | None:
+        run = bisect_right(self._there, there) - 1
+        return run if run >= 0 and there - self._there[run] < self._length[run] else None
+
+
+@cache
+def parents_of(table: Table) -> tuple[tuple[str, Table], ...]:
+    """The columns of a table that refer to another table's rows."""
+    return tuple((key.parent.name, key.column.table) for key in table.foreign_keys)
+
+
+def id_of(value: SqlValue) -> int:
+    """A whole number, as the row checks have made sure of."""
+    assert isinstance(value, int)  # noqa: S101 - checked
+    return value

@@ -1,0 +1,114 @@
+"""Very many trials: merging lets others write, and can be killed at any time."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from autotune.store import Store
+from tests.benchmarks.scale import enlarge
+from tests.fork_server import ForkServer
+from tests.unit.store.builders import config_of, correct, open_scope, run_trial, source_of
+
+from .attack import attacked
+from .rows import HOSTILE, plant
+
+TRIALS = 6000
+
+
+@pytest.fixture
+def two(filled: Path) -> Path:
+    """A folder with other.db, of very many trials, and here.db, which has none of them."""
+    shutil.copy(filled, filled.parent / "other.db")
+    enlarge(filled.parent / "other.db", TRIALS)
+    return filled.parent
+
+
+def asked(path: Path, sql: str) -> list[tuple[int | str, ...]]:
+    """What a statement yields."""
+    with closing(sqlite3.connect(path)) as raw:
+        return raw.execute(sql).fetchall()
+
+
+TABLES = ("studies", "sources", "trials", "measurements", "finals", "verdicts", "retimes", "end_to_end_timings")
+
+
+def counts(path: Path) -> dict[str, int]:
+    """How many rows each of these tables has."""
+    with closing(sqlite3.connect(path)) as raw:
+        return {table: raw.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES}
+
+
+def imported(path: Path) -> bool:
+    """Whether a trial has been merged; False before there are tables."""
+    try:
+        return asked(path, "SELECT count(*) FROM trials") != [(0,)]
+    except sqlite3.OperationalError:
+        return False
+
+
+def test_others_write_while_a_merge_is_under_way(two: Path, fork_server: ForkServer) -> None:
+    """A trial that is stored meanwhile comes between those that are merged, and each is there once."""
+    here = two / "here.db"
+    with Store(here) as store:
+        scope = open_scope(store)
+        run = fork_server.start(two, "merge", "other.db", "--db", "here.db")
+        number, longest_s = 0, 0.0
+        while not run.ended:
+            begun = time.monotonic()
+            source = source_of(config_of(number))
+            run_trial(store, scope, correct(number, 50.0, source=source), source)
+            longest_s = max(longest_s, time.monotonic() - begun)
+            number += 1
+            time.sleep(0.02)
+        done = run.finish()
+    assert done.code == 0, done.err
+    own, merged = "origin = 'measured'", "origin = 'imported'"
+    between = (
+        f"SELECT count(*) FROM trials WHERE {own} AND id BETWEEN (SELECT min(id) FROM trials WHERE {merged}) "
+        f"AND (SELECT max(id) FROM trials WHERE {merged})"
+    )
+    assert asked(here, between)[0][0] != 0, f"of {number} none; the longest took {longest_s:.1f} s"
+    assert asked(here, f"SELECT count(*) FROM trials WHERE {own}") == [(number,)]
+    ended = asked(two / "other.db", "SELECT count(*) FROM trials WHERE outcome <> 'running'")
+    assert asked(here, f"SELECT count(*) FROM trials WHERE {merged}") == ended
+
+
+def test_a_merge_that_was_killed_goes_on(two: Path, fork_server: ForkServer) -> None:
+    here = two / "here.db"
+    run = fork_server.start(two, "merge", "other.db", "--db", "here.db")
+    until = time.monotonic() + 60
+    while not run.ended and time.monotonic() < until:
+        if here.exists() and imported(here):
+            run.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.005)
+    assert run.finish().code == -signal.SIGKILL
+    some = counts(here)
+    assert 0 < some["trials"] < TRIALS
+    without = "SELECT count(*) FROM trials WHERE outcome = 'correct' AND id NOT IN (SELECT trial_id FROM measurements)"
+    assert asked(here, without) == [(0,)], "a trial came without its measurement"
+    again = attacked(fork_server, two, "merge", "other.db", "--db", "here.db", within_s=60)
+    assert f"{some['trials']} trials were there already" in again.err
+    attacked(fork_server, two, "merge", "other.db", "--db", "whole.db", within_s=60)
+    assert counts(here) == counts(two / "whole.db")
+    each = "SELECT number, config, started_at FROM trials WHERE outcome <> 'running' ORDER BY number, config"
+    assert asked(here, each) == asked(two / "other.db", each)
+    assert asked(here, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_a_database_with_hostile_rows_takes_others(two: Path, fork_server: ForkServer) -> None:
+    """Rows that cannot be understood stay as they are, and what is merged beside them is understood."""
+    plant(two / "autotune.db", *HOSTILE)
+    hurt = attacked(fork_server, two, "dump", "--check", "--json").out
+    begun = counts(two / "autotune.db")["trials"]
+    done = attacked(fork_server, two, "merge", "other.db", within_s=60)
+    assert done.code == 0, done.err
+    assert counts(two / "autotune.db")["trials"] == begun + TRIALS
+    assert attacked(fork_server, two, "dump", "--check", "--json").out == hurt
