@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import click
@@ -57,28 +58,33 @@ def trials(
 
     name = asked(what)
     generations = "all" if everything else "newest"
-    default = None if style in ("json", "csv") else _TABLE_ROWS
+    streamed = style in ("json", "csv")
+    default = None if streamed else _TABLE_ROWS
     limit = default if limit is None else limit or None
+    beaten = Beaten()
     with Store(db, create=False) as store, paged(style):
-        rows = store.trials.list(name, outcome=outcome, sort=sort, limit=limit, generations=generations)
+        ask = store.trials.each if streamed else store.trials.list
+        rows = ask(name, outcome=outcome, sort=sort, limit=limit, generations=generations)
         spaces = store.spaces.list(name, outcome=outcome, sort=sort, limit=limit)
-        found = [*with_rooflines(store, rows), *(TrialWithRoofline(row, NO_FACTS) for row in spaces)][:limit]
+        others = (TrialWithRoofline(row, NO_FACTS) for row in spaces)
+        found = beaten.seen(islice(chain(with_rooflines(store, rows), others), limit))
+        listed = [] if streamed else list(found)
+        # a table says where its rows come from, if one does not come from here
+        shown = trial_columns(imported=any(row.row.origin == "imported" for row in listed))
         kept = Column[TrialWithRoofline]("source", lambda trial: _text(store, trial.row), terminal=False)
-        shown = trial_columns(imported=any(row.row.origin == "imported" for row in found))
-        columns = (*shown, kept) if sources else shown
-        show_brief(
-            found,
-            _for_failures(columns) if outcome not in (None, "correct") else columns,
-            _brief_columns(found),
-            style,
-        )
-        tell_beaten((one.row, one.facts) for one in found)
-        if sources and style in (None, "wide"):
+        wanted = (*shown, kept) if sources else shown
+        columns = _for_failures(wanted) if outcome not in (None, "correct") else wanted
+        if streamed:
+            show(found, columns, style)
+        else:
+            show_brief(listed, columns, _brief_columns(listed), style)
+        beaten.tell()
+        if sources and not streamed:
             for row in rows:
                 click.echo(whole(row, _text(store, row)))
-        if len(found) == limit == default:
+        if beaten.rows == limit == default:
             _tell_limit(limit, store.trial_lookup.count(name, outcome=outcome, generations=generations))
-    if not found and not everything:
+    if not beaten.rows and not everything:
         click.echo(
             "no such trial; --all has earlier generations too, and the problems that layers had before", err=True
         )
@@ -185,21 +191,45 @@ def with_roofline(store: Store, row: BestRow) -> BestWithRoofline:
     return BestWithRoofline(row, _facts(row.row, row.median_us, store.rates.best(row.row.device)))
 
 
-def tell_beaten(found: Iterable[tuple[TrialRow | SpaceTrial, Facts]]) -> None:
-    """Say on standard error which kernels are faster than their floors, a line for each device."""
-    beaten: dict[str, dict[str, float]] = {}
-    for row, facts_of_it in found:
-        if (fraction := facts_of_it.floor_fraction or 0.0) > 1.0:
-            of_device = beaten.setdefault(row.device.name, {})
+class Beaten:
+    """Which kernels are faster than their floors, noted as rows are shown, and told afterwards."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        """that were shown"""
+        self._devices: dict[str, dict[str, float]] = {}
+
+    def seen(self, found: Iterable[TrialWithRoofline]) -> Iterator[TrialWithRoofline]:
+        """The rows, each noted."""
+        for trial in found:
+            self.note(trial.row, trial.facts)
+            yield trial
+
+    def note(self, row: TrialRow | SpaceTrial, found: Facts) -> None:
+        """Note a row."""
+        self.rows += 1
+        if (fraction := found.floor_fraction or 0.0) > 1.0:
+            of_device = self._devices.setdefault(row.device.name, {})
             of_device[row.name] = max(fraction, of_device.get(row.name, 0.0))
-    for device, fractions in beaten.items():
-        most = max(fractions, key=fractions.__getitem__)
-        others = f" (and {len(fractions) - 1} more)" if len(fractions) > 1 else ""
-        click.echo(
-            f"{device}: {most}{others} is {fractions[most] - 1:.1%} faster than its floor, so the floor is wrong: "
-            f"the device's stored rates are too low; run `autotune devices --calibrate` there",
-            err=True,
-        )
+
+    def tell(self) -> None:
+        """Say which on standard error, a line for each device."""
+        for device, fractions in self._devices.items():
+            most = max(fractions, key=fractions.__getitem__)
+            others = f" (and {len(fractions) - 1} more)" if len(fractions) > 1 else ""
+            click.echo(
+                f"{device}: {most}{others} is {fractions[most] - 1:.1%} faster than its floor, so the floor is wrong: "
+                f"the device's stored rates are too low; run `autotune devices --calibrate` there",
+                err=True,
+            )
+
+
+def tell_beaten(found: Iterable[tuple[TrialRow | SpaceTrial, Facts]]) -> None:
+    """Say on standard error which kernels are faster than their floors."""
+    beaten = Beaten()
+    for row, facts_of_it in found:
+        beaten.note(row, facts_of_it)
+    beaten.tell()
 
 
 def undominated(rows: Iterable[BestRow]) -> list[BestRow]:

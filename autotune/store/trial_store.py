@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, func, select, tuple_, update
 
 from autotune.errors import StoreError
 from autotune.family.source import KernelSource
@@ -17,7 +17,7 @@ from autotune.store.devices import devices
 from autotune.store.end_to_end_timings import end_to_end_timings, parts_values
 from autotune.store.layers import of_problem
 from autotune.store.measurements import measurements, timing_values
-from autotune.store.reading import reading
+from autotune.store.reading import hide_faulty_rows, reading
 from autotune.store.scopes import SCOPE, Scope, SubjectScope
 from autotune.store.sources import store_source
 from autotune.store.sqlite.database import Database, one_line
@@ -261,23 +261,48 @@ class TrialStore:
         changed, unless nothing else is left of what is asked for; "all" has them too. Raises StoreError for an
         unknown word.
         """
-        one_of("sort", sort, SORTS)
-        statement = select_trials().order_by(*_order(sort)).limit(limit)
-        if outcome is not None:
-            one_of("outcome", outcome, tuple(Outcome))
-            statement = statement.where(trials.c.outcome == outcome)
-        if kind is not None:
-            statement = statement.where(devices.c.kind == kind)
+        statement = _listed(outcome, sort, limit, kind)
         with self.database.read() as connection:
-            if isinstance(what, Conv2dProblem):
-                statement = statement.where(*of_problem(what))
-            elif what is not None or generations != "all":
-                places = find(connection, what, self.database.shown, generations)
-                if generations == "newest":
-                    places = tuple(place for place in places if place.current) or places
-                pairs = [(place.study_id, place.subject_id) for place in places]
-                statement = statement.where(tuple_(trials.c.study_id, trials.c.subject_id).in_(pairs))
-            return TrialRows().all(connection, statement)
+            return TrialRows().all(connection, self._of(connection, statement, what, generations))
+
+    def each(
+        self,
+        what: str | None = None,
+        *,
+        outcome: str | None = None,
+        sort: str = "number",
+        limit: int | None = None,
+        generations: str = "newest",
+    ) -> Iterator[TrialRow]:
+        """The same one after another, in little memory however many they are.
+
+        What was given out cannot be taken back, so rows that cannot be understood are looked for first.
+        """
+        statement = _listed(outcome, sort, limit, None)
+        if not self.database.hidden:
+            hide_faulty_rows(self.database)
+        made = TrialRows()
+        with self.database.read() as connection:
+            for row in rows_of(connection, self._of(connection, statement, what, generations)):
+                yield made.of(row)
+
+    def _of(
+        self,
+        connection: Connection,
+        statement: Select[*tuple[object, ...]],
+        what: str | Conv2dProblem | None,
+        generations: str,
+    ) -> Select[*tuple[object, ...]]:
+        """The statement with only the trials of what is asked for."""
+        if isinstance(what, Conv2dProblem):
+            return statement.where(*of_problem(what))
+        if what is None and generations == "all":
+            return statement
+        places = find(connection, what, self.database.shown, generations)
+        if generations == "newest":
+            places = tuple(place for place in places if place.current) or places
+        pairs = [(place.study_id, place.subject_id) for place in places]
+        return statement.where(tuple_(trials.c.study_id, trials.c.subject_id).in_(pairs))
 
     @reading
     def like(self, row: TrialRow) -> tuple[TrialRow, ...]:
@@ -292,6 +317,18 @@ class TrialStore:
         )
         with self.database.read() as connection:
             return TrialRows().all(connection, statement)
+
+
+def _listed(outcome: str | None, sort: str, limit: int | None, kind: str | None) -> Select[*tuple[object, ...]]:
+    """Trials in an order of SORTS. Raises StoreError for an unknown word."""
+    one_of("sort", sort, SORTS)
+    statement = select_trials().order_by(*_order(sort)).limit(limit)
+    if outcome is not None:
+        one_of("outcome", outcome, tuple(Outcome))
+        statement = statement.where(trials.c.outcome == outcome)
+    if kind is not None:
+        statement = statement.where(devices.c.kind == kind)
+    return statement
 
 
 def _order(sort: str) -> Iterator[ColumnElement[Any]]:

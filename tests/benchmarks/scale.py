@@ -34,7 +34,7 @@ def enlarge(path: Path, count: int) -> None:
             kernel = {"id": ":sources + i", "hash": "printf('a%063d', i)"}
             _copy(raw, "sources", values, kernel, trial["source_id"], "i % 3")
             median = {"median_us": "CASE WHEN i % 3 THEN 10.0 + i % 997 END"}
-            own = {"id": ":first + i", "number": ":first + i", "source_id": "iif(i % 3, :sources + i, NULL)"}
+            own = {"id": ":first + i", "number": "1000000 + i", "source_id": "iif(i % 3, :sources + i, NULL)"}
             ended = {"outcome": "iif(i % 3, 'correct', 'compile')", "ranked_us": median["median_us"]}
             config = {"config": "json_set(config, '$.threads', 1000000 + i)"}
             _copy(raw, "trials", values, {**own, **median, **ended, **config}, trial["id"])

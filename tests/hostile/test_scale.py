@@ -20,6 +20,7 @@ from .attack import attacked
 from .rows import HOSTILE, plant
 
 TRIALS = 6000
+MEMORY_BYTES = 20 << 20
 
 
 @pytest.fixture
@@ -112,3 +113,15 @@ def test_a_database_with_hostile_rows_takes_others(two: Path, fork_server: ForkS
     assert done.code == 0, done.err
     assert counts(two / "autotune.db")["trials"] == begun + TRIALS
     assert attacked(fork_server, two, "dump", "--check", "--json").out == hurt
+
+
+@pytest.mark.parametrize("style", ["--csv", "--json"])
+def test_a_list_of_all_trials_needs_little_memory(two: Path, fork_server: ForkServer, style: str) -> None:
+    """Kept all at once, these rows take more than the limit."""
+    plant(two / "other.db", "a config that is a list")
+    done = attacked(
+        fork_server, two, "trials", "--all", style, "--db", "other.db", within_s=60, memory_bytes=MEMORY_BYTES
+    )
+    assert done.code == 0, done.err
+    assert "autotune: note: other.db: without trials row " in done.err
+    assert done.out.count("small.one") > TRIALS
