@@ -39,7 +39,17 @@ class ForkedRun:
     @property
     def ended(self) -> bool:
         """Whether it has ended, by itself or by a signal."""
-        return Path(f"/proc/{self.number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return self._status[0] == "Z"
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time that it took, and those that it started and that have ended."""
+        return sum(map(int, self._status[11:15])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def _status(self) -> list[str]:
+        """From its state on (proc(5), /proc/PID/stat)."""
+        return Path(f"/proc/{self.number}/stat").read_text().rpartition(")")[2].split()
 
     def wait_for(self, words: str) -> None:
         """Wait until a line of its standard error begins with these words, or it ends."""

@@ -13,7 +13,6 @@ import pickle
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.store import KernelProfile, ProfileRow, Store, TrialRow
+from autotune.temporary import temporary_folder
 from autotune.workers.profiled import Job, Kernel
 
 _DEADLINE_S = 600.0  # every launch is replayed once for each set of counters that fit the device together
@@ -111,7 +111,7 @@ class Profiler:
         """
         stages = [[stage.entry for stage in source.stages] for source, _ in kernels]
         entries = [entry for kernel in stages for entry in kernel]
-        with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        with temporary_folder() as folder:
             job, log = Path(folder) / "job", Path(folder) / "ncu.csv"
             job.write_bytes(pickle.dumps(Job(device, tuple(kernels), first_round=True)))
             for _ in range(_MOST_RETRIES):

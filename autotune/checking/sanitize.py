@@ -10,7 +10,6 @@ import pickle
 import queue
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from autotune.family.render import relaunched
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
+from autotune.temporary import temporary_folder
 from autotune.trial import Outcome
 from autotune.workers.profiled import Job
 
@@ -208,7 +208,7 @@ class ComputeSanitizer:
     def _run(self, winner: Winner, tool: str, sources: Sequence[KernelSource], binary: Binary) -> tuple[str, str]:
         """A verdict's word and message."""
         slot = self._slots.get()
-        with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        with temporary_folder() as folder:
             job, log = Path(folder) / "job", Path(folder) / "log"
             job.write_bytes(
                 pickle.dumps(Job(self._device, tuple((source, binary) for source in sources), first_round=False))

@@ -8,12 +8,12 @@ import re
 import signal
 import struct
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import Rejected, ToolchainError
+from autotune.temporary import temporary_folder
 from autotune.trial import Outcome, Resources
 
 
@@ -91,7 +91,7 @@ def compile_ptx(program: Program, arch: int, nvcc: Path) -> str:
 
 
 def _run_nvcc(nvcc: Path, text: str, options: Sequence[str]) -> tuple[bytes, str]:
-    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+    with temporary_folder() as folder:
         source, image = Path(folder) / "kernel.cu", Path(folder) / "kernel.image"
         source.write_text(text)
         command = [str(nvcc), *options, "-o", str(image), str(source)]
@@ -108,7 +108,7 @@ def _run_nvcc(nvcc: Path, text: str, options: Sequence[str]) -> tuple[bytes, str
 
 def disassemble(binary: Binary, nvdisasm: Path) -> str:
     """The instructions of a cubin. Raises ToolchainError when nvdisasm fails, such as on a newer architecture."""
-    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+    with temporary_folder() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(binary.image)
         command = [str(nvdisasm), "--print-code", str(cubin)]

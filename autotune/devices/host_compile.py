@@ -10,13 +10,13 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from autotune.compilation.compile import Binary, Program, Target, killed
 from autotune.compilation.toolchain import compiler_version, output_of
 from autotune.devices.elf import symbols
 from autotune.errors import Rejected, ToolchainError
+from autotune.temporary import temporary_folder
 from autotune.trial import Outcome, Resources
 
 INCLUDE = Path(__file__).parent / "host_include"
@@ -135,7 +135,7 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
     try:
         gcc_only = () if "clang" in Path(shutil.which(cxx) or cxx).resolve().name else GCC_ONLY
         try:
-            with tempfile.TemporaryDirectory(prefix="autotune-") as folder:  # where one that is killed leaves its files
+            with temporary_folder() as folder:  # where one that is killed leaves its files
                 done = subprocess.run(
                     [cxx, *gcc_only, *arguments, "-o", f"/proc/self/fd/{output}"],
                     input=text,

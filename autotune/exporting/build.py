@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from autotune.compilation.compile import Target, architecture, first_errors, kil
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, compile_driver, compile_host, compile_runtime
 from autotune.errors import AutotuneError
 from autotune.exporting.exporter import NVCC_FLAGS, Chosen, Exported, Images, gencode
+from autotune.temporary import temporary_folder
 
 LIBRARY = "libconv2d.so"
 SELF_TEST = "selftest"
@@ -64,7 +64,7 @@ def images(nvcc: Path, *, cubin: bool, ptx: bool) -> Images:
 
     def compiled(sources: Path, served: Sequence[Chosen], archs: Sequence[int]) -> Mapping[str, bytes]:
         found = {}
-        with tempfile.TemporaryDirectory(prefix="autotune-export-") as folder:
+        with temporary_folder() as folder:
             for kernel, arch, (kind, prefix) in itertools.product(served, archs, wanted):
                 name = f"{kernel.stem}.{prefix}_{arch}.{kind}"
                 number = architecture(arch, kernel.source.program.text)

@@ -21,6 +21,7 @@ from autotune.exporting.exporter import Chosen, Exported
 from autotune.exporting.folder import PROOF, write_proof
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import paired_ratio
+from autotune.temporary import temporary_folder
 from autotune.trial import Timing
 from autotune.tuning.decision import noise_floor
 
@@ -132,7 +133,7 @@ def _sanitized(
 
 
 def _on_host(exported: Exported, why: str) -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="autotune-export-") as folder:
+    with temporary_folder() as folder:
         try:
             built = build_for_host(exported, Path(folder), cxx=find_cxx())
         except Rejected as rejected:  # of the host device, which knows less than nvcc
@@ -144,14 +145,14 @@ def _on_host(exported: Exported, why: str) -> Iterator[str]:
     except ToolchainError:
         yield "not built for a GPU: there is no nvcc"
     else:
-        with tempfile.TemporaryDirectory(prefix="autotune-export-") as folder:
+        with temporary_folder() as folder:
             build_for_cuda(exported, Path(folder), nvcc=nvcc, cxx=find_cxx())
         yield f"builds with {compiler_version(nvcc)} for {', '.join(f'sm_{arch}' for arch in exported.archs)}"
     yield f"not timed: {why}"
 
 
 def _on_cuda(exported: Exported, evaluator: DeviceEvaluator, known_noise: Callable[[Chosen], float]) -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="autotune-export-") as folder:
+    with temporary_folder() as folder:
         built = build_for_cuda(exported, Path(folder), nvcc=find_nvcc(), cxx=find_cxx())
         yield from _tested(built, f"on {evaluator.info.name}", SELF_TEST_S)
         slow = []

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -29,6 +27,7 @@ from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.host_to_host import EndToEndRequest, EndToEndTiming
 from autotune.measurement.network import Agreement, NetworkRequest
 from autotune.problem import Conv2dProblem
+from autotune.temporary import temporary_folder
 from autotune.trial import ErrorStats, Measured, Timing
 
 MOST_PASSES = 32  # in one sample of a short kernel
@@ -180,15 +179,6 @@ class WorkerBug(Exception):
     """The worker raised something that is no AutotuneError: a defect of this program, with its traceback."""
 
 
-def remove(folder: str) -> None:
-    """Remove a folder into which processes that are being killed may write for another moment."""
-    for _ in range(100):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not os.path.lexists(folder):
-            return
-        time.sleep(0.01)
-
-
 class Worker:
     """A child process that answers requests, in its own process group, killed with its children.
 
@@ -197,22 +187,21 @@ class Worker:
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         with contextlib.ExitStack() as begun:  # undone where the rest cannot be had
-            self._folder = tempfile.mkdtemp(prefix="autotune-")
-            begun.callback(remove, self._folder)  # last: it opens files, of which there may be too many
+            folder = begun.enter_context(temporary_folder())  # goes last: that opens files, perhaps too many
             ours, theirs = socket.socketpair()
             begun.enter_context(theirs)
             begun.enter_context(ours)
             self._words = begun.enter_context(tempfile.TemporaryFile(prefix="autotune-"))
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "autotune.workers.worker_process", str(theirs.fileno()), self._folder],
+                [sys.executable, "-m", "autotune.workers.worker_process", str(theirs.fileno()), folder],
                 stdin=subprocess.DEVNULL,
                 stdout=self._words,
                 stderr=self._words,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-                env={**os.environ, **(environ or {}), "TMPDIR": self._folder},
+                env={**os.environ, **(environ or {}), "TMPDIR": folder},
             )
-            begun.pop_all()
+            self._begun = begun.pop_all()  # what ends with the process
         theirs.close()
         self._connection = Connection(ours.detach())
         self._sending = threading.Lock()
@@ -255,10 +244,9 @@ class Worker:
         """End the worker and everything it started, at once."""
         self.signal_end()
         self._process.wait()
-        remove(self._folder)
+        self._begun.close()
         with self._sending:  # it fails at once now
             self._connection.close()
-        self._words.close()
 
     def _last_words(self) -> str:
         """How the worker ended and what it printed last."""

@@ -46,6 +46,7 @@ from autotune.measurement.host_to_host import EndToEndRequest, measure_end_to_en
 from autotune.measurement.network import Network, NetworkRequest
 from autotune.measurement.verify import Verifier
 from autotune.problem import Conv2dProblem
+from autotune.temporary import remove
 from autotune.trial import Measured, Outcome
 from autotune.workers.worker import (
     COPIES_BYTES,
@@ -64,7 +65,6 @@ from autotune.workers.worker import (
     Request,
     Skipped,
     VerifyRequest,
-    remove,
 )
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # of the finals

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -53,8 +54,8 @@ THE_FILES_FAULT = frozenset(
 FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
 MOST_VALUE_BYTES = 1 << 26
 """of one text or blob"""
-MOST_HEAP_BYTES = 1 << 28
-"""that SQLite may hold in this process once a statement of a user's ran; it sorts in files"""
+MOST_HEAP_BYTES = 1 << 29
+"""that SQLite may hold in this process once a statement of a user's ran; what it sorts, too: a disk would be filled"""
 MOST_PATTERN_BYTES = 1000
 """of LIKE and GLOB, whose time is the pattern's length times the text's, and which nothing interrupts"""
 _BATCH_ROWS, _BATCH_BYTES = 1000, 1 << 20  # that are fetched together; the first of either ends a batch
@@ -123,20 +124,30 @@ class _Stoppable:
         self._raw = raw
         self._until = None if within_s is None else time.monotonic() + within_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="query")
-        self._idle: Callable[[], bool] = lambda: True
+        self._stepping = False
+        self._leaving = False
 
     def run(self, step: Callable[[], T]) -> T:
         """What a step returns or raises. Raises TimeoutError at the deadline."""
-        future = self._thread.submit(step)
-        self._idle = future.done
+        future = self._thread.submit(self._step, step)
         left_s = math.inf if self._until is None else max(0.0, self._until - time.monotonic())
         return future.result(min(left_s, threading.TIMEOUT_MAX))
+
+    def _step(self, step: Callable[[], T]) -> T:
+        self._stepping = True  # before it asks whether to begin: the one who leaves sees this, or this sees that
+        try:
+            if self._leaving:
+                raise InterruptedError
+            return step()
+        finally:
+            self._stepping = False
 
     def __enter__(self) -> _Stoppable:
         return self
 
     def __exit__(self, *_: object) -> None:
-        while not self._idle():  # a step that is just about to begin is not interrupted yet
+        self._leaving = True
+        while self._stepping:  # a step that is just about to begin is not interrupted yet
             self._raw.interrupt()
             time.sleep(_INTERRUPT_EVERY_S)
         self._thread.shutdown()
@@ -156,17 +167,19 @@ def _in_words(sql: str, guard: _Guard, within_s: float | None) -> Iterator[None]
         if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in THE_FILES_FAULT:
             raise
         allowed = "only reading is allowed, one SELECT statement: " if guard.refused else ""
-        words = one_line(str(error)).rstrip(".")
+        words = one_line(guard.why_failed or str(error)).rstrip(".")
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.Warning):  # several statements, or a null character
             words += "; give one SELECT statement"
         raise StoreError(f"query: {allowed}{words}: {_shortened(sql)}") from error
 
 
 class _Guard:
-    """SQLite's authorizer: refuses what does not read, and remembers that it did."""
+    """SQLite's authorizer: refuses what does not read, and remembers that it did, and why a function failed."""
 
     def __init__(self) -> None:
         self.refused = False
+        self.why_failed = ""
+        """of which SQLite says only that there was an exception"""
 
     def __call__(
         self, action: int, _first: str | None, second: str | None, _database: str | None, _inner: str | None
@@ -177,17 +190,28 @@ class _Guard:
         self.refused = True
         return sqlite3.SQLITE_DENY
 
+    def uncompress(self, content: Cell, size_bytes: Cell) -> str | None:
+        """The sqlite3 shell's `sqlar_uncompress`, for the text of a source."""
+        if not isinstance(content, bytes) or not isinstance(size_bytes, int):
+            return None
+        try:
+            return unpacked(content, size_bytes).decode("utf-8", "replace")
+        except zlib.error as error:
+            self.why_failed = f"sqlar_uncompress: {error}"
+            raise
+
 
 @contextmanager
 def _connection(path: Path, timeout_s: float, guard: _Guard) -> Iterator[sqlite3.Connection]:
     raw = connect_beside(path, timeout_s)
     try:
         raw.text_factory = _lenient
-        raw.create_function("sqlar_uncompress", 2, _uncompress, deterministic=True)
+        raw.create_function("sqlar_uncompress", 2, guard.uncompress, deterministic=True)
         raw.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
         raw.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MOST_PATTERN_BYTES)
         raw.execute(f"PRAGMA hard_heap_limit = {MOST_HEAP_BYTES}")
+        raw.execute("PRAGMA temp_store = MEMORY")
         raw.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')")  # makes both, which the guard would refuse
         raw.set_authorizer(guard)
         yield raw
@@ -202,10 +226,3 @@ def _shortened(sql: str) -> str:
 
 def _lenient(text: bytes) -> str:
     return text.decode("utf-8", "replace")
-
-
-def _uncompress(content: Cell, size_bytes: Cell) -> str | None:
-    """The sqlite3 shell's function of this name, for the text of a source."""
-    if not isinstance(content, bytes) or not isinstance(size_bytes, int):
-        return None
-    return unpacked(content, size_bytes).decode("utf-8", "replace")

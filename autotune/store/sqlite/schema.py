@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC
 from functools import cache
 from pathlib import Path
@@ -28,6 +27,7 @@ from autotune.store.sqlite.database import (
     sqlite_engine,
     switch_to_wal,
 )
+from autotune.temporary import temporary_folder
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
 
@@ -115,15 +115,15 @@ def migrated_copy(path: Path, original: Database | None, timeout_s: float, clock
 
     Without an original, because `path` has nothing in it yet, the copy has no rows.
     """
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="autotune-")
-    except OSError as error:
-        raise StoreError(
-            f"{one_line(str(path))}: has an older schema and is read through a copy, but there is no folder "
-            f"for one ({error.strerror}); set TMPDIR to one that may be written"
-        ) from error
-    with folder as name:
-        copy = Path(name) / path.name
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(temporary_folder())
+        except OSError as error:
+            raise StoreError(
+                f"{one_line(str(path))}: has an older schema and is read through a copy, but there is no folder "
+                f"for one ({error.strerror}); set TMPDIR to one that may be written"
+            ) from error
+        copy = Path(folder) / path.name
         if original is not None:
             with in_words(path, timeout_s):
                 _copy(original, copy)
