@@ -112,10 +112,11 @@ class Disproved(Rejected):
         return (Disproved, (self.messages,))
 
 
+DISK_IS_FULL = "the disk is full; make room and run the command again"
 _LACKING = {
     errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
     errno.ENFILE: "too many open files on this machine; end other programs",
-    errno.ENOSPC: "the disk is full; make room and run the command again",
+    errno.ENOSPC: DISK_IS_FULL,
     errno.EDQUOT: "the disk quota is used up; make room and run the command again",
     errno.ENOMEM: "there is not enough memory; free some, or raise the limit (ulimit -v)",
     errno.EAGAIN: "no more processes or threads can be started; end other programs, or raise the limit (ulimit -u)",
@@ -143,6 +144,12 @@ def what_the_machine_lacks(error: BaseException) -> str | None:
     if number not in _LACKING:
         return f"{name}: {os.strerror(number)}" if name and number else None
     return f"{name}: {_LACKING[number]}" if name else _LACKING[number]
+
+
+def not_written(what: object, error: OSError, advice: str) -> str:
+    """One line for a file or folder that cannot be written."""
+    lacking = _LACKING.get(error.errno or 0)
+    return f"{what}: {lacking}" if lacking else f"{what}: cannot be written: {error.strerror}; {advice}"
 
 
 def _has_working_directory() -> bool:

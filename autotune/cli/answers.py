@@ -15,6 +15,7 @@ from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.numbers import SECONDS
 from autotune.cli.pager import paged
 from autotune.cli.tables import Cell, Column, format_options, show, wide_format_options
+from autotune.family.comments import in_comment
 from autotune.study import find_study, load_study
 from autotune.table import LARGEST
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome
@@ -106,7 +107,7 @@ def whole(row: TrialRow, text: str | None) -> str:
     trial = row.trial
     said = [f"{row.name} trial {trial.number}: {trial.outcome}" + (f" / {trial.reason}" if trial.reason else "")]
     said += [str(trial.config), *trial.message.splitlines()]
-    head = "\n".join(f"// {line}" for line in said)
+    head = "\n".join(f"// {in_comment(line)}" for line in said)
     return f"{head}\n{text if text is not None else '// no source is kept of it'}\n"
 
 

@@ -17,7 +17,7 @@ from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import under_way
 from autotune.dispatch.dispatcher import PortfolioKernel
 from autotune.dispatch.header import Flat
-from autotune.errors import StoreError
+from autotune.errors import StoreError, not_written
 from autotune.family.template import load_templates
 from autotune.study import find_study, load_study
 from autotune.table import LARGEST
@@ -178,7 +178,7 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}; give another --out") from None
+        raise StoreError(not_written(path, error, "give another --out")) from None
 
 
 def _show(built: Built, table: str, style: str | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from autotune.errors import StoreError
+from autotune.errors import StoreError, not_written
 
 
 def check_folder(file: Path, option: str) -> None:
@@ -32,7 +32,7 @@ def whole(file: Path, option: str) -> Iterator[Path]:
         yield begun
         os.replace(begun, file)
     except OSError as error:
-        raise StoreError(f"{file}: cannot be written: {error.strerror}; give another {option}") from None
+        raise StoreError(not_written(file, error, f"give another {option}")) from None
     finally:
         with suppress(OSError):  # nothing can be removed on a read-only mount, not even what is not there
             begun.unlink()

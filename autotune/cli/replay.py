@@ -14,7 +14,7 @@ import click
 
 from autotune.cli.devices import jobs_default
 from autotune.cli.tables import Column, format_options, show
-from autotune.errors import StudyError
+from autotune.errors import StudyError, not_written
 from autotune.study import SAMPLERS
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _tracing(path: Path | None) -> Iterator[Callable[[Recorded, Run], None]]:
 
             yield write
     except OSError as error:
-        raise StudyError(f"{path}: cannot be written: {error.strerror}") from None
+        raise StudyError(not_written(path, error, "give another file")) from None
 
 
 class _Progress:

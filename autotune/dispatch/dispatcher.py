@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -246,13 +246,13 @@ class Dispatcher:
         try:
             content = json.loads(text)
             return cls(
-                properties=tuple(Property(**item) for item in content["properties"]),
+                properties=tuple(_property_of(**item) for item in content["properties"]),
                 kernels=tuple(_kernel_of(item) for item in content["kernels"]),
                 default=_kernel_of(content["default"]),
                 rule=rule_of(content["rule"]),
-                known=tuple(map(tuple, content.get("known", []))),  # a record of an older version has none
+                known=tuple(_numbers(row) for row in content.get("known", [])),  # a record of an older version has none
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise StudyError(f"dispatcher: its record cannot be read: {error}") from None
 
 
@@ -314,6 +314,25 @@ def _splits(rule: Rule) -> Iterator[Split]:
 _Json = dict[str, object]
 
 
+def _symbol(name: object) -> str:
+    """A name that stands in C++ as it is. Raises ValueError for any other."""
+    if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
+        raise ValueError(f"{name!r}: expected a name of letters, digits and _")
+    return name
+
+
+def _numbers(values: Sequence[object]) -> tuple[int, ...]:
+    """Whole numbers, which stand in C++ as they are. Raises TypeError for others."""
+    numbers = tuple(value for value in values if type(value) is int)
+    if len(numbers) != len(values):
+        raise TypeError(f"{values!r}: expected whole numbers")
+    return numbers
+
+
+def _property_of(name: object, text: str, **numbers: object) -> Property:
+    return Property(_symbol(name), text, **dict(zip(numbers, _numbers([*numbers.values()]), strict=True)))
+
+
 def _kernel_json(kernel: PortfolioKernel) -> _Json:
     return {
         "name": kernel.name,
@@ -331,11 +350,11 @@ def _kernel_of(content: _Json) -> PortfolioKernel:
     relative_times = cast("list[int]", content.get("relative_times", []))
     params = cast("Mapping[str, Value]", content["params"])
     return PortfolioKernel(
-        name=str(content["name"]),
+        name=_symbol(content["name"]),
         config=Config.of(str(content["family"]), params),
         predicate=Predicate(
-            tuple(Step(text, name, reason) for name, text, reason in steps),
-            tuple(Step(text, name) for name, text in padded_outputs) or all_busy(),
+            tuple(Step(text, name and _symbol(name), reason) for name, text, reason in steps),
+            tuple(Step(text, name and _symbol(name)) for name, text in padded_outputs) or all_busy(),
         ),
-        relative_times=tuple(relative_times),
+        relative_times=_numbers(relative_times),
     )

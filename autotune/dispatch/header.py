@@ -25,6 +25,7 @@ from autotune.dispatch.dispatcher import (
 from autotune.dispatch.predicate import Step, cpp_steps
 from autotune.errors import TemplateError
 from autotune.expressions.expression import Expression
+from autotune.family.comments import in_comment
 from autotune.family.folding import fold
 from autotune.family.template import SUFFIX
 from autotune.family.text import Body, environment
@@ -172,14 +173,14 @@ def _kernel(kernel: PortfolioKernel) -> Mapping[str, object]:
     return {
         "name": kernel.name,
         "symbol": kernel.name.upper(),
-        "config": str(kernel.config),
+        "config": in_comment(str(kernel.config)),
         "steps": _steps(kernel.predicate.steps),
         "padded_outputs": _steps(kernel.predicate.padded_outputs),
     }
 
 
 def _steps(steps: tuple[Step, ...]) -> list[Mapping[str, str]]:
-    return [{"name": step.name, "reason": step.reason, "cpp": cpp} for step, cpp in cpp_steps(steps)]
+    return [{"name": step.name, "reason": in_comment(step.reason), "cpp": cpp} for step, cpp in cpp_steps(steps)]
 
 
 def _property_values(item: Property, doc: str) -> Mapping[str, object]:

@@ -27,6 +27,7 @@ from autotune.exporting.golden import Golden, golden
 from autotune.exporting.kernel import kernel_text, stem
 from autotune.exporting.launch_plan import Need, Plan, arch_refusal, check_recorded, plan_of
 from autotune.exporting.operation_view import operation_view
+from autotune.family.comments import in_comment
 from autotune.family.render import render_file
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
@@ -111,6 +112,8 @@ def export_library(
     Raises StoreError when a kernel is not for one of the architectures, when a header does not give the recorded
     launches, or when the folder cannot be written or has files of someone else's in their place.
     """
+    for kernel in chosen:
+        _check_names(kernel)
     served = serving(chosen)
     archs = tuple(archs) or (_tuned_arch(served),)
     for kernel in served:
@@ -126,6 +129,24 @@ def export_library(
     more = (lambda new: images(new, served, archs)) if images else (lambda _: {})
     written = write_folder(folder, texts, _provenance(served, archs), more)
     return Exported(folder, sources, served, archs, written)
+
+
+_NAME = re.compile(r"[\w-]+")
+"""of a study or a layer, which files are named after"""
+_SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+"""of C++"""
+
+
+def _check_names(kernel: Chosen) -> None:
+    """Raise StoreError for a row's names that stand in files' names, C++ and CMake as they are, and are none."""
+    source, row = kernel.source, kernel.row
+    for words in (row.study, row.layer.name, source.config.template):
+        if not _NAME.fullmatch(words):
+            raise StoreError(f"{words!r}: cannot be exported: expected a name of letters, digits, - and _")
+    symbols = (*source.program.entries, *(word for each in source.constants for word in (each.name, each.origin)))
+    for words in (*symbols, *(name for name, _ in source.config.items)):
+        if not _SYMBOL.fullmatch(words):
+            raise StoreError(f"{row.name}: cannot be exported: {words!r} is no name of C++")
 
 
 def _tuned_arch(served: Sequence[Chosen]) -> int:
@@ -219,11 +240,11 @@ def _view(kernel: Chosen, identifier: str, archs: Sequence[int]) -> _View:
         label=kernel.row.name,
         problem=kernel.problem,
         arrays=kernel.problem.arrays,
-        config=" ".join(str(source.config).split()),
+        config=in_comment(str(source.config)),
         problem_numbers=", ".join(map(str, library_problem(kernel.problem).numbers)),
         accuracy=trial.accuracy,
         deterministic=trial.deterministic,
-        device=_device(device),
+        device=_in_table(_device(device)),
         device_name=c_string(_device(device)),
         device_numbers=_device_numbers(device),
         median_us=f"{kernel.row.timing.median_us:.3f}",
@@ -348,6 +369,11 @@ def _identifiers(names: Sequence[str]) -> list[str]:
             identifier, number = f"{base}_{number}", number + 1
         found.append(identifier)
     return found
+
+
+def _in_table(text: str) -> str:
+    """The text in a cell of Markdown, where nothing of it is markup."""
+    return re.sub(r"[\\`*<>\[\]|&]", lambda found: f"&#{ord(found[0])};", in_comment(text))
 
 
 def c_string(text: str) -> str:

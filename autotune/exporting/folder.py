@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from autotune.errors import StoreError
+from autotune.errors import StoreError, not_written
 from autotune.exporting.seal import hash_of, is_sealed, is_sealed_record, sealed, sealed_record
 from autotune.reading import read_bytes
 
@@ -231,4 +231,4 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}; give another --out") from None
+        raise StoreError(not_written(path, error, "give another --out")) from None

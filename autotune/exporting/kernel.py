@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from autotune import __version__
 from autotune.devices.tensor_map import TensorMap
+from autotune.family.comments import in_comment
 from autotune.family.source import KernelSource, Stage
 from autotune.store import BestRow
 
@@ -75,7 +74,7 @@ def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> st
         f"compiler      {environment.toolkit} {environment.flags}",
         f"measured      {row.row.ended_at:%Y-%m-%d %H:%M:%S} UTC, trial {trial.number}",
     ]
-    return "\n".join(f"// {line}".rstrip() for line in (re.sub(r"[\r\n]+", " ", line) for line in lines))
+    return "\n".join(f"// {in_comment(line)}".rstrip() for line in lines)
 
 
 def _tensor_map(tensor: TensorMap) -> str:

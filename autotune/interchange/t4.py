@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from autotune import __version__
-from autotune.errors import StoreError, StudyError
+from autotune.errors import StoreError, StudyError, not_written
 from autotune.interchange.recorded_space import (
     FAILURES,
     OTHER_FAILURE,
@@ -108,7 +108,7 @@ def write_t4(spaces: Sequence[tuple[str, T4Space]], folder: Path) -> list[Path]:
             folder.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(t4_document(space), indent=1) + "\n", encoding="utf-8")
         except OSError as error:
-            raise StoreError(f"{path}: cannot be written: {error.strerror}; give another --out") from None
+            raise StoreError(not_written(path, error, "give another --out")) from None
         written.append(path)
     return written
 

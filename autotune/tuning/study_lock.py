@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autotune.errors import StoreError
+from autotune.errors import StoreError, not_written
 
 _LOOK_EVERY_S = 0.2
 _ADVICE = "set XDG_CACHE_HOME to a folder that can be"
@@ -30,7 +30,7 @@ def study_lock(
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / name).open("w")
     except OSError as error:
-        raise StoreError(f"{folder}: cannot be written: {error.strerror}; {_ADVICE}") from None
+        raise StoreError(not_written(folder, error, _ADVICE)) from None
     with file:
         while True:
             try:

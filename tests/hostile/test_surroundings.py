@@ -153,6 +153,8 @@ def test_a_disk_that_is_full_can_be_read(filled: Path, mounts: tuple[str, ...]) 
         $AUTOTUNE query "SELECT count(*) FROM trials" > /dev/null || echo "query: $?"
         $TUNE null --fresh 2> ../tune && echo "it was not full"
         $AUTOTUNE dump out.jsonl 2> ../dump && echo "it was not full"
+        $AUTOTUNE export small --out out --no-proof 2> ../export && echo "it was not full"
+        $TUNE null --db new.db 2> ../new && echo "it was not full"
         ls
     """
     ended = shell(filled.parent, script, program=mounts)
@@ -160,8 +162,12 @@ def test_a_disk_that_is_full_can_be_read(filled: Path, mounts: tuple[str, ...]) 
     assert "small.one" in (filled.parent / "best.json").read_text()
     full = "autotune: autotune.db: the disk is full; make room and run the command again"
     assert (filled.parent / "tune").read_text().splitlines()[-1].startswith(full)
-    dumped = "autotune: out.jsonl: cannot be written: No space left on device; give another FILE\n"
+    dumped = "autotune: out.jsonl: the disk is full; make room and run the command again\n"
     assert (filled.parent / "dump").read_text() == dumped
+    exported = (filled.parent / "export").read_text().splitlines()
+    assert exported[-1].startswith("autotune: out"), exported
+    assert exported[-1].endswith(": the disk is full; make room and run the command again")
+    assert ": the disk is full; make room" in (filled.parent / "new").read_text().splitlines()[-1]
 
 
 def test_a_mount_that_is_read_only(filled: Path, mounts: tuple[str, ...]) -> None:

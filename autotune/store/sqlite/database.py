@@ -24,7 +24,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from autotune.errors import StoreError, StudyError
+from autotune.errors import DISK_IS_FULL, StoreError, StudyError
 from autotune.reading import check_regular
 from autotune.store.column_types import date_text
 from autotune.store.sqlite.hidden_rows import Fault, Hidden, hide_rows
@@ -38,7 +38,6 @@ LOCK_TIMEOUT_S = 30.0
 LOG_PAGES = 8000
 """pages of 4 KB that the log may take before a commit folds it into the file, which waits for the disk"""
 
-FULL = "the disk is full; make room and run the command again"
 LOG_INDEX_BYTES = 1 << 15
 """of the file that SQLite maps beside a log (https://www.sqlite.org/walformat.html, 2.2): no room for less is none"""
 
@@ -299,12 +298,12 @@ def _words(path: Path, timeout_s: float, error: sqlite3.Error | None, message: s
         sqlite3.SQLITE_READONLY: "the file is read-only; make it writable or give another --db",
         sqlite3.SQLITE_CORRUPT: "the file is damaged or cut short; restore a copy or try sqlite3's .recover",
         sqlite3.SQLITE_NOTADB: "not an SQLite file; give the path of a results database",
-        sqlite3.SQLITE_FULL: FULL,
+        sqlite3.SQLITE_FULL: DISK_IS_FULL,
         sqlite3.SQLITE_CANTOPEN: "cannot be opened; check the path and the permissions of its folder",
         sqlite3.SQLITE_IOERR: "reading or writing failed; check the disk",
     }.get(code)
     if code == sqlite3.SQLITE_IOERR and _disk_is_full(path):  # which SQLite says only of pages, not of what it maps
-        meaning = FULL
+        meaning = DISK_IS_FULL
     shown = one_line(str(path))
     return f"{shown}: {one_line(message)}" if meaning is None else f"{shown}: {meaning} ({one_line(message)})"
 

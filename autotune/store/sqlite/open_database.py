@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 import warnings
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from autotune.errors import StoreError, StoreWarning
@@ -45,6 +45,7 @@ def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock, mounts:
 
 def _written(path: Path, timeout_s: float, clock: Clock, mounts: Path) -> Database:
     """The file itself, made or migrated, for a first write."""
+    new = not path.exists()
     database = prepare_for_writing(path, timeout_s=timeout_s, clock=clock)
     try:
         bring_up_to_date(database)
@@ -58,8 +59,18 @@ def _written(path: Path, timeout_s: float, clock: Clock, mounts: Path) -> Databa
             warnings.warn(message, StoreWarning, stacklevel=2)
     except BaseException:
         database.close()
+        if new:
+            _remove_empty(path)
         raise
     return database
+
+
+def _remove_empty(path: Path) -> None:
+    """Remove a file in which nothing was stored, and what SQLite keeps beside it: the disk was full, say."""
+    with suppress(OSError):
+        if path.stat().st_size == 0:
+            for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
+                path.with_name(name).unlink(missing_ok=True)
 
 
 def refresh_statistics(database: Database) -> None:
