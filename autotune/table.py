@@ -42,7 +42,7 @@ class Table:
 
     def error(self, key: str, what: str) -> AutotuneError:
         """What is wrong with one key of this table."""
-        return self.raises(f"{self.file}: {_shortened(self.path(key), _KEY_SHOWN)}: {_shortened(what, _MESSAGE_SHOWN)}")
+        return self.raises(f"{self.file}: {shortened(self.path(key), _KEY_SHOWN)}: {shortened(what, _MESSAGE_SHOWN)}")
 
     def path(self, key: str) -> str:
         """A key of this table as its file's dotted key."""
@@ -164,6 +164,8 @@ def read_toml(text: str, raises: Raises, file: str, *, what: str = "", first: in
     except tomllib.TOMLDecodeError as error:
         message = re.sub(r"at line (\d+)", lambda found: f"at line {int(found.group(1)) + first}", str(error))
         raise raises(f"{file}: {what}is not TOML: {message}") from None
+    except ValueError:  # of Python's, for a number of more than some 4,000 digits
+        raise raises(f"{file}: {what}{_HUGE}") from None
     except RecursionError:
         raise raises(f"{file}: {what}is nested too deeply; there are tables in tables at most") from None
 
@@ -181,7 +183,8 @@ def _key_of_a_huge_number(content: Mapping[str, object]) -> str:
     return ""
 
 
-def _shortened(text: str, most: int) -> str:
+def shortened(text: str, most: int = _KEY_SHOWN) -> str:
+    """A text, cut where it is longer than that many characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

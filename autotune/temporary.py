@@ -10,6 +10,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_made: set[str] = set()
+"""by this process, and not removed yet"""
+
 
 @contextmanager
 def temporary_folder() -> Iterator[str]:
@@ -18,11 +21,19 @@ def temporary_folder() -> Iterator[str]:
     Raises OSError where none can be made.
     """
     folder = os.path.join(tempfile.gettempdir(), f"autotune-{secrets.token_hex(8)}")
+    _made.add(folder)
     try:
         os.mkdir(folder, 0o700)
         yield folder
     finally:
         remove(folder)
+        _made.discard(folder)
+
+
+def remove_left() -> None:
+    """Remove the folders that a signal cut off from whom they serve, before these knew of them."""
+    while _made:
+        remove(_made.pop())
 
 
 def remove(folder: str) -> None:

@@ -15,6 +15,8 @@ from typing import NoReturn
 
 import click
 
+from autotune.temporary import remove_left
+
 INTERRUPTED = 128 + signal.SIGINT
 """exit code, numbered as a shell does"""
 
@@ -37,6 +39,7 @@ def cleaning_up_on(*signals: signal.Signals) -> Iterator[None]:
     try:
         yield
     finally:
+        remove_left()
         for number, handler in previous:
             signal.signal(number, handler)
 

@@ -22,7 +22,7 @@ from autotune.family.text import KEPT, includes_of, parse
 from autotune.operation import CONV2D, FILE, ROLES, operation
 from autotune.reading import read_text
 from autotune.shipped import shipped
-from autotune.table import Table, did_you_mean, read_toml
+from autotune.table import Table, did_you_mean, read_toml, shortened
 from autotune.trial import ACCURACY_CLASSES, Config, Value
 
 SUFFIX = ".cu.j2"
@@ -488,7 +488,7 @@ def _check_body(template: KernelTemplate) -> Set[str]:
         elif name in of_runtime:
             what = f"{name!r} follows from {runtime}, which {not_constant}"
         else:
-            what = f"undeclared name {name!r}{did_you_mean(name, allowed)}"
+            what = f"undeclared name {shortened(name)!r}{did_you_mean(name, allowed)}"
         raise TemplateError(f"{template.path}: line {at}: {what}")
     return names
 

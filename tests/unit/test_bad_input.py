@@ -381,7 +381,7 @@ def test_a_baseline_that_cannot_run_is_told_before_anything_is_tuned(autotune: C
 def test_more_rows_than_a_database_counts(autotune: Command, filled: Path) -> None:
     finished = autotune("trials", "--limit", 10**20)
     assert finished.code == 2
-    assert "is not in the range 1<=x<=9223372036854775807" in finished.err
+    assert "is not in the range 0<=x<=9223372036854775807" in finished.err
 
 
 @pytest.mark.parametrize(
@@ -516,7 +516,7 @@ def test_a_file_beside_an_earlier_export_that_is_no_exports(folder: Path, autotu
 def test_a_study_whose_name_leads_out_of_the_folder(folder: Path, autotune: Command, filled: Path) -> None:
     renamed(filled, "../elsewhere/small")
     complaint = autotune("export", "one", "--out", "out", "--no-proof").complaint
-    assert complaint.startswith("../elsewhere/small.one.null.cu: lies outside out; ")
+    assert complaint == "'../elsewhere/small': cannot be exported: expected a name of letters, digits, - and _"
     assert not (folder / "out").exists()
     assert not (folder / "elsewhere").exists()
 

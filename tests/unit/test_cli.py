@@ -335,7 +335,7 @@ def test_an_export_that_is_terminated_leaves_no_temporary_file(
     temporary, mark = folder / "tmp", uuid.uuid4().hex
     temporary.mkdir()
     run = fork_server.start(folder, "export", "small", "--out", "out", env={"TMPDIR": str(temporary), MARK: mark})
-    while not list(temporary.glob("autotune-export-*")):
+    while not list(temporary.glob("autotune-*")):
         assert not run.ended
         time.sleep(0.05)
     run.send_signal(signal.SIGTERM)
