@@ -33,7 +33,8 @@ def sealed(name: str, content: bytes) -> bytes:
     if suffix not in _COMMENTS:
         raise StoreError(f"{name}: a file of this kind cannot be sealed")
     opened, closed = _COMMENTS[suffix]
-    above = content if content.endswith(b"\n") else content + b"\n"
+    blank = b"\n\n\n" if suffix == ".py" else b"\n"  # as formatters of Python want it before a comment
+    above = content.rstrip(b"\n") + blank
     return above + f"{opened}{_SEAL}{hash_of(above)}{closed}\n".encode()
 
 
