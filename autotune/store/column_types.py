@@ -37,6 +37,11 @@ class Text(TypeDecorator[str]):
     impl = String
     cache_ok = True
 
+    @property
+    def python_type(self) -> type[str]:
+        """Of its values; SQLAlchemy 2.0 does not know it by itself."""
+        return str
+
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
         """Escape lone surrogates and NUL."""
         return None if value is None else escaped(value)
