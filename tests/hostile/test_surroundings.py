@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.cli.interrupts import cleaning_up_on
+from autotune.temporary import temporary_folder
 from tests.fork_server import ForkServer
 from tests.long_run import every
 from tests.unit.tiny import Command, Finished
@@ -76,6 +78,14 @@ def test_signals_that_follow_leave_no_folder(number: signal.Signals, folder: Pat
     assert ended.code == 128 + number, ended.err
     assert "Traceback" not in ended.err
     assert not list(temporary.iterdir())
+
+
+def test_a_folder_that_a_signal_cut_off_from_its_owner_goes_with_the_command() -> None:
+    cut_off = temporary_folder()
+    with cleaning_up_on(signal.SIGTERM):
+        folder = cut_off.__enter__()  # and a signal comes before its block begins
+        assert Path(folder).is_dir()
+    assert not Path(folder).exists()
 
 
 @pytest.mark.parametrize("content", every(2, (b"\x7fELF garbage", b"", b"#!/no/such/interpreter\n")))
