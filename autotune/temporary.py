@@ -30,10 +30,16 @@ def temporary_folder() -> Iterator[str]:
         _made.discard(folder)
 
 
-def remove_left() -> None:
-    """Remove the folders that a signal cut off from whom they serve, before these knew of them."""
-    while _made:
-        remove(_made.pop())
+@contextmanager
+def none_left() -> Iterator[None]:
+    """Remove, when the block ends, the folders made in it that a signal cut off from whom they serve."""
+    before = frozenset(_made)
+    try:
+        yield
+    finally:
+        for folder in _made - before:
+            remove(folder)
+            _made.discard(folder)
 
 
 def remove(folder: str) -> None:

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from autotune.temporary import remove_left
+from autotune.temporary import none_left
 
 INTERRUPTED = 128 + signal.SIGINT
 """exit code, numbered as a shell does"""
@@ -37,9 +37,9 @@ def cleaning_up_on(*signals: signal.Signals) -> Iterator[None]:
     heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
     previous = [(number, signal.signal(number, end)) for number in heeded]
     try:
-        yield
+        with none_left():
+            yield
     finally:
-        remove_left()
         for number, handler in previous:
             signal.signal(number, handler)
 

@@ -147,6 +147,8 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
                     check=False,
                 )
         except OSError as error:
+            if error.filename != cxx:
+                raise ToolchainError(f"cannot compile for the host device: {error}") from error
             raise ToolchainError(
                 f"cannot run the C++ compiler {cxx}: {error.strerror}; set CXX to another one"
             ) from error

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli.interrupts import cleaning_up_on
-from autotune.temporary import temporary_folder
 from tests.fork_server import ForkServer
 from tests.long_run import every
 from tests.unit.tiny import Command, Finished
@@ -80,12 +78,25 @@ def test_signals_that_follow_leave_no_folder(number: signal.Signals, folder: Pat
     assert not list(temporary.iterdir())
 
 
+CUT_OFF = """
+import signal
+from pathlib import Path
+from autotune.cli.interrupts import cleaning_up_on
+from autotune.temporary import temporary_folder
+kept = temporary_folder()
+of_somebody_else = Path(kept.__enter__())  # made before the command
+cut_off = temporary_folder()
+with cleaning_up_on(signal.SIGTERM):
+    folder = Path(cut_off.__enter__())  # and a signal comes before its block begins
+    assert folder.is_dir()
+assert not folder.exists()
+assert of_somebody_else.is_dir()
+"""
+
+
 def test_a_folder_that_a_signal_cut_off_from_its_owner_goes_with_the_command() -> None:
-    cut_off = temporary_folder()
-    with cleaning_up_on(signal.SIGTERM):
-        folder = cut_off.__enter__()  # and a signal comes before its block begins
-        assert Path(folder).is_dir()
-    assert not Path(folder).exists()
+    done = subprocess.run([sys.executable, "-c", CUT_OFF], capture_output=True, text=True, check=False)
+    assert not done.stderr
 
 
 @pytest.mark.parametrize("content", every(2, (b"\x7fELF garbage", b"", b"#!/no/such/interpreter\n")))
