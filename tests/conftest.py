@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
@@ -48,6 +49,12 @@ def _no_cxx() -> str:
 
 
 _WHY_NOT: Mapping[str, Callable[[], str]] = {"gpu": _no_gpu, "nvcc": _no_nvcc, "cxx": _no_cxx}
+
+
+def pytest_configure() -> None:
+    """In the background of a script (`pytest &`) Ctrl-C is ignored, and by all that tests start: here it is heeded."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
