@@ -105,19 +105,19 @@ def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> li
     for device, policy in places:
         rows = []
         for layer in layers:
+            admitted = study.admitted(layer.problem)
             own = [
                 one
                 for one in kernels
                 if (one.best.layer.name, one.best.row.device, one.best.row.policy) == (layer.name, device, policy)
-                and one.best.row.trial.accuracy in study.admitted(layer.problem)
+                and one.best.row.trial.accuracy in admitted
             ]
             kernel = min(own, key=lambda one: one.best.median_us, default=None)
             held = finals.get(kernel.best.row.id) if kernel and kernel.best.basis == "finals" else None
-            accuracy = kernel.best.row.trial.accuracy if kernel else None
             rivals = [
                 verdict
                 for verdict in (held.verdicts if held else ())
-                if verdict.against_number is None and verdict.against_accuracy == accuracy
+                if verdict.against_number is None and verdict.against_accuracy in admitted
             ]
             rows.append(NetworkLayer(layer, kernel, min(rivals, key=lambda one: one.against_us, default=None)))
         found.append(Network(name, device.name, policy, tuple(rows)))

@@ -58,7 +58,7 @@ class Compared:
     time_us: float
     """the other's median in the same finals"""
     accuracy: str
-    """the other's class; a verdict on another class than the winner's compares different work"""
+    """the other's class; one that the study does not admit compares different work"""
     comparison: Comparison
     library: str = ""
     """of a baseline; empty for a kernel"""
@@ -79,12 +79,14 @@ class FinalsResult:
     """fraction by which a kernel differs from itself"""
     compared: tuple[Compared, ...]
     """how the winner stands to everything else"""
+    admitted: tuple[str, ...]
+    """accuracy classes that the study admits on this layer"""
     refused: tuple[tuple[str, str], ...] = ()
     """baselines that cannot run the layer, each with the reason"""
 
     def rival(self, library: str) -> Compared | None:
-        """The fastest of a library's baselines in the winner's accuracy class; None where it has none."""
-        own = [each for each in self.compared if each.library == library and each.accuracy == self.winner.accuracy]
+        """The fastest of a library's baselines that the study admits, whatever the winner's class; None without one."""
+        own = [each for each in self.compared if each.library == library and each.accuracy in self.admitted]
         return min(own, key=lambda each: each.time_us, default=None)
 
 
@@ -96,6 +98,7 @@ def hold_finals(
     *,
     on_device: Callable[[Callable[[], FinalsTimings]], Future[FinalsTimings]],
     bounds: Mapping[str, BoundTemplate],
+    admitted: tuple[str, ...],
     trials: Sequence[Trial],
     default: Config | None,
     incumbent: Trial | None,
@@ -141,6 +144,7 @@ def hold_finals(
                 scope,
                 on_device=on_device,
                 bounds=bounds,
+                admitted=admitted,
                 trials=[trial for trial in trials if trial.source_hash not in messages],
                 default=default,
                 incumbent=None if incumbent is None or incumbent.source_hash in messages else incumbent,
@@ -185,7 +189,7 @@ def hold_finals(
     store.noise_floors.add(evaluator.info, evaluator.environment, scope.policy, noise * winner.timing.median_us, noise)
     fastest = min(trials, key=lambda trial: trial.median_us or math.inf)
     moved = winner.trial.source_hash != fastest.source_hash
-    return FinalsResult(winner.trial, winner.timing, moved, noise, tuple(compared), tuple(refused))
+    return FinalsResult(winner.trial, winner.timing, moved, noise, tuple(compared), admitted, tuple(refused))
 
 
 def unsuspicious(timed: Callable[[], FinalsTimings], entered: Sequence[Trial], evaluator: Evaluator) -> FinalsTimings:

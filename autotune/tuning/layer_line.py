@@ -192,6 +192,7 @@ class LayerLine:
             self.scope,
             on_device=on_device,
             bounds=self.bounds,
+            admitted=self.study.admitted(self.layer.problem),
             trials=self.log.trials,
             default=next((space.default for space in self.spaces.values()), None),
             incumbent=self.incumbent,

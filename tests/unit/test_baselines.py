@@ -9,6 +9,7 @@ import pytest
 from autotune.cli.tune import summary
 from autotune.devices.torch_baseline import baselines_of
 from autotune.problem import Conv2dProblem, Layer
+from autotune.study import ADMITTED
 from autotune.trial import Config, Outcome, Timing, Trial, comparable
 from autotune.tuning.decision import Comparison
 from autotune.tuning.layer_finals import Compared, FinalsResult
@@ -41,7 +42,7 @@ def test_every_way_that_a_library_has_is_a_contender(library: str, problem: Conv
     assert [baseline.name for baseline in baselines_of(library, problem)] == names
 
 
-def test_the_verdict_is_against_the_fastest_of_the_same_class_and_all_are_shown() -> None:
+def test_the_verdict_is_against_the_fastest_that_the_study_admits_and_all_are_shown() -> None:
     def compared(name: str, us: float, accuracy: str) -> Compared:
         verdict = "win" if us > 30 else "loss"
         return Compared(name, us, accuracy, Comparison(verdict, 30 / us, 30 / us, 30 / us), library="cudnn")
@@ -51,9 +52,8 @@ def test_the_verdict_is_against_the_fastest_of_the_same_class_and_all_are_shown(
         compared("cudnn nhwc fused", 25.0, "fp32"),
         compared("cudnn nhwc fused tf32", 15.0, "tf32"),
     )
-    finals = FinalsResult(
-        WINNER, timing(30.0), moved=False, noise=0.01, compared=rivals, refused=(("cudnn nchw fused", "no engine"),)
-    )
+    refused = (("cudnn nchw fused", "no engine"),)
+    finals = FinalsResult(WINNER, timing(30.0), False, 0.01, compared=rivals, admitted=("fp32",), refused=refused)
     assert finals.rival("cudnn") is rivals[1]
     assert finals.rival("inductor") is None
     result = LayerResult(Layer("conv", LAYER), "net.conv", WINNER, 1, 1, {}, {}, "budget", (), finals)
@@ -65,6 +65,8 @@ def test_the_verdict_is_against_the_fastest_of_the_same_class_and_all_are_shown(
         "    cudnn nchw fused: cannot run this layer: no engine",
     ]
     assert all(len(line) <= 100 for line in lines)
+    where_tf32_may_win = replace(finals, admitted=ADMITTED["tf32"])
+    assert where_tf32_may_win.rival("cudnn") is rivals[2], "also where our fastest is float32"
 
 
 def test_short_times_are_compared_only_with_times_taken_alike() -> None:

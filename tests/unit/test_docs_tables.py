@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import re
 import shlex
 import shutil
@@ -28,6 +29,7 @@ from .tiny import Command
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
 SHIPPED = "studies/recorded/h200.db"
+NETWORKS = "studies/recorded/networks.db"
 THRESHOLDS, RULES = (
     (ROOT / "tests" / "data" / f"{name}.sql").read_text() for name in ("dispatch-40-thresholds", "report-rules")
 )
@@ -130,7 +132,7 @@ def commands() -> list[str]:
         " ".join(command.split())
         for page in PAGES
         for command in INLINE.findall(page.read_text())
-        if SHIPPED in command
+        if SHIPPED in command or NETWORKS in command
     ]
     lines = [line for page in PAGES for line in page.read_text().splitlines() if line.startswith(".venv/bin/autotune ")]
     found += [line.removeprefix(".venv/bin/") for line in lines if SHIPPED in line]
@@ -179,6 +181,24 @@ def test_each_statement_of_the_docs_can_be_asked_of_the_recorded_results() -> No
         answers = {sql: store.query(sql) for sql in (*statements("database.md"), THRESHOLDS, RULES)}
     assert len(answers) > 20
     assert sum(bool(answer.rows) for answer in answers.values()) >= 15
+
+
+def test_the_readmes_networks_are_what_the_record_says(autotune: Command) -> None:
+    lines = re.findall(
+        r"^\| ([\w-]+)[^|]* \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| ([\d.]+)[^|]*\| (none|\d+) of (\d+)",
+        (ROOT / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    assert len(lines) == 4
+    for study, count, *told in lines:
+        rows = json.loads(autotune("best", study, "--db", str(ROOT / NETWORKS), "--json").out)
+        layers = [row for row in rows if row["count"] is not None]
+        assert sum(row["count"] for row in layers) == int(count)
+        rival_us, time_us = layers[0]["network_rival_us"], layers[0]["network_us"]
+        found = [layers[0]["network_floor_us"], time_us, rival_us, rival_us / time_us]
+        assert [float(figure) for figure in told[:4]] == pytest.approx(found, rel=0.001, abs=0.6), study
+        losses = sum(row["verdict"] == "loss" for row in layers)
+        assert [str(losses or "none"), str(len(layers))] == told[4:], study
 
 
 def test_the_readmes_table_is_what_the_record_says() -> None:
