@@ -22,6 +22,7 @@ from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.pipeline import Pipeline
 from autotune.tuning.trial_log import Network, Progress
 
+HURRY = 0.5  # of the time in total for searching, after which no layer waits for another's results
 AT_ROOFLINE = 1.02  # times its floor, from which a layer is left alone where others can use a common budget
 TIME_IN_TOTAL, BUDGET_IN_TOTAL, ROOFLINE = "time in total", "budget in total", "at its roofline"
 """why a layer stopped whose budget is shared"""
@@ -100,13 +101,14 @@ class Schedule:
         open_lines = [line for line in self._open if not line.stopped or not line.begun]
         ready = [line for line in open_lines if line.begun and line.has_room(self._pipeline)]
         waiting = [line for line in open_lines if not line.begun]
-        taught = [line for line in waiting if self._taught(line)] or ([] if ready else waiting)
+        taught = [line for line in waiting if self._taught(line)] or ([] if ready and not self._hurried else waiting)
         if not self._shared:
             return min((*ready, *taught[:1]), key=self._lines.index, default=None)
         if taught:
             return taught[0]
+        first = [line for line in ready if self._hurried and not self._tried(line)]
         teaching = [line for line in ready if line.evaluated < LEARNT and self._awaited(line, waiting)]
-        return max(teaching or ready, key=self._gain_us, default=None)
+        return max(first or teaching or ready, key=self._gain_us, default=None)
 
     def _must_wait(self) -> bool:
         """Whether finals that need the machine for themselves are due or held."""
@@ -128,12 +130,26 @@ class Schedule:
         at = self._lines.index(line)
         return any(self._leaders[self._lines.index(one)] == at for one in waiting)
 
+    @property
+    def _hurried(self) -> bool:
+        """Whether time runs out: a layer with nothing is worse than one that learnt from no other."""
+        total_s = self._study.time_budget_total_s
+        return total_s is not None and self._elapsed_s >= HURRY * self._searching_s(total_s)
+
+    def _searching_s(self, total_s: float) -> float:
+        """What the finals of all layers leave of a time in total."""
+        return total_s - self._finals_s * len(self._lines)
+
+    def _tried(self, line: LayerLine) -> int:
+        """A layer's evaluations, with those under way."""
+        return line.evaluated + line.under_way(self._pipeline)
+
     def _gain_us(self, line: LayerLine) -> float:
         """What its next config is expected to save; without a correct kernel it counts as the slowest layer."""
         slowest = max((one.best_us for one in self._lines if one.best_us), default=1.0)
         return expected_gain_us(
             count=line.layer.count,
-            evaluated=line.evaluated + line.under_way(self._pipeline),
+            evaluated=self._tried(line),
             best_us=line.best_us or slowest,
             floor_us=self._floor_us(line),
         )
@@ -157,7 +173,7 @@ class Schedule:
     def _spent(self) -> str:
         """Which budget in total is spent; empty while there is none."""
         total_s, total = self._study.time_budget_total_s, self._study.trials_total
-        if total_s is not None and self._elapsed_s >= total_s - self._finals_s * len(self._lines):
+        if total_s is not None and self._elapsed_s >= self._searching_s(total_s):
             return TIME_IN_TOTAL
         if total is not None and self._evaluations >= total:
             return BUDGET_IN_TOTAL

@@ -163,6 +163,15 @@ def test_common_time_leaves_a_fifth_for_finals(store: Store, families: Mapping[s
     assert device.finals_s == [2.0, 2.0]
 
 
+def test_every_layer_has_a_kernel_where_time_is_short(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    alike = [Layer(f"conv{n}", replace(SMALL, n=n)) for n in range(1, 8)]
+    device = Watched()
+    results = tune(network(layers=alike, time_budget_total_s=20.0), families, device, store, clock=Clock(device))
+    assert len(device.ran) == 16
+    assert all(result.best for result in results), [result.new for result in results]
+    assert len(results) == len(alike)
+
+
 def test_finals_of_many_layers_share_their_time() -> None:
     assert FinalsPlan().each_s(2, None) == 4.0
     assert FinalsPlan().each_s(60, None) == 0.5
