@@ -86,6 +86,26 @@ def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command)
     assert resumed.err.count("finals: ") == 3
 
 
+def test_one_interrupt_ends_all_layers_under_way(three: Path, fork_server: ForkServer, autotune: Command) -> None:
+    words = (*WORDS, "null:compile_ms=80,delay_ms=8,compilers=6", "--trials", "30")
+    run = fork_server.start(three.parent, "tune", "small.toml", *words)
+    run.wait_for("small: 1/90")
+    while len({row["layer"] for row in rows(autotune("trials", "--json")) if row["outcome"] == "running"}) < 2:
+        assert not run.ended
+    run.send_signal(signal.SIGINT)
+    ended = run.finish()
+    assert ended.code == 130
+    trials = [row for row in rows(autotune("trials", "--limit", "1000", "--json")) if row["outcome"] != "constraints"]
+    assert "running" not in {row["outcome"] for row in trials}
+    said = re.findall(r"small\.(\w+) \((\d+) of 30 evaluated\)", ended.err.splitlines()[-1])
+    assert len(said) >= 2, ended.err
+    for layer, count in said:
+        assert int(count) == sum(row["layer"] == f"small.{layer}" for row in trials)
+    resumed = autotune("tune", "small.toml", *words)
+    assert resumed.code == 0
+    assert [int(count) for count in re.findall(r": (\d+) evaluated", resumed.err)] == [30, 30, 30]
+
+
 def test_the_way_to_resume_does_not_begin_anew(three: Path, fork_server: ForkServer) -> None:
     run = fork_server.start(three.parent, "tune", "small.toml", *SLOW, "--fresh", "--db", "with space.db")
     run.wait_for("small: 1/120")

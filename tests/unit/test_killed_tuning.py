@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,6 +112,57 @@ def test_killed_again_and_again_a_study_comes_to_the_same(kills: int, folder: Pa
     finish(last)
     assert told(stored(path)) == told(stored(folder / "whole.db"))
     assert best(path) == best(folder / "whole.db")
+
+
+ASIDE = ("--device", "null:compile_ms=60,delay_ms=8,compilers=6,wrong=0.1,hang=0.05", "--trials", "24")
+LAYERS = "".join(
+    f'[[layer]]\nname = "{name}"\nn = 3\nc = 2\nh = {h}\nw = 8\nk = {k}\nr = 3\ns = 3\ncount = 2\n'
+    for name, h, k in (("two", 10, 64), ("three", 40, 4), ("four", 11, 4))
+)
+
+
+@pytest.mark.parametrize("kills", [4, *long_run((20,))])
+@pytest.mark.parametrize("common", [(), ("--trials-total", "70")], ids=["own budgets", "one budget"])
+def test_killed_amid_several_layers_each_is_completed(
+    common: tuple[str, ...], kills: int, folder: Path, start: Start
+) -> None:
+    study = folder / "small.toml"
+    study.write_text(study.read_text() + LAYERS)
+    rng = random.Random(21)
+    path = folder / "killed.db"
+    done: dict[tuple[str, int], object] = {}
+    most_at_once = 0
+    for _ in range(kills):
+        run, mark = start(*ASIDE, *common, "--db", "killed.db")
+        run.wait_for("small: ")
+        time.sleep(rng.uniform(0.2, 0.6))
+        run.kill()
+        assert left_behind(mark) == []
+        rows = stored(path)
+        running = {row.name for row in rows if row.ended_at is None}
+        most_at_once = max(most_at_once, len(running))
+        now = of_layers(rows)
+        assert done.items() <= now.items(), "what had ended is as it was"
+        done = now
+    assert most_at_once > 1, "the kills fell while several layers were under way"
+    last, _ = start(*ASIDE, *common, "--db", "killed.db")
+    finish(last)
+    rows = stored(path)
+    assert done.items() <= of_layers(rows).items()
+    assert all(row.ended_at for row in rows), "nothing is left running"
+    evaluated = [
+        (row.name, row.trial.config) for row in rows if row.trial.compiled or row.trial.outcome != "constraints"
+    ]
+    assert len(set(evaluated)) == len(evaluated), "nothing ran twice"
+    counts = Counter(name for name, _ in evaluated)
+    assert len(counts) == 4
+    assert counts.total() == 70 if common else set(counts.values()) == {24}
+
+
+def of_layers(rows: tuple[TrialRow, ...]) -> dict[tuple[str, int], object]:
+    """The trials that ended, by layer and number."""
+    ended = [row for row in rows if row.ended_at is not None]
+    return {(row.name, row.trial.number): entry for row, entry in zip(ended, told(tuple(ended)), strict=True)}
 
 
 @pytest.mark.long
