@@ -20,7 +20,7 @@
 //   producer   a warpgroup: loads four columns of x a thread, adds channels and padding, and stores chunks
 //   consumers  take rows of outputs in turn: while one multiplies, the other finishes its accumulators, and stores them by TMA
 
-#include "_dtype_f16.cuh"
+#include "_words_f16.cuh"
 
 #include "_epilogue.cuh"
 
@@ -63,7 +63,9 @@ constexpr int WINDOW_H = 13, WINDOW_BYTES = 3968;
 constexpr int LEFT_GROUPS = 1, ROW_GROUPS = 10;       // of four columns, of the padding and in all
 constexpr int LOAD = 2, LOADS = 6;                               // elements of a load, loads of a group
 constexpr int FILTER_BYTES = STEPS * 2048;                                    // of 64 output channels
-constexpr int EPILOGUE_STAGE_BYTES = TILE_Q * 128;
+constexpr int CHUNK_COLUMNS = 2, CHUNK_STEP = 2;             // of a chunk, from one chunk to the next
+constexpr int BOXES = 1, BOX_BYTES = TILE_Q * 128;                             // of the 64 channels of an MMA
+constexpr int EPILOGUE_STAGE_BYTES = BOXES * BOX_BYTES;
 
 struct Barriers {
     PipelineAsync<STAGES> pipeline;
@@ -99,6 +101,9 @@ struct Tile {
     }
 };
 
+// An element as MMAs take it.
+__device__ __forceinline__ T operand(T value) { return value; }
+
 // Four neighbouring columns of a row of x.
 struct Group {
     AlignedArray<T, LOAD> loads[LOADS];
@@ -111,12 +116,12 @@ struct Group {
             if (inside && element >= 0 && element < W * C) loads[i] = *reinterpret_cast<const AlignedArray<T, LOAD>*>(row + element);
         }
     }
-    // Two columns of four channels, from the i-th on.
-    __device__ __forceinline__ AlignedArray<T, 8> chunk(int i) const {
-        AlignedArray<T, 8> both = {};
+    // Columns of four channels, from the i-th on.
+    __device__ __forceinline__ AlignedArray<T, 4 * CHUNK_COLUMNS> chunk(int i) const {
+        AlignedArray<T, 4 * CHUNK_COLUMNS> columns = {};
 #pragma unroll
-        for (int j = 0; j < 2 * C; ++j) both.at[j / C * 4 + j % C] = loads[(i * C + j) / LOAD].at[(i * C + j) % LOAD];
-        return both;
+        for (int j = 0; j < CHUNK_COLUMNS * C; ++j) columns.at[j / C * 4 + j % C] = operand(loads[(i * C + j) / LOAD].at[(i * C + j) % LOAD]);
+        return columns;
     }
 };
 
@@ -146,8 +151,8 @@ __device__ __forceinline__ void produce(unsigned char* windows, PipelineAsync<ST
                 const int column = group % ROW_GROUPS * 4 + (LEFT - 4 * LEFT_GROUPS);  // of the window
                 unsigned char* const row = window + group / ROW_GROUPS * (PLANES * PITCH * 16);
 #pragma unroll
-                for (int j = 0; j < 4; j += 2) {
-                    const int chunk = (column + j) / 2;
+                for (int j = 0; j < 4; j += CHUNK_STEP) {
+                    const int chunk = (column + j) / CHUNK_STEP;
                     if (group < GROUPS && column + j >= 0 && chunk < PLANES * PITCH) {
                         store_operand(row + (chunk % PLANES * PITCH + chunk / PLANES) * 16, groups[i].chunk(j));
                     }
@@ -160,19 +165,21 @@ __device__ __forceinline__ void produce(unsigned char* windows, PipelineAsync<ST
     }
 }
 
-// The filters' elements as MMAs read them, by the consumers: [64 output channels][step][chunk][output channel][column of two][channel of four].
+// The filters' elements as MMAs read them, by the consumers: [64 output channels][step][chunk][output channel][column][channel of four].
 __device__ __forceinline__ void arrange_filters(unsigned char* filters, const T* __restrict__ w, int thread) {
-    using Pair = AlignedArray<T, 2>;
+    constexpr int N = 4 / static_cast<int>(sizeof(T));  // elements of a word
 #pragma unroll 8
     for (int i = thread; i < CHANNEL_TILES * FILTER_BYTES / 4; i += 128 * CONSUMERS) {
         const int word = i % 4, chunk = i / 4 % 2, row = i / 8 % 64, step = i / 512 % STEPS, tile = i / 512 / STEPS;
-        const int r = step / ROW_STEPS, s = (step % ROW_STEPS * 2 + chunk) * 2 + word / 2 - SHIFT, c = word % 2 * 2, k = tile * 64 + row;
+        const int r = step / ROW_STEPS, s = (step % ROW_STEPS * 2 + chunk) * CHUNK_COLUMNS + word * N / 4 - SHIFT, c = word * N % 4, k = tile * 64 + row;
         const T* const from = w + ((k * R + r) * S + s) * C + c;
         const bool inside = k < K && s >= 0 && s < S;
-        Pair pair = {};
-        if (inside && c < C) pair.at[0] = from[0];
-        if (inside && c + 1 < C) pair.at[1] = from[1];
-        store_operand(filters + tile * FILTER_BYTES + step * 2048 + chunk * 1024 + row * 16 + word * 4, pair);
+        AlignedArray<T, N> elements = {};
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            if (inside && c + j < C) elements.at[j] = operand(from[j]);
+        }
+        store_operand(filters + tile * FILTER_BYTES + step * 2048 + chunk * 1024 + row * 16 + word * 4, elements);
     }
 }
 
@@ -180,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const __grid_constant__ TensorMap y_map, const T* __restrict__ bias,
                          int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
-    unsigned char* const epilogue_stages = smem;  // [consumer][epilogue stage] outputs [TILE_Q][64]
+    unsigned char* const epilogue_stages = smem;  // [consumer][epilogue stage][box] outputs [TILE_Q][64 / BOXES]
     unsigned char* const windows = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES;  // [stage] chunks [WINDOW_H][PLANES][PITCH]
     unsigned char* const filters = windows + STAGES * WINDOW_BYTES;                                       // [64 output channels] [FILTER_BYTES]
     Barriers& barriers = *reinterpret_cast<Barriers*>(filters + CHANNEL_TILES * FILTER_BYTES);
@@ -265,7 +272,10 @@ conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const
                 fence_bulk();
                 sync_threads<128>(1 + consumer);
                 if (thread == 0) {
-                    tma_store(&y_map, to, channel_tile * 64, tile.column, tile.row + row, tile.image);
+#pragma unroll
+                    for (int box = 0; box < BOXES; ++box) {
+                        tma_store(&y_map, to + box * BOX_BYTES, channel_tile * 64 + box * (64 / BOXES), tile.column, tile.row + row, tile.image);
+                    }
                     bulk_store_commit();
                 }
                 if (EPILOGUE_STAGES > 1) epilogue_stage ^= 1;

@@ -43,6 +43,9 @@ NARROW = replace(RESNET, c=1, r=5, s=1, h=9, w=5, stride_w=1, pad_h=9, pad_w=7, 
 PAIRS = replace(RESNET, c=2, r=2, s=6, stride_h=3, pad_h=0, pad_w=1, k=72, dtype="bf16", epilogue="none")
 """Two channels; a filter of an even width, which a window that begins before it makes longer."""
 
+FLOATS = replace(RESNET, dtype="f32")
+"""Chunks of one column in two planes; outputs in two boxes."""
+
 
 @pytest.mark.cxx
 @pytest.mark.parametrize(
@@ -52,7 +55,14 @@ PAIRS = replace(RESNET, c=2, r=2, s=6, stride_h=3, pad_h=0, pad_w=1, k=72, dtype
         (VGG, {**SHARED, "window_rows": 3, "column_tiles": 2}),
         (MOBILENET, {**BASE, "window_rows": 6, "epilogue_stages": 2}),
         (ALEXNET, BASE),
+        (FLOATS, BASE),
+        (replace(VGG, dtype="f32"), SHARED),
         *long_run(
+            (replace(FLOATS, stride_w=1, w=21), {**BASE, "column_tiles": 2}),
+            (replace(FLOATS, stride_w=4, pad_w=2), {**SHARED, "register_prefetch": 1}),
+            (replace(FLOATS, stride_w=8, k=72, epilogue="none"), BASE),
+            (replace(MOBILENET, dtype="f32"), {**BASE, "epilogue_stages": 2}),
+            (replace(NARROW, dtype="f32"), {**BASE, "window_rows": 4}),
             (RESNET, {**SHARED, "window_rows": 1, "stages": 4}),
             (replace(RESNET, w=150), {**BASE, "column_tiles": 3, "register_prefetch": 8}),
             (replace(VGG, k=136), {**BASE, "stages": 3}),
@@ -79,7 +89,6 @@ def test_an_infinity_stays_in_its_image(problem: Conv2dProblem) -> None:
     [
         replace(RESNET, c=5),
         replace(RESNET, k=60),
-        replace(RESNET, dtype="f32"),
         replace(RESNET, layout="nchw"),
         replace(RESNET, stride_w=3),
         replace(RESNET, dilation_w=2),
@@ -97,6 +106,7 @@ def test_no_other_architecture_is_offered_it(arch: int) -> None:
 
 FIRST_LAYERS = {
     "resnet": replace(RESNET, n=64, h=224, w=224),
+    "resnet in floats": replace(FLOATS, n=64, h=224, w=224),
     "vgg": replace(VGG, n=64, h=224, w=224, k=64),
     "mobilenet": replace(MOBILENET, n=64, h=224, w=224),
     "inception": replace(MOBILENET, n=64, h=299, w=299, pad_h=0, pad_w=0),
@@ -122,6 +132,8 @@ def test_first_layers_have_configs_and_all_fit_a_multiprocessor(name: str) -> No
 LARGEST: list[tuple[str, dict[str, int | str]]] = [
     ("resnet", {"window_rows": 8, "register_prefetch": 4}),
     ("resnet", {"filters": "shared", "window_rows": 8, "register_prefetch": 8}),
+    ("resnet in floats", {"window_rows": 4}),
+    ("resnet in floats", {"filters": "shared", "window_rows": 4, "epilogue_stages": 1}),
     ("vgg", {"window_rows": 4, "register_prefetch": 8}),
     ("inception", {"window_rows": 4, "register_prefetch": 4}),
     ("alexnet", {"window_rows": 4, "register_prefetch": 4}),
@@ -148,7 +160,7 @@ FAULTS = {
     "padding is not zero": ("            loads[i] = {};\n", ""),
     "rows above the image are not padding": ("row >= 0 && row < H", "row < H"),
     "columns behind a row are not padding": ("&& element < W * C", ""),
-    "channels are not filled up": ("both.at[j / C * 4 + j % C]", "both.at[j]"),
+    "channels are not filled up": ("columns.at[j / C * 4 + j % C]", "columns.at[j]"),
     "weights of columns before the filter are not zero": ("k < K && s >= 0 && s < S", "k < K"),
     "filters are read before all are arranged": ("    sync_threads<128 * CONSUMERS>(1 + CONSUMERS);\n", ""),
     "the next chunk in depth is elsewhere": (

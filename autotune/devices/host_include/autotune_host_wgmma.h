@@ -61,8 +61,9 @@ inline void multiply_shared(const Product* const (&quad)[4], float* sums, int ti
     float a[2][DEPTH], b[2][DEPTH];
     for (int i = 0; i < 2; ++i) {
         if (!product.registers) row(product.a, thread / 32 * 16 + thread % 32 / 4 + 8 * i, a[i]);
-        for (int k = 0; k < DEPTH && product.registers; ++k) {  // 16-bit elements, two a word
-            a[i][k] = Format::widen(static_cast<Bits>(quad[k / 2 % 4]->words[k / 8 * 2 + i] >> k % 2 * 16));
+        constexpr int NEIGHBOURS = 4 / sizeof(Bits);  // elements of a word
+        for (int k = 0; k < DEPTH && product.registers; ++k) {
+            a[i][k] = Format::widen(static_cast<Bits>(quad[k / NEIGHBOURS % 4]->words[k / CHUNK * 2 + i] >> k % NEIGHBOURS * 16));
         }
     }
     for (int tile = 0; tile < tiles; ++tile) {
@@ -103,9 +104,5 @@ inline void store_operand(void* to, const V& value) {
     }
 WGMMA(wgmma_f16_shared, HalfFormat)
 WGMMA(wgmma_bf16_shared, Bfloat16Format)
+WGMMA(wgmma_tf32_shared, Tf32Format)
 #undef WGMMA
-
-template <int TILES>
-inline void wgmma_tf32_shared(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate, int line = __builtin_LINE()) {
-    autotune_host::begin_shared<autotune_host::Tf32Format>(d, a, nullptr, b, accumulate, line);
-}
