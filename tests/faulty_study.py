@@ -116,10 +116,9 @@ def kill_the_planted_worker(database: Path, mark: str, within_s: float) -> None:
     while True:
         time.sleep(0.2)
         with contextlib.suppress(sqlite3.OperationalError):  # there is no table yet
-            connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
             query = "SELECT family FROM trials JOIN templates ON templates.id = template_id WHERE outcome = 'running'"
-            running = {family for (family,) in connection.execute(query)}  # on the device, or behind what is
-            connection.close()
+            with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+                running = {family for (family,) in connection.execute(query)}  # on the device, or behind what is
             spinning = {name for name in running & FAULTS.keys() if "timeout/hang" in FAULTS[name].host}
             if "worker_is_killed" in running and not spinning:
                 kill_device_worker(mark, within_s, 1.5)

@@ -15,6 +15,7 @@ import sqlite3
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def forget(db: Path, problem: Conv2dProblem) -> None:
     """Hide every trial of a problem, whatever its n, under a policy that nobody asks for."""
     shape = [name for name in Conv2dProblem.__dataclass_fields__ if name != "n"]
     same = " AND ".join(f"layers.{name} = ?" for name in shape)
-    with sqlite3.connect(db) as connection:
+    with closing(sqlite3.connect(db)) as connection, connection:
         connection.execute(
             "UPDATE trials SET policy = 'left out' WHERE subject_id IN "
             f"(SELECT subjects.id FROM subjects JOIN layers ON layers.id = layer_id WHERE {same})",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_a_wrong_tap_in_the_stored_kernel_fails_the_command(
 ) -> None:
     (tmp_path / "chain.toml").write_text(STUDY)
     raw = sqlite3.connect(tmp_path / "wrong.db")
-    with sqlite3.connect(tuned / "autotune.db") as whole:
+    with closing(sqlite3.connect(tuned / "autotune.db")) as whole, whole:
         whole.backup(raw)
     whole.close()
     tap = "sum += w[((k * C + c) * R + r) * S + s]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ RECORDED = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-
 
 def change(path: Path, sql: str) -> None:
     """Change a database behind the store's back."""
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute(sql)
     raw.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import resource
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ SPACE = 'templates = ["tiny"]\n[space.tiny]\n'
 
 def content(path: Path) -> list[str]:
     """Everything in a database, as SQL."""
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         lines = list(raw.iterdump())
     raw.close()
     return lines
@@ -305,7 +306,7 @@ def test_a_study_file_is_read_before_the_database(command: tuple[str, ...], auto
 
 @pytest.mark.parametrize("command", ASKING, ids=lambda command: str(command[0]))
 def test_a_database_of_a_newer_schema(command: tuple[str, ...], autotune: Command, tune: Command, filled: Path) -> None:
-    with sqlite3.connect(filled) as raw:
+    with closing(sqlite3.connect(filled)) as raw, raw:
         raw.execute("UPDATE alembic_version SET version_num = '0999'")
         raw.execute("INSERT INTO schema_versions VALUES ('0999', '9.1.0', '2030-01-01T00:00:00Z')")
     raw.close()
@@ -498,7 +499,7 @@ def test_a_folder_with_files_that_are_no_exports(name: str, folder: Path, autotu
 
 def renamed(database: Path, study: str) -> None:
     """Give the database's study another name."""
-    with sqlite3.connect(database) as raw:
+    with closing(sqlite3.connect(database)) as raw, raw:
         raw.execute("UPDATE studies SET name = ?", (study,))
     raw.close()
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -698,7 +699,7 @@ def test_what_is_asked_is_only_read(folder: Path, filled: Path, autotune: Comman
         assert autotune(*command).code == 0
     after = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert after == before
-    with sqlite3.connect(filled) as raw:
+    with closing(sqlite3.connect(filled)) as raw, raw:
         assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     raw.close()
 

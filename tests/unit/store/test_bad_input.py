@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import optuna
@@ -152,7 +153,7 @@ def test_a_row_changed_by_hand(path: Path, store: Store, change: str) -> None:
 
 def test_another_programs_database(tmp_path: Path, create: bool) -> None:
     path = tmp_path / "a.db"
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("CREATE TABLE trials (id)")
     raw.close()
     before = path.read_bytes()
@@ -172,7 +173,7 @@ def test_an_optuna_storage(tmp_path: Path, create: bool) -> None:
 
 def test_a_newer_schema(path: Path, store: Store, create: bool) -> None:
     store.close()
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("UPDATE alembic_version SET version_num = '0042'")
         raw.execute("INSERT INTO schema_versions VALUES ('0042', '3.1.4', '2027-01-01T00:00:00Z')")
     raw.close()
@@ -184,7 +185,7 @@ def test_a_newer_schema(path: Path, store: Store, create: bool) -> None:
 @pytest.mark.parametrize("version", ["0000", "000*", "0001/../x", "", "0002; DROP TABLE trials", "000\n2"])
 def test_a_schema_that_never_was(path: Path, store: Store, create: bool, version: str) -> None:
     store.close()
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("UPDATE alembic_version SET version_num = ?", (version,))
     raw.close()
     assert "is none of autotune's; restore a copy" in message_of(path, create=create)
@@ -193,7 +194,7 @@ def test_a_schema_that_never_was(path: Path, store: Store, create: bool, version
 def test_a_file_that_claims_an_older_schema_is_left_as_it_is(path: Path, store: Store, create: bool) -> None:
     open_scope(store)
     store.close()
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("UPDATE alembic_version SET version_num = '0001'")
     raw.close()
     assert str(path) in message_of(path, create=create)
@@ -206,7 +207,7 @@ def test_a_file_that_claims_an_older_schema_is_left_as_it_is(path: Path, store: 
 
 def test_a_files_own_triggers_reach_nothing_outside_it(path: Path, store: Store) -> None:
     store.close()
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("CREATE TRIGGER evil AFTER INSERT ON studies BEGIN SELECT load_extension('evil'); END")
         raw.execute("CREATE VIEW calls AS SELECT sqlar_uncompress(text_zlib, text_bytes) FROM sources")
     raw.close()
@@ -233,7 +234,7 @@ def test_nothing_in_the_store_runs_what_it_reads() -> None:
 
 def test_a_schema_without_its_version(path: Path, store: Store, create: bool) -> None:
     store.close()
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("DELETE FROM alembic_version")
     raw.close()
     assert "the schema's version is missing" in message_of(path, create=create)

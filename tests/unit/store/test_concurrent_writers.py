@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ def test_opening_and_committing_are_quick(path: Path) -> None:
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("CREATE VIEW results AS SELECT 1")
     raw.close()
     with pytest.raises(StoreError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -300,7 +301,7 @@ def test_two_kernels_that_claim_one_hash_are_refused(path: Path, store: Store) -
     scope = open_scope(store)
     source = source_of(config_of(0))
     run_trial(store, scope, correct(0, 1.0, source=source), source)
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("UPDATE sources SET flags = '[]'")
     raw.close()
     with pytest.raises(StoreError, match="two different kernels claim the hash"):
