@@ -234,15 +234,13 @@ def _connect_read_only(path: Path, options: str, timeout_s: float) -> sqlite3.Co
     raw = _connect(path, options, timeout_s)
     if not log_state(path):
         try:
-            raw.execute("SELECT 1 FROM sqlite_master").close()
+            _prepared(raw, "SELECT 1 FROM sqlite_master")
         except sqlite3.OperationalError as error:
-            raw.close()
             if error.sqlite_errorcode & 0xFF not in NO_LOG_CAN_BE_MADE or log_state(path):
                 raise
             # In WAL mode, without a log, where none can be made: it is read as one that nobody changes.
             raw = _connect(path, "mode=ro&immutable=1", timeout_s)
-    raw.execute("PRAGMA query_only = ON")
-    return raw
+    return _prepared(raw, "PRAGMA query_only = ON")
 
 
 LogState = tuple[int, int] | None
@@ -326,33 +324,36 @@ def _connect(path: Path, options: str, timeout_s: float) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
-    raw.execute("PRAGMA trusted_schema = OFF")  # a file's own views and triggers may call harmless functions only
+    return _prepared(raw, "PRAGMA trusted_schema = OFF")  # a file's views and triggers call harmless functions only
+
+
+def _prepared(raw: sqlite3.Connection, *statements: str) -> sqlite3.Connection:
+    """A connection after these statements; closed where one of them fails, as on a file that is no database."""
+    try:
+        for statement in statements:
+            raw.execute(statement).close()
+    except BaseException:
+        raw.close()
+        raise
     return raw
 
 
 def connect_for_writing(path: Path, timeout_s: float) -> sqlite3.Connection:
     """A connection that enforces references."""
+    log = f"PRAGMA wal_autocheckpoint = {LOG_PAGES}"
     raw = _connect(path, "mode=rwc", timeout_s)
-    raw.execute("PRAGMA foreign_keys = ON")
-    raw.execute("PRAGMA synchronous = NORMAL")
-    raw.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
-    return raw
+    return _prepared(raw, "PRAGMA foreign_keys = ON", "PRAGMA synchronous = NORMAL", log)
 
 
 def connect_for_migrating(path: Path, timeout_s: float) -> sqlite3.Connection:
     """A connection for making tables anew, as https://www.sqlite.org/lang_altertable.html#otheralter says."""
     raw = _connect(path, "mode=rwc", timeout_s)
-    raw.execute("PRAGMA foreign_keys = OFF")
-    raw.execute("PRAGMA legacy_alter_table = ON")
-    return raw
+    return _prepared(raw, "PRAGMA foreign_keys = OFF", "PRAGMA legacy_alter_table = ON")
 
 
 def connect_to_nothing() -> sqlite3.Connection:
     """A connection to a database of its own, in a temporary file that no folder lists; for rows of no use later."""
-    raw = sqlite3.connect("", isolation_level=None)
-    raw.execute("PRAGMA journal_mode = OFF")
-    raw.execute("BEGIN")
-    return raw
+    return _prepared(sqlite3.connect("", isolation_level=None), "PRAGMA journal_mode = OFF", "BEGIN")
 
 
 def switch_to_wal(path: Path, timeout_s: float) -> None:
