@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -48,14 +48,17 @@ HOSTILE: Mapping[str, str] = {
 APART = (":run", ":device", ":layer", ":template", ":study")
 
 
-def plant(path: Path, *names: str) -> None:
-    """Put in, for each name, a trial that seems to be the fastest of all, and damage it or what it refers to."""
+def plant(path: Path, *names: str, old: bool = False) -> None:
+    """Put in, for each name, a trial that seems to be the fastest of all, and damage it or what it refers to.
+
+    An `old` file may lack the column.
+    """
     with closing(sqlite3.connect(path)) as raw:
         raw.execute("PRAGMA ignore_check_constraints = ON")
         for number, name in enumerate(names):
             apart = any(word in HOSTILE[name] for word in APART)
             ids = _put_in(raw, 1000 + number, apart=apart)
-            with raw:
+            with raw, suppress(sqlite3.OperationalError) if old else nullcontext():  # no such column then
                 raw.execute(HOSTILE[name], ids)
 
 
@@ -65,13 +68,14 @@ def _put_in(raw: sqlite3.Connection, number: int, *, apart: bool) -> dict[str, i
     def copied(table: str, row_id: int, **changed: object) -> int:
         cursor = raw.execute(f"SELECT * FROM {table} WHERE id = ?", (row_id,))
         row = dict(zip((column[0] for column in cursor.description), cursor.fetchone(), strict=True))
-        row |= {"id": None, **changed}
+        row |= {"id": None, **{name: value for name, value in changed.items() if name in row}}
         marks = ", ".join("?" * len(row))
         return raw.execute(f"INSERT INTO {table} VALUES ({marks})", tuple(row.values())).lastrowid or 0
 
     columns = "trials.id, study_id, subject_id, layer_id, device_id, environment_id, run_id, template_id, source_id"
     joined = "trials JOIN subjects ON subjects.id = subject_id"
-    named = "WHERE median_us IS NOT NULL AND origin = 'measured'"
+    imported = any(name == "origin" for _, name, *_ in raw.execute("PRAGMA table_info(trials)"))
+    named = "WHERE median_us IS NOT NULL" + (" AND origin = 'measured'" if imported else "")
     found = raw.execute(f"SELECT {columns} FROM {joined} {named} ORDER BY trials.id LIMIT 1").fetchone()
     trial, study, subject, layer, device, environment, run, template, source = found
     with raw:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 from contextlib import closing
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import ForkServer
+from tests.long_run import long_run
+from tests.unit.store.test_migrations import DATA as DATABASES
 
 from .attack import attacked, refused
 from .rows import HOSTILE, plant
@@ -162,3 +165,28 @@ def test_a_second_version_of_the_schema_is_no_hindrance(filled: Path, fork_serve
     done = attacked(fork_server, filled.parent, "best", "--json")
     assert (done.code, len(json.loads(done.out))) == (0, 1)
     assert "alembic_version has 2 rows" in done.err
+
+
+@pytest.mark.parametrize("schema", ["0009", *long_run(*((f"{number:04}",) for number in range(1, 9)))])
+def test_an_older_schema_is_brought_up_to_date_around_them(
+    tmp_path: Path, fork_server: ForkServer, schema: str
+) -> None:
+    """They stay what they are: a reader and a writer go on without them, and name them, as in a file of today."""
+    old, clean = tmp_path / "old.db", tmp_path / "clean.db"
+    for path in (old, clean):
+        path.write_bytes(gzip.decompress((DATABASES / f"{schema}.db.gz").read_bytes()))
+    plant(old, *HOSTILE, old=True)
+    before = old.read_bytes()
+    for words in (("best", "--json"), ("trials", "--all", "--json"), ("dump", "all.jsonl")):
+        (tmp_path / "all.jsonl").unlink(missing_ok=True)
+        done = attacked(fork_server, tmp_path, *words, "--db", "old.db", within_s=30)
+        (tmp_path / "all.jsonl").unlink(missing_ok=True)
+        assert (done.code, done.out) == (0, attacked(fork_server, tmp_path, *words, "--db", "clean.db").out), done.err
+    assert "autotune: note: old.db: without " in done.err
+    assert old.read_bytes() == before
+    (tmp_path / "new.db").write_bytes(gzip.decompress((DATABASES / "0009.db.gz").read_bytes()))
+    into = attacked(fork_server, tmp_path, "merge", "new.db", "--db", "old.db", within_s=30)
+    assert into.code == 0, into.err
+    assert "brought from schema" in into.err
+    faults = json.loads(attacked(fork_server, tmp_path, "dump", "--check", "--json", "--db", "old.db").out)
+    assert len(faults) >= len(HOSTILE) - 2

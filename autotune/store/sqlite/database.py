@@ -346,9 +346,17 @@ def connect_for_writing(path: Path, timeout_s: float) -> sqlite3.Connection:
 
 
 def connect_for_migrating(path: Path, timeout_s: float) -> sqlite3.Connection:
-    """A connection for making tables anew, as https://www.sqlite.org/lang_altertable.html#otheralter says."""
+    """A connection for making tables anew, as https://www.sqlite.org/lang_altertable.html#otheralter says.
+
+    Text that is not UTF-8 can be read, and cannot be written.
+    """
     raw = _connect(path, "mode=rwc", timeout_s)
+    raw.text_factory = _escaped_where_not_utf8
     return _prepared(raw, "PRAGMA foreign_keys = OFF", "PRAGMA legacy_alter_table = ON")
+
+
+def _escaped_where_not_utf8(content: bytes) -> str:
+    return content.decode("utf-8", "surrogateescape")
 
 
 def connect_to_nothing() -> sqlite3.Connection:

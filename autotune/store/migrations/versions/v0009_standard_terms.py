@@ -6,12 +6,15 @@ Kernels' texts stay as they were compiled, and studies' files as they were read.
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 
 from alembic import op
 from sqlalchemy import Connection
 
 from autotune.renamed import HEADER_KEYS, PARAMETERS, current
+from autotune.store.sqlite.database import NOT_UNDERSTOOD
 
 revision = "0009"
 down_revision = "0008"
@@ -33,41 +36,72 @@ def upgrade() -> None:
     for family in PARAMETERS:
         for (template_id,) in _rows(connection, "SELECT id FROM templates WHERE family = ?", family):
             rows = _rows(connection, "SELECT id, config FROM trials WHERE template_id = ?", template_id)
-            if changed := [(_compact(current(family, json.loads(config))), row_id) for row_id, config in rows]:
-                connection.exec_driver_sql("UPDATE trials SET config = ? WHERE id = ?", changed)
-        spaces = "SELECT id, params FROM subjects WHERE kind = 'space' AND name = ?"
-        for row_id, params in _rows(connection, spaces, family):
-            new = json.dumps(current(family, json.loads(params)))
-            connection.exec_driver_sql("UPDATE subjects SET params = ? WHERE id = ?", (new, row_id))
+            configs = _understood(rows, partial(_values, family))
+            _update(connection, "UPDATE trials SET config = ? WHERE id = ?", configs)
+        spaces = _rows(connection, "SELECT id, params FROM subjects WHERE kind = 'space' AND name = ?", family)
+        params = _understood(spaces, partial(_params, family))
+        _update(connection, "UPDATE subjects SET params = ? WHERE id = ?", params)
     for row_id, family, header in _rows(connection, "SELECT id, family, header FROM templates"):
-        new = header_of_today(family, header)
-        if new != header:
-            connection.exec_driver_sql("UPDATE templates SET header = ? WHERE id = ?", (new, row_id))
+        headers = _understood([(row_id, header)], partial(header_of_today, family))
+        changed = [(new, row) for new, row in headers if new != header]
+        _update(connection, "UPDATE templates SET header = ? WHERE id = ?", changed)
     _dispatchers(connection)
+
+
+def _understood(rows: Sequence[Sequence[str]], renamed: Callable[[str], str]) -> list[tuple[str, str]]:
+    """New text and id of each row, id and text. One that cannot be understood stays as it is, for readers to find."""
+    found = []
+    for row_id, text in rows:
+        with suppress(*NOT_UNDERSTOOD):
+            text.encode()  # raises for what is not UTF-8
+            found.append((renamed(text), row_id))
+    return found
+
+
+def _values(family: str, config: str) -> str:
+    return _compact(current(family, json.loads(config)))
+
+
+def _params(family: str, params: str) -> str:
+    return json.dumps(current(family, json.loads(params)))
+
+
+def _update(connection: Connection, sql: str, rows: list[tuple[str, str]]) -> None:
+    if rows:
+        connection.exec_driver_sql(sql, rows)
 
 
 def _dispatchers(connection: Connection) -> None:
     """Rename in dispatchers' records, and in the configs of their trials: kernels in words and a hash of the record."""
     connection.exec_driver_sql("ALTER TABLE dispatched_layers RENAME COLUMN unsure TO default_first")
-    hashes = {}
-    for row_id, record in _rows(connection, "SELECT id, record FROM dispatchers"):
-        content = json.loads(record)
-        for kernel in (*content["kernels"], content["default"]):
-            kernel["params"] = current(kernel["family"], kernel["params"])
-        content["kernels"] = [_kernel(kernel) for kernel in content["kernels"]]
-        content["default"] = _kernel(content["default"])
-        new = _compact(content)
-        hashes[_hash(record)] = _hash(new)
-        connection.exec_driver_sql("UPDATE dispatchers SET record = ? WHERE id = ?", (new, row_id))
+    rows = _rows(connection, "SELECT id, record FROM dispatchers")
+    records, old = _understood(rows, _record), {row_id: record for row_id, record in rows}  # noqa: C416
+    _update(connection, "UPDATE dispatchers SET record = ? WHERE id = ?", records)
+    hashes = {_hash(old[row_id]): _hash(new) for new, row_id in records}
     of_sets = (
         "SELECT trials.id, config FROM trials JOIN templates ON templates.id = template_id WHERE family = 'dispatch'"
     )
-    for row_id, config in _rows(connection, of_sets):
-        values = {name: _in_words(value) for name, value in json.loads(config).items()}
-        hashed = values.get("hash")
-        if isinstance(hashed, str):
-            values["hash"] = hashes.get(hashed, hashed)
-        connection.exec_driver_sql("UPDATE trials SET config = ? WHERE id = ?", (_compact(values), row_id))
+    configs = _understood(_rows(connection, of_sets), lambda text: _config(text, hashes))
+    _update(connection, "UPDATE trials SET config = ? WHERE id = ?", configs)
+
+
+def _record(text: str) -> str:
+    """A dispatcher's record with the names of today."""
+    content = json.loads(text)
+    for kernel in (*content["kernels"], content["default"]):
+        kernel["params"] = current(kernel["family"], kernel["params"])
+    content["kernels"] = [_kernel(kernel) for kernel in content["kernels"]]
+    content["default"] = _kernel(content["default"])
+    return _compact(content)
+
+
+def _config(text: str, hashes: Mapping[str, str]) -> str:
+    """The config of a set's trial, a dispatcher in words, with the names and hashes of today."""
+    values = {name: _in_words(value) for name, value in json.loads(text).items()}
+    hashed = values.get("hash")
+    if isinstance(hashed, str):
+        values["hash"] = hashes.get(hashed, hashed)
+    return _compact(values)
 
 
 def _kernel(kernel: Mapping[str, object]) -> dict[str, object]:
