@@ -64,6 +64,28 @@ def test_a_statement_that_never_answers_ends_at_its_timeout(filled: Path, fork_s
 
 
 @pytest.mark.parametrize(
+    "sql",
+    [
+        f"{ENDLESS} SELECT n, hex(zeroblob(20000)) AS long FROM endless ORDER BY n DESC",
+        *long_run(
+            (f"{ENDLESS} SELECT n FROM endless ORDER BY -n",),
+            (f"{ENDLESS} SELECT DISTINCT hex(randomblob(20000)) FROM endless ORDER BY 1",),
+            (f"{ENDLESS} SELECT hex(randomblob(20000)), count(*) FROM endless GROUP BY 1",),
+        ),
+    ],
+    ids=lambda sql: sql.removeprefix(ENDLESS)[:40],
+)
+def test_what_sorts_without_an_end_has_limits(sql: str, filled: Path, fork_server: ForkServer) -> None:
+    """It is all kept until the last row, in memory and nowhere else; what it takes is said, or how long it took."""
+    most = 700 << 20
+    ended = attacked(fork_server, filled.parent, "query", sql, memory_bytes=most, within_s=30)
+    refused(ended, "autotune: query: needs more than 512 MB of memory at once: WITH RECURSIVE")
+    assert ended.out == ""
+    ended = attacked(fork_server, filled.parent, "query", sql, "--timeout", "0.3", memory_bytes=most)
+    refused(ended, "autotune: query: stopped after 0.3 s: WITH RECURSIVE")
+
+
+@pytest.mark.parametrize(
     ("sql", "words"),
     [
         ("SELECT hex(zeroblob(200000000))", "too big"),
