@@ -68,14 +68,16 @@ def dump(url: str | Path, write: Callable[[str], object]) -> int:
 def _lines_of(connection: Connection, table: str) -> Iterator[str]:
     """A line for each row of a table."""
     columns = metadata.tables[table].columns
-    names = list(columns.keys())
+    names = columns.keys()
     packed = [column.name for column in columns if isinstance(column.type, LargeBinary)]
     head = json.dumps({"table": table}, separators=(",", ":"))[:-1]
-    for row in connection.exec_driver_sql(f"SELECT {', '.join(names)} FROM {table} ORDER BY rowid"):  # noqa: S608
-        values = dict(zip(names, row, strict=True))
-        for name in packed:
-            values[name] = _json_of(values[name])
-        yield f'{head},"row":{_encoded(values)}}}\n'
+    found = connection.exec_driver_sql(f"SELECT {', '.join(names)} FROM {table} ORDER BY rowid")  # noqa: S608
+    for rows in found.partitions(CHUNK):
+        for row in rows:
+            values = dict(zip(names, row, strict=True))
+            for name in packed:
+                values[name] = _json_of(values[name])
+            yield f'{head},"row":{_encoded(values)}}}\n'
 
 
 def check(url: str | Path) -> tuple[Fault, ...]:
@@ -217,8 +219,8 @@ class _Columns:
 
     table: str
     types: Mapping[str, tuple[str, bool]]
-    plain: set[tuple[type, ...]] = field(default_factory=set)
-    """the types of rows whose values were found to be stored as they are"""
+    packed: dict[tuple[type, ...], Sequence[tuple[int, str]]] = field(default_factory=dict)
+    """the types of rows that fitted: which of their values are stored as others, such as bytes"""
 
     @property
     def insert(self) -> str:
@@ -231,14 +233,17 @@ class _Columns:
         if row.keys() != self.types.keys():
             odd = sorted(row.keys() ^ self.types.keys())
             raise ValueError(f"columns {', '.join(odd)} are missing or unknown")
-        given = tuple(row[name] for name in self.types)
+        given = tuple(map(row.__getitem__, self.types))
         kinds = tuple(map(type, given))
-        if kinds in self.plain:
-            return given  # type: ignore[return-value]  # of types that are stored so
-        cells = tuple(_cell(name, row[name], *self.types[name]) for name in self.types)
-        if all(one is cell for one, cell in zip(given, cells, strict=True)):
-            self.plain.add(kinds)
-        return cells
+        if kinds in self.packed:
+            cells = list(given)
+            for place, name in self.packed[kinds]:
+                cells[place] = _cell(name, given[place], *self.types[name])
+            return tuple(cells)  # type: ignore[arg-type]  # the others are of types that are stored so
+        fitted = tuple(_cell(name, row[name], *self.types[name]) for name in self.types)
+        places = enumerate(zip(self.types, given, fitted, strict=True))
+        self.packed[kinds] = [(place, name) for place, (name, one, cell) in places if cell is not one]
+        return fitted
 
 
 def _cell(name: str, value: Json, declared: str, optional: bool) -> Cell:  # noqa: FBT001
@@ -275,6 +280,9 @@ def _filled(connection: Connection, table: str) -> bool:
 
 def _no_number(word: str) -> float:
     raise ValueError(f"{word} is not a number of JSON")
+
+
+_decoded = json.JSONDecoder(parse_constant=_no_number).decode
 
 
 class _Lines:
@@ -328,7 +336,7 @@ class _Lines:
         try:
             for number, line in enumerate(lines, 1):
                 try:
-                    record: Json = json.loads(line, parse_constant=_no_number)
+                    record: Json = _decoded(line)
                 except (ValueError, RecursionError) as error:
                     raise self.wrong(number, f"not JSON ({one_line(str(error))})") from error
                 if not isinstance(record, Mapping):

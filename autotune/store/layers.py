@@ -106,3 +106,11 @@ def store_layer_set(connection: Connection, members: Sequence[Layer]) -> int:
 def of_problem(problem: Conv2dProblem) -> tuple[ColumnElement[bool], ...]:
     """The conditions on a row of `layers` that it is of this shape."""
     return tuple(layers.c[name] == value for name, value in problem_values(problem).items())
+
+
+def layers_of_sets(connection: Connection) -> dict[int, frozenset[int]]:
+    """The layers' ids of each subject that is a set of layers."""
+    found: dict[int, set[int]] = {}
+    for subject_id, layer_id in connection.execute(select(subject_layers.c.subject_id, subject_layers.c.layer_id)):
+        found.setdefault(subject_id, set()).add(layer_id)
+    return {subject_id: frozenset(layer_ids) for subject_id, layer_ids in found.items()}

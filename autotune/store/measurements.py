@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from sqlalchemy import Column, Float, ForeignKey, Integer, RowMapping, Table, select
 
@@ -36,6 +37,10 @@ measurements = Table(
 )
 
 
+_COLUMN = SimpleNamespace(**measurements.c)
+"""the same columns: `measurements.c` looks each up in Python"""
+
+
 def timing_values(timing: Timing, what: str) -> Values:
     """The columns of a measurement. Raises StoreError when a time is not a finite number."""
     for value in (*timing.samples_us, timing.median_us, timing.q1_us, timing.q3_us, *timing.sm_clocks_mhz):
@@ -63,7 +68,7 @@ def timing_values(timing: Timing, what: str) -> Values:
 
 def timing_of(row: RowMapping) -> Timing:
     """The timing of a row that has the columns of `measurements`."""
-    column = measurements.c
+    column = _COLUMN
     clocks: str | None = row[column.sm_clocks_mhz]
     if not 0 < row[column.median_us] < math.inf:
         raise ValueError(f"median_us = {row[column.median_us]} is no time")

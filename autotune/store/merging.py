@@ -23,7 +23,8 @@ from autotune.store.devices import DEVICE_COLUMNS, devices, environments, runs
 from autotune.store.dispatchers import dispatched_layers, dispatchers
 from autotune.store.end_to_end_timings import end_to_end_timings
 from autotune.store.finals import finals, verdicts
-from autotune.store.layers import PROBLEM_COLUMNS, layers, subject_layers, subjects
+from autotune.store.foreign_rows import ForeignRows
+from autotune.store.layers import PROBLEM_COLUMNS, layers, layers_of_sets, subject_layers, subjects
 from autotune.store.measurements import measurements
 from autotune.store.noise_floors import noise_floors
 from autotune.store.packed import unpacked
@@ -31,10 +32,10 @@ from autotune.store.profiles import profiles
 from autotune.store.quarantine import quarantine
 from autotune.store.retimes import retimes
 from autotune.store.row_checks import faulty_rows, repeated_rows
-from autotune.store.row_ids import RowIds, id_of, parents_of
+from autotune.store.row_ids import RowIds, id_of, parent_places, parents_of
 from autotune.store.scopes import SCOPE
 from autotune.store.sources import sources
-from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, in_words, one_line, path_of, utc_now
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, one_line, path_of, utc_now
 from autotune.store.sqlite.open_database import open_for_reading, open_for_writing, refresh_statistics
 from autotune.store.statements import identify, insert, next_id
 from autotune.store.studies import next_generation, studies, study_layers
@@ -43,8 +44,11 @@ from autotune.store.trial_places import Key, TrialPlaces
 from autotune.store.trials import trials
 from autotune.trial import Outcome
 
-BATCH = 1000
-"""rows read at once, and at most written in one transaction where there may be very many"""
+_COLUMNS = trials.c.keys()
+_SCOPE = tuple(map(_COLUMNS.index, SCOPE))
+_STUDY, _NUMBER, _CONFIG, _STARTED, _OUTCOME, _ORIGIN, _RANKED = map(
+    _COLUMNS.index, ("study_id", "number", "config", "started_at", "outcome", "origin", "ranked_us")
+)
 BUSY_S = 0.25
 """how long the lock may be taken again and again"""
 REST_S = 0.12
@@ -77,7 +81,7 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
         with closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target:
             with source.read() as reading, closing(TrialPlaces()) as places:
                 _refuse_faults(reading, source.shown)
-                merging = _Merge(source, reading, target, places)
+                merging = _Merge(ForeignRows(source, reading), target, places)
                 merging.refuse_other_kernels()
                 merged = merging.run()
             refresh_statistics(target)
@@ -94,11 +98,10 @@ def _refuse_faults(connection: Connection, shown: str) -> None:
 class _Merge:
     """One merge: the ids that the other database's rows have here."""
 
-    def __init__(self, source: Database, reading: Connection, target: Database, places: TrialPlaces) -> None:
-        self._source = source
-        self._from = reading
+    def __init__(self, source: ForeignRows, target: Database, places: TrialPlaces) -> None:
+        self._from = source
         self._target = target
-        self._to = reading  # until there is a transaction that writes
+        self._to = source.connection  # until there is a transaction that writes
         self._places = places
         self._ids: dict[Table, RowIds] = {}
         self._compared_id = 0
@@ -158,7 +161,7 @@ class _Merge:
         ids = self._ids[table] = RowIds()
         known = self._known(table, identity) if identity else {}
         free_id = next_id(self._to, table) if "id" in table.c else 0
-        for rows in self._batches(table, "1" if only is None else f"{only[1]} IS NOT NULL"):
+        for rows in self._from.batches(table, "1" if only is None else f"{only[1]} IS NOT NULL"):
             waiting = []
             for row in rows:
                 if not self._refers_to_known(table, row):
@@ -177,20 +180,6 @@ class _Merge:
                         known[key] = free_id
                     free_id += 1
             self._write(table, waiting)
-
-    def _batches(self, table: Table, where: str = "1", among: Sequence[SqlValue] = ()) -> Iterator[list[Values]]:
-        """The other database's rows, some at a time."""
-        names = list(table.c.keys())
-        order = ", ".join(table.primary_key.columns.keys())
-        sql = f"SELECT {', '.join(names)} FROM {table.name} WHERE {where} ORDER BY {order}"  # noqa: S608
-        with in_words(self._source.path, self._source.timeout_s):
-            found = self._from.exec_driver_sql(sql, tuple(among))
-        while True:
-            with in_words(self._source.path, self._source.timeout_s):
-                rows = found.fetchmany(BATCH)
-            if not rows:
-                return
-            yield [dict(zip(names, row, strict=True)) for row in rows]
 
     def _known(self, table: Table, identity: Sequence[str]) -> dict[Key, int]:
         sql = f"SELECT id, {', '.join(identity)} FROM {table.name}"  # noqa: S608
@@ -214,19 +203,22 @@ class _Merge:
         return values
 
     def _write(self, table: Table, rows: Sequence[Values]) -> None:
+        names = table.c.keys()
+        self._write_tuples(table, [tuple(row[name] for name in names) for row in rows])
+
+    def _write_tuples(self, table: Table, rows: Sequence[Key]) -> None:
         if rows:
             # As they came: what the other database holds has been through this package's types once.
-            names = ", ".join(f'"{name}"' for name in rows[0])
-            sql = f"INSERT INTO {table.name} ({names}) VALUES ({', '.join('?' * len(rows[0]))})"  # noqa: S608
-            self._to.exec_driver_sql(sql, [tuple(row.values()) for row in rows])
+            sql = f"INSERT INTO {table.name} ({', '.join(table.c.keys())}) VALUES ({', '.join('?' * len(rows[0]))})"  # noqa: S608
+            self._to.exec_driver_sql(sql, rows)
 
     def _subjects(self) -> None:
         """Bring layers, sets of layers by their members, and spaces by their kernel and parameters."""
         ids = self._ids[subjects] = RowIds()
-        members = self._members(self._from)
-        here = {layers_of: subject_id for subject_id, layers_of in self._members(self._to).items()}
+        members = layers_of_sets(self._from.connection)
+        here = {layers_of: subject_id for subject_id, layers_of in layers_of_sets(self._to).items()}
         layer_ids = self._ids[layers]
-        for row in chain.from_iterable(self._batches(subjects)):
+        for row in chain.from_iterable(self._from.batches(subjects)):
             there = id_of(row["id"])
             values = self._referring(subjects, row)
             del values["id"]
@@ -241,20 +233,14 @@ class _Merge:
                     self._to.execute(subject_layers.insert(), {"subject_id": here[of_layers], "layer_id": layer_id})
             ids.add(there, here[of_layers], new=new)
 
-    def _members(self, connection: Connection) -> dict[int, frozenset[int]]:
-        found: dict[int, set[int]] = {}
-        for subject_id, layer_id in connection.execute(select(subject_layers.c.subject_id, subject_layers.c.layer_id)):
-            found.setdefault(subject_id, set()).add(layer_id)
-        return {subject_id: frozenset(layer_ids) for subject_id, layer_ids in found.items()}
-
     def refuse_other_kernels(self) -> None:
         """Raise StoreError for two kernels of one hash, before anything is written."""
         with self._target.read() as self._to:
             self._compared_id = next_id(self._to, sources) - 1
             known = self._known(layers, PROBLEM_COLUMNS)
-            there = chain.from_iterable(self._batches(layers))
+            there = chain.from_iterable(self._from.batches(layers))
             ids = {id_of(row["id"]): known.get(tuple(row[name] for name in PROBLEM_COLUMNS)) for row in there}
-            for rows in self._batches(sources) if self._compared_id else ():
+            for rows in self._from.batches(sources) if self._compared_id else ():
                 here = self._same_hashes(rows)
                 for row in rows:
                     if row["hash"] in here:
@@ -273,37 +259,42 @@ class _Merge:
             # Two versions of zlib may pack one text differently.
             if not same or (here["text_zlib"] != there["text_zlib"] and _text(here) != _text(there)):
                 raise StoreError(
-                    f"{self._source.shown}: its kernel {one_line(str(here['hash']))} is another than the one of this "
+                    f"{self._from.shown}: its kernel {one_line(str(here['hash']))} is another than the one of this "
                     f"hash here; {merged}, do not trust one of the files"
                 )
 
     def _sources(self) -> None:
         """Bring kernels by their hashes; a text that was dropped on one side is filled in from the other."""
         ids = self._ids[sources] = RowIds()
-        for rows in self._batches(sources):
+        for rows in self._from.batches(sources):
             with self._writing():
                 here = self._same_hashes(rows, "hash, id, text_bytes")
                 free_id, waiting = next_id(self._to, sources), []
                 for row in rows:
-                    values, match = self._referring(sources, row), here.get(row["hash"])
-                    values["id"] = free_id if match is None else match["id"]
-                    ids.add(id_of(row["id"]), id_of(values["id"]), new=match is None)
+                    match = here.get(row["hash"])
+                    new_id = free_id if match is None else id_of(match["id"])
+                    ids.add(id_of(row["id"]), new_id, new=match is None)
                     if match is None:
-                        waiting.append(values)
+                        waiting.append({**row, "id": new_id, "layer_id": self._ids[layers][id_of(row["layer_id"])]})
                         free_id += 1
-                        continue
-                    if id_of(match["id"]) > self._compared_id:  # another process has added it meanwhile
-                        merged = "what came before it was merged"
-                        self._compare(self._same_hashes([row])[row["hash"]], values, merged=merged)
-                    if row["text_bytes"] and not match["text_bytes"]:
-                        self._to.execute(update(sources).where(sources.c.id == match["id"]).values(values))
+                    else:
+                        self._fill_in(match, self._referring(sources, row))
                 self._write(sources, waiting)
+
+    def _fill_in(self, match: Values, there: Values) -> None:
+        """Take a kernel's text that was dropped here from there."""
+        if id_of(match["id"]) > self._compared_id:  # another process has added it meanwhile
+            whole = self._same_hashes([there])[there["hash"]]
+            self._compare(whole, there, merged="what came before it was merged")
+        if there["text_bytes"] and not match["text_bytes"]:
+            filled = {**there, "id": match["id"]}
+            self._to.execute(update(sources).where(sources.c.id == match["id"]).values(filled))
 
     def _studies(self) -> None:
         """Bring studies by name and date of beginning, each new one as a generation of its own, with their layers."""
         ids = self._ids[studies] = RowIds()
         known = self._known(studies, ("name", "created_at"))
-        for row in chain.from_iterable(self._batches(studies)):
+        for row in chain.from_iterable(self._from.batches(studies)):
             found = known.get((row["name"], row["created_at"]))
             content = {"seed": row["seed"], "text": row["text"]}
             new = found is None
@@ -311,7 +302,7 @@ class _Merge:
                 identity: Values = {
                     **{name: row[name] for name in ("name", "fresh", "created_at")},
                     "generation": next_generation(self._to, str(row["name"])),
-                    "imported_from": row["imported_from"] or self._source.path.name,
+                    "imported_from": row["imported_from"] or self._from.path.name,
                 }
                 found = insert(self._to, studies, {**identity, **content})
             else:
@@ -319,7 +310,7 @@ class _Merge:
                 self._to.execute(update(studies).where(*foreign).values(content))
             ids.add(id_of(row["id"]), found, new=new)
             self._forget_positions(found)
-        for row in chain.from_iterable(self._batches(study_layers)):
+        for row in chain.from_iterable(self._from.batches(study_layers)):
             self._study_layer(self._referring(study_layers, row))
 
     def _forget_positions(self, study_id: int) -> None:
@@ -345,44 +336,56 @@ class _Merge:
         """
         ids, running = RowIds(), 0
         self._ids[trials] = ids
-        for rows in self._batches(trials):
-            ended = [row for row in rows if row["outcome"] != str(Outcome.RUNNING)]
+        for rows in self._from.tuples(trials):
+            ended = [row for row in rows if row[_OUTCOME] != str(Outcome.RUNNING)]
             running += len(rows) - len(ended)
             with self._writing():
                 free_id, waiting = self._places.refresh(self._to), []
                 for row in ended:
-                    if not self._refers_to_known(trials, row):
+                    values = self._referring_tuple(trials, row)
+                    if values is None:
                         continue
-                    values = self._referring(trials, row)
-                    scope = tuple(values[name] for name in SCOPE)
-                    own = self._ids[studies].is_new(id_of(row["study_id"]))
-                    self._places.meet(self._to, scope, own=own)
-                    number, found = self._places.place(
-                        scope, id_of(values["number"]), values["config"], values["started_at"]
-                    )
-                    ids.add(id_of(row["id"]), free_id if found is None else found, new=found is None)
+                    scope = tuple(values[place] for place in _SCOPE)
+                    self._places.meet(self._to, scope, own=self._ids[studies].is_new(id_of(row[_STUDY])))
+                    number, found = self._places.place(scope, id_of(row[_NUMBER]), row[_CONFIG], row[_STARTED])
+                    ids.add(id_of(row[0]), free_id if found is None else found, new=found is None)
                     if found is None:
-                        values |= {"id": free_id, "number": number, "origin": "imported", "ranked_us": None}
-                        waiting.append(values)
+                        values[0], values[_NUMBER], values[_ORIGIN], values[_RANKED] = free_id, number, "imported", None
+                        waiting.append(tuple(values))
                         free_id += 1
-                self._write(trials, waiting)
+                self._write_tuples(trials, waiting)
                 self._places.wrote(free_id)
                 if waiting:
-                    self._measured(id_of(rows[0]["id"]), id_of(rows[-1]["id"]))
+                    self._measured(id_of(rows[0][0]), id_of(rows[-1][0]))
         return running
+
+    def _referring_tuple(self, table: Table, row: Key) -> list[SqlValue] | None:
+        """The row with the ids that its parents have here; None for what belongs to a trial that was left out."""
+        values = list(row)
+        for place, parent in parent_places(table):
+            there = values[place]
+            if there is not None:
+                here = self._ids[parent].get(id_of(there))
+                if here is None:
+                    return None
+                values[place] = here
+        return values
 
     def _measured(self, first: int, last: int) -> None:
         """Bring what was measured, while tuning, of the new ones among these trials."""
         own = "finals_id IS NULL AND retime_id IS NULL AND "
         free_id = next_id(self._to, measurements)
+        new = self._ids[trials].is_new
         for table, which in ((measurements, own), (end_to_end_timings, "")):
-            for rows in self._batches(table, f"{which}trial_id BETWEEN ? AND ?", (first, last)):
-                new = [row for row in rows if self._ids[trials].is_new(id_of(row["trial_id"]))]
-                values = [self._referring(table, row) for row in new]
+            trial = table.c.keys().index("trial_id")
+            for rows in self._from.tuples(table, f"{which}trial_id BETWEEN ? AND ?", (first, last)):
+                found = (self._referring_tuple(table, row) for row in rows if new(id_of(row[trial])))
+                values = [row for row in found if row is not None]
                 if table is measurements:
-                    values = [{**row, "id": free_id + place} for place, row in enumerate(values)]
-                    free_id += len(values)
-                self._write(table, values)
+                    for row in values:
+                        row[0] = free_id
+                        free_id += 1
+                self._write_tuples(table, [tuple(row) for row in values])
 
 
 def _text(source: Values) -> str:

@@ -18,10 +18,12 @@ class RowIds:
     memory each: what is kept is where such a run begins, and how long it is.
     """
 
-    __slots__ = ("_here", "_length", "_new", "_there", "new_count", "size")
+    __slots__ = ("_asked", "_here", "_length", "_new", "_there", "new_count", "size")
 
     def __init__(self) -> None:
         self._there, self._here, self._length, self._new = array("q"), array("q"), array("q"), array("b")
+        self._asked = 0
+        """the run that was asked for last, and will be again"""
         self.size = 0
         self.new_count = 0
 
@@ -44,10 +46,15 @@ class RowIds:
 
     def __getitem__(self, there: int) -> int:
         """The id here. Raises KeyError for a row that was not noted."""
-        run = self._run(there)
-        if run is None:
+        here = self.get(there)
+        if here is None:
             raise KeyError(there)
-        return self._here[run] + there - self._there[run]
+        return here
+
+    def get(self, there: int) -> int | None:
+        """The id here, None for a row that was not noted."""
+        run = self._run(there)
+        return None if run is None else self._here[run] + there - self._there[run]
 
     def is_new(self, there: int) -> bool:
         """Whether the row was noted as new."""
@@ -55,14 +62,24 @@ class RowIds:
         return run is not None and bool(self._new[run])
 
     def _run(self, there: int) -> int | None:
-        run = bisect_right(self._there, there) - 1
-        return run if run >= 0 and there - self._there[run] < self._length[run] else None
+        asked = self._asked
+        if self._there and 0 <= there - self._there[asked] < self._length[asked]:
+            return asked
+        run = self._asked = max(0, bisect_right(self._there, there) - 1)
+        return run if self._there and 0 <= there - self._there[run] < self._length[run] else None
 
 
 @cache
 def parents_of(table: Table) -> tuple[tuple[str, Table], ...]:
     """The columns of a table that refer to another table's rows."""
     return tuple((key.parent.name, key.column.table) for key in table.foreign_keys)
+
+
+@cache
+def parent_places(table: Table) -> tuple[tuple[int, Table], ...]:
+    """The same columns by their places in a row."""
+    names = table.c.keys()
+    return tuple((names.index(name), parent) for name, parent in parents_of(table))
 
 
 def id_of(value: SqlValue) -> int:

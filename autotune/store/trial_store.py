@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,9 +22,18 @@ from autotune.store.reading import hide_faulty_rows, reading
 from autotune.store.scopes import SCOPE, Scope, SubjectScope
 from autotune.store.sources import store_source
 from autotune.store.sqlite.database import Database, one_line
-from autotune.store.statements import execute, insert, insert_unless_there, rows_of
+from autotune.store.statements import chunks, execute, insert, insert_unless_there, rows_of
 from autotune.store.studies import find, one_of, study_layers
-from autotune.store.trials import LARGEST_NUMBER, TrialRow, TrialRows, outcome_values, select_trials, trial_of, trials
+from autotune.store.trials import (
+    LARGEST_NUMBER,
+    TrialRow,
+    TrialRows,
+    outcome_values,
+    select_trials,
+    trial_of,
+    trials,
+    trials_by_id,
+)
 from autotune.trial import Config, EndToEndParts, Outcome, Trial
 
 SORTS = ("number", "median", "registers", "error", "started")
@@ -283,8 +293,12 @@ class TrialStore:
             hide_faulty_rows(self.database)
         made = TrialRows()
         with self.database.read() as connection:
-            for row in rows_of(connection, self._of(connection, statement, what, generations)):
-                yield made.of(row)
+            only_ids = self._of(connection, statement, what, generations).with_only_columns(trials.c.id)
+            # What sorts is the ids alone: whole rows, of which many are texts, would be sorted on the disk.
+            ids = array("q", connection.execute(only_ids).scalars())
+            for chunk in chunks(ids):
+                found = trials_by_id(connection, chunk, made)
+                yield from (found[trial_id] for trial_id in chunk)
 
     def _of(
         self,

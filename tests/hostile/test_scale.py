@@ -81,6 +81,31 @@ def test_others_write_while_a_merge_is_under_way(two: Path, fork_server: ForkSer
     assert asked(here, f"SELECT count(*) FROM trials WHERE {merged}") == ended
 
 
+def test_another_tunes_the_study_that_is_merged(two: Path, fork_server: ForkServer) -> None:
+    """It takes the numbers that come next in the merged file, too: both keep every trial."""
+    here = two / "here.db"
+    shutil.copy(two / "autotune.db", here)
+    begun, number = counts(here)["trials"], 0
+    run = fork_server.start(two, "merge", "other.db", "--db", "here.db")
+    with closing(sqlite3.connect(here, timeout=30, isolation_level=None)) as raw:
+        columns = [name for _, name, *_ in raw.execute("PRAGMA table_info(trials)")]
+        changed = {
+            "id": "NULL",
+            "number": "(SELECT max(number) + 1 FROM trials)",
+            "config": "json_set(config, '$.own', ?)",
+        }
+        copied = ", ".join(changed.get(name, name) for name in columns)
+        compiled = "SELECT min(id) FROM trials WHERE outcome = 'correct'"
+        while not run.ended:
+            raw.execute(f"INSERT INTO trials SELECT {copied} FROM trials WHERE id = ({compiled})", (number,))
+            number += 1
+            time.sleep(0.02)
+    done = run.finish()
+    assert done.code == 0, done.err
+    assert asked(here, "SELECT count(*) FROM trials WHERE origin = 'imported'") == [(TRIALS,)]
+    assert counts(here)["trials"] == begun + number + TRIALS
+
+
 def test_a_merge_that_was_killed_goes_on(two: Path, fork_server: ForkServer) -> None:
     here = two / "here.db"
     run = fork_server.start(two, "merge", "other.db", "--db", "here.db")
