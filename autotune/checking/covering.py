@@ -54,25 +54,32 @@ class Covering:
         """Note which pairs these rows have; the positions of some rows that have all those not known before."""
         columns = [np.ascontiguousarray(column) for column in rows.T.astype(np.int32)]
         constant = [bool((column == column[:1]).all()) for column in columns]
+        whole = [bool((column >= 0).all()) for column in columns]
         found: set[int] = set()
         for left, right in zip(self._left.tolist(), self._right.tolist(), strict=True):
             one, other = columns[left], columns[right]
             if constant[left] and constant[right]:
                 one, other = one[:1], other[:1]
-            both = np.flatnonzero((one >= 0) & (other >= 0))
-            found.update(both[self._new(left, right, one[both], other[both])].tolist())
+            if whole[left] and whole[right]:
+                found.update(self._new(left, right, one, other).tolist())
+            else:
+                both = np.flatnonzero((one >= 0) & (other >= 0))
+                found.update(both[self._new(left, right, one[both], other[both])].tolist())
         return np.array(sorted(found), np.intp)
 
-    def _new(self, left: int, right: int, one: npt.NDArray[np.int32], other: npt.NDArray[np.int32]) -> list[int]:
+    def _new(
+        self, left: int, right: int, one: npt.NDArray[np.int32], other: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.intp]:
         """Note the pairs of two columns; where each that was not known before stands first."""
         first = self._first
         feasible = self._feasible[first[left] : first[left + 1], first[right] : first[right + 1]]
         keys = one * np.int32(feasible.shape[1]) + other
-        has = np.zeros(feasible.size, np.bool_)
-        has[keys] = True
-        new = np.flatnonzero(has & ~feasible.ravel())
+        at = np.full(feasible.size, len(keys), np.intp)
+        at[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # of equal keys the last that is written stays: the first row
+        has = at < len(keys)
+        new = at[has & ~feasible.ravel()]
         feasible |= has.reshape(feasible.shape)
-        return [int(np.argmax(keys == key)) for key in new]
+        return new
 
     def take(self, row: npt.NDArray[np.int16]) -> None:
         """Count a row's pairs no more when others are chosen."""
