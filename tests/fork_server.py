@@ -1,7 +1,7 @@
 """Runs of `autotune` as processes of their own that start at once: forked from one that has imported the program.
 
-A run is a process like any other, with its own folder, environment, streams and end; only the second of importing is
-saved. What it starts itself it starts as ever.
+A run is a process like any other, with its own folder, environment, streams and end; only the second of importing, and
+of parsing the shipped families, is saved. What it starts itself it starts as ever.
 """
 
 from __future__ import annotations
@@ -184,5 +184,7 @@ def _run(folder: str, words: list[str], environ: dict[str, str], streams: Sequen
 if __name__ == "__main__":
     import autotune.cli
     import autotune.tuning.tune  # noqa: F401 - so that no run has to
+    from autotune.family.template import load_templates
 
+    load_templates()  # their texts are parsed once, and not by every run
     serve(socket.socket(fileno=int(sys.argv[1])))
