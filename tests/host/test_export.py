@@ -20,6 +20,7 @@ from autotune.operation import operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Timing
 from tests.exports import CHUNKED, CONSTANT, H200, KERNELS, PACKED, TIMING, chosen, contents, kernel
+from tests.long_run import every
 from tests.templates.shipped_families import family
 from tests.unit.permissions import read_only
 
@@ -83,7 +84,7 @@ def test_benchmark_times_each_kernel_that_is_for_the_device(built: Built, export
     ]
 
 
-@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+@pytest.mark.parametrize("sanitizer", every(2, ["address,undefined", "thread"]))
 def test_library_has_no_leak_and_no_race(
     sanitizer: str, built: Built, exported: Exported, cxx: str, tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ def test_killed_run_takes_its_hanging_kernel_along(tmp_path: Path) -> None:
     assert nothing_is_left_of_a_run_killed_in_an_endless_kernel(tmp_path, "host")
 
 
+@pytest.mark.long
 def test_check_of_a_faulty_family_fails_and_names_the_configs(tmp_path: Path) -> None:
     path = tmp_path / "mirrored.cu.j2"
     path.write_text(FAULTS["mirrored_taps"].text)

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.long_run import every
+
 from .kernels import Bench
 
 Bits = npt.NDArray[np.uint16]
@@ -92,7 +94,7 @@ def test_half_operations_match_numpy(bench: Bench, flags: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize("flags", [(), (PORTABLE,)], ids=["compiler", "portable"])
-@pytest.mark.parametrize("small", [False, True], ids=["any", "near_ties"])
+@pytest.mark.parametrize("small", every(2, [True, False]), ids=["near_ties", "any"])
 @pytest.mark.parametrize(("entry", "bits", "least", "most"), [("half", 11, -14, 15), ("bfloat16", 8, -126, 127)])
 def test_fused_multiply_add_rounds_once(
     bench: Bench, entry: str, bits: int, least: int, most: int, small: bool, flags: tuple[str, ...]

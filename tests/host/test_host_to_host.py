@@ -32,6 +32,7 @@ from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.fork_server import ForkServer
 from tests.injected_faults import GOOD
+from tests.long_run import long_run
 from tests.unit.tiny import Command, Finished
 
 pytestmark = pytest.mark.cxx
@@ -90,7 +91,7 @@ def right(cxx: str) -> Iterator[EndToEndRunner]:
 
 
 @pytest.mark.parametrize("pinned", [False, True], ids=["pageable", "pinned"])
-@pytest.mark.parametrize(("streams", "segments"), [(1, 1), (1, 4), (2, 5), (3, 13), (20, 7)])
+@pytest.mark.parametrize(("streams", "segments"), [(1, 4), (3, 13), *long_run((1, 1), (2, 5), (20, 7))])
 def test_every_cut_of_the_batch_gives_the_whole_output(
     right: EndToEndRunner, streams: int, segments: int, pinned: bool
 ) -> None:

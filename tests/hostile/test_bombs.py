@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import ForkServer
+from tests.long_run import every, long_run
 from tests.unit.tiny import write_family
 
 from .attack import attacked, refused
@@ -55,18 +56,20 @@ REPLAY = ("tune", "small.toml", "--templates", "families", "--device", "replay:{
     ("words", "made"),
     [
         (IMPORT, packed),
-        (IMPORT, endless),
-        (IMPORT, sparse),
         (IMPORT, empty_lists),
-        (SCORE, endless),
         (SCORE, pipe),
         (REPLAY, endless),
-        (REPLAY, pipe),
-        (("load", "{}"), endless),
-        (("load", "{}"), pipe),
         (("load", "{}"), sparse),
         (("tune", "{}"), pipe),
-        (("tune", "{}"), sparse),
+        *long_run(
+            (IMPORT, endless),
+            (IMPORT, sparse),
+            (SCORE, endless),
+            (REPLAY, pipe),
+            (("load", "{}"), endless),
+            (("load", "{}"), pipe),
+            (("tune", "{}"), sparse),
+        ),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else value.__name__,
 )
@@ -79,7 +82,7 @@ def test_one_line_names_the_file(
     assert not (folder / "autotune.db").exists()
 
 
-@pytest.mark.parametrize("made", [pipe, endless, sparse])
+@pytest.mark.parametrize("made", every(2, (pipe, endless, sparse)))
 @pytest.mark.parametrize("name", ["tiny.cu.j2", "_own.cuh"])
 def test_a_folder_of_templates(folder: Path, fork_server: ForkServer, made: Callable[[Path], None], name: str) -> None:
     """A family, or what one includes, that is none."""

@@ -16,6 +16,7 @@ import pytest
 from autotune.exporting.seal import sealed_record
 from tests.exports import contents
 from tests.fork_server import ForkServer
+from tests.long_run import every
 from tests.unit.tiny import Command
 
 from .attack import refused
@@ -93,7 +94,7 @@ def test_a_kernel_that_is_exported_no_more_goes(exported: Path, autotune: Comman
         ("python/autotune_conv2d", "../../outside"),
     ],
 )
-@pytest.mark.parametrize("earlier", [True, False])
+@pytest.mark.parametrize("earlier", every(2, [True, False]))
 def test_no_link_is_followed(exported: Path, autotune: Command, name: str, target: str, earlier: bool) -> None:
     if not earlier:
         shutil.rmtree(exported)
@@ -139,7 +140,18 @@ def test_a_forged_provenance_costs_no_file(exported: Path, autotune: Command, na
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"[" * 100_000, b'{"sha256": {"a": ' + b"9" * 5000 + b"}}", b"\xff", b"null", b'{"autotune": 1}', b"{}" * 9],
+    every(
+        3,
+        (
+            b"",
+            b"[" * 100_000,
+            b'{"sha256": {"a": ' + b"9" * 5000 + b"}}",
+            b"\xff",
+            b"null",
+            b'{"autotune": 1}',
+            b"{}" * 9,
+        ),
+    ),
 )
 def test_a_provenance_that_is_none_is_somebody_elses_file(exported: Path, autotune: Command, content: bytes) -> None:
     (exported / "provenance.json").write_bytes(content)
@@ -167,7 +179,7 @@ def test_an_export_that_is_killed_leaves_a_folder_that_later_ones_accept(
     exported: Path, autotune: Command, fork_server: ForkServer
 ) -> None:
     plain = contents(exported)
-    for delay_ms in range(100, 700, 60):
+    for delay_ms in range(50, 500, 90):
         run = fork_server.start(exported.parent, *EXPORT)
         time.sleep(delay_ms / 1000)
         if not run.ended:

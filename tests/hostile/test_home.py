@@ -54,7 +54,7 @@ CACHES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("environ", CACHES.values(), ids=CACHES.keys())
+@pytest.mark.parametrize("environ", every(2, CACHES.values()), ids=CACHES.keys())
 def test_a_cache_folder_that_is(environ: Mapping[str, str], folder: Path, fork_server: ForkServer) -> None:
     for words in (TUNE, ("cache",), ("cache", "--clear")):
         ended = attacked(fork_server, folder, *words, env=environ, within_s=30)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import ForkServer
+from tests.long_run import every
 from tests.unit.tiny import Command, write_family
 
 from .attack import attacked, refused
@@ -25,25 +26,28 @@ def secret(folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     "line",
-    [
-        '#include "/etc/passwd"',
-        '#include "{secret}"',
-        '#include "../secret.h"',
-        '#include "../families/../secret.h"',
-        '#include "linked.h"',
-        '#include "up/secret.h"',
-        '#include "/proc/self/environ"',
-        '#include "../secret.h" // of mine',
-        "#include <{secret}>",
-        "#include <../secret.h>",
-        '  # include_next "../secret.h"',
-        '#embed "../secret.h"',
-        "#include SECRET",
-        "#include \"${{'../secret.h'}}\"",
-        '/*% from "../secret.h" import mma %*/',
-        '/*% include "../secret.h" %*/',
-        '//% include "/etc/passwd"',
-    ],
+    every(
+        3,
+        [
+            '#include "/etc/passwd"',
+            '#include "{secret}"',
+            '#include "../secret.h"',
+            '#include "../families/../secret.h"',
+            '#include "linked.h"',
+            '#include "up/secret.h"',
+            '#include "/proc/self/environ"',
+            '#include "../secret.h" // of mine',
+            "#include <{secret}>",
+            "#include <../secret.h>",
+            '  # include_next "../secret.h"',
+            '#embed "../secret.h"',
+            "#include SECRET",
+            "#include \"${{'../secret.h'}}\"",
+            '/*% from "../secret.h" import mma %*/',
+            '/*% include "../secret.h" %*/',
+            '//% include "/etc/passwd"',
+        ],
+    ),
 )
 def test_no_file_elsewhere_gets_into_a_kernel(folder: Path, secret: Path, tune: Command, line: str) -> None:
     """Nothing of it is compiled, stored or printed."""

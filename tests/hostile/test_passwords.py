@@ -49,7 +49,7 @@ COMMANDS = (
 )
 
 
-@pytest.mark.parametrize("command", every(4, COMMANDS), ids=" ".join)
+@pytest.mark.parametrize("command", every(7, COMMANDS), ids=" ".join)
 def test_a_password_is_never_printed(command: tuple[str, ...], filled: Path, fork_server: ForkServer) -> None:
     for form in FORMS:
         ended = attacked(fork_server, filled.parent, *command, form)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import ForkServer
-from tests.long_run import long_run
+from tests.long_run import every, long_run
 from tests.unit.store.test_migrations import DATA as DATABASES
 
 from .attack import attacked, refused
@@ -69,7 +69,7 @@ def hurt(filled: Path) -> Path:
     return filled
 
 
-@pytest.mark.parametrize("words", READING, ids=shown)
+@pytest.mark.parametrize("words", every(3, READING), ids=shown)
 def test_hostile_rows_cost_themselves(filled: Path, fork_server: ForkServer, words: tuple[str, ...]) -> None:
     """Whatever a command says of a database, it says of the same one with hostile rows; those it meets it names."""
     folder = filled.parent
@@ -83,13 +83,13 @@ def test_hostile_rows_cost_themselves(filled: Path, fork_server: ForkServer, wor
         assert "autotune: note: autotune.db: without " in done.err
 
 
-@pytest.mark.parametrize("words", RUNNING, ids=shown)
+@pytest.mark.parametrize("words", every(2, RUNNING), ids=shown)
 def test_work_goes_on_without_them(hurt: Path, fork_server: ForkServer, words: tuple[str, ...]) -> None:
     done = attacked(fork_server, hurt.parent, *words, within_s=60)
     assert done.code in (0, 3), done.err  # 3: a winner is not what it was
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", every(4, HOSTILE))
 def test_none_comes_in_from_elsewhere(filled: Path, fork_server: ForkServer, name: str) -> None:
     """Neither by merge nor by load; the database to merge into is as it was."""
     folder = filled.parent

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import ForkServer
+from tests.long_run import every
 from tests.unit.tiny import Command, write_family
 
 from .attack import attacked, refused
@@ -35,13 +36,13 @@ BAD = {
 TUNE = ("tune", "small.toml", "--templates", "families", "--device", "null")
 
 
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", every(3, SLOW))
 def test_it_is_stopped(folder: Path, fork_server: ForkServer, name: str) -> None:
     write_family(folder / "families", SLOW[name])
     refused(attacked(fork_server, folder, *TUNE, within_s=60.0), "families/tiny.cu.j2: ", "takes more than ")
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", every(2, BAD))
 def test_it_is_refused_at_once(folder: Path, tune: Command, name: str) -> None:
     write_family(folder / "families", BAD[name])
     assert len(refused(tune(), "families/tiny.cu.j2: ")) < 1000

@@ -14,6 +14,7 @@ import pytest
 from autotune.store import Store
 from tests.benchmarks.scale import enlarge
 from tests.fork_server import ForkServer
+from tests.long_run import every
 from tests.unit.store.builders import config_of, correct, open_scope, run_trial, source_of
 
 from .attack import attacked
@@ -140,7 +141,7 @@ def test_a_database_with_hostile_rows_takes_others(two: Path, fork_server: ForkS
     assert attacked(fork_server, two, "dump", "--check", "--json").out == hurt
 
 
-@pytest.mark.parametrize("style", ["--csv", "--json"])
+@pytest.mark.parametrize("style", every(2, ("--csv", "--json")))
 def test_a_list_of_all_trials_needs_little_memory(two: Path, fork_server: ForkServer, style: str) -> None:
     """Kept all at once, these rows take more than the limit."""
     plant(two / "other.db", "a config that is a list")

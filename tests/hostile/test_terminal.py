@@ -14,6 +14,7 @@ import pytest
 from autotune.cli.streams import printable
 from autotune.store import Store
 from tests.fork_server import ForkServer
+from tests.long_run import every
 from tests.unit.test_analysis_commands import change
 
 from .attack import attacked
@@ -63,7 +64,7 @@ COMMANDS = (
 )
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", every(2, COMMANDS), ids=" ".join)
 def test_nothing_reaches_the_terminal(command: tuple[str, ...], renamed: Path, fork_server: ForkServer) -> None:
     words = [word.replace("{name}", HOSTILE) for word in command]
     ended = attacked(fork_server, renamed.parent, *words, within_s=20)

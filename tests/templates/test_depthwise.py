@@ -8,6 +8,7 @@ import pytest
 
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
+from tests.long_run import long_run
 
 from .shipped_families import parts_with_infinities, verify
 
@@ -41,7 +42,6 @@ SMALL = Conv2dProblem(5, 8, 7, 7, 8, 3, 3, pad_h=1, pad_w=1, groups=8)
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
-        (ODD, {"planes": 2, "stores": "staged"}),
         (
             HALF,
             {"thread_q": 4, "planes": 4, "stores": "staged", "unroll": "row", "filters": "shared"},
@@ -49,7 +49,10 @@ SMALL = Conv2dProblem(5, 8, 7, 7, 8, 3, 3, pad_h=1, pad_w=1, groups=8)
         (HALF, {"thread_q": 4, "inputs": "global", "filters": "constant"}),
         (WIDE, {"thread_q": 7, "thread_p": 1, "row_tiles": 4, "inputs": "bulk", "stores": "staged"}),
         (PADDED, {"thread_q": 2, "planes": 8, "stores": "staged"}),
-        (POINT, {"thread_p": 1, "planes": 4, "stores": "staged", "inputs": "global"}),
+        *long_run(
+            (ODD, {"planes": 2, "stores": "staged"}),
+            (POINT, {"thread_p": 1, "planes": 4, "stores": "staged", "inputs": "global"}),
+        ),
     ],
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
@@ -61,7 +64,7 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
     ("problem", "values"),
     [
         (SMALL, {"planes": 8, "thread_q": 7, "stores": "staged"}),
-        (HALF, {"planes": 2, "thread_q": 4, "inputs": "bulk"}),
+        *long_run((HALF, {"planes": 2, "thread_q": 4, "inputs": "bulk"})),
     ],
 )
 def test_a_plane_of_infinities_is_no_other_planes_concern(problem: Conv2dProblem, values: dict[str, int | str]) -> None:

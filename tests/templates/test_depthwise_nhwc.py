@@ -14,7 +14,7 @@ from autotune.family.space import BoundTemplate
 from autotune.family.template import load_template
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, Outcome
-from tests.long_run import long_run
+from tests.long_run import every, long_run
 
 from .shipped_families import FILES, H200, images_with_infinities, verify
 
@@ -57,12 +57,12 @@ TWO: Values = {"channels": 2, "thread_q": 4, "block_q": 2, "warps": 8}
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
-        (TALL, LONG),
         (WHOLE, {"channels": 2, "thread_q": 7, "block_c": 16, "block_q": 1, "warps": 12}),
         (STRIDED, TWO),
         (EVEN, {"channels": 4, "thread_p": 14, "thread_q": 2, "block_c": 4, "prefetch": 4}),
-        (FAR, FEW),
         *long_run(
+            (TALL, LONG),
+            (FAR, FEW),
             (TALL, {"warps": 12}),
             (WHOLE, {"channels": 4, "thread_q": 2, "block_c": 8, "warps": 8}),
             (VALID, {"thread_q": 2, "block_c": 64, "block_q": 2, "prefetch": 2}),
@@ -115,7 +115,7 @@ FAULTS: dict[str, tuple[Conv2dProblem, Values, str, str]] = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", every(3, FAULTS))
 def test_fault_is_found(fault: str, tmp_path: Path, checked: DeviceEvaluator) -> None:
     problem, values, right, wrong = FAULTS[fault]
     text = FILES[NAME].read_text(encoding="utf-8")

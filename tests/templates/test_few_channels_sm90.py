@@ -51,18 +51,18 @@ FLOATS = replace(RESNET, dtype="f32")
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
-        (RESNET, BASE),
         (VGG, {**SHARED, "window_rows": 3, "column_tiles": 2}),
-        (MOBILENET, {**BASE, "window_rows": 6, "epilogue_stages": 2}),
         (ALEXNET, BASE),
         (FLOATS, BASE),
-        (replace(VGG, dtype="f32"), SHARED),
         *long_run(
+            (replace(VGG, dtype="f32"), SHARED),
             (replace(FLOATS, stride_w=1, w=21), {**BASE, "column_tiles": 2}),
             (replace(FLOATS, stride_w=4, pad_w=2), {**SHARED, "register_prefetch": 1}),
             (replace(FLOATS, stride_w=8, k=72, epilogue="none"), BASE),
             (replace(MOBILENET, dtype="f32"), {**BASE, "epilogue_stages": 2}),
             (replace(NARROW, dtype="f32"), {**BASE, "window_rows": 4}),
+            (MOBILENET, {**BASE, "window_rows": 6, "epilogue_stages": 2}),
+            (RESNET, BASE),
             (RESNET, {**SHARED, "window_rows": 1, "stages": 4}),
             (replace(RESNET, w=150), {**BASE, "column_tiles": 3, "register_prefetch": 8}),
             (replace(VGG, k=136), {**BASE, "stages": 3}),
@@ -79,7 +79,7 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("problem", [replace(RESNET, epilogue="none"), replace(VGG, epilogue="none")])
+@pytest.mark.parametrize("problem", [replace(RESNET, epilogue="none"), *long_run((replace(VGG, epilogue="none"),))])
 def test_an_infinity_stays_in_its_image(problem: Conv2dProblem) -> None:
     assert images_with_infinities(NAME, problem, BASE) == {1}
 
@@ -143,7 +143,7 @@ LARGEST: list[tuple[str, dict[str, int | str]]] = [
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize(("name", "values"), LARGEST)
+@pytest.mark.parametrize(("name", "values"), [*LARGEST[:2], *long_run(*LARGEST[2:])])
 def test_the_largest_tiles_compile_without_spills_and_products_overlap(name: str, values: dict[str, int | str]) -> None:
     source = render(BoundTemplate(family(NAME), FIRST_LAYERS[name], H200), Config.of(NAME, {**BASE, **values}))
     binary = compile_cubin(source.program, 90, find_nvcc())
@@ -180,7 +180,7 @@ FAULTS = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", every(3, FAULTS))
+@pytest.mark.parametrize("what", every(5, FAULTS))
 def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     assert refuses_changed(NAME, RESNET, {**BASE, "window_rows": 3}, FAULTS[what], host)
 

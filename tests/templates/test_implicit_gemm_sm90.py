@@ -49,13 +49,13 @@ FLOAT_POINTS = replace(POINTS, c=96, dtype="f32")
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
-        (HALF, {}),
-        (HALF, {"schedule": "pingpong", "tile_n": 104}),
-        (BFLOAT, {"tile_m": 192, "tile_n": 136}),
         (SKIPPED, {"tile_n": 240, "schedule": "pingpong", "epilogue_subtiles": 3}),
         (FLOAT, {"schedule": "pingpong", "tile_n": 104}),
-        (FLOAT_POINTS, {"tile_m": 128, "tile_n": 200, "epilogue_subtiles": 5}),
         *long_run(
+            (FLOAT_POINTS, {"tile_m": 128, "tile_n": 200, "epilogue_subtiles": 5}),
+            (BFLOAT, {"tile_m": 192, "tile_n": 136}),
+            (HALF, {}),
+            (HALF, {"schedule": "pingpong", "tile_n": 104}),
             (FLOAT, {}),
             (replace(FLOAT, k=184), {"tile_m": 192, "tile_n": 136}),
             (replace(STRIDED, dtype="f32"), {"tile_n": 448, "epilogue_subtiles": 7}),
@@ -88,16 +88,16 @@ RESIDUALS: list[tuple[Conv2dProblem, dict[str, int | str]]] = [
     (replace(HALF, epilogue="bias_add"), {"schedule": "pingpong", "tile_n": 104}),
     (replace(POINTS, epilogue="bias_add_relu"), {"tile_m": 128, "tile_n": 200, "epilogue_subtiles": 5}),
     (replace(POINTS, epilogue="bias_add_relu"), {"tile_m": 128, "tile_n": 104, "schedule": "pingpong"}),
-    (replace(BFLOAT, epilogue="bias_add"), {"tile_m": 192, "tile_n": 136}),
-    (replace(HALF, epilogue="bias_add_relu"), {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
     (replace(SKIPPED, epilogue="bias_add_relu"), {"tile_n": 240, "schedule": "pingpong", "epilogue_subtiles": 3}),
     (replace(FLOAT, epilogue="bias_add_relu"), {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
     (replace(FLOAT_POINTS, epilogue="bias_add"), {"tile_m": 128, "tile_n": 104, "schedule": "pingpong"}),
+    (replace(HALF, epilogue="bias_add_relu"), {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
+    (replace(BFLOAT, epilogue="bias_add"), {"tile_m": 192, "tile_n": 136}),
 ]
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize(("problem", "values"), RESIDUALS)
+@pytest.mark.parametrize(("problem", "values"), [*RESIDUALS[-2:], *long_run(*RESIDUALS[:-2])])
 def test_a_residual_is_added(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
     verify(NAME, problem, {**BASE, **values}, checked)
 
@@ -116,10 +116,10 @@ def test_a_kernel_takes_a_residual_where_the_layer_has_one(epilogue: str) -> Non
 
 APART = replace(HALF, pad_h=0, pad_w=0, dilation_h=2, dilation_w=3)
 WINDOWS = [
-    (HALF, {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
-    (BFLOAT, {"tile_m": 192, "tile_n": 48, "window_rows": 3}),
     (FLOAT, {"tile_m": 128, "tile_n": 64, "window_rows": 5}),
     *long_run(
+        (HALF, {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
+        (BFLOAT, {"tile_m": 192, "tile_n": 48, "window_rows": 3}),
         (replace(HALF, k=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5}),  # the last tile's rows leave the image
         (replace(HALF, k=120, c=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5, "schedule": "pingpong"}),
         (APART, {"tile_n": 24, "window_rows": 2, "schedule": "pingpong"}),
@@ -139,11 +139,11 @@ def test_a_window_serves_all_taps(
 GROUPED = replace(HALF, c=128, k=128, groups=32)
 """Tiles of sixteen groups."""
 GROUPS = [
-    (GROUPED, {}),
-    (replace(GROUPED, c=48, k=144, groups=6), {"tile_n": 104, "schedule": "pingpong"}),  # parts of groups
-    (replace(GROUPED, c=256, k=256, groups=2, n=1), {"tile_m": 128}),  # a group's channels in one tile
     (replace(GROUPED, c=96, k=96, groups=4), {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
     *long_run(
+        (GROUPED, {}),
+        (replace(GROUPED, c=48, k=144, groups=6), {"tile_n": 104, "schedule": "pingpong"}),  # parts of groups
+        (replace(GROUPED, c=256, k=256, groups=2, n=1), {"tile_m": 128}),  # a group's channels in one tile
         (replace(GROUPED, c=72, k=72, groups=9), {"tile_n": 104, "schedule": "pingpong"}),
         (replace(GROUPED, c=80, k=40, groups=5), {}),
         (replace(GROUPED, c=24, k=128, groups=2), {}),  # a filter's channels are no 16 bytes
@@ -176,7 +176,7 @@ def test_a_mistake_with_groups_is_found(what: str, host: DeviceEvaluator) -> Non
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("problem", [replace(each, epilogue="none") for each in (HALF, POINTS, FLOAT)])
+@pytest.mark.parametrize("problem", every(3, (replace(each, epilogue="none") for each in (HALF, POINTS, FLOAT))))
 def test_an_infinity_stays_in_its_image(problem: Conv2dProblem) -> None:
     assert images_with_infinities(NAME, problem, BASE) == {1}
 
@@ -242,11 +242,18 @@ LARGEST_FLOAT: list[dict[str, int | str]] = [
 """Beside staged outputs of twice as many bytes."""
 
 
+LARGEST_KERNELS = [
+    (dtype, values, epilogue)
+    for pair in zip(LARGEST, LARGEST_FLOAT, strict=True)
+    for dtype, values in zip(("f16", "f32"), pair, strict=True)
+    for epilogue in ("bias_relu", "bias_add_relu")
+]
+
+
 @pytest.mark.nvcc
-@pytest.mark.parametrize("epilogue", ["bias_relu", "bias_add_relu"])
 @pytest.mark.parametrize(
-    ("dtype", "values"),
-    [*(("f16", values) for values in LARGEST), *(("f32", values) for values in LARGEST_FLOAT)],
+    ("dtype", "values", "epilogue"),
+    [*LARGEST_KERNELS[::5], *long_run(*(each for at, each in enumerate(LARGEST_KERNELS) if at % 5))],
 )
 def test_the_largest_tiles_compile_without_spills_and_products_overlap(
     dtype: str, values: dict[str, int | str], epilogue: str
@@ -286,7 +293,7 @@ FAULTY = replace(HALF, n=4, w=19, k=64)
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", every(3, FAULTS))
+@pytest.mark.parametrize("what", every(4, FAULTS))
 def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
     assert found(values, *FAULTS[what], host)
@@ -326,7 +333,7 @@ FLOAT_FAULTS = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", every(2, FLOAT_FAULTS))
+@pytest.mark.parametrize("what", every(4, FLOAT_FAULTS))
 def test_a_mistake_of_tf32_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
     assert found(values, *FLOAT_FAULTS[what], host, replace(FAULTY, dtype="f32", epilogue="bias_add_relu"))
@@ -365,7 +372,7 @@ RESIDUAL_FAULTS = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", RESIDUAL_FAULTS)
+@pytest.mark.parametrize("what", every(3, RESIDUAL_FAULTS))
 def test_a_mistake_with_a_residual_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "epilogue_subtiles": 3}
     assert found(values, *RESIDUAL_FAULTS[what], host, replace(FAULTY, epilogue="bias_add_relu"))

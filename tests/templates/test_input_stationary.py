@@ -8,7 +8,7 @@ import pytest
 
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.problem import Conv2dProblem
-from tests.long_run import long_run
+from tests.long_run import every, long_run
 
 from .shipped_families import verify
 
@@ -68,14 +68,14 @@ WAYS: Mapping[str, tuple[Conv2dProblem, Mapping[str, int | str]]] = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", every(3, UNITS))
 def test_units_of_every_kind_are_right(unit: str, checked: DeviceEvaluator) -> None:
     verify("input_stationary", EVEN, {**FEW, **UNITS[unit]}, checked)
 
 
 @pytest.mark.cxx
 @pytest.mark.parametrize("filters", ["shared", *long_run(("constant",))])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", every(3, WAYS))
 def test_inputs_may_be_read_again_and_outputs_stored_directly(way: str, filters: str, checked: DeviceEvaluator) -> None:
     problem, values = WAYS[way]
     verify("input_stationary", problem, {**FEW, "filters": filters, **values}, checked)

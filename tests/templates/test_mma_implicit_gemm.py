@@ -11,7 +11,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
-from tests.long_run import long_run
+from tests.long_run import every, long_run
 
 from .shipped_families import H200, family, images_with_infinities, stays_inside, verify
 
@@ -47,11 +47,11 @@ FEW = Conv2dProblem(1, 24, 5, 6, 5, 3, 3)
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
-        (SQUARE, {}),
         (SQUARE, {"consumer_warpgroups": 3, "subtiles": 2, "block_tiles_k": 8, "precision": "tf32", "stages": 3}),
-        (SQUARE, {"consumer_warpgroups": 1, "subtiles": 3, "block_tiles_k": 4, "stage_channels": 16}),
         (APART, {"block_tiles_k": 3, "stages": 3}),
         *long_run(
+            (SQUARE, {}),
+            (SQUARE, {"consumer_warpgroups": 1, "subtiles": 3, "block_tiles_k": 4, "stage_channels": 16}),
             (POINTS, {"consumer_warpgroups": 4, "block_tiles_k": 3, "stage_channels": 64, "precision": "tf32"}),
             (
                 ROW,
@@ -99,7 +99,7 @@ def test_packed_filters_that_31_bits_do_not_count_are_refused() -> None:
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+@pytest.mark.parametrize("precision", every(2, ["3xtf32", "tf32"]))
 def test_an_image_of_infinities_is_no_other_images_concern(precision: str) -> None:
     problem = replace(SQUARE, epilogue="none")
     assert images_with_infinities("mma_implicit_gemm", problem, {**BASE, "precision": precision}) == {1}

@@ -66,9 +66,11 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
     ("problem", "values"),
     [
         (replace(PAIRED, epilogue="none"), {}),
-        (
-            replace(ODD, epilogue="none", dtype="f16"),
-            {"row_tiles": 3, "consumer_warpgroups": 1, "stages": 1, "epilogue_stages": 1, "producer_warps": 3},
+        *long_run(
+            (
+                replace(ODD, epilogue="none", dtype="f16"),
+                {"row_tiles": 3, "consumer_warpgroups": 1, "stages": 1, "epilogue_stages": 1, "producer_warps": 3},
+            ),
         ),
     ],
 )

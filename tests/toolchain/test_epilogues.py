@@ -31,7 +31,7 @@ MOST_ACCUMULATORS: Mapping[str, Value] = {
 }
 
 
-@pytest.mark.parametrize("word", every(4, reversed(operation().words["epilogue"])))
+@pytest.mark.parametrize("word", every(7, reversed(operation().words["epilogue"])))
 def test_no_activation_spills(word: str) -> None:
     template, problem = family(NAME), replace(PROBLEM, epilogue=word)
     values = {param.name: MOST_ACCUMULATORS.get(param.name, param.values[0]) for param in template.params}

@@ -335,7 +335,7 @@ def exact(family: str, v: Names) -> bool:
     return True
 
 
-@pytest.mark.parametrize("family", every(3, ENUMERATED))
+@pytest.mark.parametrize("family", every(5, ENUMERATED))
 def test_headers_say_what_the_addresses_of_a_block_come_to(family: str) -> None:
     template = load_templates()[family]
     rng = random.Random(family)

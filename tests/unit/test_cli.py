@@ -487,6 +487,7 @@ def test_templates_show_what_a_config_is_launched_with(autotune: Command, folder
 
 
 @pytest.mark.cxx
+@pytest.mark.long
 def test_check_verifies_configs(autotune: Command, folder: Path) -> None:
     words = ("--templates", "families", "--device", "host", "--configs", "4")
     finished = autotune("check", "tiny", *words, "--json")

@@ -10,12 +10,12 @@ import pytest
 
 from autotune.store import Store
 from tests.fork_server import ForkedRun, ForkServer
+from tests.long_run import long_run
 
 from .tiny import changed
 
 Tune = Callable[[str], ForkedRun]
 
-PROCESSES = 8
 TRIALS = 8
 NULL = ("--templates", "families", "--device", "null:delay_ms=20,compile=0.1,wrong=0.1")
 
@@ -44,9 +44,10 @@ def test_the_same_study_is_tuned_by_one_process_after_another(folder: Path, tune
     assert all(row.ended_at is not None for row in rows)
 
 
-def test_eight_processes_tune_into_one_file(folder: Path, tune: Tune) -> None:
+@pytest.mark.parametrize("processes", [3, *long_run((8,))])
+def test_many_processes_tune_into_one_file(processes: int, folder: Path, tune: Tune) -> None:
     text = (folder / "small.toml").read_text()
-    studies = [f"study{number}" for number in range(PROCESSES)]
+    studies = [f"study{number}" for number in range(processes)]
     for number, study in enumerate(studies):
         seeded = changed(text, ('name = "small"', f'name = "{study}"\nseed = {number}'))
         (folder / f"{study}.toml").write_text(seeded)

@@ -218,6 +218,7 @@ def test_the_readmes_table_is_what_the_record_says() -> None:
         assert told == [float(ms), float(cudnn_ms), float(times)], layer
 
 
+@pytest.mark.long
 def test_the_thresholds_of_dispatch_are_what_the_record_says(folder: Path, autotune: Command) -> None:
     recorded = ROOT / "tests" / "data" / "dispatch-40.db.gz"
     (folder / "recorded.db").write_bytes(gzip.decompress(recorded.read_bytes()))

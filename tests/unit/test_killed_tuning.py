@@ -85,7 +85,7 @@ def finished(rows: tuple[TrialRow, ...]) -> dict[int, tuple[object, ...]]:
     return {row.trial.number: entry for row, entry in zip(rows, told(rows), strict=True) if row.ended_at is not None}
 
 
-@pytest.mark.parametrize("kills", [5, *long_run((20,))])
+@pytest.mark.parametrize("kills", [3, *long_run((20,))])
 def test_killed_again_and_again_a_study_comes_to_the_same(kills: int, folder: Path, start: Start) -> None:
     whole, _ = start(*NULL, "--db", "whole.db")
     finish(whole)

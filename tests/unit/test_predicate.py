@@ -32,7 +32,7 @@ def accepts(bound: BoundTemplate, config: Config) -> bool:
     return bound.supported
 
 
-@pytest.mark.parametrize("name", every(3, FAMILIES))
+@pytest.mark.parametrize("name", every(5, FAMILIES))
 def test_a_predicate_agrees_with_the_search_space(name: str) -> None:
     template = load_template(FAMILIES[name])
     drawn = list(problems(600))

@@ -13,7 +13,7 @@ import pytest
 from autotune.cli import cli
 from autotune.errors import StoreWarning
 from autotune.store import Store
-from tests.long_run import long_run
+from tests.long_run import every
 
 from .permissions import read_only
 from .store.builders import CONV1, open_scope, written
@@ -86,7 +86,7 @@ filters = { values = ["constant"] }
 vector = { values = [false, true] }
 """
 NO_DATABASE = {"import-model", "templates", "check", "cache"}
-STATES = ["with a log", "oldest", "read-only", *long_run(("as one file",), ("old",))]
+STATES = ("with a log", "oldest", "as one file", "old", "read-only")
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def untouched(kept: Path, words: tuple[str, ...]) -> Iterator[None]:
     assert state() == before, words
 
 
-@pytest.mark.parametrize("kept", STATES, indirect=True)
+@pytest.mark.parametrize("kept", every(len(STATES), reversed(STATES)), indirect=True)
 def test_a_command_that_reads_changes_nothing(kept: Path, autotune: Command) -> None:
     for words in READING:
         with untouched(kept, words):
@@ -152,7 +152,7 @@ def test_a_command_that_reads_changes_nothing(kept: Path, autotune: Command) -> 
         assert ended.code == 0, (words, ended.err)
 
 
-@pytest.mark.parametrize("kept", STATES, indirect=True)
+@pytest.mark.parametrize("kept", every(len(STATES), STATES), indirect=True)
 def test_a_command_that_refuses_changes_nothing(kept: Path, autotune: Command) -> None:
     for words in REFUSING:
         with untouched(kept, words):

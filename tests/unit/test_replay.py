@@ -92,6 +92,7 @@ def mean_after(evaluations: int, runs: Sequence[Run]) -> float:
     return statistics.geometric_mean(means)
 
 
+@pytest.mark.long
 def test_the_default_sampler_comes_close_on_recorded_spaces() -> None:
     """Guards against regressions; how good the sampler is on spaces not seen here stands in docs/search.md.
 

@@ -194,6 +194,7 @@ def test_a_winner_of_the_finals_that_the_search_had_behind_is_not_called_faster(
     assert design_words(start, correct(1, 125.0)).endswith(told)
 
 
+@pytest.mark.long
 def test_layers_left_out_come_close_within_ten_evaluations() -> None:
     """On recorded results; on the GPU itself tests/benchmarks/warm_start.py measures it, see docs/search.md."""
     studies = [dataclasses.replace(load_study(find_study(name)), trials=10) for name in STUDIES]

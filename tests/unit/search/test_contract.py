@@ -16,6 +16,8 @@ from autotune.trial import Config, Value
 from .spaces import ListedSpace, finished, run
 
 INSTALLED = [name for name in SAMPLERS if name != "cmaes" or importlib.util.find_spec("cmaes")]
+MOST = [pytest.param(name, marks=pytest.mark.long) if name == "tpe_ordinal" else name for name in INSTALLED]
+"""Where Optuna's slowest is not asked in every run."""
 
 
 def divides(values: Mapping[str, Value]) -> bool:
@@ -72,7 +74,7 @@ def test_configs_are_feasible_distinct_and_start_with_the_defaults(sampler: str)
         assert any(space.row_of(config) is not None for space in spaces), config
 
 
-@pytest.mark.parametrize("sampler", INSTALLED)
+@pytest.mark.parametrize("sampler", MOST)
 def test_a_resumed_search_proposes_what_an_uninterrupted_one_does(sampler: str) -> None:
     spaces = [direct(), gemm()]
     whole = run(spaces, cost, sampler=sampler, budget=40, seed=3)
@@ -81,7 +83,7 @@ def test_a_resumed_search_proposes_what_an_uninterrupted_one_does(sampler: str) 
         assert [str(trial.config) for trial in resumed] == [str(trial.config) for trial in whole], stop
 
 
-@pytest.mark.parametrize("sampler", INSTALLED)
+@pytest.mark.parametrize("sampler", MOST)
 def test_seeds_differ(sampler: str) -> None:
     first, second = (run([direct()], cost, sampler=sampler, budget=20, seed=seed) for seed in (0, 1))
     assert [trial.config for trial in first] != [trial.config for trial in second]
@@ -102,7 +104,7 @@ def test_a_sampled_space_is_not_walked_but_searched_until_nothing_is_left(sample
     assert [trial.config for trial in trials] != [space.config(row) for row in range(9)]
 
 
-@pytest.mark.parametrize("sampler", INSTALLED)
+@pytest.mark.parametrize("sampler", MOST)
 def test_configs_in_flight_are_not_asked_for_again(sampler: str) -> None:
     search = Search([direct(), gemm()], sampler=sampler, seed=0, budget=100, history=())
     in_flight: list[tuple[int, Config]] = []

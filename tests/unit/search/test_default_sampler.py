@@ -16,6 +16,7 @@ from autotune.replay.replay import replay_once
 from autotune.search import Search
 from autotune.search.neighbours import Neighbourhood
 from autotune.trial import Config, Outcome, Value
+from tests.long_run import every, long_run
 
 from .spaces import ListedSpace, finished, run
 from .synthetic import synthetic
@@ -74,7 +75,7 @@ def test_the_search_is_blind_between_its_first_configs_and_their_results() -> No
     assert not search.blind
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", every(2, range(2)))
 @pytest.mark.parametrize(("name", "value"), [("memory", "constant"), ("bx", (8, 16, 32))])
 def test_failures_are_learned(seed: int, name: str, value: Value | tuple[int, ...]) -> None:
     """One value, or three of five, that always fail cover half of the space; the search soon keeps out of there."""
@@ -104,7 +105,7 @@ def test_a_failing_value_is_learned_among_other_failures() -> None:
         assert sum(config.values()["read_only"] == 0 for config in late) <= 5, seed
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", every(3, range(3)))
 def test_the_optimum_of_a_smooth_space_is_found(seed: int) -> None:
     space = tiles()
     optimum = min(smooth(space.config(row)) for row in range(len(space.rows)))
@@ -112,7 +113,7 @@ def test_the_optimum_of_a_smooth_space_is_found(seed: int) -> None:
     assert min(smooth(trial.config) for trial in trials) == pytest.approx(optimum)
 
 
-@pytest.mark.parametrize(("kernel", "within"), [("dedispersion", 1.05), ("transpose", 1.10)])
+@pytest.mark.parametrize(("kernel", "within"), [("dedispersion", 1.05), *long_run(("transpose", 1.10))])
 def test_synthetic_kernels_come_close_within_60_evaluations(kernel: str, within: float) -> None:
     recording = synthetic(kernel, "small")
     found = [replay_once(recording, sampler="default", seed=seed, evaluations=60).after(60) for seed in range(3)]

@@ -17,6 +17,7 @@ import autotune.store as store_package
 from autotune.errors import StoreError, StoreWarning
 from autotune.store import Store, compact, is_sqlite
 from autotune.store.sqlite.schema import newest_schema
+from tests.long_run import every
 
 from .builders import CONV1, config_of, correct, failed, open_scope, run_trial, source_of, written
 
@@ -91,7 +92,7 @@ def filled(path: Path) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("kept", [20, 100, 5000, 0.5, 0.99])
+@pytest.mark.parametrize("kept", every(2, [20, 100, 5000, 0.5, 0.99]))
 def test_a_file_cut_short(tmp_path: Path, create: bool, kept: float) -> None:
     path = tmp_path / "a.db"
     content = filled(path)

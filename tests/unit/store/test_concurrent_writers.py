@@ -15,10 +15,10 @@ import pytest
 from autotune.errors import StoreError
 from autotune.store import Store
 from autotune.trial import Outcome
+from tests.long_run import long_run
 
 from .builders import CONV1, correct, open_scope, run_trial
 
-PROCESSES = 8
 TRIALS = 25
 ROOT = Path(__file__).parents[3]
 
@@ -62,11 +62,12 @@ def check_consistent(path: Path) -> None:
     raw.close()
 
 
-def test_eight_writers_lose_nothing(path: Path) -> None:
-    write_from_processes(path, TRIALS, *(f"study{index}" for index in range(PROCESSES)))
+@pytest.mark.parametrize("processes", [3, *long_run((8,))])
+def test_many_writers_lose_nothing(processes: int, path: Path) -> None:
+    write_from_processes(path, TRIALS, *(f"study{index}" for index in range(processes)))
     check_consistent(path)
     with Store(path, create=False) as store:
-        for index in range(PROCESSES):
+        for index in range(processes):
             rows = store.trials.list(f"study{index}.conv1")
             assert [(row.trial.number, row.median_us) for row in rows] == [(n, 10.0 + n) for n in range(TRIALS)]
         assert len(store.query("SELECT * FROM layers").rows) == 2, "they share the layers"

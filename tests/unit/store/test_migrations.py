@@ -13,6 +13,7 @@ from autotune.shipped import shipped
 from autotune.store import Store, compact
 from autotune.store.sqlite.schema import MIGRATIONS, newest_schema
 from autotune.trial import Outcome
+from tests.long_run import every
 from tests.unit.permissions import read_only
 
 from .builders import (
@@ -33,6 +34,8 @@ DATA = Path(__file__).parents[2] / "data" / "databases"
 FILES = sorted(DATA.glob("*.db.gz"))
 """Written by the code of their time, all with the same trials: two studies, a copied trial, a fresh generation, two
 devices, a failure, finals, a trial that was cut off, quarantine, a noise floor, a rate."""
+SOME = every(4, FILES)
+"""Those that every run asks what is the same for all."""
 
 
 def version_in_name(file: Path) -> str:
@@ -86,6 +89,7 @@ def test_a_file_has_the_schema_that_its_name_says(old: Path, request: pytest.Fix
     assert version_of(old) == request.node.callspec.id[:4]
 
 
+@pytest.mark.parametrize("old", SOME, ids=version_in_name, indirect=True)
 def test_an_old_file_is_read_without_changing_it_or_its_folder(old: Path) -> None:
     before = old.read_bytes()
     with read_only(old.parent), Store(old, create=False) as store:
@@ -131,6 +135,7 @@ def test_an_old_file_is_brought_up_to_date_and_kept(old: Path) -> None:
     assert sorted(file.name for file in old.parent.iterdir()) == ["old.db", kept.name], "once is enough"
 
 
+@pytest.mark.parametrize("old", SOME, ids=version_in_name, indirect=True)
 def test_an_old_file_ends_with_the_schema_of_a_new_one(old: Path, blank: bytes) -> None:
     with pytest.warns(StoreWarning):
         written(old)
@@ -144,6 +149,7 @@ def test_an_old_file_ends_with_the_schema_of_a_new_one(old: Path, blank: bytes) 
     assert schemas[0] == schemas[1]
 
 
+@pytest.mark.parametrize("old", SOME, ids=version_in_name, indirect=True)
 def test_a_copy_ranks_only_where_it_was_measured_itself(old: Path) -> None:
     with pytest.warns(StoreWarning):
         written(old)
@@ -177,6 +183,7 @@ def test_rates_of_old_say_how_they_were_measured(old: Path) -> None:
         assert store.rates.best(H200).keys() == {"copy", "fill", "fp32", "tf32", "fp16", "of another kind"}
 
 
+@pytest.mark.parametrize("old", SOME, ids=version_in_name, indirect=True)
 def test_no_migration_without_a_copy(old: Path) -> None:
     before, version = old.read_bytes(), version_of(old)
     taken = old.with_name(f"old.schema-{version}.20261120T000002Z.db.part")
