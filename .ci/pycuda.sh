@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Builds PyCUDA from the extra against a stand-in libcuda, and shows that it compiles what nvcc alone compiles.
-# Usage: .ci/pycuda.sh CHECKOUT WORK
+# Usage: .ci/pycuda.sh CHECKOUT WORK, with uv on the path
 set -euo pipefail
 checkout=$1 work=$2/pycuda
 mkdir -p "$work"
 cp -r "$checkout/.ci/pycuda" "$work/home"
 echo '' | gcc -shared -Wl,-soname,libcuda.so.1 -o "$work/libcuda.so.1" -x c -
-python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -q 'cuda-toolkit[nvcc,cudart,cccl,profiler]==13.0.*'
 cd "$checkout"
-HOME="$work/home" LIBCUDA="$work/libcuda.so.1" "$work/venv/bin/pip" install -q '.[cuda13]'
+uv venv -q --seed --python "$(command -v python3)" "$work/venv"
+uv pip install -q --python "$work/venv" 'cuda-toolkit[nvcc,cudart,cccl,profiler]==13.0.*' .
+HOME="$work/home" LIBCUDA="$work/libcuda.so.1" "$work/venv/bin/pip" install -q '.[cuda13]'  # which finds the toolkit there
 # A libcuda that exports what PyCUDA imports, and answers every call with CUDA_ERROR_NO_DEVICE (100).
 {
     nm -D --undefined-only "$work"/venv/lib/python3*/site-packages/pycuda/_driver*.so |
