@@ -1,7 +1,67 @@
 """autotune: a code-generating kernel autotuner for convolution layers on NVIDIA GPUs.
 
-A study file names conv2d layers; templates generate CUDA; every generated kernel is compiled,
-verified against float64, timed and stored; the best kernel of each layer can be exported.
+A study names conv2d layers; templates generate CUDA; every generated kernel is compiled, verified against float64,
+timed and stored; the best kernel of each layer can be exported. `tune`, `best` and `export` are the whole of it; every
+failure is an `AutotuneError`. What is named here is loaded when it is first used.
 """
 
+from __future__ import annotations
+
+import importlib
+
+TYPE_CHECKING = False  # as type checkers know it; `typing` itself takes longer to load than all the rest here
+if TYPE_CHECKING:
+    from autotune.api.answers import best
+    from autotune.api.exports import ExportResult, export
+    from autotune.api.tuning import TuneResult, tune
+    from autotune.errors import AutotuneError
+    from autotune.problem import Conv2dProblem, Layer
+    from autotune.store import Store
+    from autotune.study import Study, load_study
+    from autotune.trial import Config, Trial
+    from autotune.tuning.trial_log import Progress
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "AutotuneError",
+    "Config",
+    "Conv2dProblem",
+    "ExportResult",
+    "Layer",
+    "Progress",
+    "Store",
+    "Study",
+    "Trial",
+    "TuneResult",
+    "__version__",
+    "best",
+    "export",
+    "load_study",
+    "tune",
+]
+
+_HOMES = {
+    "autotune.api.answers": ("best",),
+    "autotune.api.exports": ("ExportResult", "export"),
+    "autotune.api.tuning": ("TuneResult", "tune"),
+    "autotune.errors": ("AutotuneError",),
+    "autotune.problem": ("Conv2dProblem", "Layer"),
+    "autotune.store": ("Store",),
+    "autotune.study": ("Study", "load_study"),
+    "autotune.trial": ("Config", "Trial"),
+    "autotune.tuning.trial_log": ("Progress",),
+}
+
+if not TYPE_CHECKING:  # a type checker knows the names above, and would take any with this
+
+    def __getattr__(name: str) -> object:
+        for home, names in _HOMES.items():
+            if name in names:
+                globals()[name] = found = getattr(importlib.import_module(home), name)
+                return found
+        raise AttributeError(f"module 'autotune' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from autotune.cli.devices import binary_cache
+from autotune.api.devices import binary_cache
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.errors import ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator

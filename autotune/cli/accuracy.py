@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.api.devices import jobs_default
 from autotune.cli.answers import DATABASE, config_words
-from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.cli.devices import open_evaluator
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, DeviceError
 from autotune.evaluation.evaluator import DeviceEvaluator

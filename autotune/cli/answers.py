@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -10,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.facts import Facts, facts
+from autotune.analysis.facts import Facts
+from autotune.api.answers import facts_of
+from autotune.api.studies import name_of
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.numbers import SECONDS
 from autotune.cli.pager import paged
 from autotune.cli.tables import Cell, Column, format_options, show, wide_format_options
 from autotune.family.comments import in_comment
-from autotune.study import find_study, load_study
 from autotune.table import LARGEST
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome
 
@@ -148,9 +148,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 def asked(what: str | None) -> str | None:
     """A study's or layer's name; a study file stands for the name in it. Asked for before a database is opened."""
-    if what is not None and what.endswith(".toml"):
-        return load_study(find_study(what)).name
-    return what
+    return name_of(what)
 
 
 def open_filled(db: str) -> Store:
@@ -189,7 +187,7 @@ NO_FACTS = Facts(None, None, None, None, None)
 
 def with_roofline(store: Store, row: BestRow) -> BestWithRoofline:
     """Set a best row against what its device can do, as far as that was calibrated."""
-    return BestWithRoofline(row, _facts(row.row, row.median_us, store.rates.best(row.row.device)))
+    return BestWithRoofline(row, facts_of(row.row, row.median_us, store.rates.best(row.row.device)))
 
 
 class Beaten:
@@ -233,17 +231,6 @@ def tell_beaten(found: Iterable[tuple[TrialRow | SpaceTrial, Facts]]) -> None:
     beaten.tell()
 
 
-def undominated(rows: Iterable[BestRow]) -> list[BestRow]:
-    """Without non-deterministic kernels that a deterministic one of the same layer, device and class beats."""
-    rows = list(rows)
-    steady = {_class_of(row): row.median_us for row in rows if row.row.trial.deterministic}
-    return [row for row in rows if row.row.trial.deterministic or row.median_us < steady.get(_class_of(row), math.inf)]
-
-
-def _class_of(found: BestRow) -> tuple[str, str, str, str]:
-    return (found.name, found.row.device.name, found.row.trial.accuracy, found.row.policy)
-
-
 def with_rooflines(store: Store, rows: Iterable[TrialRow]) -> Iterator[TrialWithRoofline]:
     """Set trials against what their devices can do, as far as that was calibrated."""
     rates: dict[tuple[str, str, int, int, int], Mapping[str, float]] = {}
@@ -252,12 +239,7 @@ def with_rooflines(store: Store, rows: Iterable[TrialRow]) -> Iterator[TrialWith
         if identity not in rates:
             rates[identity] = store.rates.best(row.device)
         # Host to host, a layer waits for copies: the floor of its kernel says nothing of it.
-        yield TrialWithRoofline(row, _facts(row, row.median_us, {} if row.policy == END_TO_END else rates[identity]))
-
-
-def _facts(row: TrialRow, median_us: float | None, rates: Mapping[str, float]) -> Facts:
-    trial = row.trial
-    return facts(row.device, row.problem, trial.accuracy, row.stages, trial.resources, median_us, rates, row.flops)
+        yield TrialWithRoofline(row, facts_of(row, row.median_us, {} if row.policy == END_TO_END else rates[identity]))
 
 
 def _at(position: int) -> Callable[[tuple[Cell, ...]], Cell]:

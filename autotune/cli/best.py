@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.api.answers import device_named, undominated
 from autotune.cli.answers import (
     DATABASE,
     BestWithRoofline,
@@ -19,18 +20,16 @@ from autotune.cli.answers import (
     registers,
     spill_bytes,
     tell_beaten,
-    undominated,
     warps,
     with_roofline,
 )
 from autotune.cli.best_network import network_columns, networks, show_network
 from autotune.cli.brief import Below, short_configs, show_brief
-from autotune.cli.devices import open_evaluator
+from autotune.cli.devices import say_device
 from autotune.cli.pager import paged
 from autotune.cli.tables import Cell, Column, wide_format_options
-from autotune.devices.backends import parse_device
-from autotune.devices.device import DeviceInfo, devices_named
-from autotune.errors import DeviceError, StudyError
+from autotune.devices.device import DeviceInfo
+from autotune.errors import StudyError
 from autotune.problem import Conv2dProblem, Layer
 from autotune.similarity import device_distance, differences, layer_distance
 from autotune.study import find_study, load_study, study_names
@@ -111,7 +110,7 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
             if device is None and not (answers and all(one.kernel for one in answers)):
                 _tell_why(store, name, db, [one.layer.problem for one in answers if one.kernel is None])
             return
-        info = None if device is None else named_device(store, device)
+        info = None if device is None else device_named(store, device, say=say_device)
         layers = of_file or named_layers(store, what)
         near = [found for name, layer in layers for found in _nearest(store, name, layer, info)]
         show_answers(near, NEAREST_COLUMNS, style)
@@ -199,7 +198,7 @@ def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Conv
 
 def _answers(store: Store, what: str | None, device: str | None) -> Iterator[Answer]:
     """The best kernels in the layers' order, and the layers that have none."""
-    info = None if device is None else named_device(store, device)
+    info = None if device is None else device_named(store, device, say=say_device)
     found = [answer(with_roofline(store, row)) for row in undominated(store.best.list(what, info))]
     yield from found
     if what is None and info is None:
@@ -215,25 +214,6 @@ def _answers(store: Store, what: str | None, device: str | None) -> Iterator[Ans
 def answer(kernel: BestWithRoofline) -> Answer:
     """A best kernel as an answer."""
     return Answer(kernel.best.name, kernel.best.layer, kernel)
-
-
-def named_device(store: Store, name: str) -> DeviceInfo:
-    """A device that is here, or a recorded one. Raises DeviceError when the name fits none or several."""
-    recorded = store.devices.list()
-    found = devices_named(name, recorded)
-    try:
-        parse_device(name)
-    except DeviceError:
-        if len(found) == 1:
-            return found[0]
-        words = ", ".join(info.name for info in found or recorded) or "none"
-        raise DeviceError(
-            f"{name}: {'fits several recorded devices' if found else 'no recorded device of this name'}: {words}"
-            + ("; give more of the name" if found else "; or give cuda:N, host or null")
-        ) from None
-    evaluator = open_evaluator(name, 1)
-    evaluator.close()
-    return evaluator.info
 
 
 def _lifted(key: str, value: Callable[[BestWithRoofline], Cell], *, terminal: bool = True) -> Column[Answer]:

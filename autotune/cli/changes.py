@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import DATABASE, asked, config_words, undominated
+from autotune.api.answers import undominated
+from autotune.cli.answers import DATABASE, asked, config_words
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.pager import paged
 from autotune.cli.tables import Column, format_options, show, wide_format_options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from itertools import groupby
@@ -10,19 +9,21 @@ from pathlib import Path
 
 import click
 
+from autotune.api.devices import jobs_default
 from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.checking.coverage import Coverage, coverage, in_common
-from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.cli.devices import open_evaluator
 from autotune.cli.families import DIRECTORIES, find_family
 from autotune.cli.numbers import Number
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import AutotuneError, ToolchainError
 from autotune.family.space import BoundTemplate
-from autotune.problem import Conv2dProblem
-from autotune.study import find_study, load_study
+from autotune.problem import Conv2dProblem, Layer
+from autotune.study import Study, find_study, load_study
+from autotune.study_toml import study_toml
 from autotune.trial import Config, Outcome
 from autotune.workers.device_worker import Deadlines
 
@@ -133,13 +134,8 @@ def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[C
 
 def reproduction(problem: Conv2dProblem, config: Config) -> list[str]:
     """The lines of a study of one layer and one config."""
-    p = problem
-    keys: dict[str, object] = {"name": "failed", "n": p.n, "c": p.c, "h": p.h, "w": p.w, "k": p.k, "r": p.r, "s": p.s}
-    keys |= {"stride": [p.stride_h, p.stride_w], "pad": [p.pad_h, p.pad_w], "dilation": [p.dilation_h, p.dilation_w]}
-    keys |= {"groups": p.groups, "dtype": p.dtype, "layout": p.layout, "epilogue": p.epilogue}
-    layer = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
-    space = [f"{name} = [{json.dumps(value)}]" for name, value in config.items]
-    return ['name = "failed"', "[[layer]]", *layer, f"[space.{config.template}]", *space]
+    space = {name: (value,) for name, value in config.items}
+    return study_toml(Study("failed", (Layer("failed", problem),), space={config.template: space})).splitlines()
 
 
 def _admits(plan: CasePlan, arch: int) -> bool:

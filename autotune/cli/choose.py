@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.api.answers import device_named, dispatcher_of
 from autotune.cli.answers import DATABASE
-from autotune.cli.best import layers_of_file, named_device, named_layers
+from autotune.cli.best import layers_of_file, named_layers
+from autotune.cli.devices import say_device
 from autotune.cli.tables import Column, format_options, show
 from autotune.devices.device import DeviceInfo
-from autotune.dispatch.dispatcher import Choice, Dispatcher
-from autotune.errors import StoreError, StudyError
+from autotune.dispatch.dispatcher import Choice
+from autotune.errors import StoreError
 from autotune.problem import Layer
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def choose(what: str, db: str, device: str | None, style: str | None) -> None:
 
     of_file = layers_of_file(what)
     with Store(db, create=False) as store:
-        info = None if device is None else named_device(store, device)
+        info = None if device is None else device_named(store, device, say=say_device)
         layers = of_file or named_layers(store, what)
         dispatchers = [(made, dispatcher_of(store, made)) for made in latest_dispatchers(store, info)]
     show(
@@ -88,14 +90,6 @@ def latest_dispatchers(store: Store, info: DeviceInfo | None = None) -> Sequence
             f"{store.path}: no dispatcher was made{on} of all layers of a study; run `autotune dispatch STUDY` first"
         )
     return list(found.values())
-
-
-def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:
-    """The dispatcher that a row keeps. Raises StoreError where it cannot be read."""
-    try:
-        return Dispatcher.from_json(made.document)
-    except StudyError as error:
-        raise StoreError(f"{store.path}: a row cannot be understood ({error}); restore a copy") from error
 
 
 def unserved(store: Store, layers: Sequence[Layer], info: DeviceInfo) -> tuple[Layer, ...]:

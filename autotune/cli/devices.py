@@ -2,102 +2,31 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Generator, Set
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
-import platformdirs
 
+from autotune.api.devices import evaluator_of, has_libcuda
 from autotune.cli.answers import DATABASE
 from autotune.cli.tables import Column, format_options, show
-from autotune.compilation.cache import BinaryCache
-from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo
-from autotune.errors import AutotuneError, DeviceError
+from autotune.errors import AutotuneError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
-from autotune.evaluation.null import NullEvaluator
 from autotune.measurement.rates import Rate
 from autotune.workers.device_worker import DEADLINES, Deadlines
 
 
-def jobs_default() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def open_evaluator(name: str | None, jobs: int, deadlines: Deadlines = DEADLINES) -> Evaluator:
-    """The evaluator of a named device; of the first CUDA device, else the host, when no name is given.
-
-    Says on standard error which device was taken and why. `deadlines` are of devices that run kernels.
-    """
-    if name is not None:
-        names = _gpus() if name == "all" else name.split(",") if name.startswith("cuda") else [name]
-        for one in names:
-            kind, rest = parse_device(one)
-        asked: Evaluator
-        if kind == "null":
-            asked = NullEvaluator(rest)
-        elif kind == "replay":
-            from autotune.replay.replay_device import ReplayEvaluator
-
-            asked = ReplayEvaluator(rest)
-        else:
-            asked = DeviceEvaluator(names, jobs, cache=binary_cache(), deadlines=deadlines)
-        _say(asked.info, name, "asked for")
-        return asked
-    try:
-        evaluator = first_gpu(jobs, deadlines)
-    except DeviceError as error:
-        evaluator = DeviceEvaluator(["host"], jobs, cache=binary_cache(), deadlines=deadlines)
-        _say(evaluator.info, "host", f"no CUDA device can be used: {error}")
-    else:
-        _say(evaluator.info, "cuda:0", "the first CUDA device")
-    return evaluator
+    """The evaluator of a named device, else of the first CUDA device or the host; says which one was taken and why."""
+    return evaluator_of(name, jobs, deadlines, say=say_device)
 
 
-def first_gpu(jobs: int, deadlines: Deadlines = DEADLINES) -> DeviceEvaluator:
-    """The evaluator of the first CUDA device. Raises DeviceError when there is none."""
-    if not _has_libcuda():
-        raise DeviceError("this machine has no NVIDIA driver (libcuda.so.1)")
-    return DeviceEvaluator(["cuda:0"], jobs, cache=binary_cache(), deadlines=deadlines)
-
-
-def binary_cache() -> BinaryCache:
-    """The user's folder of compiled programs."""
-    return BinaryCache(cache_folder() / "binaries")
-
-
-def cache_folder() -> Path:
-    """The user's folder for what can be made again."""
-    return Path(platformdirs.user_cache_dir("autotune"))
-
-
-def _gpus() -> list[str]:
-    """Every CUDA device by name. Raises DeviceError when there is none."""
-    found: list[str] = []
-    while _has_libcuda() and (evaluator := _try_open(f"cuda:{len(found)}", say=not found)):
-        evaluator.close()
-        found.append(f"cuda:{len(found)}")
-    if not found:
-        raise DeviceError("all: this machine has no CUDA device that can be used")
-    return found
-
-
-def _say(info: DeviceInfo, name: str, why: str) -> None:
+def say_device(info: DeviceInfo, name: str, why: str) -> None:
+    """Say on standard error which device was taken and why."""
     remark = "; a CPU's ranking of kernels says nothing about a GPU's" if info.kind == "host" else ""
     click.echo(f"device {name}: {info.name} ({why}){remark}", err=True)
-
-
-def _has_libcuda() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +139,7 @@ def present_devices(kinds: Set[str]) -> Generator[tuple[str, DeviceEvaluator]]:
     Why the first CUDA device or the host does not open is said on standard error.
     """
     number = 0
-    while "cuda" in kinds and _has_libcuda() and (evaluator := _try_open(f"cuda:{number}", say=number == 0)):
+    while "cuda" in kinds and has_libcuda() and (evaluator := _try_open(f"cuda:{number}", say=number == 0)):
         with closing(evaluator):
             yield f"cuda:{number}", evaluator
         number += 1

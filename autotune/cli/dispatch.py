@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.api.devices import jobs_default
 from autotune.cli.answers import DATABASE, open_filled
-from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.cli.devices import open_evaluator
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.tables import Column, format_options, show

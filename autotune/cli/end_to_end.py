@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.cli.tables import Column, show
-from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
-from autotune.family.template import KernelTemplate
-from autotune.problem import Layer
-from autotune.study import Study
 
 if TYPE_CHECKING:
-    from autotune.store import BestRow, EndToEndRow, Store
+    from autotune.store import BestRow, EndToEndRow
     from autotune.tuning.end_to_end import EndToEndResult
-    from autotune.tuning.trial_log import Progress
-
-
-def run_end_to_end(
-    study: Study,
-    layers: Sequence[Layer],
-    families: Mapping[str, KernelTemplate],
-    evaluator: Evaluator,
-    store: Store,
-    observe: Callable[[Progress], None],
-    stopping: Callable[[], bool],
-) -> tuple[EndToEndResult, ...]:
-    """Time the tuned layers end to end, where the study says so; nothing on a device that copies nothing."""
-    from autotune.tuning.end_to_end import time_end_to_end
-
-    if study.end_to_end is None or stopping():
-        return ()
-    if not isinstance(evaluator, DeviceEvaluator):
-        click.echo(f"{study.name}: the {evaluator.info.kind} device copies nothing: kernels only", err=True)
-        return ()
-    return time_end_to_end(
-        study, study.end_to_end, families, evaluator, store, layers=layers, observe=observe, stopping=stopping
-    )
 
 
 @dataclass(frozen=True, slots=True)

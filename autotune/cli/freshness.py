@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import DATABASE, asked, config_words, undominated
-from autotune.cli.devices import binary_cache, jobs_default, open_evaluator, present_devices
+from autotune.api.answers import undominated
+from autotune.api.devices import binary_cache, jobs_default
+from autotune.cli.answers import DATABASE, asked, config_words
+from autotune.cli.devices import open_evaluator, present_devices
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.files import check_folder, write_whole
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt

@@ -9,12 +9,13 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import NoReturn
 
 import click
 
+from autotune.api.interrupts import orderly_interrupts
 from autotune.temporary import none_left
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -44,23 +45,10 @@ def cleaning_up_on(*signals: signal.Signals) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def stopping_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C asks for an orderly end, the second ends at once."""
-    asked: list[int] = []
-    previous = signal.getsignal(signal.SIGINT)
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if asked and callable(previous):
-            previous(number, frame)
-        asked.append(number)
-        click.echo("\nfinishing the trial at hand; Ctrl-C again stops at once", err=True)
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield lambda: bool(asked)
-    finally:
-        signal.signal(signal.SIGINT, previous)
+def stopping_on_interrupt() -> AbstractContextManager[Callable[[], bool]]:
+    """The first Ctrl-C asks for an orderly end and says so, the second ends at once."""
+    said = "\nfinishing the trial at hand; Ctrl-C again stops at once"
+    return orderly_interrupts(lambda: click.echo(said, err=True))
 
 
 def end_interrupted(left: str, *, resumes: bool = True) -> NoReturn:

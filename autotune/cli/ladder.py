@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.api.devices import jobs_default
+from autotune.api.studies import layers_named
 from autotune.cli.answers import DATABASE
-from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.cli.devices import open_evaluator
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.interrupts import end_interrupted
 from autotune.cli.profile import first_device, require_cuda, say, stalls_of
 from autotune.cli.tables import Column, format_options, show
-from autotune.cli.tune import chosen_layers, under_way
+from autotune.cli.tune import under_way
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import StoreError, ToolchainError
 from autotune.family.template import KernelTemplate, load_templates
@@ -120,7 +122,7 @@ def ladder(
     The reports' own times stand beside it; they are of other GPUs. What a profiler saw stands beside it, too.
     """
     wanted = load_study(find_study(study))
-    layers = chosen_layers(wanted, only_layers)
+    layers = layers_named(wanted, only_layers)
     if stored:
         if profile:
             raise click.UsageError("--stored runs nothing and shows the profiles that there are; leave --profile out.")

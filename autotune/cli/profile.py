@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.api.devices import jobs_default
 from autotune.cli.answers import ACCURACY, DATABASE, asked, config_words, open_filled
-from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.cli.devices import open_evaluator
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import DeviceError, StoreError

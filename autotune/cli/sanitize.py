@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.api.devices import jobs_default
+from autotune.api.sanitizers import open_sanitizer
 from autotune.checking.sanitize import FAULT, SMALL_N, TOOLS, Verdict, Winner
 from autotune.cli.answers import ACCURACY, DATABASE, asked
-from autotune.cli.devices import jobs_default
-from autotune.cli.export import chosen_of
 from autotune.cli.families import DIRECTORIES
-from autotune.cli.sanitizers import open_sanitizer
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, StoreError
 from autotune.family.template import load_templates
@@ -79,7 +78,14 @@ def sanitize(
         logs.mkdir(parents=True, exist_ok=True)
     with Store(db, create=False) as store:
         winners = _winners(store, asked(what), db, accuracy, directories)
-    sanitizer = open_sanitizer(device, jobs or jobs_default(), tools=tools or TOOLS, small_n=small_n, logs=logs)
+    sanitizer = open_sanitizer(
+        device,
+        jobs or jobs_default(),
+        tools=tools or TOOLS,
+        small_n=small_n,
+        logs=logs,
+        say=lambda name, why: click.echo(f"device {name}: {why}", err=True),
+    )
     try:
         verdicts = list(sanitizer.check(winners))
     finally:
@@ -97,6 +103,8 @@ def _winners(
     store: Store, what: str | None, db: str, accuracy: str | None, directories: tuple[Path, ...]
 ) -> list[Winner]:
     """The best kernels that run somewhere, each once."""
+    from autotune.api.exports import chosen_of
+
     families = load_templates(directories)
     found: dict[str, Winner] = {}
     for row in store.best.list(what, accuracy=accuracy):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import ACCURACY, DATABASE, asked, undominated, whole, with_roofline
-from autotune.cli.best import named_device
+from autotune.api.answers import device_named, undominated
+from autotune.cli.answers import ACCURACY, DATABASE, asked, whole, with_roofline
+from autotune.cli.devices import say_device
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.files import check_folder, write_whole
 from autotune.cli.streams import for_compilers
@@ -61,7 +62,7 @@ def source(
         layers = {layer.layer.problem: layer.name for layer in store.studies.layers(name)}
         if len(layers) > 1:
             raise StoreError(f"{what}: expected one layer; give one of {', '.join(layers.values())}")
-        info = None if device is None else named_device(store, device)
+        info = None if device is None else device_named(store, device, say=say_device)
         if number is None and family is None and not wanted:
             row, others = _first(_best(store, name, info, accuracy))
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,29 +10,30 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import DATABASE, open_filled, undominated, with_roofline
+from autotune.api.devices import jobs_default
+from autotune.api.studies import layers_named
+from autotune.cli.answers import DATABASE, open_filled, with_roofline
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.choose import unserved
-from autotune.cli.devices import cache_folder, jobs_default, open_evaluator
-from autotune.cli.end_to_end import run_end_to_end, show_end_to_end
+from autotune.cli.devices import open_evaluator
+from autotune.cli.end_to_end import show_end_to_end
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.numbers import SECONDS, Number
 from autotune.cli.progress import observer
 from autotune.cli.tables import format_options
-from autotune.devices.device import BASELINES, DeviceInfo
-from autotune.devices.torch_baseline import require_torch
-from autotune.errors import AutotuneError, DeviceError, StoreError, StudyError
+from autotune.devices.device import BASELINES
+from autotune.errors import AutotuneError, StoreError
+from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import load_templates
 from autotune.problem import Layer
 from autotune.study import SAMPLERS, Study, find_study, load_study
 from autotune.table import LARGEST
 from autotune.trial import Trial
-from autotune.tuning.study_lock import study_lock
 
 if TYPE_CHECKING:
     from autotune.evaluation.evaluator import Evaluator
-    from autotune.store import BestRow, Store
+    from autotune.store import Store
     from autotune.tuning.layer_finals import Compared, FinalsResult
     from autotune.tuning.layer_result import DesignResult, LayerResult
     from autotune.tuning.trial_log import Progress as TuneProgress
@@ -143,7 +144,7 @@ def tune(
         warm_start=wanted.warm_start if warm_start is None else warm_start,
         prior=wanted.prior if prior is None else prior,
     )
-    layers = chosen_layers(wanted, only_layers)
+    layers = layers_named(wanted, only_layers)
     tune_and_show(
         *(wanted, layers, directories, device, jobs, db, style),
         fresh=fresh,
@@ -177,7 +178,7 @@ def compare(
 ) -> None:
     """Hold only the finals of STUDY again, on the kernels that the database already has."""
     wanted = load_study(find_study(study))
-    layers = chosen_layers(wanted, only_layers)
+    layers = layers_named(wanted, only_layers)
     tune_and_show(
         *(wanted, layers, directories, device, jobs, db, style),
         baselines=baselines,
@@ -203,10 +204,9 @@ def tune_and_show(
     finals_on_interrupt: bool = False,
 ) -> None:
     """Run the line and print what came of it. Raises AutotuneError at the end for layers without a correct kernel."""
+    from autotune.api.tuning import best_of, finals_plan, tune_layers
     from autotune.store import Store
-    from autotune.tuning.layer_finals import FINALS_S, TOGETHER_S, FinalsPlan
     from autotune.tuning.tune import check_study
-    from autotune.tuning.tune import tune as run
 
     families = load_templates(directories)
     check_study(study, families)  # before a database is made
@@ -219,41 +219,33 @@ def tune_and_show(
                 layers = unserved(store, layers, evaluator.info)
                 click.echo(f"without a kernel: {', '.join(layer.name for layer in layers) or 'none'}", err=True)
             names = {f"{study.name}.{layer.name}" for layer in layers}
-            if not search and not _best_of(store, study, names, evaluator.info):
+            if not search and not best_of(store, study, names, evaluator.info):
                 raise StoreError(
                     f"{db}: no correct kernel of {study.name} on {evaluator.info.name} to compare; "
                     f"run `autotune tune STUDY` first"
                 )
-            results = run(
-                study,
-                families,
-                evaluator,
-                store,
-                layers=layers,
+            plan = finals_plan(baselines, finals_seconds, evaluator.info, on_interrupt=finals_on_interrupt)
+            tuned = tune_layers(
+                *(study, layers, families, evaluator, store),
                 fresh=fresh,
+                search=search,
+                finals=plan,
                 observe=observe,
                 stopping=stopping,
-                search=search,
-                finals=FinalsPlan(
-                    _libraries(baselines, evaluator.info),
-                    finals_seconds or FINALS_S,
-                    on_interrupt=finals_on_interrupt,
-                    together_s=None if finals_seconds else TOGETHER_S,
-                ),
             )
-            end_to_end = run_end_to_end(study, layers, families, evaluator, store, observe, stopping) if search else ()
             interrupted = stopping()
-        for result in results:
+        if search and study.end_to_end and not isinstance(evaluator, DeviceEvaluator):
+            click.echo(f"{study.name}: the {evaluator.info.kind} device copies nothing: kernels only", err=True)
+        for result in tuned.layers:
             for line in summary(result):
                 click.echo(line, err=True)
-        rows = _best_of(store, study, {result.name for result in results}, evaluator.info)
-        if not end_to_end or style is None:
-            show_answers([answer(with_roofline(store, row)) for row in undominated(rows)], BEST_COLUMNS, style)
-        if end_to_end:
-            show_end_to_end(end_to_end, style)
+        if not tuned.end_to_end or style is None:
+            show_answers([answer(with_roofline(store, row)) for row in tuned.best], BEST_COLUMNS, style)
+        if tuned.end_to_end:
+            show_end_to_end(tuned.end_to_end, style)
     if interrupted:
-        end_interrupted(_left(study, layers, results, "tuned" if search else "compared"))
-    if lacking := [result for result in results if result.best is None]:
+        end_interrupted(_left(study, layers, tuned.layers, "tuned" if search else "compared"))
+    if lacking := [result for result in tuned.layers if result.best is None]:
         reasons = "; ".join(f"{result.layer.name} ({' '.join(result.why_not.split())[:160]})" for result in lacking)
         raise AutotuneError(f"{study.name}: no correct kernel of {reasons}")
 
@@ -272,20 +264,6 @@ def _left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult],
     return f"{words}; end-to-end times may be missing" if study.end_to_end else words
 
 
-def _best_of(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> list[BestRow]:
-    """The best kernels of these layers of a study on a device, of the classes that may win, timed as the study says."""
-    from autotune.tuning.tune import policy
-
-    return [
-        row
-        for row in store.best.list(study.name, kind=info.kind)
-        if row.name in names
-        and row.row.device.identity == info.identity
-        and row.row.policy == policy(study)
-        and row.row.trial.accuracy in study.admitted(row.layer.problem)
-    ]
-
-
 @contextmanager
 def under_way(
     store: Store, study: Study, evaluator: Evaluator
@@ -294,47 +272,20 @@ def under_way(
 
     It begins when no other process measures this study.
     """
-    with stopping_on_interrupt() as stopping, its_turn(store, study, evaluator, stopping), observer() as observe:
-        yield observe, stopping
+    from autotune.api.tuning import its_turn
 
-
-@contextmanager
-def its_turn(store: Store, study: Study, evaluator: Evaluator, stopping: Callable[[], bool]) -> Iterator[None]:
-    """Wait while another process tunes this study on such a device into this database; says so once."""
     said: list[str] = []
+    with stopping_on_interrupt() as stopping:
 
-    def waits() -> None:
-        if stopping():
-            end_interrupted(f"stopped waiting for the process that tunes {study.name} into {store.path}")
-        if not said:
-            said.append(f"{study.name}: another process is tuning it into {store.path}; waiting for it to end")
-            click.echo(said[0], err=True)
+        def waits() -> None:
+            if stopping():
+                end_interrupted(f"stopped waiting for the process that tunes {study.name} into {store.path}")
+            if not said:
+                said.append(f"{study.name}: another process is tuning it into {store.path}; waiting for it to end")
+                click.echo(said[0], err=True)
 
-    owned = (store.path.resolve(), study.name, evaluator.info.identity)
-    with study_lock(cache_folder() / "locks", *owned, waits=waits):
-        yield
-
-
-def _libraries(baselines: tuple[str, ...], info: DeviceInfo) -> tuple[str, ...]:
-    """What else is timed in the finals. Raises DeviceError where it cannot be, before anything is tuned."""
-    libraries = tuple(dict.fromkeys(baselines))
-    if libraries:
-        if info.kind != "cuda":
-            raise DeviceError(
-                f"{info.kind}: --baseline {libraries[0]} is for CUDA devices; leave it out or give --device cuda:N"
-            )
-        require_torch()
-    return libraries
-
-
-def chosen_layers(study: Study, names: tuple[str, ...]) -> tuple[Layer, ...]:
-    """The study's layers of these names, all without names. Raises StudyError for an unknown one."""
-    known = {layer.name: layer for layer in study.layers}
-    wanted = [name.removeprefix(f"{study.name}.") for name in names]
-    for name in wanted:
-        if name not in known:
-            raise StudyError(f"--layer {name}: {study.name} has no such layer; it has {', '.join(known)}")
-    return tuple(known[name] for name in wanted) or study.layers
+        with its_turn(store, study, evaluator, waits), observer() as observe:
+            yield observe, stopping
 
 
 def summary(result: LayerResult) -> Iterator[str]:

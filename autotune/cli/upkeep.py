@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.api.devices import binary_cache
 from autotune.cli.answers import DATABASE
-from autotune.cli.devices import binary_cache
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.cache import CacheState
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.api.answers import device_named, undominated
 from autotune.cli.answers import (
     ACCURACY,
     DATABASE,
@@ -16,11 +17,10 @@ from autotune.cli.answers import (
     asked,
     config_words,
     tell_beaten,
-    undominated,
     with_roofline,
 )
-from autotune.cli.best import named_device
 from autotune.cli.brief import Below, short_configs, show_brief
+from autotune.cli.devices import say_device
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.pager import paged
 from autotune.cli.tables import Cell, Column, console, show, wide_format_options
@@ -89,7 +89,7 @@ def why(
     name = asked(what)
     families = load_templates(directories)
     with Store(db, create=False) as store:
-        info = None if device is None else named_device(store, device)
+        info = None if device is None else device_named(store, device, say=say_device)
         rows = store.best.list(name, info, accuracy=accuracy)
         if not rows:
             raise StoreError(

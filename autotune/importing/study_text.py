@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from autotune.importing.fusion import Findings
 from autotune.importing.network import Network, plain, sizes
-from autotune.problem import Conv2dProblem
+from autotune.problem import Conv2dProblem, Layer
+from autotune.study_toml import layer_toml
 
 LONGEST_NAME = 60
 """Characters of a layer's name."""
 _SHOWN = 3
 """Labels in a comment; the rest are counted."""
-_PAIRS = (("stride", 1), ("pad", 0), ("dilation", 1))
-_DEFAULTS = {field.name: field.default for field in fields(Conv2dProblem)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +108,6 @@ def _unused(name: str, ending: str, taken: set[str]) -> str:
 
 
 def _table(layer: NamedLayer) -> Iterator[str]:
-    problem = layer.problem
     yield ""
     yield f"# {_percent(layer.share)}: {_listed(layer.labels)}"
-    yield "[[layer]]"
-    yield f"name = {json.dumps(layer.name, ensure_ascii=False)}"
-    for key in ("n", "c", "h", "w", "k", "r", "s"):
-        yield f"{key} = {getattr(problem, key)}"
-    for key, default in _PAIRS:
-        height, width = getattr(problem, f"{key}_h"), getattr(problem, f"{key}_w")
-        if (height, width) != (default, default):
-            yield f"{key} = {height if height == width else [height, width]}"
-    for key in ("groups", "dtype", "layout", "epilogue"):
-        if getattr(problem, key) != _DEFAULTS[key]:
-            yield f"{key} = {json.dumps(getattr(problem, key))}"
-    if len(layer.labels) > 1:
-        yield f"count = {len(layer.labels)}"
+    yield from layer_toml(Layer(layer.name, layer.problem, len(layer.labels)))

@@ -156,7 +156,7 @@ class _EndToEndLine:
                 number, attempts = (suspect.key.number, suspect.attempts) if suspect else (log.take_number(), 0)
                 trial = self._try(number, config, attempts)
             log.add(trial, known=config in known)
-            log.report(done, ended=done == len(wanted))
+            log.report(done, trial=trial, ended=done == len(wanted))
         rows = [row for row in self.store.end_to_end.list(self.scope.name) if self._ours(row, set(wanted))]
         rows.sort(key=lambda row: row.row.median_us or 0.0)
         return EndToEndResult(self.layer, self.scope.name, self.kernel, tuple(rows), dict(log.failures))

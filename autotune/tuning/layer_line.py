@@ -288,7 +288,7 @@ class LayerLine:
         """Count a trial that is stored, and tell the search."""
         self.log.add(trial, known=known)
         self.search.tell(trial)
-        self._report()
+        self._report(trial)
 
-    def _report(self, *, ended: bool = False) -> None:
-        self.log.report(len(self.log.evaluated), ended=ended)
+    def _report(self, trial: Trial | None = None, *, ended: bool = False) -> None:
+        self.log.report(len(self.log.evaluated), trial=trial, ended=ended)

@@ -54,6 +54,8 @@ class Progress:
     """trials whose result was already in the database"""
     ended: bool
     """the layer's last report"""
+    trial: Trial | None = None
+    """the one that has just ended; None in a report that no trial led to"""
     network: Network | None = None
     """None: the layer is tuned alone"""
 
@@ -122,7 +124,7 @@ class TrialLog:
                 message = f"{suspect.attempts} runs ended while it was running"
                 self._store.quarantine.add(self._scope, source_hash, "crash", message)
 
-    def report(self, done: int, *, ended: bool = False) -> None:
+    def report(self, done: int, *, trial: Trial | None = None, ended: bool = False) -> None:
         """Tell the observer how far the layer is."""
         self._observe(
             Progress(
@@ -134,6 +136,7 @@ class TrialLog:
                 elapsed_s=self.elapsed_s,
                 reused=self.reused,
                 ended=ended,
+                trial=trial,
             )
         )
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.api.devices import evaluator_of, jobs_default
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate, load_templates
@@ -102,7 +102,7 @@ def main() -> None:
     arguments = parser.parse_args()
     chosen: Sequence[tuple[str, str]] = [pair for pair in SPACES if pair[0] in (arguments.family or pair[:1])]
     templates = load_templates()
-    evaluator = open_evaluator(arguments.device, jobs_default())
+    evaluator = evaluator_of(arguments.device, jobs_default())
     try:
         parts = {
             family: part_of(templates[family], LAYERS[layer], evaluator, arguments.configs) for family, layer in chosen

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.cli.devices import jobs_default, open_evaluator
+from autotune.api.devices import evaluator_of, jobs_default
 from autotune.errors import StoreWarning
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.template import load_templates
@@ -111,7 +111,7 @@ def main() -> None:
         replace(load_study(find_study(name)), trials=arguments.evaluations, warm_start=not arguments.cold)
         for name in arguments.studies
     ]
-    evaluator = open_evaluator(arguments.device, jobs_default())
+    evaluator = evaluator_of(arguments.device, jobs_default())
     try:
         for left in leave_out(arguments.db, evaluator, studies):
             print(

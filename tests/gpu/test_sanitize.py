@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.api.sanitizers import open_sanitizer
 from autotune.checking.sanitize import Winner
-from autotune.cli.sanitizers import open_sanitizer
 from autotune.compilation.toolchain import find_sanitizer
 from autotune.errors import ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.api.devices import binary_cache
 from autotune.checking.sanitize import ComputeSanitizer, HostCheck, Verdict, Winner
-from autotune.cli.devices import binary_cache
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting import Chosen, export_library
 from autotune.exporting.proof import NotProven, prove

@@ -9,7 +9,7 @@ from statistics import geometric_mean
 
 import pytest
 
-from autotune.cli.devices import open_evaluator
+from autotune.api.devices import evaluator_of
 from autotune.cli.tune import design_words
 from autotune.devices.device import DeviceInfo
 from autotune.evaluation.null import NullEvaluator, predicted_us
@@ -198,7 +198,7 @@ def test_a_winner_of_the_finals_that_the_search_had_behind_is_not_called_faster(
 def test_layers_left_out_come_close_within_ten_evaluations() -> None:
     """On recorded results; on the GPU itself tests/benchmarks/warm_start.py measures it, see docs/search.md."""
     studies = [dataclasses.replace(load_study(find_study(name)), trials=10) for name in STUDIES]
-    found = leave_out(H200, open_evaluator(f"replay:{H200}", 1), studies)
+    found = leave_out(H200, evaluator_of(f"replay:{H200}", 1), studies)
     ratios = {left.layer: left.few_us / left.full_us for left in found}
     assert len(ratios) == 6
     assert geometric_mean(ratios.values()) <= 1.06, ratios  # 1.12 without a warm start

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import click
-
+from autotune.api.devices import binary_cache, first_gpu
 from autotune.checking.sanitize import HOST_CHECK, SMALL_N, TOOLS, ComputeSanitizer, HostCheck, Sanitizer
-from autotune.cli.devices import binary_cache, first_gpu
 from autotune.compilation.toolchain import find_cxx, find_sanitizer
 from autotune.devices.backends import parse_device
 from autotune.errors import DeviceError, ToolchainError
@@ -25,8 +23,11 @@ def open_sanitizer(
     tools: Sequence[str] = TOOLS,
     small_n: Sequence[int] = SMALL_N,
     logs: Path | None = None,
+    say: Callable[[str, str], None] = lambda *_: None,
 ) -> Sanitizer:
     """What checks kernels on a device; by default the first CUDA device, or the host where there is none.
+
+    `say` is told its name and why then.
 
     Raises ToolchainError where compute-sanitizer or AddressSanitizer is not installed.
     """
@@ -34,7 +35,7 @@ def open_sanitizer(
         try:
             evaluator = first_gpu(jobs)
         except DeviceError as error:
-            click.echo(f"device {HOST_CHECK}: {error}", err=True)
+            say(HOST_CHECK, str(error))
             device = HOST_CHECK
         else:
             return _on_gpu("cuda:0", evaluator, jobs, tools, small_n, logs)

@@ -1,0 +1,86 @@
+"""`autotune.best`: what a results database answers, as the command line's `best` asks it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.analysis.facts import Facts, facts
+from autotune.api.devices import Say, evaluator_of
+from autotune.api.studies import name_of
+from autotune.devices.backends import parse_device
+from autotune.devices.device import DeviceInfo, devices_named
+from autotune.dispatch.dispatcher import Dispatcher
+from autotune.errors import DeviceError, StoreError, StudyError
+from autotune.problem import Conv2dProblem
+from autotune.study import Study
+
+if TYPE_CHECKING:
+    from autotune.store import BestRow, DispatcherRow, Store, TrialRow
+
+
+def best(
+    what: Study | Conv2dProblem | str | Path | None = None,
+    *,
+    db: str | Path = "autotune.db",
+    device: str | DeviceInfo | None = None,
+    accuracy: str | None = None,
+) -> tuple[BestRow, ...]:
+    """The best kernel of each layer, device and accuracy class.
+
+    `what` is a study, its file or name, `study.layer`, a layer's name, or a problem, whatever studies call it; None:
+    everything. With a device (cuda:N, host, null, a recorded one by a part of its name) only what fits it: `match`
+    says how well. An empty answer means that there is none. Raises StoreError, DeviceError and StudyError.
+    """
+    from autotune.store import Store
+
+    asked = what if isinstance(what, Conv2dProblem) else name_of(what)
+    with Store(db, create=False) as store:
+        info = device_named(store, device) if isinstance(device, str) else device
+        return tuple(undominated(store.best.list(asked, info, accuracy=accuracy)))
+
+
+def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> DeviceInfo:
+    """A device that is here, or a recorded one. Raises DeviceError when the name fits none or several."""
+    recorded = store.devices.list()
+    found = devices_named(name, recorded)
+    try:
+        parse_device(name)
+    except DeviceError:
+        if len(found) == 1:
+            return found[0]
+        words = ", ".join(info.name for info in found or recorded) or "none"
+        raise DeviceError(
+            f"{name}: {'fits several recorded devices' if found else 'no recorded device of this name'}: {words}"
+            + ("; give more of the name" if found else "; or give cuda:N, host or null")
+        ) from None
+    evaluator = evaluator_of(name, 1, say=say)
+    evaluator.close()
+    return evaluator.info
+
+
+def undominated(rows: Iterable[BestRow]) -> list[BestRow]:
+    """Without non-deterministic kernels that a deterministic one of the same layer, device and class beats."""
+    rows = list(rows)
+    steady = {_class_of(row): row.median_us for row in rows if row.row.trial.deterministic}
+    return [row for row in rows if row.row.trial.deterministic or row.median_us < steady.get(_class_of(row), math.inf)]
+
+
+def _class_of(found: BestRow) -> tuple[str, str, str, str]:
+    return (found.name, found.row.device.name, found.row.trial.accuracy, found.row.policy)
+
+
+def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:
+    """The dispatcher that a row keeps. Raises StoreError where it cannot be read."""
+    try:
+        return Dispatcher.from_json(made.document)
+    except StudyError as error:
+        raise StoreError(f"{store.path}: a row cannot be understood ({error}); restore a copy") from error
+
+
+def facts_of(row: TrialRow, median_us: float | None, rates: Mapping[str, float]) -> Facts:
+    """A trial set against what its device can do, as far as that was calibrated."""
+    trial = row.trial
+    return facts(row.device, row.problem, trial.accuracy, row.stages, trial.resources, median_us, rates, row.flops)

@@ -1,0 +1,100 @@
+"""A device by its name: the evaluator that tunes on it, as the command line and `autotune.tune` open it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import platformdirs
+
+from autotune.compilation.cache import BinaryCache
+from autotune.devices.backends import parse_device
+from autotune.devices.device import DeviceInfo
+from autotune.errors import AutotuneError, DeviceError
+from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
+from autotune.evaluation.null import NullEvaluator
+from autotune.workers.device_worker import DEADLINES, Deadlines
+
+Say = Callable[[DeviceInfo, str, str], None]
+"""Told which device was taken, its name, and why."""
+
+
+def jobs_default() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def evaluator_of(
+    name: str | None, jobs: int, deadlines: Deadlines = DEADLINES, *, say: Say = lambda *_: None
+) -> Evaluator:
+    """The evaluator of a named device; of the first CUDA device, else the host, when no name is given.
+
+    `deadlines` are of devices that run kernels. Raises DeviceError when there is no such device, ToolchainError when
+    the host has no compiler.
+    """
+    if name is not None:
+        names = _gpus() if name == "all" else name.split(",") if name.startswith("cuda") else [name]
+        for one in names:
+            kind, rest = parse_device(one)
+        asked: Evaluator
+        if kind == "null":
+            asked = NullEvaluator(rest)
+        elif kind == "replay":
+            from autotune.replay.replay_device import ReplayEvaluator
+
+            asked = ReplayEvaluator(rest)
+        else:
+            asked = DeviceEvaluator(names, jobs, cache=binary_cache(), deadlines=deadlines)
+        say(asked.info, name, "asked for")
+        return asked
+    try:
+        evaluator = first_gpu(jobs, deadlines)
+    except DeviceError as error:
+        evaluator = DeviceEvaluator(["host"], jobs, cache=binary_cache(), deadlines=deadlines)
+        say(evaluator.info, "host", f"no CUDA device can be used: {error}")
+    else:
+        say(evaluator.info, "cuda:0", "the first CUDA device")
+    return evaluator
+
+
+def first_gpu(jobs: int, deadlines: Deadlines = DEADLINES) -> DeviceEvaluator:
+    """The evaluator of the first CUDA device. Raises DeviceError when there is none."""
+    if not has_libcuda():
+        raise DeviceError("this machine has no NVIDIA driver (libcuda.so.1)")
+    return DeviceEvaluator(["cuda:0"], jobs, cache=binary_cache(), deadlines=deadlines)
+
+
+def binary_cache() -> BinaryCache:
+    """The user's folder of compiled programs."""
+    return BinaryCache(cache_folder() / "binaries")
+
+
+def cache_folder() -> Path:
+    """The user's folder for what can be made again."""
+    return Path(platformdirs.user_cache_dir("autotune"))
+
+
+def has_libcuda() -> bool:
+    """Whether there is an NVIDIA driver's library here."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _gpus() -> list[str]:
+    """Every CUDA device by name. Raises DeviceError when there is none, with the reason."""
+    found: list[str] = []
+    while True:
+        try:
+            if not has_libcuda():
+                raise DeviceError("there is no NVIDIA driver (libcuda.so.1)")
+            DeviceEvaluator([f"cuda:{len(found)}"], 1).close()
+        except AutotuneError as error:
+            if found:
+                return found
+            raise DeviceError(f"all: this machine has no CUDA device that can be used: {error}") from None
+        found.append(f"cuda:{len(found)}")

@@ -1,0 +1,260 @@
+"""`autotune.export`: kernels chosen from a results database, written as a library that proves itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotune.api.answers import dispatcher_of, facts_of, undominated
+from autotune.api.devices import first_gpu, jobs_default
+from autotune.api.sanitizers import sanitizer_here
+from autotune.api.studies import name_of
+from autotune.compilation.toolchain import find_nvcc
+from autotune.devices.device import devices_named
+from autotune.dispatch.dispatcher import Dispatcher
+from autotune.errors import AutotuneError, DeviceError, StoreError, ToolchainError
+from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.exporting import Chosen, Exported, export_library
+from autotune.exporting.build import images
+from autotune.exporting.kernel import stem
+from autotune.exporting.proof import prove, runs_on
+from autotune.family.template import load_templates
+from autotune.store import BestRow, DispatcherRow, Store
+from autotune.study import ADMITTED, Study
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """A library that was written."""
+
+    folder: Path
+    sources: tuple[Path, ...]
+    """the kernels' `.cu` files"""
+    left_out: Mapping[str, str]
+    """layers of the study that the library does not serve, and why"""
+    edited: tuple[Path, ...]
+    """files of an earlier export that were left since somebody edited them"""
+    proof: tuple[str, ...] = ()
+    """what building and testing the folder showed, as in its proof.txt; empty without `proof`"""
+
+
+def export(
+    what: Study | str | Path,
+    out: str | Path,
+    *,
+    db: str | Path = "autotune.db",
+    kind: str | None = None,
+    gpu: str | None = None,
+    accuracy: str | None = None,
+    admit: str | None = None,
+    dispatcher: bool = False,
+    archs: Sequence[int] = (),
+    cubin: bool = False,
+    ptx: bool = False,
+    proof: bool = True,
+) -> ExportResult:
+    """Write the best kernel of each layer of a study, or of one layer, as a library; then build and test it.
+
+    `kind` (cuda, host, null, replay) and `gpu` say where kernels were tuned, `accuracy` names their class, `admit` a
+    study's accuracy of which each layer's fastest is taken; with `dispatcher` the kernels are those that the study's
+    dispatcher chooses. `archs` are compute capabilities times ten, by default the device's own.
+
+    Raises StoreError when there is nothing to export or the folder cannot be written, NotProven (an AutotuneError)
+    when the library is wrong or slower than what was tuned, ToolchainError when it cannot be built.
+    """
+    written = write_export(
+        name_of(what) or "",
+        Path(out),
+        str(db),
+        asked=Asked(kind, gpu, accuracy, admit, dispatcher=dispatcher),
+        archs=archs,
+        cubin=cubin,
+        ptx=ptx,
+    )
+    lines = tuple(proof_of(written)) if proof else ()
+    exported = written.exported
+    edited = tuple(exported.folder / name for name in exported.written.edited)
+    return ExportResult(exported.folder, exported.sources, written.left_out, edited, lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which kernels of a study or layer are asked for. Raises AutotuneError for what contradicts itself."""
+
+    kind: str | None = None
+    """of device: cuda, host, null, replay"""
+    gpu: str | None = None
+    accuracy: str | None = None
+    admit: str | None = None
+    dispatcher: bool = False
+
+    def __post_init__(self) -> None:
+        if self.admit is not None and self.admit not in ADMITTED:
+            raise AutotuneError(f"--admit {self.admit}: expected one of {', '.join(ADMITTED)}")
+        if self.dispatcher and (self.accuracy or self.admit):
+            option = "--accuracy" if self.accuracy else "--admit"
+            raise AutotuneError(f"--dispatcher has chosen its kernels' accuracy classes; leave {option} out")
+        if self.accuracy and self.admit:
+            raise AutotuneError("--accuracy names one class, --admit chooses among several; leave one of them out")
+
+    def __str__(self) -> str:
+        options = {"device": self.kind, "accuracy": self.accuracy, "admit": self.admit}
+        return " ".join(f"--{key} {word}" for key, word in options.items() if word)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenExport:
+    """An export before its proof."""
+
+    exported: Exported
+    left_out: Mapping[str, str]
+    noise: Mapping[str, float]
+    """noise floor of each policy, a fraction of the time"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    rows: Sequence[BestRow]
+    dispatcher: Dispatcher | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def write_export(
+    what: str, out: Path, db: str, *, asked: Asked, archs: Sequence[int], cubin: bool, ptx: bool
+) -> WrittenExport:
+    """Choose the kernels and write their folder. Raises as `export`."""
+    with Store(db, create=False) as store:
+        selected = _selected(store, what, db, asked)
+        if not selected.rows:
+            why = f" with {asked}; leave that out or" if str(asked) else ";"
+            raise StoreError(f"{db}: no correct trial of {what} to export{why} run `autotune tune STUDY` first")
+        exported = export_library(
+            [chosen_of(store, row, db) for row in selected.rows],
+            out,
+            tuple(archs),
+            dispatcher=selected.dispatcher,
+            images=images(find_nvcc(), cubin=cubin, ptx=ptx) if cubin or ptx else None,
+        )
+        noise = {
+            row.row.policy: floor.noise_fraction
+            for row in selected.rows
+            if (floor := store.noise_floors.latest(row.row.device, row.row.policy))
+        }
+    return WrittenExport(exported, selected.left_out, noise)
+
+
+def _selected(store: Store, what: str, db: str, asked: Asked) -> _Selection:
+    if asked.dispatcher:
+        made = _dispatcher(store, what, db, asked)
+        dispatcher = dispatcher_of(store, made)
+        return _dispatched(store, made, dispatcher)
+    rows = _best(store, what, asked)
+    rows = _fastest(rows, ADMITTED[asked.admit]) if asked.admit else rows
+    missing = {row.name for row in store.studies.layers(what)} - {row.name for row in rows}
+    return _Selection(rows, None, dict.fromkeys(sorted(missing), f"without such a kernel in {db}"))
+
+
+def _best(store: Store, what: str, asked: Asked) -> Sequence[BestRow]:
+    """The best kernels of one GPU, and of what runs none for layers that no GPU has; each file's first."""
+    gpu = asked.gpu
+    rows = store.best.list(what, kind=asked.kind, accuracy=asked.accuracy)
+    gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.kind == "cuda"))
+    if gpu is not None:
+        gpus = devices_named(gpu, gpus)
+    if len(gpus) > 1 or (gpu is not None and not gpus):
+        names = ", ".join(dict.fromkeys(row.row.device.name for row in rows if row.row.device.kind == "cuda")) or "none"
+        why = "expected kernels of one GPU" if gpus else f"no kernel of a GPU named {gpu!r}"
+        raise StoreError(f"{what}: {why}; the database has {names}{': name it with --gpu' if gpus else ''}")
+    on_gpu = {row.name for row in rows if row.row.device in gpus}
+    rows = tuple(row for row in rows if row.row.device in gpus or (not gpu and row.name not in on_gpu))
+    files: dict[str, BestRow] = {}
+    for row in undominated(rows):
+        files.setdefault(stem(row), row)  # what was tuned for a cold cache comes before what was for a hot one
+    return list(files.values())
+
+
+def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[BestRow]:
+    """Each layer's fastest of these accuracy classes, among what was tuned as its first was."""
+    layers: dict[str, list[BestRow]] = {}
+    for row in rows:
+        if row.row.trial.accuracy in classes:
+            layers.setdefault(row.name, []).append(row)
+    return [
+        min((row for row in same if row.row.policy == same[0].row.policy), key=lambda row: row.median_us)
+        for same in layers.values()
+    ]
+
+
+def _dispatcher(store: Store, what: str, db: str, asked: Asked) -> DispatcherRow:
+    """The latest dispatcher of all layers of a study on a device."""
+    rows = [row for row in store.dispatchers.list(what) if not row.held_out and asked.kind in (None, row.device.kind)]
+    if asked.gpu is not None:
+        rows = [row for row in rows if row.device in devices_named(asked.gpu, [one.device for one in rows])]
+    if not rows:
+        raise StoreError(f"{db}: no dispatcher of all layers of {what}; run `autotune dispatch STUDY` first")
+    return rows[0]
+
+
+def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher) -> _Selection:
+    """The trials that a dispatcher's choices were measured in, and the layers that nothing serves."""
+    configs = {kernel.name: kernel.config for kernel in dispatcher.all_kernels}
+    rows, left_out = [], {}
+    for one in made.layers:
+        trials = [
+            row
+            for row in store.trials.list(one.layer.problem, outcome="correct", generations="all")
+            if one.kernel is not None
+            and row.trial.config == configs[one.kernel]
+            and (row.device.identity, row.policy) == (made.device.identity, made.policy)
+        ]
+        if trials:
+            latest = trials[-1]
+            assert latest.trial.timing is not None  # noqa: S101 - a correct trial has one
+            rows.append(BestRow(made.study, one.layer, latest.trial.timing, "median", latest))
+        else:
+            why = "nothing of the dispatcher fits it" if one.kernel is None else "its kernel was not measured on it"
+            left_out[f"{made.study}.{one.layer.name}"] = why
+    return _Selection(rows, dispatcher, left_out)
+
+
+def chosen_of(store: Store, row: BestRow, db: str) -> Chosen:
+    """A recorded kernel with everything that its export needs."""
+    source = store.sources.get(row.row.trial.source_hash or "")
+    if source is None:
+        raise StoreError(f"{db}: the source of {row.name} is not in the database; tune it again")
+    header = store.templates.header(source.config.template, row.row.template_hash)
+    if not header:
+        raise StoreError(f"{db}: the header of {source.config.template} is not in the database; tune {row.name} again")
+    floor = facts_of(row.row, row.median_us, store.rates.best(row.row.device)).floor
+    return Chosen(row, source, header, floor.us if floor else None)
+
+
+def proof_of(written: WrittenExport) -> Iterator[str]:
+    """Prove a folder on the first CUDA device, where there is one that it is for, else on the CPU; say what is seen."""
+    exported = written.exported
+    with ExitStack() as opened:
+        device: DeviceEvaluator | str
+        try:
+            device = first_gpu(jobs_default())
+        except DeviceError as error:
+            device = str(error)
+        else:
+            opened.callback(device.close)
+            if not runs_on(exported, device.info):
+                device = f"{device.info.name} is for none of {', '.join(f'sm_{arch}' for arch in exported.archs)}"
+        try:
+            sanitizer, not_run = sanitizer_here(jobs_default(), gpu=not isinstance(device, str))
+            if not isinstance(sanitizer, str):
+                opened.callback(sanitizer.close)
+            yield from prove(
+                exported,
+                device,
+                sanitizer,
+                not_run=not_run,
+                known_noise=lambda kernel: written.noise.get(kernel.row.row.policy, 0.0),
+                families=load_templates(()),
+            )
+        except (ToolchainError, DeviceError) as error:
+            raise type(error)(f"{error}; or leave the proof out with --no-proof") from None

@@ -1,0 +1,192 @@
+"""`autotune.tune`, and the parts of it that the command line's `tune` and `compare` are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.api.answers import undominated
+from autotune.api.devices import cache_folder, evaluator_of, jobs_default
+from autotune.api.interrupts import orderly_interrupts
+from autotune.api.studies import as_study, layers_named
+from autotune.devices.device import BASELINES, DeviceInfo
+from autotune.devices.torch_baseline import require_torch
+from autotune.errors import DeviceError, StudyError
+from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
+from autotune.family.template import KernelTemplate, load_templates
+from autotune.problem import Layer
+from autotune.store import BestRow, Store
+from autotune.study import Study
+from autotune.study_toml import written
+from autotune.table import is_time
+from autotune.trial import Trial
+from autotune.tuning.end_to_end import EndToEndResult, time_end_to_end
+from autotune.tuning.layer_finals import FINALS_S, TOGETHER_S, FinalsPlan
+from autotune.tuning.layer_result import LayerResult
+from autotune.tuning.study_lock import study_lock
+from autotune.tuning.trial_log import Progress
+from autotune.tuning.tune import check_study, policy
+from autotune.tuning.tune import tune as run
+
+OnTrial = Callable[[Trial, Progress], object]
+"""Called after every trial with it and with how far its layer is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneResult:
+    """What tuning came to. All of it is in the database, too."""
+
+    study: Study
+    device: DeviceInfo
+    layers: tuple[LayerResult, ...]
+    """in the study's order; `best` is None for a layer without a correct kernel, and `why_not` says why"""
+    best: tuple[BestRow, ...]
+    """the best kernel of each layer and accuracy class, what earlier runs found included"""
+    end_to_end: tuple[EndToEndResult, ...] = ()
+
+
+def tune(
+    study: Study | str | Path,
+    *,
+    device: str | None = None,
+    db: str | Path = "autotune.db",
+    trials: int | None = None,
+    time_budget_s: float | None = None,
+    layers: Sequence[str] = (),
+    templates: Sequence[Path] = (),
+    baselines: Sequence[str] = (),
+    finals_s: float | None = None,
+    fresh: bool = False,
+    jobs: int | None = None,
+    on_trial: OnTrial | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> TuneResult:
+    """Tune the layers of a study, or some of them, and return what came of each.
+
+    `study` is a `Study`, a study file or the name of a shipped study; `device` is named as on the command line, by
+    default the first CUDA device, else the host. `trials` and `time_budget_s` overrule the study's, per layer.
+    `templates` are folders of further families; `jobs` compilers run at once, by default one a core. Run it again to
+    resume: nothing is evaluated twice. It ends in order, after the trials at hand, once `stopping` returns true.
+
+    Raises StudyError, TemplateError, DeviceError, ToolchainError or StoreError before anything is run, and
+    KeyboardInterrupt after Ctrl-C, when the trials at hand have ended and are stored; a second Ctrl-C ends at once.
+    """
+    wanted = as_study(study)
+    if trials is not None:
+        wanted = replace(wanted, trials=trials)
+    if time_budget_s is not None:
+        wanted = replace(wanted, time_budget_s=time_budget_s)
+    written(wanted)  # for what may be wrong with these
+    if jobs is not None and jobs < 1:
+        raise DeviceError(f"jobs = {jobs}: expected at least 1 compiler")
+    chosen = layers_named(wanted, layers)
+    families = load_templates(tuple(templates))
+    check_study(wanted, families)
+
+    def observe(progress: Progress) -> None:
+        if on_trial is not None and progress.trial is not None:
+            on_trial(progress.trial, progress)
+
+    with (
+        orderly_interrupts() as interrupted,
+        closing(evaluator_of(device, jobs or jobs_default())) as evaluator,
+        Store(db) as store,
+        its_turn(store, wanted, evaluator, lambda: _raise_if(interrupted())),
+    ):
+        result = tune_layers(
+            wanted,
+            chosen,
+            families,
+            evaluator,
+            store,
+            fresh=fresh,
+            finals=finals_plan(baselines, finals_s, evaluator.info),
+            observe=observe,
+            stopping=lambda: interrupted() or stopping(),
+        )
+        _raise_if(interrupted())
+    return result
+
+
+def _raise_if(interrupted: bool) -> None:  # noqa: FBT001
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def tune_layers(
+    study: Study,
+    layers: tuple[Layer, ...],
+    families: Mapping[str, KernelTemplate],
+    evaluator: Evaluator,
+    store: Store,
+    *,
+    fresh: bool = False,
+    search: bool = True,
+    finals: FinalsPlan,
+    observe: Callable[[Progress], None],
+    stopping: Callable[[], bool],
+) -> TuneResult:
+    """Run the line on an open device and database; without `search` only the finals.
+
+    End-to-end times follow where the study asks for them, on a device that copies something.
+    """
+    results = run(
+        study,
+        families,
+        evaluator,
+        store,
+        layers=layers,
+        fresh=fresh,
+        observe=observe,
+        stopping=stopping,
+        search=search,
+        finals=finals,
+    )
+    end_to_end: tuple[EndToEndResult, ...] = ()
+    if search and study.end_to_end is not None and isinstance(evaluator, DeviceEvaluator) and not stopping():
+        end_to_end = time_end_to_end(
+            study, study.end_to_end, families, evaluator, store, layers=layers, observe=observe, stopping=stopping
+        )
+    best = best_of(store, study, {result.name for result in results}, evaluator.info)
+    return TuneResult(study, evaluator.info, results, tuple(undominated(best)), end_to_end)
+
+
+def finals_plan(
+    baselines: Sequence[str], finals_s: float | None, info: DeviceInfo, *, on_interrupt: bool = False
+) -> FinalsPlan:
+    """How finals are held. Raises DeviceError where a library cannot be timed, before anything is tuned."""
+    libraries = tuple(dict.fromkeys(baselines))
+    if unknown := [name for name in libraries if name not in BASELINES]:
+        raise DeviceError(f"--baseline {unknown[0]}: expected one of {', '.join(BASELINES)}")
+    if finals_s is not None and not is_time(finals_s):
+        raise StudyError(f"finals_s = {finals_s}: expected seconds above 0")
+    if libraries:
+        if info.kind != "cuda":
+            raise DeviceError(
+                f"{info.kind}: --baseline {libraries[0]} is for CUDA devices; leave it out or give --device cuda:N"
+            )
+        require_torch()
+    together_s = None if finals_s else TOGETHER_S
+    return FinalsPlan(libraries, finals_s or FINALS_S, on_interrupt=on_interrupt, together_s=together_s)
+
+
+def best_of(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> list[BestRow]:
+    """The best kernels of these layers of a study on a device, of the classes that may win, timed as the study says."""
+    return [
+        row
+        for row in store.best.list(study.name, kind=info.kind)
+        if row.name in names
+        and row.row.device.identity == info.identity
+        and row.row.policy == policy(study)
+        and row.row.trial.accuracy in study.admitted(row.layer.problem)
+    ]
+
+
+@contextmanager
+def its_turn(store: Store, study: Study, evaluator: Evaluator, waits: Callable[[], None]) -> Iterator[None]:
+    """Wait while another process tunes this study on such a device into this database; `waits` may raise to give up."""
+    owned = (store.path.resolve(), study.name, evaluator.info.identity)
+    with study_lock(cache_folder() / "locks", *owned, waits=waits):
+        yield

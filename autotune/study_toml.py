@@ -1,0 +1,85 @@
+"""`Study` -> TOML: what a study that was built in Python, or derived from another, would say as a file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+
+from autotune.problem import Conv2dProblem, Layer
+from autotune.study import EndToEnd, Measure, Study, parse_study
+from autotune.trial import END_TO_END, Value
+
+_SIZES = ("n", "c", "h", "w", "k", "r", "s")
+_PAIRS = ("stride", "pad", "dilation")
+_PROBLEM = {field.name: field.default for field in fields(Conv2dProblem)}
+_STUDY = {field.name: field.default for field in fields(Study)}
+_KEYS = (
+    *("accuracy", "trials", "time_budget_s", "trials_total", "time_budget_total_s", "stop_below", "seed", "sampler"),
+    *("warm_start", "prior", "templates", "workspace_limit_bytes", "spill_limit_bytes"),
+)
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def written(study: Study) -> Study:
+    """The study as its file would be read, with its text. Raises StudyError as `load_study` does."""
+    text = study_toml(study)
+    return replace(parse_study(text, study.name, str(study.path or "")), path=study.path)
+
+
+def study_toml(study: Study) -> str:
+    """The text of a study file; what is as the default is left out."""
+    lines = [f"name = {_toml(study.name)}"]
+    lines += [f"{key} = {_toml(getattr(study, key))}" for key in _KEYS if getattr(study, key) != _STUDY[key]]
+    if study.end_to_end is not None:
+        lines.append(f"span = {_toml(END_TO_END)}")
+    if study.measure != Measure():
+        lines += ["", "[measure]", f"cache = {_toml(study.measure.cache)}"]
+    for layer in study.layers:
+        lines += ["", *layer_toml(layer)]
+    for family, kept in (study.space or {}).items():
+        lines += ["", f"[space.{_key(family)}]", *_table(kept)]
+    if study.end_to_end not in (None, EndToEnd()):
+        kept = {field.name: getattr(study.end_to_end, field.name) for field in fields(EndToEnd)}
+        lines += ["", f"[space.{END_TO_END}]", *_table(kept)]
+    for technique in study.techniques:
+        words = {key: getattr(technique, key) for key in ("name", "template", "report", "reported")}
+        lines += ["", "[[technique]]", *_table({key: word for key, word in words.items() if word})]
+        lines += ["[technique.space]", *_table(technique.space)]
+        lines += ["[technique.reported_ms]", *_table(technique.reported_ms)]
+    for rule in study.rules:
+        lines += ["", "[[rule]]", *_table({field.name: getattr(rule, field.name) for field in fields(rule)})]
+    return "\n".join(lines) + "\n"
+
+
+def layer_toml(layer: Layer) -> Iterator[str]:
+    """The lines of a layer's table."""
+    problem = layer.problem
+    yield "[[layer]]"
+    yield f"name = {_toml(layer.name)}"
+    for key in _SIZES:
+        yield f"{key} = {getattr(problem, key)}"
+    for key in _PAIRS:
+        height, width = getattr(problem, f"{key}_h"), getattr(problem, f"{key}_w")
+        if (height, width) != (_PROBLEM[f"{key}_h"], _PROBLEM[f"{key}_w"]):
+            yield f"{key} = {height if height == width else [height, width]}"
+    for key in ("groups", "dtype", "layout", "epilogue"):
+        if getattr(problem, key) != _PROBLEM[key]:
+            yield f"{key} = {_toml(getattr(problem, key))}"
+    if layer.count != 1:
+        yield f"count = {layer.count}"
+
+
+def _table(content: Mapping[str, Value | float | Sequence[Value]]) -> Iterator[str]:
+    for key, value in content.items():
+        yield f"{_key(key)} = {_toml(value)}"
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _toml(name)
+
+
+def _toml(value: object) -> str:
+    """JSON's numbers, strings, flags and lists are TOML's, but for the control character that JSON does not escape."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
