@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` itself takes longer 
 if TYPE_CHECKING:
     from autotune.api.answers import best
     from autotune.api.exports import ExportResult, export
+    from autotune.api.importance import FamilyImportance, importance
     from autotune.api.tuning import TuneResult, tune
     from autotune.errors import AutotuneError
     from autotune.problem import Conv2dProblem, Layer
@@ -28,6 +29,7 @@ __all__ = [
     "Config",
     "Conv2dProblem",
     "ExportResult",
+    "FamilyImportance",
     "Layer",
     "Progress",
     "Store",
@@ -37,6 +39,7 @@ __all__ = [
     "__version__",
     "best",
     "export",
+    "importance",
     "load_study",
     "tune",
 ]
@@ -44,6 +47,7 @@ __all__ = [
 _HOMES = {
     "autotune.api.answers": ("best",),
     "autotune.api.exports": ("ExportResult", "export"),
+    "autotune.api.importance": ("FamilyImportance", "importance"),
     "autotune.api.tuning": ("TuneResult", "tune"),
     "autotune.errors": ("AutotuneError",),
     "autotune.problem": ("Conv2dProblem", "Layer"),

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import click
 
+from autotune.api.importance import FamilyImportance
+from autotune.api.importance import importance as importance_of
 from autotune.cli.answers import DATABASE, asked
 from autotune.cli.brief import Below, show_brief
 from autotune.cli.pager import paged
 from autotune.cli.tables import Column, wide_format_options
-from autotune.errors import StoreError
-
-if TYPE_CHECKING:
-    from autotune.search.importance import Importance
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +42,15 @@ def importance(what: str, db: str, template: str | None, style: str | None) -> N
     parameters each for itself, and beyond that by two of them together where that is 2 % or more. Families with fewer
     than 20 correct trials are left out.
     """
-    from autotune.replay.recorded_trials import stored_recordings
-    from autotune.search.importance import importance as importance_of
-    from autotune.store import Store
-
-    name = asked(what)
-    with Store(db, create=False) as store:
-        names = {row.layer.problem: row.name for row in store.studies.layers(name)}
-        if not names:
-            raise StoreError(
-                f"{db}: {what} was recorded elsewhere with another kernel; "
-                f"`autotune trials {what} --sort median` lists it"
-            )
-        recordings = stored_recordings(store, list(names))
-    rows: list[_Row] = []
-    for (problem, *_), recording in recordings.items():
-        device = recording.name.partition(" on ")[2]
-        for space in recording.spaces:
-            found = importance_of(space, space.times_us) if template in (None, space.template) else None
-            if found:
-                rows += _rows(names[problem], device, space.template, found)
-    if not rows:
-        family = f"the family {template}" if template else "any family"
-        raise StoreError(
-            f"{db}: {what}: there are not 20 correct trials of {family}, too few to say anything; replayed ones count "
-            f"where they were measured"
-        )
+    families = importance_of(asked(what) or "", db=db, template=template)
+    rows = [row for family in families for row in _rows(family)]
     with paged(style):
         show_brief(rows, _COLUMNS, _BRIEF, style)
 
 
-def _rows(layer: str, device: str, template: str, found: Importance) -> Iterator[_Row]:
+def _rows(family: FamilyImportance) -> Iterator[_Row]:
     """The family as a whole, its parameters, and the pairs worth knowing."""
+    layer, device, template, found = family.layer, family.device, family.template, family.found
     yield _Row(layer, device, template, found.trials, "all, each for itself", None, found.alone, "")
     for name, share in found.params:
         yield _Row(layer, device, template, found.trials, name, share, None, "")
