@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.devices import jobs_default
-from autotune.cli.answers import DATABASE, config_words
+from autotune.cli.answers import DATABASE
 from autotune.cli.devices import open_evaluator
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, DeviceError
@@ -39,8 +39,8 @@ _COLUMNS = (
     Column["AccuracyRow"]("largest_class_fraction", lambda row: _of(row, "largest_share")),
     Column["AccuracyRow"]("first", lambda row: _kernel(row.kernels[0])),
     Column["AccuracyRow"]("second", lambda row: _kernel(row.kernels[1])),
-    Column["AccuracyRow"]("first_config", lambda row: config_words(row.kernels[0].row), terminal=False),
-    Column["AccuracyRow"]("second_config", lambda row: config_words(row.kernels[1].row), terminal=False),
+    Column["AccuracyRow"]("first_config", lambda row: row.kernels[0].row.trial.config, terminal=False),
+    Column["AccuracyRow"]("second_config", lambda row: row.kernels[1].row.trial.config, terminal=False),
     Column["AccuracyRow"]("passed", lambda row: row.passed),
     Column["AccuracyRow"]("failure", lambda row: row.failure),
 )

@@ -13,9 +13,10 @@ from autotune.analysis.facts import Facts
 from autotune.api.answers import facts_of
 from autotune.api.studies import name_of
 from autotune.cli.brief import Below, short_configs, show_brief
+from autotune.cli.cells import Cell, Items
 from autotune.cli.numbers import SECONDS
 from autotune.cli.pager import paged
-from autotune.cli.tables import Cell, Column, format_options, show, wide_format_options
+from autotune.cli.tables import Column, format_options, show, wide_format_options
 from autotune.family.comments import in_comment
 from autotune.table import LARGEST
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome
@@ -272,9 +273,9 @@ def warps(found: Facts) -> int | None:
     return found.residency.warps if found.residency else None
 
 
-def limits(found: Facts) -> str | None:
+def limits(found: Facts) -> Items | None:
     """What allows no further block on a multiprocessor, such as `registers and warps`."""
-    return " and ".join(found.residency.limits) if found.residency else None
+    return Items(tuple(found.residency.limits), " and ") if found.residency else None
 
 
 TRIAL_COLUMNS = (
@@ -282,7 +283,7 @@ TRIAL_COLUMNS = (
     Column[TrialWithRoofline]("number", lambda trial: trial.row.trial.number),
     Column[TrialWithRoofline]("device", lambda trial: trial.row.device.name, terminal=False),
     Column[TrialWithRoofline]("template", lambda trial: trial.row.trial.config.template),
-    Column[TrialWithRoofline]("config", lambda trial: config_words(trial.row)),
+    Column[TrialWithRoofline]("config", lambda trial: trial.row.trial.config),
     Column[TrialWithRoofline]("accuracy", lambda trial: trial.row.trial.accuracy, terminal=False),
     Column[TrialWithRoofline]("outcome", lambda trial: trial.row.trial.outcome.value),
     Column[TrialWithRoofline]("reason", lambda trial: trial.row.trial.reason),
@@ -310,7 +311,7 @@ TRIAL_COLUMNS = (
     Column[TrialWithRoofline](
         "problem", lambda trial: None if trial.row.problem is None else str(trial.row.problem), terminal=False
     ),
-    Column[TrialWithRoofline]("date", lambda trial: str(trial.row.ended_at), terminal=False),
+    Column[TrialWithRoofline]("date", lambda trial: trial.row.ended_at, terminal=False),
     Column[TrialWithRoofline]("proposed_by", lambda trial: trial.row.proposed_by, terminal=False),
 )
 

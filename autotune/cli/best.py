@@ -15,7 +15,6 @@ from autotune.cli.answers import (
     BestWithRoofline,
     asked,
     blocks,
-    config_words,
     limits,
     registers,
     spill_bytes,
@@ -25,9 +24,10 @@ from autotune.cli.answers import (
 )
 from autotune.cli.best_network import network_columns, networks, show_network
 from autotune.cli.brief import Below, short_configs, show_brief
+from autotune.cli.cells import Cell
 from autotune.cli.devices import say_device
 from autotune.cli.pager import paged
-from autotune.cli.tables import Cell, Column, wide_format_options
+from autotune.cli.tables import Column, wide_format_options
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StudyError
 from autotune.problem import Conv2dProblem, Layer
@@ -239,7 +239,7 @@ BEST_COLUMNS = (
     _lifted("floor_fraction", lambda row: row.facts.floor_fraction),
     _lifted("limiter", lambda row: row.facts.limiter),
     _lifted("template", lambda row: row.best.row.trial.config.template),
-    _lifted("config", lambda row: config_words(row.best.row)),
+    _lifted("config", lambda row: row.best.row.trial.config),
     _lifted("registers", lambda row: registers(row.best.row), terminal=False),
     _lifted("spill_bytes", lambda row: spill_bytes(row.best.row), terminal=False),
     _lifted("smem_bytes", lambda row: row.best.row.trial.smem_bytes, terminal=False),
@@ -252,7 +252,7 @@ BEST_COLUMNS = (
     _lifted("policy", lambda row: row.best.row.policy, terminal=False),
     _lifted("driver", lambda row: row.best.row.environment.driver, terminal=False),
     _lifted("toolkit", lambda row: row.best.row.environment.toolkit, terminal=False),
-    _lifted("date", lambda row: str(row.best.row.ended_at), terminal=False),
+    _lifted("date", lambda row: row.best.row.ended_at, terminal=False),
     _lifted("source_hash", lambda row: row.best.row.trial.source_hash, terminal=False),
     _lifted("origin", lambda row: row.best.row.origin, terminal=False),
 )

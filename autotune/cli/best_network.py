@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.answers import BestWithRoofline
-from autotune.cli.tables import Cell, Column, console
+from autotune.cli.cells import Cell
+from autotune.cli.tables import Column, console
 from autotune.errors import StudyError
 from autotune.problem import Layer
 from autotune.study import Study, parse_study

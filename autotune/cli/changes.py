@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.answers import undominated
-from autotune.cli.answers import DATABASE, asked, config_words
+from autotune.cli.answers import DATABASE, asked
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.pager import paged
 from autotune.cli.tables import Column, format_options, show, wide_format_options
+from autotune.trial import Config
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from autotune.analysis.diff import Difference, Side
     from autotune.analysis.history import Event
     from autotune.store import BestRow, Store
@@ -78,8 +81,12 @@ def _layer(difference: Difference) -> str:
     return difference.either.name
 
 
-def _config(best: BestRow | None) -> str | None:
-    return f"{best.row.trial.config}" if best else None
+def _config(best: BestRow | None) -> Config | None:
+    return best.row.trial.config if best else None
+
+
+def _template(best: BestRow | None) -> str | None:
+    return best.row.trial.config.template if best else None
 
 
 _DIFF_COLUMNS = (
@@ -100,7 +107,9 @@ _DIFF_COLUMNS = (
     Column["Difference"]("verdict", lambda row: row.verdict),
     Column["Difference"]("config_changed", lambda row: row.config_changed, terminal=False),
     Column["Difference"]("changes", lambda row: row.changes or None),
+    Column["Difference"]("template_a", lambda row: _template(row.before), terminal=False),
     Column["Difference"]("config_a", lambda row: _config(row.before), terminal=False),
+    Column["Difference"]("template_b", lambda row: _template(row.after), terminal=False),
     Column["Difference"]("config_b", lambda row: _config(row.after), terminal=False),
 )
 
@@ -146,8 +155,8 @@ def _brief_columns(found: Sequence[Event]) -> list[Column[Event]]:
     ]
 
 
-def _date(event: Event) -> str:
-    return f"{event.date:%Y-%m-%d %H:%M:%S}"
+def _date(event: Event) -> datetime:
+    return event.date.replace(microsecond=0)
 
 
 _EVENT_COLUMNS = (
@@ -163,7 +172,7 @@ _EVENT_COLUMNS = (
     Column["Event"]("time_us", lambda event: event.time_us),
     Column["Event"]("over_before", lambda event: event.over_before),
     Column["Event"]("template", lambda event: event.row.trial.config.template),
-    Column["Event"]("config", lambda event: config_words(event.row), terminal=False),
+    Column["Event"]("config", lambda event: event.row.trial.config, terminal=False),
     Column["Event"]("driver", lambda event: event.environment.driver),
     Column["Event"]("toolkit", lambda event: event.environment.toolkit, terminal=False),
     Column["Event"]("note", lambda event: event.note or None),

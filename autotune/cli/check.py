@@ -14,6 +14,7 @@ from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.checking.coverage import Coverage, coverage, in_common
+from autotune.cli.cells import Items
 from autotune.cli.devices import open_evaluator
 from autotune.cli.families import DIRECTORIES, find_family
 from autotune.cli.numbers import Number
@@ -33,8 +34,8 @@ _SHOWN_PAIRS = 3
 
 _COLUMNS = (
     Column[CheckRow]("problem", lambda row: str(row.problem)),
-    Column[CheckRow]("config", lambda row: " ".join(f"{name}={value}" for name, value in row.source.config.items)),
-    Column[CheckRow]("images", lambda row: " ".join(map(str, row.images))),
+    Column[CheckRow]("config", lambda row: row.source.config),
+    Column[CheckRow]("n", lambda row: Items(tuple(row.images))),
     Column[CheckRow]("accuracy", lambda row: row.source.accuracy),
     Column[CheckRow]("outcome", lambda row: row.outcome),
     Column[CheckRow]("reason", lambda row: row.reason),

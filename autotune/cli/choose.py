@@ -11,6 +11,7 @@ import click
 from autotune.api.answers import device_named, dispatcher_of
 from autotune.cli.answers import DATABASE
 from autotune.cli.best import layers_of_file, named_layers
+from autotune.cli.cells import Items
 from autotune.cli.devices import say_device
 from autotune.cli.tables import Column, format_options, show
 from autotune.devices.device import DeviceInfo
@@ -40,8 +41,13 @@ _COLUMNS = (
     Column[_Served]("dispatcher", lambda row: row.made.study),
     Column[_Served]("default_first", lambda row: row.choice.default_first),
     Column[_Served]("kernel", lambda row: row.choice.kernel.name if row.choice.kernel else "to be tuned"),
-    Column[_Served]("config", lambda row: str(row.choice.kernel.config) if row.choice.kernel else None),
-    Column[_Served]("passed_over", lambda row: " ".join(row.choice.passed_over) or None, terminal=False),
+    Column[_Served]("template", lambda row: row.choice.kernel.config.template if row.choice.kernel else None),
+    Column[_Served]("config", lambda row: row.choice.kernel.config if row.choice.kernel else None),
+    Column[_Served](
+        "passed_over",
+        lambda row: Items(tuple(row.choice.passed_over)),
+        terminal=False,
+    ),
 )
 
 

@@ -97,7 +97,8 @@ _THRESHOLDS = (
 )
 _KERNELS = (
     Column[PortfolioKernel]("kernel", lambda row: row.name),
-    Column[PortfolioKernel]("config", lambda row: str(row.config)),
+    Column[PortfolioKernel]("template", lambda row: row.config.template),
+    Column[PortfolioKernel]("config", lambda row: row.config),
     Column[PortfolioKernel]("conditions", lambda row: sum(not step.name for step in row.predicate.steps)),
 )
 

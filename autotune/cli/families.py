@@ -11,6 +11,7 @@ from autotune.checking.architectures import device_of
 from autotune.checking.covering import Covering
 from autotune.checking.problem_features import problem_features
 from autotune.checking.problems import derive
+from autotune.cli.cells import Items
 from autotune.cli.tables import Column, console, format_options, show
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, TemplateError
@@ -36,7 +37,7 @@ _FAMILY_COLUMNS = (
 )
 _PARAM_COLUMNS = (
     Column[Param]("param", lambda param: param.name),
-    Column[Param]("values", lambda param: " ".join(str(value) for value in param.values)),
+    Column[Param]("values", lambda param: Items(tuple(param.values))),
     Column[Param]("doc", lambda param: param.doc),
 )
 

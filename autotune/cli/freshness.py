@@ -15,7 +15,7 @@ import click
 
 from autotune.api.answers import undominated
 from autotune.api.devices import binary_cache, jobs_default
-from autotune.cli.answers import DATABASE, asked, config_words
+from autotune.cli.answers import DATABASE, asked
 from autotune.cli.devices import open_evaluator, present_devices
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.files import check_folder, write_whole
@@ -101,8 +101,8 @@ _DOUBT_COLUMNS = (
     Column["Doubt"]("policy", lambda doubt: doubt.best.row.policy, terminal=False),
     Column["Doubt"]("median_us", lambda doubt: doubt.best.median_us),
     Column["Doubt"]("template", lambda doubt: doubt.best.row.trial.config.template),
-    Column["Doubt"]("config", lambda doubt: config_words(doubt.best.row), terminal=False),
-    Column["Doubt"]("date", lambda doubt: str(doubt.best.row.ended_at), terminal=False),
+    Column["Doubt"]("config", lambda doubt: doubt.best.row.trial.config, terminal=False),
+    Column["Doubt"]("date", lambda doubt: doubt.best.row.ended_at, terminal=False),
     Column["Doubt"]("changed", lambda doubt: doubt.changed),
     Column["Doubt"]("was", lambda doubt: doubt.was),
     Column["Doubt"]("now", lambda doubt: doubt.now),
@@ -178,7 +178,7 @@ _RETIME_COLUMNS = (
     Column["Retimed"]("accuracy", lambda row: row.before.trial.accuracy),
     Column["Retimed"]("policy", lambda row: row.before.policy, terminal=False),
     Column["Retimed"]("template", lambda row: row.before.trial.config.template),
-    Column["Retimed"]("config", lambda row: config_words(row.before)),
+    Column["Retimed"]("config", lambda row: row.before.trial.config),
     Column["Retimed"]("origin", lambda row: row.before.origin),
     Column["Retimed"]("before_us", lambda row: row.retime.before_us),
     Column["Retimed"]("after_us", lambda row: row.retime.after_us),

@@ -56,11 +56,6 @@ class _Line:
         return scale * sum(value or 0.0 for value in found) / time_us / 1e3
 
 
-def _config(line: _Line) -> str | None:
-    config = line.rung.config
-    return " ".join(f"{name}={value}" for name, value in config.items) if config else None
-
-
 _COLUMNS = (
     Column[_Line]("layer", lambda line: line.rung.layer),
     Column[_Line]("technique", lambda line: line.rung.technique.name),
@@ -72,7 +67,7 @@ _COLUMNS = (
     Column[_Line]("over_previous", lambda line: line.rung.over_previous),
     Column[_Line]("evaluated", lambda line: line.rung.evaluated),
     Column[_Line]("template", lambda line: line.rung.technique.template, terminal=False),
-    Column[_Line]("config", _config, terminal=False),
+    Column[_Line]("config", lambda line: line.rung.config, terminal=False),
     Column[_Line]("why_not", lambda line: line.rung.why_not),
 )
 _DEVICE = Column[_Line]("device", lambda line: line.rung.best.device.name if line.rung.best else None, terminal=False)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.devices import jobs_default
-from autotune.cli.answers import ACCURACY, DATABASE, asked, config_words, open_filled
+from autotune.cli.answers import ACCURACY, DATABASE, asked, open_filled
+from autotune.cli.cells import Shares
 from autotune.cli.devices import open_evaluator
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_ncu
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 _STALLS_SHOWN = 3  # reasons on the terminal
 
 
-def stalls_of(profile: KernelProfile, most: int | None = None) -> str:
+def stalls_of(profile: KernelProfile, most: int | None = None) -> Shares:
     """Reasons and warps that wait for them, most first."""
-    return " ".join(f"{reason}={warps:.2f}" for reason, warps in profile.stalls[:most])
+    return Shares(tuple(profile.stalls[:most]))
 
 
 _COLUMNS = (
@@ -32,7 +33,7 @@ _COLUMNS = (
     Column["ProfileRow"]("accuracy", lambda row: row.row.trial.accuracy, terminal=False),
     Column["ProfileRow"]("device", lambda row: row.row.device.name, terminal=False),
     Column["ProfileRow"]("template", lambda row: row.row.trial.config.template, terminal=False),
-    Column["ProfileRow"]("config", lambda row: config_words(row.row), terminal=False),
+    Column["ProfileRow"]("config", lambda row: row.row.trial.config, terminal=False),
     Column["ProfileRow"]("entry", lambda row: row.profile.entry),
     Column["ProfileRow"]("time_us", lambda row: row.profile.time_us),
     Column["ProfileRow"]("occupancy", lambda row: row.row.trial.occupancy),
@@ -61,7 +62,7 @@ _COLUMNS = (
     Column["ProfileRow"]("main_stalls", lambda row: stalls_of(row.profile, _STALLS_SHOWN)),
     Column["ProfileRow"]("stalls", lambda row: stalls_of(row.profile), terminal=False),
     Column["ProfileRow"]("tool", lambda row: row.profile.tool, terminal=False),
-    Column["ProfileRow"]("profiled_at", lambda row: str(row.profiled_at), terminal=False),
+    Column["ProfileRow"]("profiled_at", lambda row: row.profiled_at, terminal=False),
     Column["ProfileRow"]("source_hash", lambda row: row.row.trial.source_hash, terminal=False),
 )
 

@@ -13,6 +13,7 @@ from autotune.api.devices import jobs_default
 from autotune.api.sanitizers import open_sanitizer
 from autotune.checking.sanitize import FAULT, SMALL_N, TOOLS, Verdict, Winner
 from autotune.cli.answers import ACCURACY, DATABASE, asked
+from autotune.cli.cells import Items
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, StoreError
@@ -26,7 +27,7 @@ _COLUMNS = (
     Column[Verdict]("kernel", lambda verdict: verdict.kernel),
     Column[Verdict]("template", lambda verdict: verdict.template),
     Column[Verdict]("tool", lambda verdict: verdict.tool),
-    Column[Verdict]("n", lambda verdict: " ".join(map(str, verdict.n))),
+    Column[Verdict]("n", lambda verdict: Items(tuple(verdict.n))),
     Column[Verdict]("verdict", lambda verdict: verdict.word),
     Column[Verdict]("message", lambda verdict: verdict.message or None),
 )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.answers import DATABASE, NO_FACTS, TRIAL_COLUMNS, TrialWithRoofline, asked, with_rooflines
+from autotune.cli.cells import Cell, Items
 from autotune.cli.pager import paged
-from autotune.cli.tables import Cell, Column, format_options, human, show, show_as_lines
+from autotune.cli.tables import Column, format_options, human, show, show_as_lines
 from autotune.errors import StoreError
 from autotune.table import LARGEST
 
@@ -82,7 +83,7 @@ COLUMNS = (
     Column[TrialWithRoofline]("deterministic", lambda one: one.row.trial.deterministic),
     _timed("q1_us", lambda timing: timing.q1_us),
     _timed("q3_us", lambda timing: timing.q3_us),
-    _timed("samples_us", lambda timing: " ".join(f"{sample:.6g}" for sample in timing.samples_us)),
+    _timed("samples_us", lambda timing: Items(timing.samples_us)),
     _measured("policy", lambda row: row.policy),
     _measured("attempts", lambda row: row.attempts),
     _measured("reused", lambda row: row.reused),
@@ -91,5 +92,5 @@ COLUMNS = (
     _measured("driver", lambda row: row.environment.driver),
     _measured("toolkit", lambda row: row.environment.toolkit),
     _measured("flags", lambda row: row.environment.flags),
-    _measured("started", lambda row: str(row.started_at)),
+    _measured("started", lambda row: row.started_at),
 )

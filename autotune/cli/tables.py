@@ -6,7 +6,6 @@ import csv
 import errno
 import functools
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,12 +18,12 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
+from autotune.cli.cells import Cell, json_of, words
 from autotune.cli.streams import exact, printable
 
 _PAGE_ROWS, _PAGE_CHARACTERS = 1000, 1 << 20  # of a table; whichever is reached first ends its page
 _CELL_CHARACTERS = 1 << 17  # of a cell on the terminal: twice the longest source of a kernel
 
-Cell = str | int | float | bool | None
 Row = TypeVar("Row")
 
 
@@ -79,7 +78,7 @@ def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None,
     if style == "json":
         opened = "["
         for row in rows:
-            record = {column.key: _finite(column.value(row)) for column in columns}
+            record = {column.key: json_of(column.value(row)) for column in columns}
             text = json.dumps(record, indent=1, allow_nan=False).replace("\n", "\n ")
             out.write(f"{opened}\n {text}")
             opened = ","
@@ -87,7 +86,7 @@ def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None,
     elif style == "csv":
         writer = csv.writer(_Lines(out), lineterminator="\r\n")
         writer.writerow(column.key for column in columns)
-        writer.writerows([column.value(row) for column in columns] for row in rows)
+        writer.writerows([words(column.value(row)) for column in columns] for row in rows)
     else:
         shown = [column for column in columns if column.terminal]
         cells = ([human(column.value(row), column.digits) for column in shown] for row in rows)
@@ -180,20 +179,16 @@ class _Console(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def _finite(cell: Cell) -> Cell:
-    """JSON has no infinity: an SQL result that is one becomes null."""
-    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
-
-
 def human(cell: Cell, digits: int) -> str:
     """A cell as people read it; - for nothing."""
-    if cell is None:
+    plain = words(cell)
+    if plain is None:
         return "-"
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, float):
-        return f"{cell:.{digits}g}" if abs(cell) < 10_000 else f"{cell:.0f}"
-    words = printable(str(cell))
-    if len(words) > _CELL_CHARACTERS:
-        return f"{words[:_CELL_CHARACTERS]}... ({len(words)} characters; --json and --csv have all)"
-    return words
+    if isinstance(plain, bool):
+        return "yes" if plain else "no"
+    if isinstance(plain, float):
+        return f"{plain:.{digits}g}" if abs(plain) < 10_000 else f"{plain:.0f}"
+    text = printable(str(plain))
+    if len(text) > _CELL_CHARACTERS:
+        return f"{text[:_CELL_CHARACTERS]}... ({len(text)} characters; --json and --csv have all)"
+    return text

@@ -44,7 +44,7 @@ _QUARANTINE_COLUMNS = (
     Column["QuarantineRow"]("toolkit", lambda row: row.toolkit),
     Column["QuarantineRow"]("reason", lambda row: row.reason),
     Column["QuarantineRow"]("message", _message),
-    Column["QuarantineRow"]("date", lambda row: str(row.created_at)),
+    Column["QuarantineRow"]("date", lambda row: row.created_at),
 )
 
 

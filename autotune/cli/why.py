@@ -20,13 +20,15 @@ from autotune.cli.answers import (
     with_roofline,
 )
 from autotune.cli.brief import Below, short_configs, show_brief
+from autotune.cli.cells import Cell
 from autotune.cli.devices import say_device
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.pager import paged
-from autotune.cli.tables import Cell, Column, console, show, wide_format_options
+from autotune.cli.tables import Column, console, show, wide_format_options
 from autotune.errors import StoreError
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate, load_templates
+from autotune.trial import Config
 
 if TYPE_CHECKING:
     from autotune.analysis.why import Effect, Neighbour, Why
@@ -227,7 +229,7 @@ class Line:
     correct: int | None = None
     outcome: str | None = None
     note: str | None = None
-    config: str | None = None
+    config: Config | None = None
 
 
 def _lines(explained: Explained) -> Iterator[Line]:
@@ -264,13 +266,12 @@ def _lines(explained: Explained) -> Iterator[Line]:
         yield replace(line, trials=row.evaluated, correct=row.correct)
     for failures in why_it.failures:
         outcome = f"{failures.outcome} {failures.reason}".strip()
-        config = " ".join(f"{name}={value}" for name, value in failures.example.items)
         yield Line(
             *(best, "failure", failures.template),
             trials=failures.trials,
             outcome=outcome,
             note=failures.message,
-            config=config,
+            config=failures.example,
         )
 
 
@@ -293,7 +294,7 @@ def _trial_line(
         verdict=explained.verdict(ratio) or f"{trial.outcome} {trial.reason}".strip(),
         trial=trial.number,
         outcome=trial.outcome.value,
-        config=config_words(row),
+        config=trial.config,
     )
 
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 REPORTS = ("000", "001", "002", "003", "004")
 DOCS = Path(__file__).parents[2] / "docs"
@@ -68,7 +69,7 @@ def _profile(row: Row) -> tuple[str, ...]:
     def both(one: str, other: str) -> str:
         return f"{_number(row[one], '.0%')}, {_number(row[other], '.0%')}"
 
-    stalls = re.sub(r"=\S+", "", str(row["main_stalls"] or "-")).replace(" ", ", ")
+    stalls = ", ".join(cast(Mapping[str, float] | None, row["main_stalls"]) or "-")
     hits = both("l1_hit_fraction", "l2_hit_fraction")
     busy = both("sm_throughput_fraction", "memory_throughput_fraction")
     gain = _number(row["over_first"], ".2f")

@@ -64,7 +64,7 @@ def test_tuned_kernels_change_no_class(tuned: Path, fork_server: ForkServer) -> 
     assert 0 < row["largest_logit_difference"] < 1e-4
     assert row["largest_class_fraction"] <= 0.3
     assert row["first"] == "shared_tile (fp32)"
-    assert row["second_config"] == "tile=16 images=2"
+    assert row["second_config"] == {"tile": 16, "images": 2}
 
 
 def test_a_wrong_tap_in_the_stored_kernel_fails_the_command(

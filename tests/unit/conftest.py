@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import settings
@@ -11,6 +15,7 @@ from hypothesis import settings
 from autotune.cli import main
 from autotune.store import compact
 from tests.fork_server import ForkServer
+from tests.json_schema import command_of, schema
 
 from .tiny import STUDY, Command, Finished, changed, write_family
 
@@ -45,9 +50,26 @@ def autotune(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
         captured = capsys.readouterr()
+        if "--json" in words and captured.out.startswith("["):
+            assert_as_documented([str(word) for word in words], captured.out)
         return Finished(code, captured.out, captured.err)
 
     return run
+
+
+_ROWS = 40  # of an answer that are looked at
+
+
+def assert_as_documented(words: Sequence[str], printed: str) -> None:
+    """Assert that an answer with `--json` is as docs/schema.json says, whichever test asked."""
+    rows = json.loads(printed)
+    command = command_of(words, rows[0]) if rows else None
+    if command is None or importlib.util.find_spec("jsonschema") is None:
+        return
+    from jsonschema import Draft202012Validator
+
+    found = Draft202012Validator({**schema(), "$ref": f"#/$defs/{quote(command)}"}).iter_errors(rows[:_ROWS])
+    assert not [f"{command}: {list(error.path)}: {error.message}" for error in found]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.store import KernelProfile, Store
 
-from .test_cli import answered, rows, table
+from .test_cli import answered, in_csv, rows, table
 from .tiny import Command, Finished, changed, write_family
 
 RECORDED = Path(__file__).parents[2] / "tests" / "data" / "databases" / "report-layers.db"
@@ -64,7 +64,7 @@ def test_answers_are_the_same_as_csv_and_change_nothing(
     header, *lines = table(autotune(*words, "--csv"))
     assert objects
     assert header == list(objects[0])
-    assert lines == [["" if value is None else str(value) for value in row.values()] for row in objects]
+    assert lines == [list(map(in_csv, row.values())) for row in objects]
     assert autotune("stale", "--csv").out.startswith("layer,device,accuracy,")
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 

@@ -35,6 +35,8 @@ THRESHOLDS, RULES = (
 )
 """what docs/dispatch.md asks the records"""
 REFERENCE = (
+    "call",
+    "kind",
     "column",
     "command",
     "file",

@@ -86,7 +86,7 @@ def test_what_a_profiler_saw_stands_beside_the_rung(folder: Path, autotune: Comm
     assert seen["dram_gb_per_s"] == pytest.approx(62.0), "bytes over the launch's own time"
     assert seen["shared_load_gb_per_s"] == pytest.approx(1280.0), "128 bytes a wavefront"
     assert seen["l2_gb_per_s"] is None
-    assert seen["main_stalls"] == "wait=3.00 barrier=2.00"
+    assert seen["main_stalls"] == {"wait": 3.0, "barrier": 2.0}
     assert other["entry"] is None
     assert "achieved_occupancy" in autotune("ladder", "small.toml", "--stored").out
 

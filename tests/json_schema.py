@@ -1,0 +1,159 @@
+"""docs/schema.json, made of what each command's `--json` has: `python -m tests.json_schema > docs/schema.json`.
+
+A key means one thing in all commands, so its kind stands here once; a time or a rate says so by its unit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
+
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "accuracy": ("accuracy._COLUMNS",),
+    "best": ("best.BEST_COLUMNS",),
+    "best --nearest": ("best.NEAREST_COLUMNS",),
+    "cache": ("upkeep._CACHE_COLUMNS",),
+    "check": ("check._COLUMNS",),
+    "choose": ("choose._COLUMNS",),
+    "compare": ("best.BEST_COLUMNS",),
+    "devices": ("devices._COLUMNS",),
+    "devices --rates": ("devices._RATE_COLUMNS",),
+    "diff": ("changes._DIFF_COLUMNS",),
+    "dispatch": ("dispatch._LAYERS",),
+    "dispatch --table kernels": ("dispatch._KERNELS",),
+    "dispatch --table rules": ("dispatch._RULES",),
+    "dispatch --table thresholds": ("dispatch._THRESHOLDS",),
+    "dispatch --table ways": ("dispatch._WAYS",),
+    "dump --check": ("transfer._FAULT_COLUMNS",),
+    "history": ("changes._EVENT_COLUMNS",),
+    "importance": ("importance._COLUMNS",),
+    "ladder": ("ladder._DEVICE", "ladder._COLUMNS", "ladder._PROFILE"),
+    "profile": ("profile._COLUMNS",),
+    "quarantine": ("upkeep._QUARANTINE_COLUMNS",),
+    "replay": ("replay._COLUMNS",),
+    "retime": ("freshness._RETIME_COLUMNS",),
+    "sanitize": ("sanitize._COLUMNS",),
+    "show": ("show.COLUMNS",),
+    "stale": ("freshness._DOUBT_COLUMNS",),
+    "templates": ("families._FAMILY_COLUMNS",),
+    "templates NAME": ("families._PARAM_COLUMNS",),
+    "trials": ("answers.TRIAL_COLUMNS",),
+    "tune": ("best.BEST_COLUMNS",),
+    "tune, end to end": ("end_to_end._COLUMNS",),
+    "why": ("why._COLUMNS",),
+}
+"""command to the columns that its rows have; `query` has those of the SQL"""
+OPTIONAL: Mapping[str, str] = {
+    "best": "count share rival rival_us verdict network_us network_rival_us network_floor_us",
+    "trials": "origin source",
+}
+"""keys that are there only where they have something to say: of a study's network, with `--source`"""
+
+_LIST = {"type": "array", "items": {"type": ["number", "string", "boolean"]}}
+KINDS: Mapping[str, object] = {
+    "config": {"type": ["object", "null"], "additionalProperties": {"type": ["number", "string", "boolean"]}},
+    "date": {"type": ["string", "null"], "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?[+-]\d\d:\d\d$"},
+    "list": {**_LIST, "type": ["array", "null"]},
+    "warps": {"type": ["object", "null"], "additionalProperties": {"type": "number"}},
+    "flag": {"type": ["boolean", "null"]},
+    "integer": {"type": ["integer", "null"]},
+    "number": {"type": ["number", "null"]},
+    "value": {"type": ["integer", "string", "boolean", "null"]},
+    "text": {"type": ["string", "null"]},
+}
+_KEYS = {
+    "config": "config config_a config_b first_config second_config",
+    "date": "date started profiled_at",
+    "list": "n occupancy_limits passed_over samples_us values",
+    "warps": "main_stalls stalls",
+    "flag": "bounds config_changed default_first deterministic passed reused",
+    "integer": "agreeing attempts blocks_per_sm conditions correct count distinct_segments entries evaluated images "
+    "evaluations generation number pairs params place registers samples segments sm_count streams threshold trial "
+    "trial_id trials warps_per_sm least most shared_load_conflicts shared_store_conflicts shared_load_wavefronts",
+    "number": "achieved_occupancy active_threads after_over_before b_over_a distance error_over_bound gflops high "
+    "importance largest_logit_difference low measured median occupancy over_before over_first over_previous "
+    "over_winner p90 reported_ms seconds_per_evaluation share within_5_percent",
+    "value": "arch default row value",
+}
+_UNITS = re.compile(r"_(us|fraction|gb_per_s|tflops|per_request)$|^gb_per_s$")
+
+
+class Named(Protocol):
+    """A column of a table."""
+
+    key: str
+
+
+def kind(key: str) -> str:
+    """What a key's values are."""
+    for name, keys in _KEYS.items():
+        if key in keys.split():
+            return name
+    return "number" if _UNITS.search(key) else "integer" if key.endswith("_bytes") else "text"
+
+
+def keys(command: str) -> list[str]:
+    """The keys of every row of a command, in their order."""
+    found: list[str] = []
+    for name in COMMANDS[command]:
+        module, _, attribute = name.partition(".")
+        columns = getattr(importlib.import_module(f"autotune.cli.{module}"), attribute)
+        some = cast(Sequence[Named], columns if isinstance(columns, tuple) else (columns,))
+        found += [column.key for column in some]
+    return found
+
+
+def command_of(words: Sequence[str], first: Mapping[str, object]) -> str | None:
+    """The schema for a command line, by its words and its first row; None where there is none."""
+    name = next((word for word in words if word in COMMANDS), "")
+    if name == "best" and "--nearest" in words:
+        return "best --nearest"
+    if name == "dispatch" and "--table" in words:
+        table = words[words.index("--table") + 1]
+        return name if table == "layers" else f"dispatch --table {table}"
+    if name == "templates" and "param" in first:
+        return "templates NAME"
+    if name == "devices" and "--rates" in words:
+        return "devices --rates"
+    if name == "tune" and "streams" in first:
+        return "tune, end to end"
+    return "dump --check" if "dump" in words and "--check" in words else name or None
+
+
+def schema() -> dict[str, object]:
+    """A schema for each command's output, under `$defs`."""
+    every = sorted({key for command in COMMANDS for key in (*keys(command), *OPTIONAL.get(command, "").split())})
+    row = {"type": "object", "properties": {key: {"$ref": f"#/$defs/{kind(key)}"} for key in every}}
+    commands = {}
+    for command in COMMANDS:
+        required, optional = keys(command), OPTIONAL.get(command, "").split()
+        items: dict[str, object] = {"$ref": "#/$defs/row", "required": required}
+        items["propertyNames" if optional else "maxProperties"] = (
+            {"enum": [*required, *optional]} if optional else len(required)
+        )
+        commands[command] = {"type": "array", "items": items}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What autotune prints with --json, by command",
+        "$defs": {**KINDS, "row": row, **commands},
+    }
+
+
+def text() -> str:
+    """The file: a line for each kind, key and command."""
+    made = schema()
+    lines = [json.dumps(made | {"$defs": 0})[: -len("0}")] + "{"]
+    definitions = cast(Mapping[str, object], made["$defs"])
+    for position, (name, value) in enumerate(definitions.items(), 1):
+        words = json.dumps(value)
+        if name == "row":
+            words = words.replace("}, ", "},\n    ")
+        lines.append(f"  {json.dumps(name)}: {words}{',' if position < len(definitions) else ''}")
+    return "\n".join([*lines, "}}"]) + "\n"
+
+
+if __name__ == "__main__":
+    print(text(), end="")
