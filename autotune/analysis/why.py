@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from autotune.errors import Rejected
 from autotune.family.space import BoundTemplate
-from autotune.store import BestRow, TrialRow
+from autotune.store import AlikeTrial, BestRow
 from autotune.trial import Config, Outcome, Value
 
 
@@ -20,7 +20,7 @@ from autotune.trial import Config, Outcome, Value
 class Nearby:
     """The recorded trial most like the winner that has the default's value of a parameter."""
 
-    row: TrialRow
+    row: AlikeTrial
     ratio: float
     """its time over the winner's"""
     also: tuple[str, ...]
@@ -59,7 +59,7 @@ class Step:
 
     param: str
     value: Value
-    row: TrialRow
+    row: AlikeTrial
     ratio: float | None
     """its time over the winner's; None when it is not correct"""
 
@@ -70,7 +70,7 @@ class Between:
 
     changed: tuple[str, ...]
     """the parameters that have the winner's value already, of those in which the two differ"""
-    row: TrialRow
+    row: AlikeTrial
     ratio: float
     """its time over the winner's"""
 
@@ -92,7 +92,7 @@ class FamilyRow:
     template: str
     evaluated: int
     correct: int
-    best: TrialRow | None
+    best: AlikeTrial | None
     """of the winner's accuracy class"""
     ratio: float | None
     """its time over the winner's"""
@@ -115,7 +115,9 @@ class Why:
     """What the records say of one best kernel."""
 
     best: BestRow
-    default: TrialRow | None
+    winner: AlikeTrial
+    """its trial"""
+    default: AlikeTrial | None
     """the family's default in the winner's study; None where no search recorded one"""
     default_ratio: float | None
     """its time over the winner's; None when it is not correct"""
@@ -129,20 +131,19 @@ class Why:
     """most frequent first"""
 
 
-def explain(best: BestRow, rows: Sequence[TrialRow]) -> Why:
-    """Why a best kernel wins; `rows` are the trials that compare with it, of any study, as `Store.like` lists them."""
-    winner = best.row
-    family = [row for row in rows if row.template_hash == winner.template_hash]
-    known = _by_config(family, winner)
-    known[winner.trial.config] = winner
-    default = _default(family, winner)
+def explain(best: BestRow, rows: Sequence[AlikeTrial]) -> Why:
+    """Why a best kernel wins; `rows` are the trials that compare with it, itself among them, as `trials.like` lists."""
+    winner = next(row for row in rows if row.id == best.row.id)
+    known = _Known(_by_config([row for row in rows if row.template_hash == winner.template_hash], winner), winner)
+    default = _default(rows, winner)
     return Why(
         best=best,
+        winner=winner,
         default=default,
         default_ratio=None if default is None else _ratio(default, winner),
-        effects=() if default is None else _effects(known, default.trial.config, winner),
-        between=() if default is None else _between(known, default.trial.config, winner),
-        steps=_steps(known, winner),
+        effects=() if default is None else _effects(known, default.config),
+        between=() if default is None else _between(known, default.config),
+        steps=_steps(known),
         families=_families(rows, winner),
         failures=_failures(rows),
     )
@@ -168,128 +169,139 @@ def neighbours(bound: BoundTemplate, winner: Config) -> tuple[Neighbour, ...]:
     return tuple(found)
 
 
-def _by_config(rows: Sequence[TrialRow], winner: TrialRow) -> dict[Config, TrialRow]:
+def _by_config(rows: Sequence[AlikeTrial], winner: AlikeTrial) -> dict[Config, AlikeTrial]:
     """A row for each config: of the winner's own study if it has one, measured rather than taken over, the latest."""
-    ours = (winner.study, winner.generation)
-    ranked = sorted(rows, key=lambda row: ((row.study, row.generation) == ours, not row.reused, row.id))
-    return {row.trial.config: row for row in ranked}
+    ranked = sorted(rows, key=lambda row: (row.study_id == winner.study_id, not row.reused, row.id))
+    return {row.config: row for row in ranked} | {winner.config: winner}
 
 
-def _default(family: Sequence[TrialRow], winner: TrialRow) -> TrialRow | None:
-    """What the search tried first of the family, which is its default."""
-    ours = [
-        row
-        for row in family
-        if (row.study, row.generation) == (winner.study, winner.generation) and row.trial.source_hash is not None
-    ]
-    return min(ours, key=lambda row: row.trial.number, default=None)
+def _default(rows: Sequence[AlikeTrial], winner: AlikeTrial) -> AlikeTrial | None:
+    """What the search tried first of the winner's family in its study, which is the default."""
+    of_winner = (winner.study_id, winner.template_hash)
+    ours = [row for row in rows if row.rendered and (row.study_id, row.template_hash) == of_winner]
+    return min(ours, key=lambda row: row.number, default=None)
 
 
-def _ratio(row: TrialRow, winner: TrialRow) -> float | None:
+def _ratio(row: AlikeTrial, winner: AlikeTrial) -> float | None:
     if row.median_us is None or not winner.median_us:
         return None
     return row.median_us / winner.median_us
 
 
-def _effects(known: Mapping[Config, TrialRow], default: Config, winner: TrialRow) -> tuple[Effect, ...]:
-    best, plain = winner.trial.config.values(), default.values()
-    return tuple(
-        _effect(known, name, plain[name], winner) for name in best if name in plain and plain[name] != best[name]
-    )
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A trial of the winner's family, set against the winner."""
+
+    row: AlikeTrial
+    values: Mapping[str, Value]
+    differing: tuple[str, ...]
+    """parameters in which it differs from the winner"""
+    ratio: float | None
+    """its time over the winner's"""
 
 
-def _effect(known: Mapping[Config, TrialRow], name: str, default: Value, winner: TrialRow) -> Effect:
+class _Known:
+    """The trials of the winner's family, one for each config."""
+
+    def __init__(self, rows: Mapping[Config, AlikeTrial], winner: AlikeTrial) -> None:
+        self.winner = winner
+        self.best = winner.config.values()
+        best = tuple(self.best.items())
+        self._rows = rows
+        self.seen: list[_Seen] = []
+        for config, row in rows.items():
+            values = config.values()
+            differing = tuple(name for name, value in best if values[name] != value)
+            self.seen.append(_Seen(row, values, differing, _ratio(row, winner)))
+
+    def beside(self, seen: _Seen, name: str, value: Value) -> AlikeTrial | None:
+        """The trial that differs from one in this parameter alone."""
+        return self._rows.get(Config.of(seen.row.config.template, {**seen.values, name: value}))
+
+
+def _effects(known: _Known, default: Config) -> tuple[Effect, ...]:
+    best, plain = known.best, default.values()
+    return tuple(_effect(known, name, plain[name]) for name in best if name in plain and plain[name] != best[name])
+
+
+def _effect(known: _Known, name: str, default: Value) -> Effect:
     """What the pairs of trials that differ in one parameter alone say of it."""
-    best = winner.trial.config.values()
     ratios: dict[int, list[float]] = {}
-    for config, row in known.items():
-        values = config.values()
-        if values.get(name) != best[name]:
+    for seen in known.seen:
+        if name in seen.differing or seen.ratio is None:
             continue
-        other = known.get(Config.of(config.template, {**values, name: default}))
-        if other is not None and (ratio := _ratio(other, row)) is not None:
-            ratios.setdefault(len(_differing(values, best)), []).append(ratio)
+        other = known.beside(seen, name, default)
+        if other is not None and (ratio := _ratio(other, seen.row)) is not None:
+            ratios.setdefault(len(seen.differing), []).append(ratio)
     everything = [ratio for found in ratios.values() for ratio in found]
     distance = min(ratios, default=None)
     return Effect(
         param=name,
         default=default,
-        winner=best[name],
+        winner=known.best[name],
         ratio=None if distance is None else statistics.median(ratios[distance]),
         distance=distance,
         nearest=0 if distance is None else len(ratios[distance]),
         pairs=len(everything),
         low=min(everything, default=None),
         high=max(everything, default=None),
-        nearby=None if distance == 0 else _nearby(known, name, default, winner),
+        nearby=None if distance == 0 else _nearby(known, name, default),
     )
 
 
-def _nearby(known: Mapping[Config, TrialRow], name: str, default: Value, winner: TrialRow) -> Nearby | None:
+def _nearby(known: _Known, name: str, default: Value) -> Nearby | None:
     """The correct trial with the default's value that differs from the winner in the fewest parameters."""
-    best = winner.trial.config.values()
-    found = []
-    for config, row in known.items():
-        values = config.values()
-        ratio = _ratio(row, winner)
-        if values.get(name) == default and ratio is not None:
-            also = tuple(other for other in _differing(values, best) if other != name)
-            found.append(Nearby(row, ratio, also))
-    return min(found, key=lambda nearby: (len(nearby.also), nearby.ratio), default=None)
+    with_default = (seen for seen in known.seen if seen.ratio is not None and seen.values[name] == default)
+    near = min(with_default, key=lambda seen: (len(seen.differing), seen.ratio), default=None)
+    if near is None or near.ratio is None:
+        return None
+    return Nearby(near.row, near.ratio, tuple(other for other in near.differing if other != name))
 
 
-def _between(known: Mapping[Config, TrialRow], default: Config, winner: TrialRow) -> tuple[Between, ...]:
-    best, plain = winner.trial.config.values(), default.values()
-    apart = [name for name in best if plain.get(name) != best[name]]
+def _between(known: _Known, default: Config) -> tuple[Between, ...]:
+    plain = default.values()
+    apart = {name for name, value in known.best.items() if plain[name] != value}
     found = []
-    for config, row in known.items():
-        values = config.values()
-        ratio = _ratio(row, winner)
-        on_the_way = all(value in (plain.get(name), best.get(name)) for name, value in values.items())
-        if ratio is not None and on_the_way and config not in (default, winner.trial.config):
-            found.append(Between(tuple(name for name in apart if values.get(name) == best[name]), row, ratio))
+    for seen in known.seen:
+        changed = tuple(name for name in known.best if name in apart and name not in seen.differing)
+        on_the_way = all(name in apart and seen.values[name] == plain[name] for name in seen.differing)
+        if seen.ratio is not None and on_the_way and 0 < len(changed) < len(apart):
+            found.append(Between(changed, seen.row, seen.ratio))
     return tuple(sorted(found, key=lambda between: (len(between.changed), between.ratio)))
 
 
-def _differing(values: Mapping[str, Value], others: Mapping[str, Value]) -> tuple[str, ...]:
-    return tuple(name for name in others if values.get(name) != others[name])
-
-
-def _steps(known: Mapping[Config, TrialRow], winner: TrialRow) -> tuple[Step, ...]:
+def _steps(known: _Known) -> tuple[Step, ...]:
     """Recorded trials one parameter away from the winner, in the parameters' order, fastest first."""
-    best = winner.trial.config.values()
-    found = []
-    for config, row in known.items():
-        values = config.values()
-        differing = _differing(values, best)
-        if len(differing) == 1 and values.keys() == best.keys():
-            found.append(Step(differing[0], values[differing[0]], row, _ratio(row, winner)))
-    order = list(best)
+    order = list(known.best)
+    one_away = (seen for seen in known.seen if len(seen.differing) == 1)
+    found = [Step(seen.differing[0], seen.values[seen.differing[0]], seen.row, seen.ratio) for seen in one_away]
     return tuple(sorted(found, key=lambda step: (order.index(step.param), step.ratio is None, step.ratio or 0.0)))
 
 
-def _families(rows: Sequence[TrialRow], winner: TrialRow) -> tuple[FamilyRow, ...]:
+def _families(rows: Sequence[AlikeTrial], winner: AlikeTrial) -> tuple[FamilyRow, ...]:
+    by_family: dict[str, list[AlikeTrial]] = {}
+    for row in rows:
+        by_family.setdefault(row.config.template, []).append(row)
     found = []
-    for template in dict.fromkeys(row.trial.config.template for row in rows):
-        ours = [row for row in rows if row.trial.config.template == template and row.trial.compiled and not row.reused]
-        timed = [row for row in ours if row.median_us is not None and row.trial.accuracy == winner.trial.accuracy]
+    for template, of_family in by_family.items():
+        ours = [row for row in of_family if row.rendered and not row.reused]
+        timed = [row for row in ours if row.median_us is not None and row.accuracy == winner.accuracy]
         best = min(timed, key=lambda row: row.median_us or 0.0, default=None)
-        if template == winner.trial.config.template:
+        if template == winner.config.template:
             best = winner  # the finals may have preferred it to a smaller median of the search
         ratio = None if best is None else _ratio(best, winner)
-        correct = sum(row.trial.outcome == Outcome.CORRECT for row in ours)
+        correct = sum(row.outcome == Outcome.CORRECT for row in ours)
         found.append(FamilyRow(template, len(ours), correct, best, ratio))
     return tuple(sorted(found, key=lambda family: (family.ratio is None, family.ratio or 0.0)))
 
 
-def _failures(rows: Sequence[TrialRow]) -> tuple[Failures, ...]:
+def _failures(rows: Sequence[AlikeTrial]) -> tuple[Failures, ...]:
     counted: Counter[tuple[str, str, str, str]] = Counter()
     examples: dict[tuple[str, str, str, str], Config] = {}
     for row in rows:
-        trial = row.trial
-        if trial.outcome == Outcome.CORRECT or row.reused:
+        if row.outcome == Outcome.CORRECT or row.reused:
             continue
-        words = (trial.config.template, trial.outcome.value, trial.reason, " ".join(trial.message.split()))
+        words = (row.config.template, row.outcome.value, row.reason, " ".join(row.message.split()))
         counted[words] += 1
-        examples.setdefault(words, trial.config)
+        examples.setdefault(words, row.config)
     return tuple(Failures(*words, trials, examples[words]) for words, trials in counted.most_common())

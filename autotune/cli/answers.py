@@ -19,7 +19,7 @@ from autotune.cli.pager import paged
 from autotune.cli.tables import Column, format_options, show, wide_format_options
 from autotune.family.comments import in_comment
 from autotune.table import LARGEST
-from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome
+from autotune.trial import ACCURACY_CLASSES, END_TO_END, Config, Outcome
 
 if TYPE_CHECKING:
     from autotune.store import BestRow, SpaceTrial, Store, TrialRow
@@ -252,8 +252,13 @@ def _cell(value: object) -> Cell:
 
 
 def config_words(row: TrialRow | SpaceTrial) -> str:
+    """The parameters of a row's config as `name=value` words."""
+    return parameter_words(row.trial.config)
+
+
+def parameter_words(config: Config) -> str:
     """A config's parameters as `name=value` words."""
-    return " ".join(f"{name}={value}" for name, value in row.trial.config.items)
+    return " ".join(f"{name}={value}" for name, value in config.items)
 
 
 def registers(row: TrialRow | SpaceTrial) -> int | None:

@@ -27,12 +27,12 @@ from autotune.cli.pager import paged
 from autotune.cli.tables import Column, console, show, wide_format_options
 from autotune.errors import StoreError
 from autotune.family.space import BoundTemplate
-from autotune.family.template import KernelTemplate, load_templates
+from autotune.family.template import load_template, template_files
 from autotune.trial import Config
 
 if TYPE_CHECKING:
     from autotune.analysis.why import Effect, Neighbour, Why
-    from autotune.store import BestRow, KernelProfile, Store, TrialRow
+    from autotune.store import AlikeTrial, BestRow, KernelProfile, Store, TrialRow
 
 _SHOWN = 10  # groups of failures on the terminal
 _STALLS_SHOWN = 2  # reasons of a profile
@@ -89,7 +89,7 @@ def why(
     from autotune.store import Store
 
     name = asked(what)
-    families = load_templates(directories)
+    families = template_files(directories)
     with Store(db, create=False) as store:
         info = None if device is None else device_named(store, device, say=say_device)
         rows = store.best.list(name, info, accuracy=accuracy)
@@ -108,7 +108,7 @@ def why(
     tell_beaten((explained.kernel.best.row, explained.kernel.facts) for explained in found)
 
 
-def _explained(store: Store, families: Mapping[str, KernelTemplate], kernel: BestWithRoofline) -> Explained:
+def _explained(store: Store, families: Mapping[str, Path], kernel: BestWithRoofline) -> Explained:
     from autotune.analysis.why import explain, neighbours
 
     winner = kernel.best.row
@@ -117,10 +117,11 @@ def _explained(store: Store, families: Mapping[str, KernelTemplate], kernel: Bes
     noise = floor.noise_fraction if floor else None
     seen = [row.profile for row in store.profiles.list(kernel.best.name) if row.row.id == winner.id]
     profiles = tuple({profile.position: profile for profile in seen}.values())
-    family = families.get(winner.trial.config.template)
-    if family is None:
+    file = families.get(winner.trial.config.template)
+    if file is None:
         missing = f"the family {winner.trial.config.template} is not installed"
         return Explained(kernel, why_it, noise, (), missing, profiles)
+    family = load_template(file)
     tried = {(step.param, step.value) for step in why_it.steps}
     around = neighbours(BoundTemplate(family, winner.problem, winner.device), winner.trial.config)
     around = tuple(one for one in around if (one.param, one.value) not in tried)
@@ -197,11 +198,11 @@ def _head(explained: Explained, words_of: Callable[[TrialRow], str]) -> Iterator
 def _default_words(why_it: Why) -> str:
     if why_it.default is None:
         return "no search recorded the family's default here, so its parameters cannot be judged against it"
-    default = f"the family's default (trial {why_it.default.trial.number})"
-    if why_it.default.trial.config == why_it.best.row.trial.config:
+    default = f"the family's default (trial {why_it.default.number})"
+    if why_it.default.config == why_it.winner.config:
         return f"{default} is the winner"
     if why_it.default_ratio is None:
-        return f"{default} failed: {why_it.default.trial.outcome} {why_it.default.trial.reason}"
+        return f"{default} failed: {why_it.default.outcome} {why_it.default.reason}"
     return f"{default} took {why_it.default.median_us:.5g} us, {why_it.default_ratio:.4g} times the winner's time"
 
 
@@ -236,7 +237,7 @@ def _lines(explained: Explained) -> Iterator[Line]:
     why_it, best = explained.why, explained.kernel.best
     family = best.row.trial.config.template
     refused = {(one.param, one.value): one.refusal for one in explained.neighbours if one.refusal}
-    yield _trial_line(explained, "winner", best.row, time_us=best.median_us)
+    yield _trial_line(explained, "winner", why_it.winner, time_us=best.median_us)
     if why_it.default is not None:
         yield _trial_line(explained, "default", why_it.default)
     for effect in why_it.effects:
@@ -278,23 +279,23 @@ def _lines(explained: Explained) -> Iterator[Line]:
 def _trial_line(
     explained: Explained,
     about: str,
-    row: TrialRow,
+    row: AlikeTrial,
     *,
     parameter: str | None = None,
     value: Cell = None,
     time_us: float | None = None,
 ) -> Line:
     """A line about one recorded trial."""
-    best, trial = explained.kernel.best, row.trial
+    best = explained.kernel.best
     ratio = None if row.median_us is None else row.median_us / (best.row.median_us or row.median_us)
     return Line(
-        *(best, about, trial.config.template, parameter, None, value),
+        *(best, about, row.config.template, parameter, None, value),
         time_us=row.median_us if time_us is None else time_us,
         over_winner=ratio,
-        verdict=explained.verdict(ratio) or f"{trial.outcome} {trial.reason}".strip(),
-        trial=trial.number,
-        outcome=trial.outcome.value,
-        config=trial.config,
+        verdict=explained.verdict(ratio) or f"{row.outcome} {row.reason}".strip(),
+        trial=row.number,
+        outcome=row.outcome.value,
+        config=row.config,
     )
 
 
@@ -312,7 +313,7 @@ def _evidence(effect: Effect, refusal: str) -> Iterator[str]:
         yield f"refused beside the winner's other values: {refusal}"
     if effect.nearby is not None:
         also = ", ".join(effect.nearby.also)
-        yield f"closest is trial {effect.nearby.row.trial.number} with {also} changed too, {effect.nearby.ratio:.3f}"
+        yield f"closest is trial {effect.nearby.row.number} with {also} changed too, {effect.nearby.ratio:.3f}"
 
 
 def _count(number: int, what: str) -> str:

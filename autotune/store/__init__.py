@@ -5,6 +5,7 @@ are transactions, what callers may ask of it. Trials, the largest, have that cla
 A column more is a migration and that module.
 """
 
+from autotune.store.alike import AlikeTrial
 from autotune.store.best import BestRow
 from autotune.store.compaction import compact
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow
@@ -33,6 +34,7 @@ __all__ = [
     "GENERATIONS",
     "RETIME_LABELS",
     "SORTS",
+    "AlikeTrial",
     "BestRow",
     "Cell",
     "DispatchedLayer",

@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case,
 from autotune.errors import StoreError
 from autotune.family.source import KernelSource
 from autotune.problem import Conv2dProblem
+from autotune.store.alike import AlikeTrial, alike
 from autotune.store.column_types import Values, date_of
 from autotune.store.devices import devices
 from autotune.store.end_to_end_timings import end_to_end_timings, parts_values
@@ -38,9 +39,6 @@ from autotune.trial import Config, EndToEndParts, Outcome, Trial
 
 SORTS = ("number", "median", "registers", "error", "started")
 """Orders of a list of trials; those without the value come last."""
-
-CIRCUMSTANCES = ("subject_id", "device_id", "environment_id", "policy", "origin")
-"""what two trials have in common whose times compare"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,18 +317,10 @@ class TrialStore:
         return statement.where(tuple_(trials.c.study_id, trials.c.subject_id).in_(pairs))
 
     @reading
-    def like(self, row: TrialRow) -> tuple[TrialRow, ...]:
+    def like(self, row: TrialRow) -> tuple[AlikeTrial, ...]:
         """Finished trials that compare with one: of its shape, device, environment, policy and origin in any study."""
-        one = trials.alias("one")
-        same = [trials.c[name] == one.c[name] for name in CIRCUMSTANCES]
-        statement = (
-            select_trials()
-            .join(one, and_(one.c.id == row.id, *same))
-            .where(trials.c.outcome != str(Outcome.RUNNING))
-            .order_by(trials.c.id)
-        )
         with self.database.read() as connection:
-            return TrialRows().all(connection, statement)
+            return tuple(alike(connection, row.id))
 
 
 def _listed(outcome: str | None, sort: str, limit: int | None, kind: str | None) -> Select[*tuple[object, ...]]:

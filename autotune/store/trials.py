@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
 from types import SimpleNamespace
@@ -180,13 +180,18 @@ def outcome_values(trial: Trial) -> Values:
 def config_of(row: RowMapping) -> Config:
     """The config of a row that has the columns of `trials` and `templates`."""
     values = json.loads(row[_COLUMN.config])
-    if not isinstance(values, dict) or not all(map(_is_plain, values.values())):
+    if not isinstance(values, dict) or not _are_plain(values.values()):
         raise ValueError(f"config {row[trials.c.config][:40]} is not an object of numbers, words and flags")
     return Config.of(row[templates.c.family], values)
 
 
-def _is_plain(value: object) -> bool:
-    return isinstance(value, str | bool | float) or (isinstance(value, int) and abs(value) < 2**63)
+_PLAIN = frozenset((str, bool, float, int))
+
+
+def _are_plain(values: Collection[object]) -> bool:
+    if not _PLAIN.issuperset(map(type, values)):
+        return False
+    return all(-(2**63) < value < 2**63 for value in values if isinstance(value, int))
 
 
 def trial_of(row: RowMapping) -> Trial:

@@ -27,6 +27,7 @@ struct alignas(64) CUtensorMap {
 enum : CUresult {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_NO_DEVICE = 100,
     CUDA_ERROR_INVALID_IMAGE = 200,
     CUDA_ERROR_NO_BINARY_FOR_GPU = 209,
 };
@@ -103,7 +104,8 @@ struct Driver {
     AUTOTUNE_CONV2D_DRIVER(AUTOTUNE_CONV2D_MEMBER)
     AUTOTUNE_CONV2D_NEWER_DRIVER(AUTOTUNE_CONV2D_MEMBER)  // nullptr where there is none
 #undef AUTOTUNE_CONV2D_MEMBER
-    bool found = false;  // all of the first, and the driver has started
+    bool found = false;     // all of the first, and the driver has started
+    bool no_device = true;  // there is no driver, or it has no GPU
 
     Driver() {
         void *const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -118,7 +120,9 @@ struct Driver {
     name = reinterpret_cast<CUresult(*) parameters>(dlsym(library, symbol));
         AUTOTUNE_CONV2D_NEWER_DRIVER(AUTOTUNE_CONV2D_LOOK_UP)
 #undef AUTOTUNE_CONV2D_LOOK_UP
-        found = found && cuInit(0) == CUDA_SUCCESS;
+        const CUresult started = found ? cuInit(0) : CUDA_SUCCESS;
+        no_device = started == CUDA_ERROR_NO_DEVICE;
+        found = found && started == CUDA_SUCCESS;
     }
 };
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.analysis.why import explain
 from autotune.store import Store
 from tests.benchmarks.scale import enlarge
 from tests.fork_server import ForkServer
@@ -151,3 +152,19 @@ def test_a_list_of_all_trials_needs_little_memory(two: Path, fork_server: ForkSe
     assert done.code == 0, done.err
     assert "autotune: note: other.db: without trials row " in done.err
     assert done.out.count("small.one") > TRIALS
+
+
+def test_why_reads_of_very_many_trials_what_it_tells_alone(two: Path) -> None:
+    """Measured against reading the same trials whole, which alone takes more than twice as long."""
+    with Store(two / "other.db") as store:
+        row = store.trials.list(sort="number", limit=TRIALS)[-1]
+        best = next(found for found in store.best.list() if found.row.layer == row.layer)
+        begun = time.process_time()
+        every = store.trials.list(best.row.problem, generations="all")
+        whole_s = time.process_time() - begun
+        begun = time.process_time()
+        told = explain(best, store.trials.like(best.row))
+        why_s = time.process_time() - begun
+    assert len(every) > TRIALS
+    assert sum(family.evaluated for family in told.families) > TRIALS / 2
+    assert why_s < whole_s / 2, f"{why_s:.2f} s, all of {len(every)} trials {whole_s:.2f} s"

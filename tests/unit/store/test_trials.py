@@ -384,4 +384,4 @@ def test_only_trials_under_the_same_circumstances_are_like_a_trial(path: Path, s
     merge(tmp_path / "other.db", path)
     (best,) = store.best.list(CONV1.problem, H200)[:1]
     assert best.row.trial.number == 0
-    assert [row.trial.number for row in store.trials.like(best.row)] == [0, 1, 2]
+    assert [row.number for row in store.trials.like(best.row)] == [0, 1, 2]
