@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -231,8 +231,11 @@ def chosen_of(store: Store, row: BestRow, db: str) -> Chosen:
     return Chosen(row, source, header, floor.us if floor else None)
 
 
-def proof_of(written: WrittenExport) -> Iterator[str]:
-    """Prove a folder on the first CUDA device, where there is one that it is for, else on the CPU; say what is seen."""
+def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _: None) -> Iterator[str]:
+    """Prove a folder on the first CUDA device, where there is one that it is for, else on the CPU; say what is seen.
+
+    `stage` is told what begins.
+    """
     exported = written.exported
     with ExitStack() as opened:
         device: DeviceEvaluator | str
@@ -255,6 +258,7 @@ def proof_of(written: WrittenExport) -> Iterator[str]:
                 not_run=not_run,
                 known_noise=lambda kernel: written.noise.get(kernel.row.row.policy, 0.0),
                 families=load_templates(()),
+                stage=stage,
             )
         except (ToolchainError, DeviceError) as error:
             raise type(error)(f"{error}; or leave the proof out with --no-proof") from None

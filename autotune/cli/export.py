@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from autotune.cli.answers import ACCURACY, DATABASE, asked
+from autotune.cli.progress import stages
 from autotune.errors import AutotuneError
 from autotune.study import ADMITTED
 
@@ -73,5 +74,6 @@ def export(
     for path in written.exported.sources:
         click.echo(path)
     if proof:
-        for line in proof_of(written):
-            click.echo(line, err=True)
+        with stages() as stage:
+            for line in proof_of(written, stage=stage):
+                click.echo(line, err=True)

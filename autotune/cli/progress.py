@@ -44,11 +44,23 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
             if name not in tasks:
                 tasks[name] = bars.add_task(name, total=total, state="")
             done, said = (progress.done, state(progress)) if network is None else (network.done, network_state(network))
+            said = f"{doing(progress)}{said}"
             if network is not None and network.budget_s is not None and network.elapsed_s > 0:
                 total = max(done, round(done * network.budget_s / network.elapsed_s))  # that there will be time for
             bars.update(tasks[name], completed=done, total=total, state=said)
 
         yield observe
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str], None]]:
+    """Shows which stage of a command is under way, where none of them has an end to count to."""
+    out = console(stderr=True)
+    if not out.is_terminal:
+        yield lambda words: print(f"{words} ...", file=sys.stderr, flush=True)
+        return
+    with out.status("") as line:
+        yield lambda words: line.update(f"{words} ...")
 
 
 def network_state(network: Network) -> str:
@@ -64,6 +76,14 @@ def _time_words(time_us: float) -> str:
     return f"{time_us / 1000:.4g} ms" if time_us >= 1000 else f"{time_us:.4g} us"
 
 
+def doing(progress: TuneProgress) -> str:
+    """What is under way, with the layer of several, where it is not the search."""
+    of_layer = "" if progress.network is None else f" of {progress.layer.partition('.')[2]}"
+    return {"start": f"compiling the first kernels{of_layer}; ", "search": "", "finals": f"finals{of_layer}; "}[
+        progress.phase
+    ]
+
+
 def state(progress: TuneProgress) -> str:
     """The best so far and the failures by outcome."""
     best = progress.best
@@ -77,7 +97,7 @@ def state(progress: TuneProgress) -> str:
 
 
 class _PlainLines:
-    """A line when a layer starts and ends, and every few seconds between; of several layers one line for all."""
+    """A line as a layer's phases begin, at its end and every few seconds; of several layers one line for all."""
 
     def __init__(self) -> None:
         self._said: dict[str, float] = {}
@@ -85,15 +105,15 @@ class _PlainLines:
     def __call__(self, progress: TuneProgress) -> None:
         network = progress.network
         if network is None:
-            words = f"{progress.done}/{progress.budget} in {progress.elapsed_s:.0f} s, {state(progress)}"
-            self._say(progress.layer, words, ended=progress.ended)
+            words = f"{progress.done}/{progress.budget} in {progress.elapsed_s:.0f} s, {doing(progress)}"
+            self._say(progress.layer, f"{words}{state(progress)}", at_once=progress.ended or progress.phase != "search")
             return
         of_seconds = f" of {network.budget_s:.0f}" if network.budget_s is not None else ""
-        words = f"{network.done}/{network.budget} in {network.elapsed_s:.0f}{of_seconds} s, {network_state(network)}"
-        self._say(progress.layer.partition(".")[0], words, ended=network.ended)
+        words = f"{network.done}/{network.budget} in {network.elapsed_s:.0f}{of_seconds} s, {doing(progress)}"
+        self._say(progress.layer.partition(".")[0], f"{words}{network_state(network)}", at_once=network.ended)
 
-    def _say(self, name: str, words: str, *, ended: bool) -> None:
+    def _say(self, name: str, words: str, *, at_once: bool) -> None:
         now = time.monotonic()
-        if ended or now - self._said.get(name, -math.inf) >= _LINE_EVERY_S:
+        if at_once or now - self._said.get(name, -math.inf) >= _LINE_EVERY_S:
             self._said[name] = now
             print(f"{name}: {words}", file=sys.stderr, flush=True)

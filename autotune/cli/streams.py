@@ -10,10 +10,14 @@ import errno
 import io
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO, cast
+
+from rich.cells import cell_len
 
 from autotune.errors import without_passwords
 
@@ -45,6 +49,29 @@ class Shown:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.exact, name)
+
+
+class _Notices(Shown):
+    """Standard error: on a terminal, lines that are longer than it is wide are broken between words."""
+
+    def write(self, text: str) -> int:
+        """Write a text, whose lines are whole."""
+        shown = printable(text)
+        if self.exact.isatty():
+            width = shutil.get_terminal_size().columns
+            shown = "".join(between_words(line, width) for line in shown.splitlines(keepends=True))
+        self.exact.write(shown)
+        return len(text)
+
+
+def between_words(line: str, width: int) -> str:
+    """A line in parts of so many characters at most, but for a word that is longer, with its end and its indent."""
+    text = line.rstrip("\n")
+    if cell_len(text) <= width:
+        return line
+    indent = " " * (len(text) - len(text.lstrip()))
+    parts = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(parts) + line[len(text) :]
 
 
 class _Dispensable:
@@ -83,7 +110,7 @@ def for_people() -> Iterator[None]:
     if isinstance(stdout, io.TextIOWrapper):
         stdout.reconfigure(errors="backslashreplace")  # characters that its encoding lacks
     sys.stdout = cast(TextIO, Shown(stdout))
-    sys.stderr = cast(TextIO, Shown(cast(TextIO, _Dispensable(stderr))))
+    sys.stderr = cast(TextIO, _Notices(cast(TextIO, _Dispensable(stderr))))
     try:
         yield
     finally:

@@ -73,6 +73,7 @@ def prove(
     not_run: str = "",
     known_noise: Callable[[Chosen], float] = lambda _: 0.0,
     families: Mapping[str, KernelTemplate] = MappingProxyType({}),
+    stage: Callable[[str], None] = lambda _: None,
 ) -> Iterator[str]:
     """Prove a folder on a CUDA device, or where there is none, which words say why, on the host.
 
@@ -86,8 +87,11 @@ def prove(
     lines: list[str] = []
     try:
         seen = (
-            _on_host(exported, evaluator) if isinstance(evaluator, str) else _on_cuda(exported, evaluator, known_noise)
+            _on_host(exported, evaluator, stage)
+            if isinstance(evaluator, str)
+            else _on_cuda(exported, evaluator, known_noise, stage)
         )
+        stage("checking the kernels under a sanitizer")
         for line in itertools.chain(_sanitized(exported, sanitizer, not_run, families), seen):
             lines.append(line)
             yield line
@@ -132,31 +136,42 @@ def _sanitized(
         yield not_run
 
 
-def _on_host(exported: Exported, why: str) -> Iterator[str]:
+def _on_host(exported: Exported, why: str, stage: Callable[[str], None]) -> Iterator[str]:
     with temporary_folder() as folder:
+        stage("building the library for the CPU")
         try:
             built = build_for_host(exported, Path(folder), cxx=find_cxx())
         except Rejected as rejected:  # of the host device, which knows less than nvcc
             yield f"not tested: the host device cannot compile a kernel: {rejected.message}"
         else:
+            stage("running its self-test")
             yield from _tested(built, "on the CPU", SELF_TEST_S * len(exported.served))
     try:
         nvcc = find_nvcc()
     except ToolchainError:
         yield "not built for a GPU: there is no nvcc"
     else:
+        stage("building the library with nvcc")
         with temporary_folder() as folder:
             build_for_cuda(exported, Path(folder), nvcc=nvcc, cxx=find_cxx())
         yield f"builds with {compiler_version(nvcc)} for {', '.join(f'sm_{arch}' for arch in exported.archs)}"
     yield f"not timed: {why}"
 
 
-def _on_cuda(exported: Exported, evaluator: DeviceEvaluator, known_noise: Callable[[Chosen], float]) -> Iterator[str]:
+def _on_cuda(
+    exported: Exported,
+    evaluator: DeviceEvaluator,
+    known_noise: Callable[[Chosen], float],
+    stage: Callable[[str], None],
+) -> Iterator[str]:
     with temporary_folder() as folder:
+        stage("building the library with nvcc")
         built = build_for_cuda(exported, Path(folder), nvcc=find_nvcc(), cxx=find_cxx())
+        stage("running its self-test")
         yield from _tested(built, f"on {evaluator.info.name}", SELF_TEST_S)
         slow = []
         for kernel in exported.served:
+            stage(f"timing {kernel.row.name} beside the tuner's own kernel")
             compared = _timed(kernel, built, evaluator, known_noise(kernel))
             if compared.too_slow:  # a fresh worker's word counts
                 evaluator.refresh()

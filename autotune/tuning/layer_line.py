@@ -26,7 +26,7 @@ from autotune.tuning.layer_result import (
     LayerResult,
 )
 from autotune.tuning.pipeline import Lane, Pipeline, rejected_trial
-from autotune.tuning.trial_log import Progress, TrialLog
+from autotune.tuning.trial_log import Phase, Progress, TrialLog
 from autotune.workers.worker import FinalsTimings
 
 SHARE = 5  # a fifth of a budget is under way at most: the rest of a small one learns from what came before
@@ -107,6 +107,7 @@ class LayerLine:
                 return
         lane = pipeline.open(self.study, self.scope, self.bounds, best_us=lambda: self.best_us, ended=self._ended)
         self._lane = lane
+        self._report(phase="start")
         for suspect in self.suspects:
             pipeline.drain()
             config = suspect.trial.config
@@ -166,6 +167,7 @@ class LayerLine:
             if self.run_of.stopping() and not plan.on_interrupt:
                 self.stopped = INTERRUPTED
             else:
+                self._report(phase="finals")
                 finals = yield from self._hold(replace(plan, budget_s=finals_s), pipeline)
         self._report(ended=True)
         self.result = LayerResult(
@@ -290,5 +292,5 @@ class LayerLine:
         self.search.tell(trial)
         self._report(trial)
 
-    def _report(self, trial: Trial | None = None, *, ended: bool = False) -> None:
-        self.log.report(len(self.log.evaluated), trial=trial, ended=ended)
+    def _report(self, trial: Trial | None = None, *, ended: bool = False, phase: Phase = "search") -> None:
+        self.log.report(len(self.log.evaluated), trial=trial, ended=ended, phase=phase)

@@ -6,10 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from autotune.devices.device import DeviceInfo
 from autotune.store import Scope, Store, Suspect
 from autotune.trial import Config, Outcome, Trial
+
+Phase = Literal["start", "search", "finals"]
+"""Of a layer: nothing has ended yet, as its first kernels are compiled; trials end; finals are held."""
 
 STRIKES = 2  # runs that ended while a kernel was running, after which it is quarantined
 
@@ -39,7 +43,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a layer is; given to the observer after every trial."""
+    """How far a layer is; given to the observer as each of its phases begins, and after every trial."""
 
     layer: str
     """study.layer"""
@@ -58,6 +62,7 @@ class Progress:
     """the one that has just ended; None in a report that no trial led to"""
     network: Network | None = None
     """None: the layer is tuned alone"""
+    phase: Phase = "search"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,7 @@ class TrialLog:
                 message = f"{suspect.attempts} runs ended while it was running"
                 self._store.quarantine.add(self._scope, source_hash, "crash", message)
 
-    def report(self, done: int, *, trial: Trial | None = None, ended: bool = False) -> None:
+    def report(self, done: int, *, trial: Trial | None = None, ended: bool = False, phase: Phase = "search") -> None:
         """Tell the observer how far the layer is."""
         self._observe(
             Progress(
@@ -137,6 +142,7 @@ class TrialLog:
                 reused=self.reused,
                 ended=ended,
                 trial=trial,
+                phase=phase,
             )
         )
 

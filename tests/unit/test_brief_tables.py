@@ -124,7 +124,7 @@ def on_a_terminal(*words: object, **environment: str) -> str:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "autotune", *map(str, words)]
     surroundings = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm", **environment}
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, env=surroundings) as running:
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=surroundings) as running:
         os.close(theirs)
         shown = b""
         while True:
@@ -154,3 +154,9 @@ def test_what_is_longer_than_a_terminal_goes_through_the_pager(
     shown = on_a_terminal("trials", "lenet-k5.conv1", "--db", SHIPPED, *words, **environment)
     assert shown.startswith("PAGED ") == paged
     assert ("lenet-k5.conv1" in shown) != paged
+
+
+def test_a_notice_is_broken_between_words() -> None:
+    shown = on_a_terminal("trials", "--db", SHIPPED, "--outcome", "runtime")
+    first = "no such trial; --all has earlier generations too, and the problems that layers"
+    assert shown.split("\n")[-3:] == [first, "had before", ""]

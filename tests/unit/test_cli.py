@@ -331,6 +331,9 @@ def test_exported_folder_proves_itself(folder: Path, filled: Path, autotune: Com
     assert proof[0] == "NOT TIMED"
     assert "self-test passed" in proof
     assert "small.one: right at n = 3 and 1" in finished.err
+    stages = [line.removesuffix(" ...") for line in finished.err.splitlines() if line.endswith(" ...")]
+    assert "building the library for the CPU" in stages
+    assert stages.index("running its self-test") == stages.index("building the library for the CPU") + 1
     assert autotune("export", "small", "--out", out, "--no-proof", "--arch", "sm_80,90").code == 0
     assert 'set(CONV2D_DEFAULT_ARCHS "80;90")' in (folder / out / "kernels.cmake").read_text()
     assert not (folder / out / "proof.txt").exists(), "what was proven is no longer what lies there"

@@ -519,13 +519,14 @@ def test_a_fifth_of_a_budget_is_under_way_at_most(store: Store, families: Mappin
     assert (result.new, device.most) == (15, 3)
 
 
-def test_progress_is_reported_after_every_trial(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+def test_progress_is_reported_with_every_phase_and_trial(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     seen: list[Progress] = []
     (result,) = tune(small(), families, Device(FAILING), store, observe=seen.append)
-    assert [progress.done for progress in seen] == [*range(1, 13), 12]
+    assert [progress.done for progress in seen] == [0, *range(1, 13), 12, 12]
+    assert [progress.phase for progress in seen] == ["start", *["search"] * 12, "finals", "search"]
     assert {progress.budget for progress in seen} == {12}
     assert {progress.layer for progress in seen} == {"small.one"}
-    assert [progress.ended for progress in seen] == [False] * 12 + [True]
+    assert [progress.ended for progress in seen] == [False] * 14 + [True]
     bests = [progress.best.median_us for progress in seen if progress.best and progress.best.median_us]
     assert bests == sorted(bests, reverse=True)
     assert seen[-1].failures == result.failures
