@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.analysis.facts import Facts, facts
+from autotune.analysis.rooflines import undominated
 from autotune.api.devices import Say, evaluator_of
 from autotune.api.studies import name_of
 from autotune.devices.backends import parse_device
@@ -18,7 +16,7 @@ from autotune.problem import Conv2dProblem
 from autotune.study import Study
 
 if TYPE_CHECKING:
-    from autotune.store import BestRow, DispatcherRow, Store, TrialRow
+    from autotune.store import BestRow, DispatcherRow, Store
 
 
 def best(
@@ -61,26 +59,9 @@ def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> Devi
     return evaluator.info
 
 
-def undominated(rows: Iterable[BestRow]) -> list[BestRow]:
-    """Without non-deterministic kernels that a deterministic one of the same layer, device and class beats."""
-    rows = list(rows)
-    steady = {_class_of(row): row.median_us for row in rows if row.row.trial.deterministic}
-    return [row for row in rows if row.row.trial.deterministic or row.median_us < steady.get(_class_of(row), math.inf)]
-
-
-def _class_of(found: BestRow) -> tuple[str, str, str, str]:
-    return (found.name, found.row.device.name, found.row.trial.accuracy, found.row.policy)
-
-
 def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:
     """The dispatcher that a row keeps. Raises StoreError where it cannot be read."""
     try:
         return Dispatcher.from_json(made.document)
     except StudyError as error:
         raise StoreError(f"{store.path}: a row cannot be understood ({error}); restore a copy") from error
-
-
-def facts_of(row: TrialRow, median_us: float | None, rates: Mapping[str, float]) -> Facts:
-    """A trial set against what its device can do, as far as that was calibrated."""
-    trial = row.trial
-    return facts(row.device, row.problem, trial.accuracy, row.stages, trial.resources, median_us, rates, row.flops)

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.api.answers import dispatcher_of, facts_of, undominated
+from autotune.analysis.rooflines import undominated, with_roofline
+from autotune.api.answers import dispatcher_of
 from autotune.api.devices import first_gpu, jobs_default
 from autotune.api.sanitizers import sanitizer_here
 from autotune.api.studies import name_of
@@ -227,8 +228,7 @@ def chosen_of(store: Store, row: BestRow, db: str) -> Chosen:
     header = store.templates.header(source.config.template, row.row.template_hash)
     if not header:
         raise StoreError(f"{db}: the header of {source.config.template} is not in the database; tune {row.name} again")
-    floor = facts_of(row.row, row.median_us, store.rates.best(row.row.device)).floor
-    return Chosen(row, source, header, floor.us if floor else None)
+    return Chosen(row, source, header, with_roofline(store, row).floor_us)
 
 
 def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _: None) -> Iterator[str]:

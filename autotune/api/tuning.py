@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.api.answers import undominated
+from autotune.analysis.rooflines import undominated
 from autotune.api.devices import cache_folder, evaluator_of, jobs_default
 from autotune.api.interrupts import orderly_interrupts
 from autotune.api.studies import as_study, layers_named

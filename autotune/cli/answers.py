@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.analysis.facts import Facts
-from autotune.api.answers import facts_of
+from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_rooflines
 from autotune.api.studies import name_of
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.cells import Cell, Items
@@ -19,10 +18,10 @@ from autotune.cli.pager import paged
 from autotune.cli.tables import Column, format_options, show, wide_format_options
 from autotune.family.comments import in_comment
 from autotune.table import LARGEST
-from autotune.trial import ACCURACY_CLASSES, END_TO_END, Config, Outcome
+from autotune.trial import ACCURACY_CLASSES, Config, Outcome
 
 if TYPE_CHECKING:
-    from autotune.store import BestRow, SpaceTrial, Store, TrialRow
+    from autotune.store import SpaceTrial, Store, TrialRow
 
 DATABASE = click.option("--db", default="autotune.db", show_default=True, help="Results database: a path or a URL.")
 _TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
@@ -161,36 +160,6 @@ def open_filled(db: str) -> Store:
     return Store(db)
 
 
-@dataclass(frozen=True, slots=True)
-class BestWithRoofline:
-    """A best row set against what its device can do."""
-
-    best: BestRow
-    facts: Facts
-
-    @property
-    def floor_us(self) -> float | None:
-        """What no kernel can beat; None when the device was not calibrated."""
-        return self.facts.floor.us if self.facts.floor else None
-
-
-@dataclass(frozen=True, slots=True)
-class TrialWithRoofline:
-    """A trial set against what its device can do."""
-
-    row: TrialRow | SpaceTrial
-    facts: Facts
-
-
-NO_FACTS = Facts(None, None, None, None, None)
-"""Of a kernel on a device that is known by its name alone"""
-
-
-def with_roofline(store: Store, row: BestRow) -> BestWithRoofline:
-    """Set a best row against what its device can do, as far as that was calibrated."""
-    return BestWithRoofline(row, facts_of(row.row, row.median_us, store.rates.best(row.row.device)))
-
-
 class Beaten:
     """Which kernels are faster than their floors, noted as rows are shown, and told afterwards."""
 
@@ -230,17 +199,6 @@ def tell_beaten(found: Iterable[tuple[TrialRow | SpaceTrial, Facts]]) -> None:
     for row, facts_of_it in found:
         beaten.note(row, facts_of_it)
     beaten.tell()
-
-
-def with_rooflines(store: Store, rows: Iterable[TrialRow]) -> Iterator[TrialWithRoofline]:
-    """Set trials against what their devices can do, as far as that was calibrated."""
-    rates: dict[tuple[str, str, int, int, int], Mapping[str, float]] = {}
-    for row in rows:
-        identity = row.device.identity
-        if identity not in rates:
-            rates[identity] = store.rates.best(row.device)
-        # Host to host, a layer waits for copies: the floor of its kernel says nothing of it.
-        yield TrialWithRoofline(row, facts_of(row, row.median_us, {} if row.policy == END_TO_END else rates[identity]))
 
 
 def _at(position: int) -> Callable[[tuple[Cell, ...]], Cell]:

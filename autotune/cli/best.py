@@ -9,20 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.answers import device_named, undominated
-from autotune.cli.answers import (
-    DATABASE,
-    BestWithRoofline,
-    asked,
-    blocks,
-    limits,
-    registers,
-    spill_bytes,
-    tell_beaten,
-    warps,
-    with_roofline,
-)
-from autotune.cli.best_network import network_columns, networks, show_network
+from autotune.analysis.networks import networks
+from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
+from autotune.api.answers import device_named
+from autotune.cli.answers import DATABASE, asked, blocks, limits, registers, spill_bytes, tell_beaten, warps
+from autotune.cli.best_network import network_columns, show_network
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.cells import Cell
 from autotune.cli.devices import say_device

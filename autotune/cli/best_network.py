@@ -3,135 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
-from autotune.cli.answers import BestWithRoofline
+from autotune.analysis.networks import Network, NetworkLayer
+from autotune.analysis.rooflines import BestWithRoofline
 from autotune.cli.cells import Cell
 from autotune.cli.tables import Column, console
-from autotune.errors import StudyError
-from autotune.problem import Layer
-from autotune.study import Study, parse_study
-
-if TYPE_CHECKING:
-    from autotune.store import Store, Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkLayer:
-    """A layer of a network and its fastest kernel of the classes that may win."""
-
-    layer: Layer
-    kernel: BestWithRoofline | None
-    rival: Verdict | None
-    """the fastest baseline of the kernel's class in the finals that it won"""
-
-    def times(self, time_us: float | None) -> float | None:
-        """So long as often as the network runs the layer."""
-        return None if time_us is None else self.layer.count * time_us
-
-    @property
-    def time_us(self) -> float | None:
-        """Of one run; None without a kernel."""
-        return self.kernel.best.median_us if self.kernel else None
-
-    @property
-    def floor_us(self) -> float | None:
-        """Of one run; None where it is not known."""
-        return self.kernel.floor_us if self.kernel else None
-
-    @property
-    def rival_us(self) -> float | None:
-        """Of one run, at the time that the finals give our kernel's."""
-        return self.rival.against_us if self.rival else None
-
-    @property
-    def verdict(self) -> str | None:
-        """WIN, TIE or LOSS against the rival and how many times as fast; `none` without a kernel."""
-        if self.kernel is None:
-            return "none"
-        return _verdict(self.rival.verdict, self.rival.against_us / self.rival.median_us) if self.rival else None
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """A study's layers on one device, timed in one way."""
-
-    study: str
-    device: str
-    policy: str
-    layers: tuple[NetworkLayer, ...]
-
-    @property
-    def time_us(self) -> float | None:
-        """All layers that have a kernel; None: none has."""
-        return sum(us for one in self.layers if (us := one.times(one.time_us)) is not None) or None
-
-    @property
-    def floor_us(self) -> float | None:
-        """All layers; None where a layer's is not known."""
-        return _whole([one.times(one.floor_us) for one in self.layers])
-
-    @property
-    def rival_us(self) -> float | None:
-        """All layers by their rivals; None where a layer has none."""
-        return _whole([one.times(one.rival_us) for one in self.layers])
-
-    def share(self, one: NetworkLayer) -> float | None:
-        """A layer's part of the network's time."""
-        own, whole = one.times(one.time_us), self.time_us
-        return own / whole if own is not None and whole else None
-
-    @property
-    def verdict(self) -> str | None:
-        """Against the rivals together: nothing is said of noise where single layers win and lose."""
-        if self.time_us is None or self.rival_us is None:
-            return None
-        ratio = self.rival_us / self.time_us
-        return _verdict("win" if ratio > 1 else "loss" if ratio < 1 else "tie", ratio)
-
-
-def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> list[Network]:
-    """What a study's best kernels come to, for each device and policy; none for what is no study of several layers."""
-    layers = [row.layer for row in store.studies.layers(name) if row.study == name]
-    if len(layers) < 2 or any(kernel.best.study != name for kernel in kernels):
-        return []
-    study = _study(store, name)
-    finals = {row.winner.id: row for row in store.finals.list(name) if row.superseded_at is None}
-    found = []
-    places = dict.fromkeys((one.best.row.device, one.best.row.policy) for one in kernels)
-    for device, policy in places:
-        rows = []
-        for layer in layers:
-            admitted = study.admitted(layer.problem)
-            own = [
-                one
-                for one in kernels
-                if (one.best.layer.name, one.best.row.device, one.best.row.policy) == (layer.name, device, policy)
-                and one.best.row.trial.accuracy in admitted
-            ]
-            kernel = min(own, key=lambda one: one.best.median_us, default=None)
-            held = finals.get(kernel.best.row.id) if kernel and kernel.best.basis == "finals" else None
-            rivals = [
-                verdict
-                for verdict in (held.verdicts if held else ())
-                if verdict.against_number is None and verdict.against_accuracy in admitted
-            ]
-            rows.append(NetworkLayer(layer, kernel, min(rivals, key=lambda one: one.against_us, default=None)))
-        found.append(Network(name, device.name, policy, tuple(rows)))
-    return found
-
-
-def _study(store: Store, name: str) -> Study:
-    """The study as it was tuned last; with nothing but its layers' own classes where its file cannot be read now."""
-    text = next((row.text for row in reversed(store.studies.list()) if row.name == name), "")
-    try:
-        return parse_study(text, name)
-    except StudyError:
-        return Study(name, ())
 
 
 def network_columns(found: Sequence[Network]) -> tuple[Column[BestWithRoofline], ...]:
@@ -198,12 +77,3 @@ def _add(table: Table, name: str, count: int, values: Sequence[float | None], ri
 
 def _digits(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}" if value < 10_000 else f"{value:.0f}"
-
-
-def _verdict(word: str, ratio: float) -> str:
-    return f"{word.upper()} {ratio:.2f}x"
-
-
-def _whole(parts: Sequence[float | None]) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if known and len(known) == len(parts) else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.answers import undominated
+from autotune.analysis.rooflines import undominated
 from autotune.cli.answers import DATABASE, asked
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.pager import paged

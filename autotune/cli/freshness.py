@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.answers import undominated
+from autotune.analysis.rooflines import undominated
 from autotune.api.devices import binary_cache, jobs_default
 from autotune.cli.answers import DATABASE, asked
 from autotune.cli.devices import open_evaluator, present_devices

@@ -9,7 +9,7 @@ import click
 
 from autotune.analysis.retime import LayerPlan, NotRetimed, Retimed, plan
 from autotune.analysis.retime import retime as measure_again
-from autotune.api.answers import undominated
+from autotune.analysis.rooflines import undominated
 from autotune.cli.junit import Case
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StoreError

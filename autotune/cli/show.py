@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import DATABASE, NO_FACTS, TRIAL_COLUMNS, TrialWithRoofline, asked, with_rooflines
+from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_rooflines
+from autotune.cli.answers import DATABASE, TRIAL_COLUMNS, asked
 from autotune.cli.cells import Cell, Items
 from autotune.cli.pager import paged
 from autotune.cli.tables import Column, format_options, human, show, show_as_lines

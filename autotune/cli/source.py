@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.answers import device_named, undominated
-from autotune.cli.answers import ACCURACY, DATABASE, asked, whole, with_roofline
+from autotune.analysis.rooflines import undominated, with_roofline
+from autotune.api.answers import device_named
+from autotune.cli.answers import ACCURACY, DATABASE, asked, whole
 from autotune.cli.devices import say_device
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.files import check_folder, write_whole

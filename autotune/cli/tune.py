@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.analysis.rooflines import with_roofline
 from autotune.api.devices import jobs_default
 from autotune.api.studies import layers_named
-from autotune.cli.answers import DATABASE, open_filled, with_roofline
+from autotune.cli.answers import DATABASE, open_filled
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.choose import unserved
 from autotune.cli.devices import open_evaluator

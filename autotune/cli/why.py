@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.answers import device_named, undominated
-from autotune.cli.answers import (
-    ACCURACY,
-    DATABASE,
-    BestWithRoofline,
-    asked,
-    config_words,
-    tell_beaten,
-    with_roofline,
-)
+from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
+from autotune.api.answers import device_named
+from autotune.cli.answers import ACCURACY, DATABASE, asked, config_words, tell_beaten
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.cells import Cell
 from autotune.cli.devices import say_device
