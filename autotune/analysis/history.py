@@ -62,7 +62,7 @@ def _improvements(rows: Sequence[TrialRow]) -> list[Event]:
 
 
 def _of_finals(finals: FinalsRow) -> Event:
-    words = [f"{verdict.verdict} against {verdict.against}{_caveat(verdict, finals)}" for verdict in finals.verdicts]
+    words = [f"{verdict.verdict} against {verdict.against}{caveat(verdict, finals)}" for verdict in finals.verdicts]
     if finals.origin == "imported":
         words.insert(0, "imported")
     if finals.superseded_at is not None:
@@ -74,7 +74,7 @@ def _of_finals(finals: FinalsRow) -> Event:
     return Event(finals.ended_at, "finals", row, finals.environment, time_us, ratio, note, finals.sequence)
 
 
-def _caveat(verdict: Verdict, finals: FinalsRow) -> str:
+def caveat(verdict: Verdict, finals: FinalsRow) -> str:
     """Why a verdict must not be believed, or is one on other work; empty where neither holds."""
     launched = finals.timing is not None and finals.timing.launch == "stream"
     if verdict.against.startswith(BASELINES) and launched and min(verdict.median_us, verdict.against_us) < LONG_US:

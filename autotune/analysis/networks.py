@@ -12,7 +12,7 @@ from autotune.problem import Layer
 from autotune.study import Study, parse_study
 
 if TYPE_CHECKING:
-    from autotune.store import Store, Verdict
+    from autotune.store import FinalsRow, Store, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> li
     layers = [row.layer for row in store.studies.layers(name) if row.study == name]
     if len(layers) < 2 or any(kernel.best.study != name for kernel in kernels):
         return []
-    study = _study(store, name)
-    finals = {row.winner.id: row for row in store.finals.list(name) if row.superseded_at is None}
+    study = stored_study(store, name)
+    finals = [row for row in store.finals.list(name) if row.superseded_at is None]
     found = []
     places = dict.fromkeys((one.best.row.device, one.best.row.policy) for one in kernels)
     for device, policy in places:
@@ -109,18 +109,21 @@ def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> li
                 and one.best.row.trial.accuracy in admitted
             ]
             kernel = min(own, key=lambda one: one.best.median_us, default=None)
-            held = finals.get(kernel.best.row.id) if kernel and kernel.best.basis == "finals" else None
-            rivals = [
-                verdict
-                for verdict in (held.verdicts if held else ())
-                if verdict.against_number is None and verdict.against_accuracy in admitted
-            ]
-            rows.append(NetworkLayer(layer, kernel, min(rivals, key=lambda one: one.against_us, default=None)))
+            rows.append(NetworkLayer(layer, kernel, rival_of(kernel, finals, admitted) if kernel else None))
         found.append(Network(name, device.name, policy, tuple(rows)))
     return found
 
 
-def _study(store: Store, name: str) -> Study:
+def rival_of(kernel: BestWithRoofline, finals: Sequence[FinalsRow], admitted: Sequence[str]) -> Verdict | None:
+    """The fastest baseline of the admitted classes in the latest finals that a kernel won, if these made it the best."""
+    held = [row for row in finals if row.winner.id == kernel.best.row.id]
+    if not held or kernel.best.basis != "finals":
+        return None
+    rivals = [one for one in held[-1].verdicts if one.against_number is None and one.against_accuracy in admitted]
+    return min(rivals, key=lambda one: one.against_us, default=None)
+
+
+def stored_study(store: Store, name: str) -> Study:
     """The study as it was tuned last; with nothing but its layers' own classes where its file cannot be read now."""
     text = next((row.text for row in reversed(store.studies.list()) if row.name == name), "")
     try:

@@ -28,6 +28,7 @@ from autotune.cli.ladder import ladder
 from autotune.cli.optuna_study import optuna_study
 from autotune.cli.profile import profile
 from autotune.cli.replay import replay
+from autotune.cli.report import report
 from autotune.cli.sanitize import sanitize
 from autotune.cli.show import show_trial
 from autotune.cli.source import source
@@ -62,6 +63,7 @@ for command in (
         show_trial,
         why,
         history,
+        report,
         diff,
         stale,
         retime,

@@ -19,7 +19,8 @@ from rich.segment import Segment
 from rich.table import Table
 
 from autotune.cli.cells import Cell, json_of, words
-from autotune.cli.streams import exact, printable
+from autotune.cli.streams import exact
+from autotune.printable import printable
 
 _PAGE_ROWS, _PAGE_CHARACTERS = 1000, 1 << 20  # of a table; whichever is reached first ends its page
 _CELL_CHARACTERS = 1 << 17  # of a cell on the terminal: twice the longest source of a kernel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -89,6 +89,8 @@ class FinalsRow:
     environment: Environment
     timing: Timing | None
     """the winner's; None where no samples are kept"""
+    timings: tuple[tuple[int, Timing], ...]
+    """every finalist's, by the id of its trial, in the order stored"""
     verdicts: tuple[Verdict, ...]
     ended_at: datetime
     superseded_at: datetime | None
@@ -135,12 +137,13 @@ def _verdicts(connection: Connection, ids: Sequence[int]) -> dict[int, list[Verd
     return found
 
 
-def _timings(connection: Connection, ids: Sequence[int]) -> dict[tuple[int, int], Timing]:
-    found = {}
+def _timings(connection: Connection, ids: Sequence[int]) -> dict[int, dict[int, Timing]]:
+    """Of each finals the timing of each trial."""
+    found: dict[int, dict[int, Timing]] = {}
     for chunk in chunks(ids):
-        statement = select(measurements).where(measurements.c.finals_id.in_(chunk))
+        statement = select(measurements).where(measurements.c.finals_id.in_(chunk)).order_by(measurements.c.id)
         for row in rows_of(connection, statement):
-            found[row[measurements.c.finals_id], row[measurements.c.trial_id]] = timing_of(row)
+            found.setdefault(row[measurements.c.finals_id], {})[row[measurements.c.trial_id]] = timing_of(row)
     return found
 
 
@@ -184,7 +187,7 @@ class FinalsStore:
             ids = [row[finals.c.id] for row, _winner in rows]
             said, timings = _verdicts(connection, ids), _timings(connection, ids)
             return tuple(
-                _row(row, winner, timings.get((row[finals.c.id], winner.id)), said.get(row[finals.c.id], ()))
+                _row(row, winner, timings.get(row[finals.c.id], {}), said.get(row[finals.c.id], ()))
                 for row, winner in rows
             )
 
@@ -201,14 +204,15 @@ def _verdict_values(connection: Connection, scope: Scope, verdict: Verdict) -> V
     }
 
 
-def _row(row: RowMapping, winner: TrialRow, timing: Timing | None, said: Sequence[Verdict]) -> FinalsRow:
+def _row(row: RowMapping, winner: TrialRow, timings: Mapping[int, Timing], said: Sequence[Verdict]) -> FinalsRow:
     doubted = row[finals.c.superseded_at]
     return FinalsRow(
         study=row[studies.c.name],
         generation=row[studies.c.generation],
         winner=winner,
         environment=Environment(*(row[environments.c[name]] for name in ("driver", "toolkit", "flags"))),
-        timing=timing,
+        timing=timings.get(winner.id),
+        timings=tuple(timings.items()),
         verdicts=tuple(said),
         ended_at=date_of(row[finals.c.ended_at]),
         superseded_at=None if doubted is None else date_of(doubted),

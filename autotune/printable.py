@@ -1,0 +1,18 @@
+"""Texts of others as people read them: what they could do to a terminal or a page is shown escaped."""
+
+from __future__ import annotations
+
+import re
+
+from autotune.errors import without_passwords
+
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but for tab and newline, DEL, C1
+    "\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # formats, bidi
+    "\ud800-\udfff]"  # surrogates: bytes of a name that are no UTF-8
+)
+
+
+def printable(text: str) -> str:
+    """The text as it is shown to people: control characters but newline and tab escaped, passwords left out."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), without_passwords(text))

@@ -1,0 +1,68 @@
+"""Numbers to places on an axis, and the round ones among them that are written beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_MOST_TICKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """From a value at one end to a value at the other."""
+
+    low: float
+    high: float
+    logarithmic: bool = True
+
+    def share(self, value: float) -> float:
+        """Where a value lies: 0 at the low end, 1 at the high end; values beyond an end lie at it."""
+        value = min(max(value, self.low), self.high)
+        if self.logarithmic:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> tuple[float, ...]:
+        """Round values between the ends, few enough to be read."""
+        if self.logarithmic and self.high / self.low > _MOST_TICKS:
+            return _round_ones(self.low, self.high)
+        step = _step((self.high - self.low) / _MOST_TICKS)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return tuple(float(f"{number * step:.10g}") for number in range(first, last + 1))
+
+
+def logarithmic(values: Iterable[float]) -> Axis:
+    """An axis around positive values, some room at its ends."""
+    known = [value for value in values if 0 < value < math.inf] or [1.0]
+    low, high = min(known), max(known)
+    room = max((high / low) ** 0.05, 1.03)
+    return Axis(low / room, high * room)
+
+
+def linear(high: float, low: float = 0.0) -> Axis:
+    """An axis from a value, 0 if no other is given, to another."""
+    return Axis(low, high if high > low else low + 1.0, logarithmic=False)
+
+
+def _step(least: float) -> float:
+    """1, 2 or 5 times a power of ten, not less than a value."""
+    ten = 10.0 ** math.floor(math.log10(least))
+    return float(f"{next(times for times in (1, 2, 5, 10) if times * ten >= least * 0.999999) * ten:.10g}")
+
+
+def _round_ones(low: float, high: float) -> tuple[float, ...]:
+    """Powers of ten, with their doubles and fivefold where that leaves few enough."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for times in ((1, 2, 5), (1, 3), (1,)):
+        found = tuple(
+            value
+            for power in range(first, last + 1)
+            for of_ten in times
+            if low <= (value := float(f"{of_ten}e{power}")) <= high
+        )
+        if len(found) <= _MOST_TICKS:
+            return found
+    every = -(-len(found) // _MOST_TICKS)
+    return found[::every]

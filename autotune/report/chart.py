@@ -1,0 +1,128 @@
+"""A chart's parts, placed: what the page draws as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from autotune.report.axis import Axis
+
+WIDTH, HEIGHT = 560, 330
+LEFT, RIGHT, TOP, BOTTOM = 70, 14, 26, 44
+"""around what is drawn in"""
+_LINE = 14.0
+"""height of a line of text"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis and what is written beside it."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point."""
+
+    x: float
+    y: float
+    number: int | None = None
+    """of its trial, where that has a row in the page"""
+    title: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Points of one kind, drawn alike."""
+
+    kind: str
+    """a class of the style sheet"""
+    marks: tuple[Mark, ...]
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through points."""
+
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Words in the chart, with what they belong to."""
+
+    x: float
+    y: float
+    words: str
+    kind: str = ""
+    anchor: str = "start"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Everything that is drawn, in the units of a picture of WIDTH x HEIGHT."""
+
+    id: str
+    title: str
+    description: str
+    x_label: str
+    y_label: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    lines: tuple[Line, ...]
+    marks: tuple[Marks, ...]
+    labels: tuple[Label, ...]
+    rows: str = ""
+    """what the ids of its trials' rows begin with"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """Two axes that span a chart."""
+
+    x: Axis
+    y: Axis
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Where two values lie in the picture, to a tenth of a unit."""
+        across = LEFT + self.x.share(x) * (WIDTH - LEFT - RIGHT)
+        down = TOP + (1 - self.y.share(y)) * (HEIGHT - TOP - BOTTOM)
+        return round(across, 1), round(down, 1)
+
+    def line(self, kind: str, points: Iterable[tuple[float, float]]) -> Line:
+        """A straight line from point to point."""
+        placed = [self.place(*point) for point in points]
+        return Line(kind, "M" + "L".join(f"{x:g} {y:g}" for x, y in placed))
+
+    def steps(self, kind: str, points: Sequence[tuple[float, float]], until: float) -> Line:
+        """A line that keeps each value until the next one begins."""
+        placed = [self.place(*point) for point in points]
+        end, _ = self.place(until, self.y.low)
+        (x, y), *others = placed
+        return Line(kind, f"M{x:g} {y:g}" + "".join(f"H{x:g}V{y:g}" for x, y in others) + f"H{end:g}")
+
+    def ticks(self, say_x: Callable[[float], str], say_y: Callable[[float], str]) -> tuple[tuple[Tick, ...], ...]:
+        """What is written beside both axes."""
+        across = tuple(Tick(self.place(value, self.y.low)[0], say_x(value)) for value in self.x.ticks())
+        down = tuple(Tick(self.place(self.x.low, value)[1], say_y(value)) for value in self.y.ticks())
+        return across, down
+
+
+def apart(labels: Sequence[Label]) -> tuple[Label, ...]:
+    """The labels, moved down or up where they would lie upon each other; all stay within the picture."""
+    found: list[Label] = []
+    below = TOP - _LINE / 2
+    for label in sorted(labels, key=lambda label: label.y):
+        below = max(below + _LINE, label.y)
+        found.append(Label(label.x, below, label.words, label.kind, label.anchor))
+    above = HEIGHT - BOTTOM + _LINE
+    for position in range(len(found) - 1, -1, -1):
+        label = found[position]
+        above = min(above - _LINE, label.y)
+        found[position] = Label(label.x, round(above, 1), label.words, label.kind, label.anchor)
+    return tuple(found)

@@ -1,0 +1,115 @@
+"""finals -> contenders: who was measured in turn, with confidence intervals, and what the winner was compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autotune.analysis.history import caveat
+from autotune.measurement.benchmark import median_half_width
+from autotune.report.axis import Axis, logarithmic
+from autotune.store import FinalsRow, TrialRow, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One of those that were measured in turn."""
+
+    name: str
+    """`winner`, `default`, `cudnn nhwc`; empty for one more finalist"""
+    row: TrialRow | None
+    """None for a rival, which is no trial"""
+    time_us: float
+    half_us: float | None
+    """half the width of the median's 95 % confidence interval; None where no samples are kept"""
+    verdict: str
+    """`win`, `tie` or `loss` of the winner against it; empty where nothing was decided"""
+    ratio: float
+    """its time over the winner's"""
+    caveat: str = ""
+
+    @property
+    def rival(self) -> bool:
+        """Whether it is what a user would run instead."""
+        return self.row is None
+
+    @property
+    def interval_us(self) -> tuple[float, float]:
+        """The ends of its confidence interval, the median where there is none."""
+        return self.time_us - (self.half_us or 0.0), self.time_us + (self.half_us or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Finals as a picture: the contenders, fastest first, on one axis of time."""
+
+    finals: FinalsRow
+    contenders: tuple[Contender, ...]
+    axis: Axis
+    floor_us: float | None
+
+    def across(self, time_us: float) -> float:
+        """Where a time lies, in per cent of the axis."""
+        return round(100 * self.axis.share(time_us), 2)
+
+
+def contest(finals: FinalsRow, trials: Mapping[int, TrialRow], floor_us: float | None) -> Contest | None:
+    """Finals with what is known of each contender; None where nothing is kept of them. `trials` by their ids."""
+    finalists, rivals = _finalists(finals, trials), _rivals(finals)
+    if not finalists and not rivals:
+        return None
+    found = [*(finalists or _winner_alone(finals)), *rivals]
+    ends = [end for one in found for end in one.interval_us if end > 0]
+    near = [floor_us] if floor_us and floor_us > min(ends) / 20 else []
+    return Contest(finals, tuple(sorted(found, key=lambda one: one.time_us)), logarithmic([*ends, *near]), floor_us)
+
+
+def _finalists(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> list[Contender]:
+    said = {verdict.against_number: verdict for verdict in finals.verdicts if verdict.against_number is not None}
+    won_us = finals.time_us
+    found = []
+    for trial_id, timing in finals.timings:
+        row = trials.get(trial_id)
+        if row is None or won_us is None:
+            continue
+        verdict = said.get(row.trial.number)
+        name = "winner" if trial_id == finals.winner.id else verdict.against if verdict else ""
+        half_us = median_half_width(timing.samples_us) if len(timing.samples_us) > 1 else None
+        found.append(
+            Contender(
+                name=name,
+                row=row,
+                time_us=timing.median_us,
+                half_us=half_us,
+                verdict=verdict.verdict if verdict else "",
+                ratio=timing.median_us / won_us,
+                caveat=caveat(verdict, finals) if verdict else "",
+            )
+        )
+    return found
+
+
+def _winner_alone(finals: FinalsRow) -> list[Contender]:
+    """The winner by the time that verdicts give it, where no samples of finalists are kept."""
+    return [Contender("winner", finals.winner, finals.verdicts[0].median_us, None, "", 1.0)]
+
+
+def _rivals(finals: FinalsRow) -> list[Contender]:
+    return [
+        Contender(
+            name=one.against,
+            row=None,
+            time_us=one.against_us,
+            half_us=None,
+            verdict=one.verdict,
+            ratio=ratio(one),
+            caveat=caveat(one, finals),
+        )
+        for one in finals.verdicts
+        if one.against_number is None
+    ]
+
+
+def ratio(verdict: Verdict) -> float:
+    """How many times as fast the winner is."""
+    return verdict.against_us / verdict.median_us

@@ -1,0 +1,160 @@
+"""trials -> charts: every trial's time, and how the best so far fell, by trial and by second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.report.axis import Axis, linear, logarithmic
+from autotune.report.chart import HEIGHT, LEFT, TOP, Chart, Label, Line, Mark, Marks, Plane
+from autotune.report.words import count, digits, microseconds
+from autotune.store import TrialRow
+
+_COLOURS = 7
+"""families that get one; the slower ones share the last class"""
+_SLOWEST = 16.0
+"""times the best, up to which the axis of time reaches; slower trials lie at its end"""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family's part in a layer's trials."""
+
+    name: str
+    kind: str
+    """its colour, as a class of the style sheet"""
+    trials: tuple[TrialRow, ...]
+    best_us: float | None
+
+
+def families(trials: Sequence[TrialRow]) -> tuple[Family, ...]:
+    """The families of trials, fastest first; those without a correct trial last."""
+    found: dict[str, list[TrialRow]] = {}
+    for row in trials:
+        found.setdefault(row.trial.config.template, []).append(row)
+    best = {name: min((us for row in rows if (us := row.median_us)), default=None) for name, rows in found.items()}
+    order = sorted(found, key=lambda name: (best[name] is None, best[name] or 0.0, name))
+    return tuple(
+        Family(name, f"f{min(place, _COLOURS)}", tuple(found[name]), best[name]) for place, name in enumerate(order)
+    )
+
+
+def by_trial(
+    id: str,  # noqa: A002  # of the element
+    trials: Sequence[TrialRow],
+    floor_us: float | None,
+    rows: str,
+) -> Chart | None:
+    """Every trial's time by its number, with the best so far; None without a time. Failed ones lie along the top."""
+    timed = [(row.trial.number, us) for row in trials if (us := row.median_us)]
+    if not timed:
+        return None
+    plane = Plane(linear(max(row.trial.number for row in trials)), time_axis(trials, floor_us))
+    best = _falling(timed)
+    failed = [row for row in trials if row.median_us is None]
+    beyond = sum(us > plane.y.high for _, us in timed)
+    slow = f", {beyond} of them slower than {microseconds(plane.y.high)} and drawn there" if beyond else ""
+    x_ticks, y_ticks = plane.ticks(digits, microseconds)
+    lines, labels = _floor(plane, floor_us)
+    return Chart(
+        id=id,
+        title="Every trial and the best so far",
+        description=f"{count(len(timed), 'trial')} with a time{slow}, {len(failed)} without; the best fell from "
+        f"{microseconds(best[0][1])} to {microseconds(best[-1][1])} in {count(len(best), 'step')}.",
+        x_label="trial",
+        y_label="",
+        x_ticks=x_ticks,
+        y_ticks=y_ticks,
+        lines=(*lines, plane.steps("best", best, plane.x.high)),
+        marks=(
+            Marks("bad", tuple(_failed_mark(plane, row) for row in failed), failed=True),
+            *(Marks(one.kind, _marks(plane, one.trials)) for one in reversed(families(trials))),
+        ),
+        labels=labels,
+        rows=rows,
+    )
+
+
+def by_second(id: str, trials: Sequence[TrialRow], floor_us: float | None) -> Chart | None:  # noqa: A002
+    """The best so far of all and of each family by the seconds since the first trial began; None without a time."""
+    begun = min(row.started_at for row in trials)
+    ended = {row.id: (row.ended_at - begun).total_seconds() for row in trials if row.ended_at is not None}
+    found = families(trials)
+    falls = [(one.kind, _fall_by_second(one.trials, ended)) for one in found]
+    whole = _fall_by_second(trials, ended)
+    if not whole:
+        return None
+    end_s = max(ended.values())
+    plane = Plane(linear(end_s), time_axis(trials, floor_us))
+    x_ticks, y_ticks = plane.ticks(digits, microseconds)
+    lines, labels = _floor(plane, floor_us)
+    seen = [(kind, [point for point in fall if point[1] <= plane.y.high]) for kind, fall in falls]
+    return Chart(
+        id=id,
+        title="Best so far by second",
+        description=f"{count(len(trials), 'trial')} in {digits(end_s, 3)} s, compiling and verifying included; "
+        f"within 1 % of the best after {digits(_near_best_s(whole), 3)} s.",
+        x_label="seconds since the first trial began",
+        y_label="",
+        x_ticks=x_ticks,
+        y_ticks=y_ticks,
+        lines=(
+            *lines,
+            *(plane.steps(kind, fall, plane.x.high) for kind, fall in reversed(seen) if fall),
+            plane.steps("best", whole, plane.x.high),
+        ),
+        marks=(),
+        labels=labels,
+    )
+
+
+def steps(trials: Sequence[TrialRow]) -> tuple[TrialRow, ...]:
+    """The trials that were faster than all with a smaller number."""
+    timed = [(row.trial.number, us) for row in trials if (us := row.median_us)]
+    numbers = {number for number, _ in _falling(timed)}
+    return tuple(row for row in trials if row.trial.number in numbers)
+
+
+def _falling(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that are lower than all before them."""
+    found: list[tuple[float, float]] = []
+    for x, y in points:
+        if not found or y < found[-1][1]:
+            found.append((x, y))
+    return found
+
+
+def _fall_by_second(trials: Sequence[TrialRow], ended: Mapping[int, float]) -> list[tuple[float, float]]:
+    points = [(max(ended[row.id], 0.0), us) for row in trials if (us := row.median_us) and row.id in ended]
+    return _falling(sorted(points))
+
+
+def _near_best_s(fall: Sequence[tuple[float, float]]) -> float:
+    """When the best so far came within 1 % of what it ended with."""
+    return next(second for second, us in fall if us <= 1.01 * fall[-1][1])
+
+
+def time_axis(trials: Sequence[TrialRow], floor_us: float | None) -> Axis:
+    """Times of correct trials, of which there is one, and the floor where it is near; not far beyond the best."""
+    timed = [us for row in trials if (us := row.median_us)]
+    best_us = min(timed)
+    near = [floor_us] if floor_us is not None and floor_us > best_us / _SLOWEST else []
+    return logarithmic([*(min(us, _SLOWEST * best_us) for us in timed), *near])
+
+
+def _floor(plane: Plane, floor_us: float | None) -> tuple[tuple[Line, ...], tuple[Label, ...]]:
+    if floor_us is None or not plane.y.low <= floor_us <= plane.y.high:
+        return (), ()
+    line = plane.line("least", [(plane.x.low, floor_us), (plane.x.high, floor_us)])
+    _, y = plane.place(plane.x.low, floor_us)
+    return (line,), (Label(LEFT + 6, round(min(y + 13, HEIGHT - 4), 1), f"floor {microseconds(floor_us)}", "least"),)
+
+
+def _marks(plane: Plane, trials: Sequence[TrialRow]) -> tuple[Mark, ...]:
+    placed = [(row, us) for row in trials if (us := row.median_us)]
+    return tuple(Mark(*plane.place(row.trial.number, us), row.trial.number) for row, us in placed)
+
+
+def _failed_mark(plane: Plane, row: TrialRow) -> Mark:
+    x, _ = plane.place(row.trial.number, plane.y.high)
+    return Mark(x, TOP - 12, row.trial.number)

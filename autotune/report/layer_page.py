@@ -1,0 +1,209 @@
+"""results -> page: what a layer's part of the page shows, ready to be set."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from autotune.measurement.traffic import minimal_bytes
+from autotune.report.chart import Chart
+from autotune.report.contenders import Contest, contest
+from autotune.report.convergence import Family, by_second, by_trial, families, steps
+from autotune.report.highlight import highlighted
+from autotune.report.results import LayerResults
+from autotune.report.roofline import Standing, roofline
+from autotune.store import TrialRow, Verdict
+from autotune.trial import Outcome, Value
+
+_MESSAGE_CHARACTERS = 160
+"""of what a failed trial said; `autotune show` has the whole"""
+_FAMILIES_BELOW_ROOF = 4
+"""families whose best is named in a roofline, beside the winner's"""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialLine:
+    """A row of the table of trials."""
+
+    row: TrialRow
+    second: float | None
+    values: tuple[Value | str, ...]
+    """of the parameters that differ within the family"""
+    remark: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTable:
+    """A family's trials."""
+
+    family: Family
+    shared: tuple[tuple[str, Value], ...]
+    """parameters that all of its trials set alike"""
+    params: tuple[str, ...]
+    lines: tuple[TrialLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeCount:
+    """How many trials ended so."""
+
+    outcome: str
+    reason: str
+    trials: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """Where the time of trials went."""
+
+    name: str
+    time_us: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPage:
+    """A layer's section."""
+
+    id: str
+    results: LayerResults
+    shown: frozenset[int]
+    """the ids of the trials that have a row"""
+    families: tuple[Family, ...]
+    charts: tuple[Chart, ...]
+    """by trial and by second; none without a time"""
+    steps: tuple[TrialRow, ...]
+    """the trials that the best so far fell by"""
+    roofline: Chart | None
+    contests: tuple[Contest, ...]
+    tables: tuple[TrialTable, ...]
+    outcomes: tuple[OutcomeCount, ...]
+    phases: tuple[PhaseTime, ...]
+    rival: Verdict | None
+    """the fastest baseline of the winner's class"""
+    default: Verdict | None
+    source: Markup | None
+
+    def kind(self, template: str) -> str:
+        """The colour of a family."""
+        return next((family.kind for family in self.families if family.name == template), "f7")
+
+    def row_id(self, row: TrialRow) -> str:
+        """The id of a trial's row in the page; empty where it has none."""
+        return f"{self.id}t{row.trial.number}" if row.id in self.shown else ""
+
+    @property
+    def seconds(self) -> float:
+        """From the first trial's begin to the last one's end."""
+        begun = min(row.started_at for row in self.results.trials)
+        return max(((row.ended_at - begun).total_seconds() for row in self.results.trials if row.ended_at), default=0.0)
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte moved at least."""
+        return self.results.layer.problem.flops / minimal_bytes(self.results.layer.problem)
+
+
+def layer_page(id: str, found: LayerResults, *, sources: bool) -> LayerPage:  # noqa: A002  # of the element
+    """Everything that a layer's section shows; its winner's text only with `sources`."""
+    winner, trials = found.winner, found.trials
+    floor_us = winner.floor_us if winner else None
+    rows = f"{id}t"
+    by_id = {row.id: row for row in trials}
+    won = [row for row in found.finals if winner and row.winner.id == winner.best.row.id]
+    held = [contest(row, by_id, floor_us if row in won else None) for row in reversed(found.finals)]
+    charts = (by_trial(f"{id}-trials", trials, floor_us, rows), by_second(f"{id}-seconds", trials, floor_us))
+    said = [verdict for row in won for verdict in row.verdicts]
+    return LayerPage(
+        id=id,
+        results=found,
+        shown=frozenset(by_id),
+        families=families(trials),
+        charts=tuple(chart for chart in charts if chart is not None),
+        steps=steps(trials),
+        roofline=roofline(f"{id}-roofline", _standings(found, found.rival), found.rates, rows),
+        contests=tuple(one for one in held if one is not None),
+        tables=tuple(_tables(trials)),
+        outcomes=_outcomes(trials),
+        phases=_phases(trials),
+        rival=found.rival,
+        default=next((verdict for verdict in reversed(said) if verdict.against == "default"), None),
+        source=highlighted(found.source) if sources and found.source is not None else None,
+    )
+
+
+def _standings(found: LayerResults, rival: Verdict | None) -> list[Standing]:
+    """The winner, the best of the other fast families, the rival and the floor."""
+    winner, problem = found.winner, found.layer.problem
+    if winner is None:
+        return []
+    own = winner.best.row
+    numbers = {row.id: row.trial.number for row in found.trials}
+
+    def standing(name: str, row: TrialRow, time_us: float, kind: str) -> Standing:
+        return Standing(name, problem, time_us, kind, row.trial.accuracy, numbers.get(row.id))
+
+    placed = [standing(f"winner, {own.trial.config.template}", own, winner.best.median_us, "winner")]
+    for family in families(found.trials)[: _FAMILIES_BELOW_ROOF + 1]:
+        timed = [row for row in family.trials if row.median_us is not None]
+        best = min(timed, key=lambda row: row.median_us or 0.0, default=None)
+        if best is not None and best.median_us and family.name != own.trial.config.template:
+            placed.append(standing(family.name, best, best.median_us, family.kind))
+    if rival is not None:
+        placed.append(Standing(rival.against, problem, rival.against_us, "rival", own.trial.accuracy))
+    if winner.floor_us:
+        placed.append(Standing("floor", problem, winner.floor_us, "bound", own.trial.accuracy))
+    return placed
+
+
+def _tables(trials: Sequence[TrialRow]) -> list[TrialTable]:
+    begun = min(row.started_at for row in trials)
+    found = []
+    for family in families(trials):
+        configs = [row.trial.config.values() for row in family.trials]
+        names = list(dict.fromkeys(name for values in configs for name in values))
+        seen = {name: {str(values.get(name, "")) for values in configs} for name in names}
+        alike = [name for name in names if len(seen[name]) == 1 and len(configs) > 1]
+        params = tuple(name for name in names if name not in alike)
+        lines = tuple(
+            TrialLine(
+                row,
+                (row.ended_at - begun).total_seconds() if row.ended_at else None,
+                tuple(values.get(name, "") for name in params),
+                _remark(row),
+            )
+            for row, values in zip(family.trials, configs, strict=True)
+        )
+        found.append(TrialTable(family, tuple((name, configs[0][name]) for name in alike), params, lines))
+    return found
+
+
+def _remark(row: TrialRow) -> str:
+    """What there is to know of a trial beside its time."""
+    words = [row.proposed_by] if row.proposed_by != "search" else []
+    words += ["reused"] if row.reused else []
+    words += [row.origin] if row.origin != "measured" else []
+    if row.median_us is None:
+        message = " ".join(row.trial.message.split())
+        cut = "\N{HORIZONTAL ELLIPSIS}" if len(message) > _MESSAGE_CHARACTERS else ""
+        short = message[:_MESSAGE_CHARACTERS] + cut
+        words += [word for word in (row.trial.outcome.value, row.trial.reason, short) if word]
+    return ", ".join(words)
+
+
+def _outcomes(trials: Sequence[TrialRow]) -> tuple[OutcomeCount, ...]:
+    counted = Counter((row.trial.outcome, row.trial.reason) for row in trials)
+    found = sorted(counted.items(), key=lambda one: (one[0][0] != Outcome.CORRECT, -one[1], one[0]))
+    return tuple(OutcomeCount(outcome.value, why, number, number / len(trials)) for (outcome, why), number in found)
+
+
+def _phases(trials: Sequence[TrialRow]) -> tuple[PhaseTime, ...]:
+    names = ("render", "compile", "load", "verify", "measure")
+    own = [row.trial.phases for row in trials if not row.reused]
+    spent = {name: sum(getattr(phases, f"{name}_us") for phases in own) for name in names}
+    whole = sum(spent.values())
+    return tuple(PhaseTime(name, us, us / whole) for name, us in spent.items()) if whole else ()

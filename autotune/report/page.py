@@ -1,0 +1,151 @@
+"""results -> page: one HTML file that loads nothing, the same bytes for the same results."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from autotune import __version__
+from autotune.analysis.networks import Network, NetworkLayer
+from autotune.printable import printable
+from autotune.report import words
+from autotune.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart
+from autotune.report.layer_page import LayerPage, layer_page
+from autotune.report.results import LayerResults, Results
+from autotune.report.roofline import Standing, roofline
+
+_OPEN_LAYERS = 2
+"""Layers up to which each section stands open."""
+_SOURCES = 8
+"""Layers up to which the winners' texts come along unless something else is asked for: each is up to 0.1 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPage:
+    """A network's table, with links to its layers' sections."""
+
+    network: Network
+    roofline: Chart | None
+    ids: tuple[str, ...]
+    """of the layers' sections, empty for a layer without one"""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many layers win, tie and lose against their rivals."""
+        said = [one.rival.verdict for one in self.network.layers if one.rival]
+        return {word: said.count(word) for word in ("win", "tie", "loss")}
+
+    @property
+    def widest(self) -> float:
+        """The largest ratio of two times, either way, as a logarithm to base 2; at least that of twice."""
+        ratios = [
+            one.rival.against_us / one.rival.median_us
+            for one in self.network.layers
+            if one.rival and one.rival.against_us > 0
+        ]
+        return max(1.0, *(abs(math.log2(ratio)) for ratio in ratios)) if ratios else 1.0
+
+    @property
+    def largest_share(self) -> float:
+        """Of a layer in the network's time."""
+        return max((self.network.share(one) or 0.0 for one in self.network.layers), default=0.0) or 1.0
+
+    def reach(self, ratio: float) -> float:
+        """How far from the middle a ratio's bar reaches, in per cent of the whole width."""
+        return round(min(50 * abs(math.log2(ratio)) / self.widest, 50), 2)
+
+
+def page(found: Results, *, sources: bool | None = None) -> str:
+    """The HTML of results, with the winners' texts or without; by default with those of a few layers."""
+    sources = len(found.layers) <= _SOURCES if sources is None else sources
+    layers = tuple(layer_page(f"l{place}", one, sources=sources) for place, one in enumerate(found.layers, 1))
+    environment = _environment()
+    script = Markup(_text(environment, "report.js"))  # noqa: S704  # a file of this package
+    return environment.get_template("report.html.j2").render(
+        results=found,
+        layers=layers,
+        networks=tuple(_network(place, one, layers) for place, one in enumerate(found.networks, 1)),
+        devices=_devices(found.layers),
+        open=len(layers) <= _OPEN_LAYERS,
+        style=Markup(_text(environment, "report.css")),  # noqa: S704  # and another
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        version=__version__,
+        box={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM},
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("autotune.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+    environment.filters |= {
+        "us": words.microseconds,
+        "percent": words.percent,
+        "times": words.times,
+        "digits": words.digits,
+        "flops": partial(words.rate, unit="FLOP"),
+        "bytes": partial(words.rate, unit="B"),
+        "count": words.count,
+    }
+    return environment
+
+
+def _shown(value: object) -> object:
+    """What is set of a value: of other people's words nothing that a reader could mistake."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _text(environment: Environment, name: str) -> str:
+    """A file of the templates' folder, as it is."""
+    assert environment.loader is not None  # noqa: S101  # it was given one
+    text, _, _ = environment.loader.get_source(environment, name)
+    return text
+
+
+def _devices(layers: Sequence[LayerResults]) -> tuple[LayerResults, ...]:
+    """The first layer of each device, environment and policy."""
+    found: dict[tuple[object, ...], LayerResults] = {}
+    for one in layers:
+        found.setdefault((one.device.identity, one.environment.identity, one.policy), one)
+    return tuple(found.values())
+
+
+def _network(place: int, network: Network, layers: Sequence[LayerPage]) -> NetworkPage:
+    ids = {
+        one.results.layer.name: one.id
+        for one in layers
+        if (one.results.device.name, one.results.policy) == (network.device, network.policy)
+    }
+    own = [one for one in layers if one.id in ids.values()]
+    standings = [found for one in network.layers for found in _standings(one, ids.get(one.layer.name, ""))]
+    return NetworkPage(
+        network=network,
+        roofline=roofline(f"n{place}-roofline", standings, own[0].results.rates if own else ()),
+        ids=tuple(ids.get(one.layer.name, "") for one in network.layers),
+    )
+
+
+def _standings(one: NetworkLayer, link: str) -> list[Standing]:
+    """A layer's kernel and its rival."""
+    if one.kernel is None:
+        return []
+    best, problem = one.kernel.best, one.layer.problem
+    accuracy = best.row.trial.accuracy
+    found = [Standing(one.layer.name, problem, best.median_us, "winner", accuracy, link=link, labelled=False)]
+    if one.rival is not None:
+        name = f"{one.layer.name}, {one.rival.against}"
+        found.insert(0, Standing(name, problem, one.rival.against_us, "rival", accuracy, link=link, labelled=False))
+    return found

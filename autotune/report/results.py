@@ -1,0 +1,169 @@
+"""store -> results: all that a report tells of each layer, device and policy, as the analysis has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.analysis.history import Event, history
+from autotune.analysis.networks import Network, networks, rival_of, stored_study
+from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
+from autotune.devices.device import DeviceInfo, Environment
+from autotune.errors import StoreError
+from autotune.measurement.rates import Rate
+from autotune.problem import Layer
+from autotune.replay.recorded_trials import Measured, stored_recordings
+from autotune.search.importance import Importance, importance
+from autotune.study import Study
+from autotune.trial import END_TO_END
+from autotune.tuning.ladder import Rung, circumstances, rungs
+
+if TYPE_CHECKING:
+    from autotune.interchange.recorded_space import JointRecording
+    from autotune.store import FinalsRow, NoiseFloor, Store, TrialRow, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyImportance:
+    """Which parameters of a family decided."""
+
+    template: str
+    importance: Importance
+
+
+@dataclass(frozen=True, slots=True)
+class LayerResults:
+    """One layer on one device, timed in one way."""
+
+    name: str
+    """`study.layer`"""
+    layer: Layer
+    device: DeviceInfo
+    policy: str
+    environment: Environment
+    """of the latest trial"""
+    trials: tuple[TrialRow, ...]
+    """of the study's newest generation, by number"""
+    best: tuple[BestWithRoofline, ...]
+    """the best kernel of each accuracy class, fastest first; they may come from other studies of the same shape"""
+    winner: BestWithRoofline | None
+    """the fastest of the classes that may win"""
+    rival: Verdict | None
+    """the fastest baseline of these classes, in the finals that the winner won"""
+    finals: tuple[FinalsRow, ...]
+    """those that still count, oldest first"""
+    events: tuple[Event, ...]
+    importances: tuple[FamilyImportance, ...]
+    rungs: tuple[Rung, ...]
+    """the study's techniques; none where it has none"""
+    rates: tuple[Rate, ...]
+    noise: NoiseFloor | None
+    source: str | None
+    """the winner's text; None where it is not kept"""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What a report is made of."""
+
+    name: str
+    """as asked for"""
+    layers: tuple[LayerResults, ...]
+    networks: tuple[Network, ...]
+    """what the layers come to, for each device and policy; none for a single layer"""
+    studies: tuple[Study, ...]
+    """the study files, as they were read last"""
+
+
+def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None) -> Results:
+    """Everything of a study, `study.layer` or layer, on some devices or on all. Raises StoreError where there is none.
+
+    Nothing is computed here that a command does not say, too: `best`, `history`, `importance`, `ladder`.
+    """
+    groups: dict[tuple[str, tuple[str, str, int, int, int], str], list[TrialRow]] = {}
+    for row in store.trials.list(what):
+        if devices is None or row.device in devices:
+            groups.setdefault((row.name, row.device.identity, row.policy), []).append(row)
+    if not groups:
+        raise StoreError(f"{what}: there is no trial to report; `autotune trials` lists what there is")
+    best = [with_roofline(store, row) for row in undominated(store.best.list(what))]
+    names = dict.fromkeys(rows[0].study for rows in groups.values())
+    studies = {name: stored_study(store, name) for name in names}
+    shared = _Shared(
+        store,
+        studies=studies,
+        best=best,
+        finals=tuple(row for row in store.finals.list(what) if row.superseded_at is None),
+        events=history(store.best.improvements(what), store.finals.list(what), store.retimes.list(what)),
+        recordings=stored_recordings(store, list(dict.fromkeys(rows[0].problem for rows in groups.values()))),
+    )
+    found = networks(store, what, best)
+    return Results(
+        name=what,
+        layers=tuple(shared.layer(rows) for rows in groups.values()),
+        networks=tuple(one for one in found if devices is None or one.device in {info.name for info in devices}),
+        studies=tuple(studies.values()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What was asked of the store once for all layers."""
+
+    store: Store
+    studies: dict[str, Study]
+    best: Sequence[BestWithRoofline]
+    finals: Sequence[FinalsRow]
+    events: Sequence[Event]
+    recordings: dict[Measured, JointRecording]
+
+    def layer(self, rows: Sequence[TrialRow]) -> LayerResults:
+        """The results of one layer's trials on one device under one policy."""
+        first, last = rows[0], max(rows, key=lambda row: row.id)
+        study, device, policy = self.studies[first.study], first.device, first.policy
+
+        def here(row: TrialRow) -> bool:
+            return (row.problem, row.device.identity, row.policy) == (first.problem, device.identity, policy)
+
+        best = sorted(
+            (one for one in self.best if one.best.name == first.name and here(one.best.row)),
+            key=lambda one: one.best.median_us,
+        )
+        admitted = [one for one in best if one.best.row.trial.accuracy in study.admitted(first.problem)]
+        winner = next(iter(admitted or best), None)
+        finals = tuple(row for row in self.finals if here(row.winner))
+        ladder = [row for of_one in circumstances(rows).values() for row in rungs(study, [first.layer], of_one, {})]
+        return LayerResults(
+            name=first.name,
+            layer=first.layer,
+            device=device,
+            policy=policy,
+            environment=last.environment,
+            trials=tuple(sorted(rows, key=lambda row: (row.trial.number, row.id))),
+            best=tuple(best),
+            winner=winner,
+            rival=rival_of(winner, finals, study.admitted(first.problem)) if winner else None,
+            finals=finals,
+            events=tuple(event for event in self.events if here(event.row)),
+            importances=self._importances(last),
+            rungs=tuple(ladder),
+            rates=() if policy == END_TO_END else self.store.rates.list(device),
+            noise=self.store.noise_floors.latest(device, policy),
+            source=self._source(winner),
+        )
+
+    def _importances(self, row: TrialRow) -> tuple[FamilyImportance, ...]:
+        """Those of the families with enough trials, most trials first."""
+        recording = self.recordings.get((row.problem, row.device.identity, row.environment.identity, row.policy))
+        found = []
+        for space in recording.spaces if recording else ():
+            one = importance(space, space.times_us)
+            if one is not None:
+                found.append(FamilyImportance(space.template, one))
+        return tuple(sorted(found, key=lambda family: -family.importance.trials))
+
+    def _source(self, winner: BestWithRoofline | None) -> str | None:
+        identity = winner.best.row.trial.source_hash if winner else None
+        source = self.store.sources.get(identity) if identity else None
+        return source.program.text if source else None

@@ -1,0 +1,44 @@
+"""Numbers as a report says them."""
+
+from __future__ import annotations
+
+
+def digits(value: float, count: int = 4) -> str:
+    """A number with so many significant digits, and never as a power of ten."""
+    return f"{value:.{count}g}" if 1e-4 <= abs(value) < 10**count else f"{value:.0f}" if value else "0"
+
+
+def microseconds(value: float | None) -> str:
+    """A time in the unit that suits it; an en dash for none."""
+    if value is None:
+        return "\N{EN DASH}"
+    if value < 1_000:
+        return f"{digits(value)} \N{MICRO SIGN}s"
+    return f"{digits(value / 1e3)} ms" if value < 1_000_000 else f"{digits(value / 1e6)} s"
+
+
+def percent(value: float | None) -> str:
+    """A share in per cent; an en dash for none."""
+    if value is None:
+        return "\N{EN DASH}"
+    return f"{value:.0%}" if value >= 0.1 else f"{value:.1%}"
+
+
+def times(value: float | None) -> str:
+    """A ratio; an en dash for none."""
+    if value is None:
+        return "\N{EN DASH}"
+    return f"{value:.2f}\N{MULTIPLICATION SIGN}" if value < 100 else f"{value:.0f}\N{MULTIPLICATION SIGN}"
+
+
+def rate(value: float, unit: str) -> str:
+    """So many per second, with the prefix that suits it."""
+    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if value >= size:
+            return f"{digits(value / size, 3)} {prefix}{unit}/s"
+    return f"{digits(value, 3)} {unit}/s"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 trial`, `2 trials`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

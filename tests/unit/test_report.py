@@ -1,0 +1,108 @@
+"""`autotune report`: one page that loads nothing, with every trial in it, and the same for the same database."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.html_page import Page
+
+from .test_cli import rows
+from .tiny import Command
+
+RECORDED = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+
+
+def reported(autotune: Command, *words: object) -> Page:
+    """The page that `autotune report WORDS...` writes."""
+    done = autotune("report", *words)
+    assert (done.code, done.err) == (0, "")
+    return Page(Path(done.out.strip()).read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def small(filled: Path, autotune: Command) -> Page:
+    """The report of the small study, some of whose trials failed."""
+    return reported(autotune, "small")
+
+
+def test_every_trial_is_a_point_and_a_row(small: Page, autotune: Command) -> None:
+    trials = rows(autotune("trials", "small", "--json"))
+    numbers = sorted(str(trial["number"]) for trial in trials)
+    assert sorted(mark.attributes["data-t"] for mark in small.having("data-t")) == numbers
+    lines = [row for row in small.of("tr") if "id" in row.attributes]
+    found = {row.attributes["id"]: [cell.text for cell in small.inside(row)] for row in lines}
+    assert sorted(found) == sorted(f"l1t{number}" for number in numbers)
+    for trial in trials:
+        number, _time, _second, *values, remark = found[f"l1t{trial['number']}"]
+        assert number == str(trial["number"])
+        assert set(values) <= {word.partition("=")[2] for word in str(trial["config"]).split()}
+        assert trial["outcome"] == "correct" or f"{trial['outcome']}, {trial['reason']}" in remark
+
+
+def test_it_loads_nothing_and_every_link_leads_somewhere(small: Page) -> None:
+    ids = [element.attributes["id"] for element in small.having("id")]
+    assert len(ids) == len(set(ids))
+    links = [element.attributes["href"] for element in small.having("href")]
+    assert links
+    assert {link[:1] for link in links} == {"#"}
+    assert {link[1:] for link in links} <= set(ids)
+    assert not small.having("src")
+    labelled = " ".join(element.attributes["aria-labelledby"] for element in small.having("aria-labelledby"))
+    assert set(labelled.split()) <= set(ids)
+    (policy,) = (one for one in small.of("meta") if one.attributes.get("http-equiv") == "Content-Security-Policy")
+    assert policy.attributes["content"].startswith("default-src 'none'; ")
+
+
+def test_no_word_of_it_is_an_address(filled: Path, autotune: Command) -> None:
+    autotune("report", "small", "--out", "page.html")
+    text = Path("page.html").read_text(encoding="utf-8")
+    assert not re.findall(r"(?:https?:)?//[a-z0-9.]+\.[a-z]", text)
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_the_same_database_gives_the_same_bytes(filled: Path, autotune: Command) -> None:
+    for name in ("one.html", "two.html"):
+        autotune("report", "small.one", "--out", name)
+    assert Path("one.html").read_bytes() == Path("two.html").read_bytes()
+
+
+def test_every_picture_has_words_and_a_table(small: Page) -> None:
+    charts = list(small.of("svg", role="img"))
+    assert charts
+    for chart in charts:
+        inside = small.inside(chart)
+        assert [one.text for one in inside if one.tag == "title" and one.within[-1] is chart]
+        assert [one.text for one in inside if one.tag == "desc"]
+        assert chart.attributes["tabindex"] == "0"
+    assert any(one.text.startswith("Table: all ") for one in small.of("summary"))
+
+
+def test_the_winner_is_the_best_with_its_source(small: Page, autotune: Command) -> None:
+    (best,) = rows(autotune("best", "small.one", "--json"))
+    (winner,) = (one for one in small.of("tr", **{"class": "winner"}) if one.attributes.get("id"))
+    trials = {str(one["number"]): one for one in rows(autotune("trials", "small", "--json"))}
+    assert trials[winner.attributes["id"].removeprefix("l1t")]["config"] == best["config"]
+    shown = [one for one in small.of("pre") if "__global__" in one.text]
+    assert " ".join(autotune("source", "small.one").out.split()).endswith(shown[0].text)
+
+
+def test_a_study_of_several_layers_is_a_network_with_its_sum(folder: Path, autotune: Command) -> None:
+    page = reported(autotune, "quickstart", "--db", RECORDED)
+    answers = rows(autotune("best", "quickstart", "--db", RECORDED, "--json"))
+    names = [next(one.text for one in page.inside(line) if one.tag == "th") for line in page.having("data-layer")]
+    assert names == [str(answer["layer"]).partition(".")[2] for answer in answers]
+    (total,) = page.of("tr", **{"class": "sum"})
+    assert f"{answers[0]['network_us']:.4g} µs" in total.text
+    assert len(list(page.of("svg", role="img"))) == 1 + 2 * 3, "the network's roofline, and three charts a layer"
+    assert len(page.having("data-t")) == 40
+
+
+def test_what_is_not_there_is_said_in_a_line(filled: Path, autotune: Command) -> None:
+    assert "no study or layer 'large'" in autotune("report", "large").complaint
+    assert "no recorded device of this name: null" in autotune("report", "small", "--device", "h200").complaint
+    assert "there is no folder nowhere" in autotune("report", "small", "--out", "nowhere/report.html").complaint
+    assert not Path("report.html").exists()
