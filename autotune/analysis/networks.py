@@ -115,7 +115,7 @@ def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> li
 
 
 def rival_of(kernel: BestWithRoofline, finals: Sequence[FinalsRow], admitted: Sequence[str]) -> Verdict | None:
-    """The fastest baseline of the admitted classes in the latest finals that a kernel won, if these made it the best."""
+    """The fastest baseline of the admitted classes in the latest finals that a kernel won and was made best by."""
     held = [row for row in finals if row.winner.id == kernel.best.row.id]
     if not held or kernel.best.basis != "finals":
         return None

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 from autotune.analysis.history import caveat
 from autotune.measurement.benchmark import median_half_width
-from autotune.report.axis import Axis, logarithmic
+from autotune.report.axis import Axis, linear, logarithmic
 from autotune.store import FinalsRow, TrialRow, Verdict
+
+_CLOSE = 1.05
+"""times the fastest, up to which a contender counts as close"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,20 @@ class Contest:
 
     finals: FinalsRow
     contenders: tuple[Contender, ...]
+    near: Axis
+    """a linear one of those close behind the winner, wide enough for their intervals to be seen"""
     axis: Axis
+    """a logarithmic one of all"""
     floor_us: float | None
 
-    def across(self, time_us: float) -> float:
-        """Where a time lies, in per cent of the axis."""
-        return round(100 * self.axis.share(time_us), 2)
+    def across(self, axis: Axis, time_us: float) -> float | None:
+        """Where a time lies, in per cent of an axis; None beyond its ends."""
+        return round(100 * axis.share(time_us), 2) if axis.low <= time_us <= axis.high else None
+
+    def width(self, axis: Axis, contender: Contender) -> tuple[float, float]:
+        """Where a contender's interval begins, and how wide it is."""
+        low, high = (100 * axis.share(end) for end in contender.interval_us)
+        return round(low, 2), round(high - low, 2)
 
 
 def contest(finals: FinalsRow, trials: Mapping[int, TrialRow], floor_us: float | None) -> Contest | None:
@@ -60,8 +71,17 @@ def contest(finals: FinalsRow, trials: Mapping[int, TrialRow], floor_us: float |
         return None
     found = [*(finalists or _winner_alone(finals)), *rivals]
     ends = [end for one in found for end in one.interval_us if end > 0]
-    near = [floor_us] if floor_us and floor_us > min(ends) / 20 else []
-    return Contest(finals, tuple(sorted(found, key=lambda one: one.time_us)), logarithmic([*ends, *near]), floor_us)
+    best_us = min(one.time_us for one in found)
+    close = [end for one in found if one.time_us <= _CLOSE * best_us for end in one.interval_us]
+    room_us = 0.002 * best_us
+    floors = [floor_us] if floor_us and floor_us > best_us / 20 else []
+    return Contest(
+        finals=finals,
+        contenders=tuple(sorted(found, key=lambda one: one.time_us)),
+        near=linear(max(close) + room_us, min(close) - room_us),
+        axis=logarithmic([*ends, *floors]),
+        floor_us=floor_us,
+    )
 
 
 def _finalists(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> list[Contender]:

@@ -45,30 +45,41 @@ def by_trial(
     floor_us: float | None,
     rows: str,
 ) -> Chart | None:
-    """Every trial's time by its number, with the best so far; None without a time. Failed ones lie along the top."""
-    timed = [(row.trial.number, us) for row in trials if (us := row.median_us)]
+    """Every trial's time by its place, with the best so far; None without a time. Failed ones lie along the top."""
+    timed = [(place, us) for place, row in enumerate(trials) if (us := row.median_us)]
     if not timed:
         return None
-    plane = Plane(linear(max(row.trial.number for row in trials)), time_axis(trials, floor_us))
+    places = {row.id: place for place, row in enumerate(trials)}
+
+    def along_the_top(row: TrialRow) -> Mark:
+        x, _ = plane.place(places[row.id], plane.y.high)
+        return Mark(x, TOP - 12, row.trial.number)
+
+    plane = Plane(linear(len(trials) - 1), time_axis(trials, floor_us))
     best = _falling(timed)
     failed = [row for row in trials if row.median_us is None]
     beyond = sum(us > plane.y.high for _, us in timed)
-    slow = f", {beyond} of them slower than {microseconds(plane.y.high)} and drawn there" if beyond else ""
+    asides = f", {beyond} of them slower than {microseconds(plane.y.high)} (at the upper end)" if beyond else ""
+    asides += f", {len(failed)} without a time" if failed else ""
     x_ticks, y_ticks = plane.ticks(digits, microseconds)
     lines, labels = _floor(plane, floor_us)
     return Chart(
         id=id,
         title="Every trial and the best so far",
-        description=f"{count(len(timed), 'trial')} with a time{slow}, {len(failed)} without; the best fell from "
-        f"{microseconds(best[0][1])} to {microseconds(best[-1][1])} in {count(len(best), 'step')}.",
-        x_label="trial",
+        description=f"{count(len(trials), 'trial')}{asides}. The best fell from {microseconds(best[0][1])} to "
+        f"{microseconds(best[-1][1])} in {count(len(best), 'step')}.",
+        x_label="trials, in their order",
         y_label="",
         x_ticks=x_ticks,
         y_ticks=y_ticks,
         lines=(*lines, plane.steps("best", best, plane.x.high)),
         marks=(
-            Marks("bad", tuple(_failed_mark(plane, row) for row in failed), failed=True),
-            *(Marks(one.kind, _marks(plane, one.trials)) for one in reversed(families(trials))),
+            Marks(
+                "bad",
+                tuple(Mark(plane.place(places[row.id], 1)[0], TOP - 12, row.trial.number) for row in failed),
+                failed=True,
+            ),
+            *(Marks(one.kind, _marks(plane, places, one.trials)) for one in reversed(families(trials))),
         ),
         labels=labels,
         rows=rows,
@@ -109,10 +120,9 @@ def by_second(id: str, trials: Sequence[TrialRow], floor_us: float | None) -> Ch
 
 
 def steps(trials: Sequence[TrialRow]) -> tuple[TrialRow, ...]:
-    """The trials that were faster than all with a smaller number."""
-    timed = [(row.trial.number, us) for row in trials if (us := row.median_us)]
-    numbers = {number for number, _ in _falling(timed)}
-    return tuple(row for row in trials if row.trial.number in numbers)
+    """The trials that were faster than all before them."""
+    timed = [(place, us) for place, row in enumerate(trials) if (us := row.median_us)]
+    return tuple(trials[int(place)] for place, _ in _falling(timed))
 
 
 def _falling(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -150,11 +160,6 @@ def _floor(plane: Plane, floor_us: float | None) -> tuple[tuple[Line, ...], tupl
     return (line,), (Label(LEFT + 6, round(min(y + 13, HEIGHT - 4), 1), f"floor {microseconds(floor_us)}", "least"),)
 
 
-def _marks(plane: Plane, trials: Sequence[TrialRow]) -> tuple[Mark, ...]:
-    placed = [(row, us) for row in trials if (us := row.median_us)]
-    return tuple(Mark(*plane.place(row.trial.number, us), row.trial.number) for row, us in placed)
-
-
-def _failed_mark(plane: Plane, row: TrialRow) -> Mark:
-    x, _ = plane.place(row.trial.number, plane.y.high)
-    return Mark(x, TOP - 12, row.trial.number)
+def _marks(plane: Plane, places: Mapping[int, int], trials: Sequence[TrialRow]) -> tuple[Mark, ...]:
+    timed = [(row, us) for row in trials if (us := row.median_us)]
+    return tuple(Mark(*plane.place(places[row.id], us), row.trial.number) for row, us in timed)

@@ -105,7 +105,7 @@ def _environment() -> Environment:
 
 def _shown(value: object) -> object:
     """What is set of a value: of other people's words nothing that a reader could mistake."""
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return value if isinstance(value, Markup | int | float) else printable(str(value))
 
 
 def _text(environment: Environment, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -146,19 +146,19 @@ class _Shared:
             rival=rival_of(winner, finals, study.admitted(first.problem)) if winner else None,
             finals=finals,
             events=tuple(event for event in self.events if here(event.row)),
-            importances=self._importances(last),
+            importances=self._importances(last, {row.trial.config.template for row in rows}),
             rungs=tuple(ladder),
             rates=() if policy == END_TO_END else self.store.rates.list(device),
             noise=self.store.noise_floors.latest(device, policy),
             source=self._source(winner),
         )
 
-    def _importances(self, row: TrialRow) -> tuple[FamilyImportance, ...]:
-        """Those of the families with enough trials, most trials first."""
+    def _importances(self, row: TrialRow, families: Set[str]) -> tuple[FamilyImportance, ...]:
+        """Those of families with enough trials, of whichever study of the same shape; most trials first."""
         recording = self.recordings.get((row.problem, row.device.identity, row.environment.identity, row.policy))
         found = []
         for space in recording.spaces if recording else ():
-            one = importance(space, space.times_us)
+            one = importance(space, space.times_us) if space.template in families else None
             if one is not None:
                 found.append(FamilyImportance(space.template, one))
         return tuple(sorted(found, key=lambda family: -family.importance.trials))

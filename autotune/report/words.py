@@ -21,7 +21,7 @@ def percent(value: float | None) -> str:
     """A share in per cent; an en dash for none."""
     if value is None:
         return "\N{EN DASH}"
-    return f"{value:.0%}" if value >= 0.1 else f"{value:.1%}"
+    return f"{value:.0%}" if value >= 0.1 else f"{value:.1%}" if value >= 0.001 or not value else f"{value:.2%}"
 
 
 def times(value: float | None) -> str:

@@ -1,0 +1,65 @@
+"""Names, messages, configs and sources that are HTML, script or control characters: a report shows them as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.printable import printable
+from tests.fork_server import ForkServer
+from tests.html_page import Page
+from tests.unit.test_analysis_commands import change
+
+from .attack import attacked
+from .rows import HOSTILE, plant
+
+NAME = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;\x1b[2J\u202egnp{{ 7 * 7 }}"
+PLACES = (
+    "UPDATE study_layers SET name = ?",
+    "UPDATE studies SET name = ?, text = ?",
+    "UPDATE devices SET name = ?",
+    "UPDATE environments SET driver = ?, toolkit = ?, flags = ?",
+    "UPDATE trials SET message = ?, reason = ? WHERE outcome != 'correct'",
+    "UPDATE trials SET proposed_by = ?",
+    "UPDATE templates SET family = ?",
+    "UPDATE verdicts SET against = ?",
+    "UPDATE sources SET text_zlib = CAST(? AS BLOB), text_bytes = {bytes}",
+    "UPDATE trials SET config = replace(config, '\"rows\"', json_quote(?))",
+)
+
+
+@pytest.fixture
+def renamed(filled: Path) -> Path:
+    """A database in which everything that has a name is named by an attacker."""
+    word = NAME.encode()
+    for place in PLACES:
+        statement = place.replace("?", f"CAST(x'{word.hex()}' AS TEXT)").replace("{bytes}", str(len(word)))
+        change(filled, statement)
+    return filled
+
+
+def test_names_are_text_and_nothing_else(renamed: Path, fork_server: ForkServer) -> None:
+    done = attacked(fork_server, renamed.parent, "report", NAME, "--out", "report.html", within_s=30)
+    assert done.code == 0, done.err
+    text = (renamed.parent / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert len(list(page.of("script"))) == 1, "the page's own"
+    assert not list(page.of("img"))
+    assert not [name for element in page.elements for name in element.attributes if name.startswith("on")]
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "49" not in page.elements[0].text.partition("gnp")[2][:20], "no name is a template"
+    shown = " ".join(printable(NAME).split())
+    for tag in ("title", "h1", "h2", "h3", "dd", "td", "pre"):
+        assert any(shown in element.text for element in page.of(tag)), tag
+
+
+def test_hostile_rows_cost_themselves(filled: Path, fork_server: ForkServer) -> None:
+    clean = attacked(fork_server, filled.parent, "report", "small", "--out", "clean.html", within_s=30)
+    plant(filled, *HOSTILE)
+    done = attacked(fork_server, filled.parent, "report", "small", "--out", "hurt.html", within_s=30)
+    assert (clean.code, done.code) == (0, 0), done.err
+    assert "autotune: note: autotune.db: without " in done.err
+    pages = [(filled.parent / name).read_bytes() for name in ("clean.html", "hurt.html")]
+    assert pages[0] == pages[1]
