@@ -36,6 +36,7 @@ from autotune.cli.streams import cannot_be_written, for_people
 from autotune.cli.transfer import dump, export_t4, import_, load, merge
 from autotune.cli.tune import compare, tune
 from autotune.cli.upkeep import cache, quarantine
+from autotune.cli.watch import watch
 from autotune.cli.why import why
 from autotune.errors import AutotuneError, StoreWarning, what_the_machine_lacks
 
@@ -52,6 +53,7 @@ for command in (
     *(
         import_model,
         tune,
+        watch,
         compare,
         ladder,
         dispatch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,8 @@ from autotune.analysis.rooflines import undominated
 from autotune.cli.answers import DATABASE, asked
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.pager import paged
-from autotune.cli.tables import Column, format_options, show, wide_format_options
+from autotune.cli.plots import falling
+from autotune.cli.tables import Column, console, format_options, plot_format_options, show
 from autotune.trial import Config
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ _DIFF_COLUMNS = (
 @click.command()
 @click.argument("what", metavar="LAYER|STUDY")
 @DATABASE
-@wide_format_options
+@plot_format_options
 def history(what: str, db: str, style: str | None) -> None:
     """The best of LAYER over time: every trial that was the fastest when it ended, the finals and the retimes.
 
@@ -129,7 +131,27 @@ def history(what: str, db: str, style: str | None) -> None:
     name = asked(what)
     with Store(db, create=False) as store, paged(style):
         found = events(store.best.improvements(name), store.finals.list(name), store.retimes.list(name))
-        show_brief(found, _EVENT_COLUMNS, _brief_columns(found), style)
+        if style == "plot":
+            _plot(found)
+        else:
+            show_brief(found, _EVENT_COLUMNS, _brief_columns(found), style)
+
+
+def _plot(found: Sequence[Event]) -> None:
+    """How the best of each layer fell, improvement by improvement, for each device, class and policy."""
+    out = console()
+    groups: dict[tuple[str, str, str, str], list[tuple[datetime, float]]] = {}
+    for event in found:
+        row = event.row
+        if event.event == "improvement" and event.time_us:
+            key = (row.name, row.device.name, row.trial.accuracy, row.policy)
+            groups.setdefault(key, []).append((event.date, event.time_us))
+    for (layer, device, accuracy, policy), events in groups.items():
+        times_us = [us for _, us in events]
+        out.print(f"{layer} on {device}, {accuracy}, {policy} cache: {len(events)} improvements", soft_wrap=True)
+        for line in falling(times_us, min(out.width, 80) - 14):
+            out.print(line, soft_wrap=True)
+        out.print(f"  {events[0][0]:%Y-%m-%d %H:%M:%S} to {events[-1][0]:%Y-%m-%d %H:%M:%S}\n", soft_wrap=True)
 
 
 def _brief_columns(found: Sequence[Event]) -> list[Column[Event]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import click
 
@@ -12,7 +13,8 @@ from autotune.api.importance import importance as importance_of
 from autotune.cli.answers import DATABASE, asked
 from autotune.cli.brief import Below, show_brief
 from autotune.cli.pager import paged
-from autotune.cli.tables import Column, wide_format_options
+from autotune.cli.plots import bar
+from autotune.cli.tables import Column, console, plot_format_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class _Row:
 @click.argument("what", metavar="STUDY|LAYER")
 @DATABASE
 @click.option("--template", help="Only this family.")
-@wide_format_options
+@plot_format_options
 def importance(what: str, db: str, template: str | None, style: str | None) -> None:
     """Which parameters mattered in the trials of each layer and family, and which of them only together.
 
@@ -45,7 +47,26 @@ def importance(what: str, db: str, template: str | None, style: str | None) -> N
     families = importance_of(asked(what) or "", db=db, template=template)
     rows = [row for family in families for row in _rows(family)]
     with paged(style):
-        show_brief(rows, _COLUMNS, _BRIEF, style)
+        if style == "plot":
+            _plot(rows)
+        else:
+            show_brief(rows, _COLUMNS, _BRIEF, style)
+
+
+def _plot(rows: Sequence[_Row]) -> None:
+    """A bar for each parameter, family by family, and the remarks below."""
+    out = console()
+    wide = max(len(row.what) for row in rows)
+    for family, of_family in groupby(rows, key=lambda row: (row.layer, row.device, row.template, row.trials)):
+        layer, device, template, trials = family
+        out.print(f"{layer} on {device}: {template}, {trials} correct trials", soft_wrap=True)
+        for row in of_family:
+            if row.importance is not None:
+                drawn = bar(row.importance, min(out.width, 80) - wide - 8)
+                out.print(f"  {row.what:<{wide}} {row.importance:.2f} {drawn}".rstrip(), soft_wrap=True)
+            elif row.remark:
+                out.print(f"  {row.what}: {row.share:.0%} more together; {row.remark}", soft_wrap=True)
+        out.print()
 
 
 def _rows(family: FamilyImportance) -> Iterator[_Row]:

@@ -46,6 +46,7 @@ class Column(Generic[Row]):
 _STYLES = {
     "json": "Print one JSON array of objects, a key per column.",
     "csv": "Print comma-separated values with a header line.",
+    "plot": "Draw it on the terminal instead of a table.",
     "wide": "Print all columns and whole configs on a terminal, too, as into a pipe.",
 }
 
@@ -58,6 +59,11 @@ def format_options(function: Callable[..., None]) -> Callable[..., None]:
 def wide_format_options(function: Callable[..., None]) -> Callable[..., None]:
     """The same with `--wide`, for tables that show less on a terminal."""
     return _one_style(function, ("json", "csv", "wide"))
+
+
+def plot_format_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Those with `--wide`, and `--plot` for a picture."""
+    return _one_style(function, ("json", "csv", "wide", "plot"))
 
 
 def _one_style(function: Callable[..., None], styles: Sequence[str]) -> Callable[..., None]:

@@ -49,6 +49,8 @@ COMMANDS = (
     ("trials", "--source"),
     ("why", "{name}"),
     ("history", "{name}"),
+    ("history", "{name}", "--plot"),
+    ("watch", "{name}"),
     ("stale",),
     ("retime", "--device", "null"),
     ("importance", "{name}"),

@@ -1,0 +1,140 @@
+"""`watch`: a study as it is tuned, told from its database by another process."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from autotune.cli.answers import DATABASE, asked
+from autotune.cli.numbers import SECONDS
+from autotune.cli.plots import sparkline
+from autotune.cli.tables import console
+from autotune.trial import Outcome
+
+if TYPE_CHECKING:
+    from autotune.store import TrialRow
+    from autotune.study import Study
+
+_FALL = 16  # characters of a layer's convergence
+_LONG_AGO_S = 3600  # from here on a date says more than seconds
+
+
+@click.command()
+@click.argument("what", metavar="STUDY")
+@DATABASE
+@click.option("--every", "every_s", type=SECONDS, default=2.0, show_default=True, help="Seconds between two looks.")
+@click.option("--once", is_flag=True, help="Look once and end, as into a pipe.")
+def watch(what: str, db: str, every_s: float, once: bool) -> None:
+    """Show how far STUDY is while another process tunes it: best so far, what runs, failures, time left.
+
+    It only reads the database, so it may be started and stopped at any time, by Ctrl-C; so may the tuning.
+    """
+    out = console()
+    name = asked(what) or what
+    seen = _look(name, db)
+    if once or not out.is_terminal:
+        out.print(seen)
+        return
+    with Live(seen, console=out, auto_refresh=False) as shown:
+        while True:
+            time.sleep(every_s)
+            shown.update(_look(name, db), refresh=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A layer's trials on one device."""
+
+    trials: Sequence[TrialRow]
+
+    @property
+    def evaluated(self) -> int:
+        """Distinct configs that were compiled: what the budget counts."""
+        return len({row.trial.source_hash for row in self.trials if row.trial.compiled})
+
+    @property
+    def timed(self) -> list[float]:
+        """Times of correct trials, in their order."""
+        return [us for row in self.trials if (us := row.median_us)]
+
+    @property
+    def failures(self) -> str:
+        """How many trials failed, by outcome."""
+        counted = Counter(row.trial.outcome.value for row in self.trials if row.trial.outcome not in _NO_FAILURES)
+        return ", ".join(f"{number} {outcome}" for outcome, number in counted.most_common()) or "-"
+
+
+_NO_FAILURES = (Outcome.CORRECT, Outcome.RUNNING)
+
+
+def _look(name: str, db: str) -> Group:
+    from autotune.analysis.networks import stored_study
+    from autotune.store import Store
+
+    with Store(db, create=False) as store:
+        rows = store.trials.list(name)
+        study = stored_study(store, rows[0].study) if rows else None
+    groups: dict[tuple[str, str], list[TrialRow]] = {}
+    for row in rows:
+        groups.setdefault((row.name, row.device.name), []).append(row)
+    if study is None:
+        return Group(Text(f"{name}: no trial yet"))
+    layers = [_Layer(sorted(of_one, key=lambda row: row.trial.number)) for of_one in groups.values()]
+    running = [row for row in rows if row.trial.outcome == Outcome.RUNNING]
+    return Group(Text(_headline(name, study, layers, rows)), _table(layers, study.trials), *map(_running, running))
+
+
+def _headline(name: str, study: Study, layers: Sequence[_Layer], rows: Sequence[TrialRow]) -> str:
+    """How far it is, when it last moved, and how long it takes at this pace."""
+    done = sum(layer.evaluated for layer in layers)
+    whole = study.trials_total or study.trials * max(len(study.layers), len(layers))
+    begun = min(row.started_at for row in rows)
+    ended = max((row.ended_at for row in rows if row.ended_at), default=begun)
+    spent_s = (ended - begun).total_seconds()
+    words = [f"{name} on {', '.join(dict.fromkeys(row.device.name for row in rows))}: {_of(done, whole)} evaluations"]
+    words.append(f"{spent_s:.0f} s so far")
+    if done < whole and done and spent_s > 0:
+        words.append(f"about {(whole - done) * spent_s / done:.0f} s left")
+    ago_s = max((datetime.now(UTC) - ended).total_seconds(), 0)
+    words.append(
+        f"last trial ended {ago_s:.0f} s ago" if ago_s < _LONG_AGO_S else f"last trial on {ended:%Y-%m-%d %H:%M}"
+    )
+    return ", ".join(words)
+
+
+def _of(done: int, whole: int) -> str:
+    """How many of how many; a run that was given another budget than its study has may do more."""
+    return f"{done} of {whole}" if done <= whole else str(done)
+
+
+def _table(layers: Sequence[_Layer], budget: int) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for key in ("layer", "done", "best_us", "family", "best so far", "failures"):
+        table.add_column(key, justify="right" if key in ("done", "best_us") else "left", overflow="fold")
+    for layer in layers:
+        timed = [row for row in layer.trials if row.median_us]
+        best = min(timed, key=lambda row: row.median_us or 0.0, default=None)
+        table.add_row(
+            Text(layer.trials[0].layer.name),
+            _of(layer.evaluated, budget),
+            f"{best.median_us:.4g}" if best and best.median_us else "-",
+            Text(best.trial.config.template if best else "-"),
+            sparkline(list(accumulate(layer.timed, min)), _FALL),
+            layer.failures,
+        )
+    return table
+
+
+def _running(row: TrialRow) -> Text:
+    return Text(f"running: {row.layer.name} trial {row.trial.number}, {row.trial.config}", style="dim")

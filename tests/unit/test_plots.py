@@ -1,0 +1,71 @@
+"""Pictures on a terminal: bars, steps, sparklines, and the commands that draw them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from autotune.cli.plots import bar, falling, sparkline
+
+from .test_analysis_commands import change
+from .test_cli import rows
+from .tiny import Command
+
+RECORDED = Path(__file__).parents[2] / "studies" / "recorded" / "h200.db"
+
+
+@pytest.mark.parametrize(
+    ("share", "drawn"), [(0, ""), (0.5, "████"), (1, "████████"), (0.56, "████▌"), (2, "████████")]
+)
+def test_a_bar_is_as_long_as_its_share(share: float, drawn: str) -> None:
+    assert bar(share, 8) == drawn
+
+
+def test_steps_go_from_the_slowest_to_the_fastest() -> None:
+    lines = falling([100.0, 10.0, 10.0, 1.0], 8, height=3)
+    assert lines == ["100 µs │──┐", " 10 µs │  └───┐", "  1 µs │      └─"]
+    assert len(falling([5.0], 8)) == 9, "one alone is a level line"
+
+
+def test_a_sparkline_ends_with_the_last() -> None:
+    assert sparkline([100.0, 10.0, 1.0], 8) == "█▅▁"
+    assert len(sparkline([float(us) for us in range(100, 0, -1)], 16)) == 16
+    assert sparkline([], 8) == ""
+
+
+def test_history_is_drawn_as_it_is_listed(filled: Path, autotune: Command) -> None:
+    steps = [row for row in rows(autotune("history", "small.one", "--json")) if row["event"] == "improvement"]
+    drawn = autotune("history", "small.one", "--plot").out
+    assert f": {len(steps)} improvements" in drawn
+    assert f"{steps[0]['time_us']:.4g} µs │─" in drawn
+    assert f"{steps[-1]['time_us']:.4g} µs │" in drawn
+
+
+def test_importance_is_drawn_as_it_is_listed(folder: Path, autotune: Command) -> None:
+    asked = ("importance", "report-000.conv1", "--template", "direct", "--db", RECORDED)
+    listed = {row["parameters"]: row["importance"] for row in json.loads(autotune(*asked, "--json").out)}
+    drawn = autotune(*asked, "--plot").out
+    found = {name: (share, len(blocks)) for name, share, blocks in re.findall(r"^  (\w+) +([\d.]+) ?(█*)", drawn, re.M)}
+    assert {name: share for name, (share, _) in found.items()} == {
+        name: f"{share:.2f}" for name, share in listed.items() if share is not None
+    }
+    longest = max(found, key=lambda name: found[name][1])
+    assert listed[longest] == max(share for share in listed.values() if share is not None)
+    assert autotune(*asked, "--plot", "--csv").code == 2
+
+
+def test_watch_tells_of_what_is_done_and_what_runs(filled: Path, autotune: Command) -> None:
+    trials = rows(autotune("trials", "small", "--json"))
+    evaluated = {trial["source_hash"] for trial in trials if trial["source_hash"]}
+    best = min(float(str(trial["median_us"])) for trial in trials if trial["median_us"])
+    shown = autotune("watch", "small").out
+    assert re.search(rf"^small on null: {len(evaluated)} (?:of \d+ )?evaluations, ", shown), shown
+    assert f"{best:.4g}" in shown
+    wrong = sum(trial["outcome"] == "correctness" for trial in trials)
+    assert f"{wrong} correctness" in shown
+    assert "running" not in shown
+    change(filled, "UPDATE trials SET outcome = 'running', ended_at = NULL WHERE number = 3")
+    assert "running: one trial 3, tiny " in autotune("watch", "small").out
