@@ -29,7 +29,7 @@ class Mark:
     x: float
     y: float
     number: int | None = None
-    """of its trial, where that has a row in the page"""
+    """the place of its trial in the section, where that has a row"""
     title: str = ""
     link: str = ""
 

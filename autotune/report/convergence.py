@@ -53,7 +53,7 @@ def by_trial(
 
     def along_the_top(row: TrialRow) -> Mark:
         x, _ = plane.place(places[row.id], plane.y.high)
-        return Mark(x, TOP - 12, row.trial.number)
+        return Mark(x, TOP - 12, places[row.id])
 
     plane = Plane(linear(len(trials) - 1), time_axis(trials, floor_us))
     best = _falling(timed)
@@ -74,11 +74,7 @@ def by_trial(
         y_ticks=y_ticks,
         lines=(*lines, plane.steps("best", best, plane.x.high)),
         marks=(
-            Marks(
-                "bad",
-                tuple(Mark(plane.place(places[row.id], 1)[0], TOP - 12, row.trial.number) for row in failed),
-                failed=True,
-            ),
+            Marks("bad", tuple(map(along_the_top, failed)), failed=True),
             *(Marks(one.kind, _marks(plane, places, one.trials)) for one in reversed(families(trials))),
         ),
         labels=labels,
@@ -162,4 +158,4 @@ def _floor(plane: Plane, floor_us: float | None) -> tuple[tuple[Line, ...], tupl
 
 def _marks(plane: Plane, places: Mapping[int, int], trials: Sequence[TrialRow]) -> tuple[Mark, ...]:
     timed = [(row, us) for row in trials if (us := row.median_us)]
-    return tuple(Mark(*plane.place(places[row.id], us), row.trial.number) for row, us in timed)
+    return tuple(Mark(*plane.place(places[row.id], us), places[row.id]) for row, us in timed)

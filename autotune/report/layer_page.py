@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -71,8 +71,8 @@ class LayerPage:
 
     id: str
     results: LayerResults
-    shown: frozenset[int]
-    """the ids of the trials that have a row"""
+    places: Mapping[int, int]
+    """the places of the trials in the section, by their ids: numbers begin again in each environment"""
     families: tuple[Family, ...]
     charts: tuple[Chart, ...]
     """by trial and by second; none without a time"""
@@ -94,7 +94,7 @@ class LayerPage:
 
     def row_id(self, row: TrialRow) -> str:
         """The id of a trial's row in the page; empty where it has none."""
-        return f"{self.id}t{row.trial.number}" if row.id in self.shown else ""
+        return f"{self.id}t{self.places[row.id]}" if row.id in self.places else ""
 
     @property
     def seconds(self) -> float:
@@ -121,7 +121,7 @@ def layer_page(id: str, found: LayerResults, *, sources: bool) -> LayerPage:  # 
     return LayerPage(
         id=id,
         results=found,
-        shown=frozenset(by_id),
+        places={row.id: place for place, row in enumerate(trials)},
         families=families(trials),
         charts=tuple(chart for chart in charts if chart is not None),
         steps=steps(trials),
@@ -142,10 +142,10 @@ def _standings(found: LayerResults, rival: Verdict | None) -> list[Standing]:
     if winner is None:
         return []
     own = winner.best.row
-    numbers = {row.id: row.trial.number for row in found.trials}
+    places = {row.id: place for place, row in enumerate(found.trials)}
 
     def standing(name: str, row: TrialRow, time_us: float, kind: str) -> Standing:
-        return Standing(name, problem, time_us, kind, row.trial.accuracy, numbers.get(row.id))
+        return Standing(name, problem, time_us, kind, row.trial.accuracy, places.get(row.id))
 
     placed = [standing(f"winner, {own.trial.config.template}", own, winner.best.median_us, "winner")]
     for family in families(found.trials)[: _FAMILIES_BELOW_ROOF + 1]:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.html_page import Page
 
+from .test_analysis_commands import change
 from .test_cli import rows
 from .tiny import Command
 
@@ -40,6 +41,16 @@ def test_every_trial_is_a_point_and_a_row(small: Page, autotune: Command) -> Non
         assert number == str(trial["number"])
         assert set(values) <= {word.partition("=")[2] for word in str(trial["config"]).split()}
         assert trial["outcome"] == "correct" or f"{trial['outcome']}, {trial['reason']}" in remark
+
+
+def test_trials_of_two_environments_have_a_row_each(filled: Path, autotune: Command) -> None:
+    """Their numbers begin again with each driver."""
+    change(filled, "INSERT INTO environments SELECT id + 1, 'newer', toolkit, flags, first_seen_at FROM environments")
+    change(filled, "UPDATE trials SET environment_id = environment_id + 1, number = number - 5 WHERE number >= 5")
+    page = reported(autotune, "small")
+    ids = [row.attributes["id"] for row in page.of("tr") if "id" in row.attributes]
+    assert len(set(ids)) == len(ids) == len(rows(autotune("trials", "small", "--json")))
+    assert sorted(f"l1t{mark.attributes['data-t']}" for mark in page.having("data-t")) == sorted(ids)
 
 
 def test_it_loads_nothing_and_every_link_leads_somewhere(small: Page) -> None:
