@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.fork_server import ForkServer
@@ -120,9 +120,16 @@ def tried(folder: Path, fork_server: ForkServer, wanted: list[tuple[int, int, in
 
 def fuzzed(folder: Path, fork_server: ForkServer, examples: int, *, same: bool) -> None:
     """Try so many databases, the same ones in every run if asked for."""
-    quiet = list(HealthCheck)
+    quiet, phases = list(HealthCheck), [Phase.generate]  # to shrink what fails would take very long
 
-    @settings(max_examples=examples, derandomize=same, deadline=None, database=None, suppress_health_check=quiet)
+    @settings(
+        max_examples=examples,
+        derandomize=same,
+        deadline=None,
+        database=None,
+        suppress_health_check=quiet,
+        phases=phases,
+    )
     @given(changes())
     def attempt(wanted: list[tuple[int, int, int, str, object]]) -> None:
         tried(folder, fork_server, wanted)
