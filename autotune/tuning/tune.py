@@ -15,7 +15,7 @@ from autotune.problem import Conv2dProblem, Layer
 from autotune.search import InitialDesign, single_threaded
 from autotune.search.prior import prior
 from autotune.search.warm_start import MOST, warm_start
-from autotune.store import Scope, Store, StudyRecord, TemplateRecord
+from autotune.store import Scope, Store, StudyRecord, TemplateRecord, TopTrial
 from autotune.study import SAMPLERS, Study
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_line import RECORDED_REJECTIONS, Run
@@ -38,11 +38,13 @@ def tune(
     clock: Callable[[], float] = time.perf_counter,
     search: bool = True,
     finals: FinalsPlan | None = PLAIN_FINALS,
+    tuned: Sequence[TopTrial] | None = None,
 ) -> tuple[LayerResult, ...]:
     """Tune the layers of a study, all or those given, and return what came of each.
 
     Without `search` only the finals are held, on what the database has of the study. `finals` says how those are held;
-    None: not at all, so that `best` stays as it is where finals of a layer's shape decided it.
+    None: not at all, so that `best` stays as it is where finals of a layer's shape decided it. `tuned` is what a warm
+    start begins from; None: what the database has.
 
     Raises StudyError when a layer has no family, before anything is run.
     """
@@ -66,7 +68,7 @@ def tune(
     }
 
     def designs(layer: Layer) -> tuple[InitialDesign, ...]:
-        return initial_designs(study, layer, spaces[layer.name], scopes[layer.name], store, evaluator)
+        return initial_designs(study, layer, spaces[layer.name], scopes[layer.name], store, evaluator.info, tuned)
 
     parts = [(layer, spaces[layer.name], scopes[layer.name]) for layer in shapes.values()]
     found = {result.layer.problem: result for result in Schedule(run, parts, designs).run()}
@@ -89,20 +91,30 @@ def check_study(study: Study, templates: Mapping[str, KernelTemplate]) -> None:
 
 
 def initial_designs(
-    study: Study, layer: Layer, spaces: Sequence[SearchSpace], scope: Scope, store: Store, evaluator: Evaluator
+    study: Study,
+    layer: Layer,
+    spaces: Sequence[SearchSpace],
+    scope: Scope,
+    store: Store,
+    info: DeviceInfo,
+    tuned: Sequence[TopTrial] | None = None,
 ) -> tuple[InitialDesign, ...]:
     """What the search of a layer starts with: what the database has of similar layers and devices, else the prior's."""
-    info = evaluator.info
     most = min(MOST, study.trials)
     if study.warm_start:
-        kinds = ("cuda", "replay") if info.kind == "replay" else (info.kind,)
-        tuned = store.top_trials.list(scope, kinds=kinds, accuracies=study.admitted(layer.problem))
-        design = warm_start(layer.problem, info, tuned, spaces, most)
+        known = tuned_before(study, layer, scope, store, info) if tuned is None else tuned
+        design = warm_start(layer.problem, info, known, spaces, most)
         if design.layers:
             return (design,)
     if study.prior:
         return (prior(spaces, info, _check_calibrated(info, store), most=most, seed=study.seed),)
     return ()
+
+
+def tuned_before(study: Study, layer: Layer, scope: Scope, store: Store, info: DeviceInfo) -> tuple[TopTrial, ...]:
+    """What the database has of layers and devices that a search of this layer may begin from."""
+    kinds = ("cuda", "replay") if info.kind == "replay" else (info.kind,)
+    return store.top_trials.list(scope, kinds=kinds, accuracies=study.admitted(layer.problem))
 
 
 def _check_calibrated(info: DeviceInfo, store: Store) -> Mapping[str, float]:
