@@ -8,6 +8,7 @@ A column more is a migration and that module.
 from autotune.store.alike import AlikeTrial
 from autotune.store.best import BestRow
 from autotune.store.compaction import compact
+from autotune.store.deliveries import Delivery
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow
 from autotune.store.dump import check, dump, load, quarantine_rows
 from autotune.store.end_to_end_timings import EndToEndRow
@@ -37,6 +38,7 @@ __all__ = [
     "AlikeTrial",
     "BestRow",
     "Cell",
+    "Delivery",
     "DispatchedLayer",
     "DispatcherRow",
     "EndToEndRow",

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from autotune.store.best import BestStore
+from autotune.store.deliveries import DeliveryStore
 from autotune.store.device_rates import RateStore
 from autotune.store.devices import DeviceStore, Runs
 from autotune.store.dispatchers import DispatcherStore
@@ -54,6 +55,7 @@ class Store:
         self.studies = StudyStore(database)
         self.scopes = ScopeStore(database, runs)
         self.trials = TrialStore(database)
+        self.deliveries = DeliveryStore(database)
         self.trial_lookup = TrialLookup(database)
         self.known = KnownStore(database)
         self.top_trials = TopTrialStore(database)
