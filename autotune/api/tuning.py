@@ -93,7 +93,7 @@ def tune(
         orderly_interrupts() as interrupted,
         closing(evaluator_of(device, jobs or jobs_default())) as evaluator,
         Store(db) as store,
-        its_turn(store, wanted, evaluator, lambda: _raise_if(interrupted())),
+        its_turn(store, wanted, evaluator.info, lambda: _raise_if(interrupted())),
     ):
         result = tune_layers(
             wanted,
@@ -185,8 +185,8 @@ def best_of(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> li
 
 
 @contextmanager
-def its_turn(store: Store, study: Study, evaluator: Evaluator, waits: Callable[[], None]) -> Iterator[None]:
+def its_turn(store: Store, study: Study, info: DeviceInfo, waits: Callable[[], None]) -> Iterator[None]:
     """Wait while another process tunes this study on such a device into this database; `waits` may raise to give up."""
-    owned = (store.path.resolve(), study.name, evaluator.info.identity)
+    owned = (store.path.resolve(), study.name, info.identity)
     with study_lock(cache_folder() / "locks", *owned, waits=waits):
         yield

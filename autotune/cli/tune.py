@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,9 @@ from autotune.cli.end_to_end import show_end_to_end
 from autotune.cli.families import DIRECTORIES
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.numbers import SECONDS, Number
+from autotune.cli.one_tuner import its_turn
 from autotune.cli.progress import observer
+from autotune.cli.summary import left, summary
 from autotune.cli.tables import format_options
 from autotune.devices.device import BASELINES
 from autotune.errors import AutotuneError, StoreError
@@ -30,13 +32,10 @@ from autotune.family.template import load_templates
 from autotune.problem import Layer
 from autotune.study import SAMPLERS, Study, find_study, load_study
 from autotune.table import LARGEST
-from autotune.trial import Trial
 
 if TYPE_CHECKING:
     from autotune.evaluation.evaluator import Evaluator
     from autotune.store import Store
-    from autotune.tuning.layer_finals import Compared, FinalsResult
-    from autotune.tuning.layer_result import DesignResult, LayerResult
     from autotune.tuning.trial_log import Progress as TuneProgress
 
 BASELINE = click.option(
@@ -52,7 +51,6 @@ FINALS_SECONDS = click.option(
     type=SECONDS,
     help="Time to spend on the finals of a layer; default: 4, in all 30 at most and a fifth of --time-budget-total.",
 )
-_MESSAGES = 8  # distinct failures that a layer's summary shows
 
 
 @click.command()
@@ -245,24 +243,10 @@ def tune_and_show(
         if tuned.end_to_end:
             show_end_to_end(tuned.end_to_end, style)
     if interrupted:
-        end_interrupted(_left(study, layers, tuned.layers, "tuned" if search else "compared"))
+        end_interrupted(left(study, layers, tuned.layers, "tuned" if search else "compared"))
     if lacking := [result for result in tuned.layers if result.best is None]:
         reasons = "; ".join(f"{result.layer.name} ({' '.join(result.why_not.split())[:160]})" for result in lacking)
         raise AutotuneError(f"{study.name}: no correct kernel of {reasons}")
-
-
-def _left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], done: str) -> str:
-    """What an interrupted run has left undone."""
-    begun = {result.layer.name: result for result in results}
-    left = []
-    for layer in layers:
-        result = begun.get(layer.name)
-        if result is None:
-            left.append(f"{study.name}.{layer.name}")
-        elif result.cut_short:
-            left.append(f"{result.name} ({result.evaluated} of {study.trials} evaluated)")
-    words = f"not {done}: {', '.join(left)}" if left else f"every layer was {done}"
-    return f"{words}; end-to-end times may be missing" if study.end_to_end else words
 
 
 @contextmanager
@@ -273,83 +257,5 @@ def under_way(
 
     It begins when no other process measures this study.
     """
-    from autotune.api.tuning import its_turn
-
-    said: list[str] = []
-    with stopping_on_interrupt() as stopping:
-
-        def waits() -> None:
-            if stopping():
-                end_interrupted(f"stopped waiting for the process that tunes {study.name} into {store.path}")
-            if not said:
-                said.append(f"{study.name}: another process is tuning it into {store.path}; waiting for it to end")
-                click.echo(said[0], err=True)
-
-        with its_turn(store, study, evaluator, waits), observer() as observe:
-            yield observe, stopping
-
-
-def summary(result: LayerResult) -> Iterator[str]:
-    """Lines about a layer: evaluations, distinct failures, why it stopped, what the finals said."""
-    failures = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.failures.items()))
-    yield (
-        f"{result.name}: {result.evaluated} evaluated ({result.new} now), "
-        f"{failures or 'no failures'}; stopped: {result.stopped}"
-    )
-    for seen in sorted(result.messages.values(), key=lambda seen: -seen.count)[:_MESSAGES]:
-        yield f"  {seen.count} x {' '.join(seen.message.split())[:160]} (such as {seen.config})"
-    for design in result.designs:
-        yield f"  {design.by.replace('_', ' ')}: {design_words(design, result.best)}"
-    if result.finals:
-        yield f"  finals: {result.finals.winner.config}: {result.finals.timing.median_us:.2f} us" + (
-            f", not the search's fastest; noise floor {result.finals.noise:.2%}"
-            if result.finals.moved
-            else f"; noise floor {result.finals.noise:.2%}"
-        )
-        yield from _verdicts(result.finals)
-
-
-def _verdicts(finals: FinalsResult) -> Iterator[str]:
-    """How the winner stands: to kernels, to the fastest of each library in its accuracy class, and every baseline."""
-    for each in finals.compared:
-        if not each.library:
-            yield f"  {_verdict(each)} against {each.against}: {_times_as_fast(each)}"
-    for library in dict.fromkeys(each.library for each in finals.compared if each.library):
-        rival = finals.rival(library)
-        if rival is not None:
-            yield f"  {_verdict(rival)} against {rival.against}: {_times_as_fast(rival)} ({rival.time_us:.2f} us)"
-        for each in finals.compared:
-            if each.library == library and each is not rival:
-                other = "" if each.accuracy == finals.winner.accuracy else f", another accuracy class ({each.accuracy})"
-                yield f"    {each.against}: {each.time_us:.2f} us{other}; {_times_as_fast(each)}"
-    for name, why in finals.refused:
-        yield f"    {name}: cannot run this layer: {why}"
-
-
-def _verdict(compared: Compared) -> str:
-    return compared.comparison.verdict.upper()
-
-
-def _times_as_fast(compared: Compared) -> str:
-    """The ratio; of a tie also its interval, which says why it is none of the other two."""
-    found = compared.comparison
-    words = f"{1 / found.ratio:.3f} times as fast"
-    if found.verdict != "tie" or found.low <= 0:
-        return words
-    return f"{words}, 95 % between {1 / found.high:.3f} and {1 / found.low:.3f}: not beyond noise"
-
-
-def design_words(design: DesignResult, best: Trial | None) -> str:
-    """How many configs a search started with, where they come from and whether they helped."""
-    began = f"{design.used} configs"
-    if design.layers:
-        (nearest, distance), *others = design.layers
-        began += f", from {nearest} (distance {distance:.2f})" + (f" and {len(others)} more" if others else "")
-    if design.best is None or best is None or not design.best.median_us or not best.median_us:
-        return f"{began}; none of them is correct"
-    if design.best.config == best.config:
-        return f"{began}; the best of all is one of them"
-    if best.median_us > design.best.median_us:
-        slower = best.median_us / design.best.median_us - 1
-        return f"{began}; the winner of the finals was {slower:.1%} slower in the search than the best of them"
-    return f"{began}; the best of all is {design.best.median_us / best.median_us - 1:.1%} faster than the best of them"
+    with stopping_on_interrupt() as stopping, its_turn(store, study, evaluator.info, stopping), observer() as observe:
+        yield observe, stopping

@@ -182,7 +182,7 @@ class FinalsStore:
             if row is None:
                 return None
             finals_id = row[finals.c.id]
-            timings = {trial_id: timing for (_, trial_id), timing in _timings(connection, [finals_id]).items()}
+            timings = _timings(connection, [finals_id]).get(finals_id, {})
             newest = select(func.max(measurements.c.id)).join(trials, trials.c.id == measurements.c.trial_id)
             last = connection.execute(newest.where(measurements.c.finals_id == finals_id)).scalar_one()
             if last != connection.execute(newest.where(within(scope))).scalar_one():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.cli.tune import summary
+from autotune.cli.summary import summary
 from autotune.devices.torch_baseline import baselines_of
 from autotune.problem import Conv2dProblem, Layer
 from autotune.study import ADMITTED

@@ -10,7 +10,7 @@ from statistics import geometric_mean
 import pytest
 
 from autotune.api.devices import evaluator_of
-from autotune.cli.tune import design_words
+from autotune.cli.summary import design_words
 from autotune.devices.device import DeviceInfo
 from autotune.evaluation.null import NullEvaluator, predicted_us
 from autotune.family.render import render

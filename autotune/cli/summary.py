@@ -1,0 +1,96 @@
+"""What came of a tuning run, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from autotune.problem import Layer
+from autotune.study import Study
+from autotune.trial import Trial
+
+if TYPE_CHECKING:
+    from autotune.tuning.layer_finals import Compared, FinalsResult
+    from autotune.tuning.layer_result import DesignResult, LayerResult
+
+_MESSAGES = 8  # distinct failures that a layer's summary shows
+
+
+def summary(result: LayerResult) -> Iterator[str]:
+    """Lines about a layer: evaluations, distinct failures, why it stopped, what the finals said."""
+    failures = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.failures.items()))
+    yield (
+        f"{result.name}: {result.evaluated} evaluated ({result.new} now), "
+        f"{failures or 'no failures'}; stopped: {result.stopped}"
+    )
+    for seen in sorted(result.messages.values(), key=lambda seen: -seen.count)[:_MESSAGES]:
+        yield f"  {seen.count} x {' '.join(seen.message.split())[:160]} (such as {seen.config})"
+    for design in result.designs:
+        yield f"  {design.by.replace('_', ' ')}: {design_words(design, result.best)}"
+    if result.finals:
+        yield f"  finals: {result.finals.winner.config}: {result.finals.timing.median_us:.2f} us" + (
+            f", not the search's fastest; noise floor {result.finals.noise:.2%}"
+            if result.finals.moved
+            else f"; noise floor {result.finals.noise:.2%}"
+        )
+        yield from _verdicts(result.finals)
+
+
+def _verdicts(finals: FinalsResult) -> Iterator[str]:
+    """How the winner stands: to kernels, to the fastest of each library in its accuracy class, and every baseline."""
+    for each in finals.compared:
+        if not each.library:
+            yield f"  {_verdict(each)} against {each.against}: {_times_as_fast(each)}"
+    for library in dict.fromkeys(each.library for each in finals.compared if each.library):
+        rival = finals.rival(library)
+        if rival is not None:
+            yield f"  {_verdict(rival)} against {rival.against}: {_times_as_fast(rival)} ({rival.time_us:.2f} us)"
+        for each in finals.compared:
+            if each.library == library and each is not rival:
+                other = "" if each.accuracy == finals.winner.accuracy else f", another accuracy class ({each.accuracy})"
+                yield f"    {each.against}: {each.time_us:.2f} us{other}; {_times_as_fast(each)}"
+    for name, why in finals.refused:
+        yield f"    {name}: cannot run this layer: {why}"
+
+
+def _verdict(compared: Compared) -> str:
+    return compared.comparison.verdict.upper()
+
+
+def _times_as_fast(compared: Compared) -> str:
+    """The ratio; of a tie also its interval, which says why it is none of the other two."""
+    found = compared.comparison
+    words = f"{1 / found.ratio:.3f} times as fast"
+    if found.verdict != "tie" or found.low <= 0:
+        return words
+    return f"{words}, 95 % between {1 / found.high:.3f} and {1 / found.low:.3f}: not beyond noise"
+
+
+def design_words(design: DesignResult, best: Trial | None) -> str:
+    """How many configs a search started with, where they come from and whether they helped."""
+    began = f"{design.used} configs"
+    if design.layers:
+        (nearest, distance), *others = design.layers
+        began += f", from {nearest} (distance {distance:.2f})" + (f" and {len(others)} more" if others else "")
+    if design.best is None or best is None or not design.best.median_us or not best.median_us:
+        return f"{began}; none of them is correct"
+    if design.best.config == best.config:
+        return f"{began}; the best of all is one of them"
+    if best.median_us > design.best.median_us:
+        slower = best.median_us / design.best.median_us - 1
+        return f"{began}; the winner of the finals was {slower:.1%} slower in the search than the best of them"
+    return f"{began}; the best of all is {design.best.median_us / best.median_us - 1:.1%} faster than the best of them"
+
+
+def left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], done: str) -> str:
+    """What an interrupted run has left undone."""
+    begun = {result.layer.name: result for result in results}
+    lacking = []
+    for layer in layers:
+        result = begun.get(layer.name)
+        if result is None:
+            lacking.append(f"{study.name}.{layer.name}")
+        elif result.cut_short:
+            lacking.append(f"{result.name} ({result.evaluated} of {study.trials} evaluated)")
+    words = f"not {done}: {', '.join(lacking)}" if lacking else f"every layer was {done}"
+    return f"{words}; end-to-end times may be missing" if study.end_to_end else words
