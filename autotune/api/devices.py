@@ -35,7 +35,7 @@ def evaluator_of(
     the host has no compiler.
     """
     if name is not None:
-        names = _gpus() if name == "all" else name.split(",") if name.startswith("cuda") else [name]
+        names = device_names(name)
         for one in names:
             kind, rest = parse_device(one)
         asked: Evaluator
@@ -57,6 +57,11 @@ def evaluator_of(
     else:
         say(evaluator.info, "cuda:0", "the first CUDA device")
     return evaluator
+
+
+def device_names(name: str) -> list[str]:
+    """The devices that a word names: `all` GPUs, or several after commas. Raises DeviceError where none is."""
+    return _gpus() if name == "all" else name.split(",") if name.startswith("cuda") else [name]
 
 
 def first_gpu(jobs: int, deadlines: Deadlines = DEADLINES) -> DeviceEvaluator:

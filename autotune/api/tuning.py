@@ -154,15 +154,18 @@ def tune_layers(
 
 
 def finals_plan(
-    baselines: Sequence[str], finals_s: float | None, info: DeviceInfo, *, on_interrupt: bool = False
+    baselines: Sequence[str], finals_s: float | None, info: DeviceInfo | None, *, on_interrupt: bool = False
 ) -> FinalsPlan:
-    """How finals are held. Raises DeviceError where a library cannot be timed, before anything is tuned."""
+    """How finals are held. Raises DeviceError where a library cannot be timed, before anything is tuned.
+
+    `info` is None where the device is another host's, which looks for itself.
+    """
     libraries = tuple(dict.fromkeys(baselines))
     if unknown := [name for name in libraries if name not in BASELINES]:
         raise DeviceError(f"--baseline {unknown[0]}: expected one of {', '.join(BASELINES)}")
     if finals_s is not None and not is_time(finals_s):
         raise StudyError(f"finals_s = {finals_s}: expected seconds above 0")
-    if libraries:
+    if libraries and info is not None:
         if info.kind != "cuda":
             raise DeviceError(
                 f"{info.kind}: --baseline {libraries[0]} is for CUDA devices; leave it out or give --device cuda:N"

@@ -16,6 +16,7 @@ from autotune.cli.best import best
 from autotune.cli.changes import diff, history
 from autotune.cli.check import check
 from autotune.cli.choose import choose
+from autotune.cli.cluster import agent
 from autotune.cli.devices import devices
 from autotune.cli.dispatch import dispatch
 from autotune.cli.export import export
@@ -54,6 +55,7 @@ for command in (
         import_model,
         tune,
         watch,
+        agent,
         compare,
         ladder,
         dispatch,

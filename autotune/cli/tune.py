@@ -16,6 +16,7 @@ from autotune.api.studies import layers_named
 from autotune.cli.answers import DATABASE, open_filled
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.choose import unserved
+from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
 from autotune.cli.devices import open_evaluator
 from autotune.cli.end_to_end import show_end_to_end
 from autotune.cli.families import DIRECTORIES
@@ -26,7 +27,7 @@ from autotune.cli.progress import observer
 from autotune.cli.summary import left, summary
 from autotune.cli.tables import format_options
 from autotune.devices.device import BASELINES
-from autotune.errors import AutotuneError, StoreError
+from autotune.errors import AutotuneError, StoreError, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import load_templates
 from autotune.problem import Layer
@@ -91,6 +92,8 @@ FINALS_SECONDS = click.option(
     help="Begin with the configs that look fastest by their launch geometry; overrules the study.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@CLUSTER
+@DEVICE_CLASS
 @BASELINE
 @FINALS_SECONDS
 @click.option("--fresh", is_flag=True, help="Start anew; what is stored stays in the database.")
@@ -116,6 +119,8 @@ def tune(
     warm_start: bool | None,
     prior: bool | None,
     jobs: int | None,
+    cluster: str | None,
+    classes: tuple[str, ...],
     baselines: tuple[str, ...],
     finals_seconds: float | None,
     fresh: bool,
@@ -144,6 +149,21 @@ def tune(
         prior=wanted.prior if prior is None else prior,
     )
     layers = layers_named(wanted, only_layers)
+    if cluster is not None:
+        if only_unserved:
+            raise StudyError("--unserved asks for one device; with --cluster name the layers by --layer")
+        from autotune.api.tuning import finals_plan
+
+        tune_on_cluster(
+            *(wanted, layers, directories, cluster, classes, db, style),
+            device=device,
+            jobs=jobs,
+            fresh=fresh,
+            finals=finals_plan(baselines, finals_seconds, None, on_interrupt=finals_on_interrupt),
+        )
+        return
+    if classes:
+        raise StudyError("--device-class goes with --cluster; on this machine name the device by --device")
     tune_and_show(
         *(wanted, layers, directories, device, jobs, db, style),
         fresh=fresh,

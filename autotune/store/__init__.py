@@ -8,7 +8,7 @@ A column more is a migration and that module.
 from autotune.store.alike import AlikeTrial
 from autotune.store.best import BestRow
 from autotune.store.compaction import compact
-from autotune.store.deliveries import Delivery
+from autotune.store.deliveries import LOST, Delivery
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow
 from autotune.store.dump import check, dump, load, quarantine_rows
 from autotune.store.end_to_end_timings import EndToEndRow
@@ -33,6 +33,7 @@ from autotune.store.trials import TrialRow
 
 __all__ = [
     "GENERATIONS",
+    "LOST",
     "RETIME_LABELS",
     "SORTS",
     "AlikeTrial",

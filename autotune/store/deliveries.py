@@ -23,6 +23,8 @@ from autotune.store.trial_store import within
 from autotune.store.trials import trials, while_tuning
 from autotune.trial import Outcome
 
+LOST = "agent_lost"
+"""reason of a trial whose kernel was running when the process that measured was lost: its result may still come"""
 _OWN = {"id", "run_id", "template_id", "source_id", "reused_trial_id", "layer_id", "trial_id", *SCOPE}
 """columns that say where in a database a row is"""
 
@@ -91,8 +93,8 @@ class DeliveryStore:
             ids = dict(scope.template_ids)
             new = 0
             for delivery in deliveries:
-                number, trial_id, outcome = there.get(delivery.config, (None, None, ""))
-                if delivery.running or (trial_id is not None and outcome != str(Outcome.RUNNING)):
+                number, trial_id, ended = there.get(delivery.config, (None, None, False))
+                if delivery.running or ended:
                     continue
                 if number is None:
                     number = int(str(delivery.trial["number"]))
@@ -100,7 +102,7 @@ class DeliveryStore:
                     numbers.add(number)
                 values: Values = {**delivery.trial, **scope.identity, "number": number, "run_id": scope.run_id}
                 values["template_id"] = ids[delivery.family]
-                there[delivery.config] = (number, _store(connection, scope, delivery, values, trial_id), "")
+                there[delivery.config] = (number, _store(connection, scope, delivery, values, trial_id), True)
                 new += 1
         return new
 
@@ -133,15 +135,18 @@ def _source_id(connection: Connection, scope: Scope, source: Values) -> int:
     return int(connection.execute(select(sources.c.id).where(same)).scalar_one())
 
 
-def _configs(connection: Connection, scope: Scope) -> dict[tuple[str, str], tuple[int, int, str]]:
-    """Number, id and outcome of the trial of each config that the scope has."""
+def _configs(connection: Connection, scope: Scope) -> dict[tuple[str, str], tuple[int, int, bool]]:
+    """Number and id of the trial of each config that the scope has, and whether it has its result."""
     column = trials.c
     statement = (
-        select(templates.c.family, column.config, column.number, column.id, column.outcome)
+        select(templates.c.family, column.config, column.number, column.id, column.outcome, column.reason)
         .join(templates, templates.c.id == column.template_id)
         .where(within(scope))
     )
-    return {(row[0], row[1]): (row[2], row[3], row[4]) for row in connection.execute(statement)}
+    return {
+        (row.family, row.config): (row.number, row.id, row.outcome != str(Outcome.RUNNING) and row.reason != LOST)
+        for row in connection.execute(statement)
+    }
 
 
 def _delivery(row: RowMapping) -> Delivery:

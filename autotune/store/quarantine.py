@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Table, UniqueConstraint, delete, select
+from sqlalchemy import ColumnElement, Connection, Table, UniqueConstraint, and_, delete, select, true
 
 from autotune.errors import StoreError
 from autotune.store.column_types import Values, date_of, metadata, reference, row_id, text
 from autotune.store.devices import devices, environments
 from autotune.store.reading import reading
 from autotune.store.scopes import Scope
-from autotune.store.sources import sources
+from autotune.store.sources import sources, store_hash
 from autotune.store.sqlite.database import Database, one_line
 from autotune.store.statements import insert
 
@@ -58,15 +58,24 @@ class QuarantineStore:
                 raise StoreError(
                     f"{scope.name}: source {one_line(source_hash)} is not stored; begin a trial with it first"
                 )
-            identity: Values = {
-                "device_id": scope.device_id,
-                "environment_id": scope.environment_id,
-                "source_id": source_id,
-            }
-            why: Values = {"reason": reason, "message": message, "created_at": self.database.now()}
-            same = (quarantine.c[name] == value for name, value in identity.items())
-            connection.execute(delete(quarantine).where(*same))
-            insert(connection, quarantine, {**identity, **why})
+            self._add(connection, scope, source_id, reason, message)
+
+    def add_unseen(self, scope: Scope, source_hash: str, reason: str, message: str) -> None:
+        """The same for a source that need not be stored: another database has its text."""
+        with self.database.write() as connection:
+            source_id = store_hash(connection, scope, source_hash)
+            self._add(connection, scope, source_id, reason, message)
+
+    def _add(self, connection: Connection, scope: Scope, source_id: int, reason: str, message: str) -> None:
+        identity: Values = {
+            "device_id": scope.device_id,
+            "environment_id": scope.environment_id,
+            "source_id": source_id,
+        }
+        why: Values = {"reason": reason, "message": message, "created_at": self.database.now()}
+        same = (quarantine.c[name] == value for name, value in identity.items())
+        connection.execute(delete(quarantine).where(*same))
+        insert(connection, quarantine, {**identity, **why})
 
     @reading
     def hashes(self, scope: Scope) -> frozenset[str]:
@@ -82,6 +91,15 @@ class QuarantineStore:
     @reading
     def list(self) -> tuple[QuarantineRow, ...]:
         """Every quarantined source with its device and environment, the latest first."""
+        return self._rows(true())
+
+    @reading
+    def of(self, scope: Scope) -> tuple[QuarantineRow, ...]:
+        """Those of the scope's layer, device and environment."""
+        here = (quarantine.c.device_id == scope.device_id, quarantine.c.environment_id == scope.environment_id)
+        return self._rows(and_(*here, sources.c.layer_id == scope.layer_id))
+
+    def _rows(self, which: ColumnElement[bool]) -> tuple[QuarantineRow, ...]:
         statement = (
             select(
                 sources.c.hash,
@@ -96,6 +114,7 @@ class QuarantineStore:
             .join(sources)
             .join(devices)
             .join(environments)
+            .where(which)
             .order_by(quarantine.c.id.desc())
         )
         with self.database.read() as connection:

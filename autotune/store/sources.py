@@ -173,6 +173,16 @@ def store_source(connection: Connection, scope: Scope, record: KernelSource) -> 
     return int(row[sources.c.id])
 
 
+def store_hash(connection: Connection, scope: Scope, source_hash: str) -> int:
+    """Id of a kernel of which nothing but its hash is known here, unless it is stored."""
+    nothing: Values = {"entries": "[]", "flags": "[]", "launches": "{}", "accuracy": "", "deterministic": False}
+    unknown: Values = {"text_zlib": b"", "text_bytes": 0, **nothing}
+    new_id = insert_unless_there(connection, sources, {"hash": source_hash, "layer_id": scope.layer_id, **unknown})
+    if new_id is not None:
+        return new_id
+    return int(connection.execute(select(sources.c.id).where(sources.c.hash == source_hash)).scalar_one())
+
+
 @dataclass(frozen=True, slots=True)
 class SourceStore:
     """The rendered kernels."""

@@ -1,0 +1,67 @@
+"""How far a cluster is, on standard error: a table of agents on a terminal, plain lines into a pipe."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from autotune.cli.tables import console
+
+if TYPE_CHECKING:
+    from autotune.cluster.coordinator import Overview
+
+_LINE_EVERY_S = 10.0  # between two lines into a pipe
+_MOST_AGENTS = 20  # shown one by one
+
+
+@contextmanager
+def cluster_observer() -> Iterator[Callable[[Overview], None]]:
+    """Shows how far all agents are."""
+    if not console(stderr=True).is_terminal:
+        yield _PlainLines()
+        return
+    with Live(console=console(stderr=True), refresh_per_second=4, transient=True) as live:
+        yield lambda overview: live.update(_table(overview))
+
+
+def overview_words(overview: Overview) -> str:
+    """Layers, trials and agents in a line."""
+    busy = sum(doing != "idle" for doing in overview.agents.values())
+    rate = overview.trials / overview.elapsed_s if overview.elapsed_s else 0.0
+    return (
+        f"{overview.done}/{overview.layers} layers in {overview.elapsed_s:.0f} s, {overview.trials} trials "
+        f"({rate:.1f}/s), {busy} of {len(overview.agents)} agents busy"
+    )
+
+
+def _table(overview: Overview) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text(overview_words(overview)))
+    for name, doing in sorted(overview.agents.items())[:_MOST_AGENTS]:
+        table.add_row(Text(f"  {name}: {doing}"))
+    if len(overview.agents) > _MOST_AGENTS:
+        table.add_row(Text(f"  and {len(overview.agents) - _MOST_AGENTS} more"))
+    table.add_row(Text(f"  {overview.dashboard}"))
+    return table
+
+
+class _PlainLines:
+    """A line every few seconds."""
+
+    def __init__(self) -> None:
+        self._said = -math.inf
+
+    def __call__(self, overview: Overview) -> None:
+        now = time.monotonic()
+        if now - self._said >= _LINE_EVERY_S and overview.agents:
+            dashboard = f"; dashboard {overview.dashboard}" if self._said == -math.inf else ""
+            self._said = now
+            print(f"cluster: {overview_words(overview)}{dashboard}", file=sys.stderr, flush=True)

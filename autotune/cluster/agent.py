@@ -1,0 +1,136 @@
+"""An agent: one device and its compilers, on which the line of one layer after another runs, each on a lease."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from autotune import __version__
+from autotune.cluster.journal import Journal, Journals
+from autotune.cluster.lease import AgentInfo, Collected, Collecting, DeviceClass, Lease, LeaseEnd
+from autotune.errors import DeviceError, DeviceLost
+from autotune.evaluation.evaluator import Evaluator
+from autotune.store import Finals
+from autotune.trial import Config
+from autotune.tuning.trial_log import Progress
+from autotune.tuning.tune import tune
+
+FAILURES = 3  # times that a device is lost, after which it is left alone
+
+
+class Agent:
+    """What a cluster asks of one device. `run` takes long, in a thread of its own; the rest answers at once."""
+
+    def __init__(self, name: str, folder: Path, open_device: Callable[[], Evaluator], compilers: int) -> None:
+        """Open the device. Raises DeviceError when it cannot be, StoreError for journals that cannot be kept."""
+        self._open_device = open_device
+        self._journals = Journals(folder, name)
+        self._evaluator: Evaluator | None = open_device()
+        device_class = DeviceClass.of(self._evaluator.info, self._evaluator.environment)
+        self.info = AgentInfo(name, device_class, compilers, __version__)
+        self.retired = ""
+        """why it takes no further lease; empty while it does"""
+        self._failures = 0
+        self._line = threading.Lock()
+        """held while a layer is tuned"""
+        self._wanted = ""
+        """the lease whose line is to run"""
+
+    def run(self, lease: Lease) -> LeaseEnd:
+        """Tune the lease's layer.
+
+        Raises what stopped it: DeviceLost when the device does not come back, AutotuneError for what cannot be tuned.
+        """
+        self._wanted = lease.id  # an earlier line, which lost its lease unheard, ends by that
+        with self._line:
+            evaluator = self._device()
+            if lease.device_class != self.info.device_class:
+                raise DeviceError(f"{self.info.name}: is a {self.info.device_class.name} in another environment now")
+            journal = self._journals.open(lease)
+            journal.live = True
+            try:
+                return self._tuned(journal, lease, evaluator)
+            except DeviceLost as error:
+                evaluator.close()
+                self._evaluator = None
+                raise self._failed(error) from error
+            finally:
+                journal.live = False
+
+    def _tuned(self, journal: Journal, lease: Lease, evaluator: Evaluator) -> LeaseEnd:
+        def observe(progress: Progress) -> None:
+            journal.progress = progress
+
+        (result,) = tune(
+            lease.study,
+            journal.families,
+            evaluator,
+            journal.store,
+            observe=observe,
+            stopping=lambda: self._wanted != lease.id,
+            finals=lease.finals,
+            tuned=lease.tuned,
+        )
+        finals = journal.store.finals.latest(journal.scope) if result.finals else None
+        configs = {trial.number: trial.config for trial in journal.store.trials.history(journal.scope)}
+        retimes = journal.store.retimes.list(journal.scope.name)
+        disproved = tuple((row.row.trial.source_hash or "", row.message) for row in retimes if row.label == "failed")
+        return LeaseEnd(result, finals, _named(finals, configs), disproved)
+
+    def _device(self) -> Evaluator:
+        if self._evaluator is None:
+            try:
+                self._evaluator = self._open_device()
+            except DeviceError as error:
+                raise self._failed(error) from error
+        return self._evaluator
+
+    def _failed(self, error: DeviceError) -> DeviceLost:
+        self._failures += 1
+        words = f"{self.info.name}: {error}"
+        if self._failures >= FAILURES:
+            self.retired = words = f"{words}; retired after {FAILURES} failures"
+        return DeviceLost(words)
+
+    def collect(self, asked: Collecting) -> tuple[Collected, ...]:
+        """What is not stored yet of the owner's trials; journals that are stored whole go.
+
+        A line whose lease was given to another agent meanwhile is asked to stop.
+        """
+        found = []
+        for journal in self._journals:
+            lease = journal.lease
+            if lease.owner != asked.owner:
+                continue
+            journal.acknowledge(asked.stored.get(lease.id, frozenset()))
+            current = lease.id in asked.current or lease.serial > asked.serial
+            if not current and self._wanted == lease.id:
+                self._wanted = ""
+            collected = journal.collected()
+            if not current and not collected.live and not collected.deliveries:
+                self._journals.drop(journal)
+            elif current or collected.live or collected.deliveries:
+                found.append(collected)
+        return tuple(found)
+
+    def stop(self) -> None:
+        """Ask the line at hand to end after the trials at hand."""
+        self._wanted = ""
+
+    def close(self) -> None:
+        """End the line at hand, and with it the device's processes."""
+        self.stop()
+        with self._line:
+            if self._evaluator is not None:
+                self._evaluator.close()
+            self._journals.close()
+
+
+def _named(finals: Finals | None, configs: Mapping[int, Config]) -> Mapping[int, Config]:
+    """The configs that finals name."""
+    if finals is None:
+        return {}
+    numbers = {finals.winner, *(number for number, _ in finals.timings)}
+    numbers |= {verdict.against_number for verdict in finals.verdicts if verdict.against_number is not None}
+    return {number: configs[number] for number in numbers}

@@ -1,0 +1,368 @@
+"""The coordinator: gives out leases by Dask, gathers trials, stores them; goes on when anything else was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+
+from distributed import Client, Future, KilledWorker
+
+from autotune.cluster.dask_agent import collect, introduce, run_lease
+from autotune.cluster.dask_cluster import CONNECT_S, address_of, prepare
+from autotune.cluster.lease import AgentInfo, Collected, Collecting, DeviceClass, Lease, LeaseEnd
+from autotune.cluster.ledger import Ledger
+from autotune.devices.device import devices_named
+from autotune.errors import AutotuneError, StudyError
+from autotune.problem import Conv2dProblem, Layer
+from autotune.store import Delivery
+from autotune.tuning.layer_result import LayerResult
+
+COLLECT_S = 0.3  # between two visits to an agent
+COLLECT_SHARE_S = 0.01  # and this for each agent: a visit costs the scheduler and this process some 2 ms
+PATIENCE_S = 5.0  # for an agent's answer; a stopped one gives none
+STOP_S = 20.0  # for lines to end when the run was asked to stop
+MEET_S = 1.0  # between two looks for new agents
+ATTEMPTS = 3  # of a layer on a class of devices, which end by an error
+WAIT_S = 60.0  # for the first agent of a class that was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """How far the whole cluster is."""
+
+    agents: Mapping[str, str]
+    """by name, what each does"""
+    layers: int
+    """times classes"""
+    done: int
+    trials: int
+    """stored by this run"""
+    elapsed_s: float
+    dashboard: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterResult:
+    """What came of a study on one class of devices."""
+
+    device_class: DeviceClass
+    results: tuple[LayerResult, ...]
+    failed: Mapping[str, str]
+    """layer to why it could not be tuned"""
+
+
+@dataclass(slots=True, eq=False)
+class _Agent:
+    """An agent that the scheduler knows."""
+
+    info: AgentInfo
+    seen: asyncio.Task[None] | None = None
+    doing: str = "idle"
+    stored: dict[str, frozenset[int]] = field(default_factory=dict)
+    """by lease, what it need not keep and was not told yet"""
+    empty: bool = False
+    """whether it has nothing more for this study"""
+
+
+@dataclass(slots=True, eq=False)
+class _Given:
+    """A lease that was given out."""
+
+    lease: Lease
+    future: Future | None
+    """None: it has ended, and its trials are awaited"""
+    end: LeaseEnd | None = None
+    running: Sequence[Delivery] = ()
+    """by its agent's last word"""
+    agent: _Agent | None = None
+    """None: it was not heard of yet"""
+    drained: bool = False
+    """whether its agent has nothing of it that is not stored"""
+
+
+class Coordinator:
+    """Tunes a study on every class of devices that agents bring, or on those that are wanted."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        cluster: str,
+        *,
+        wanted: Sequence[str],
+        lock: Callable[[DeviceClass], None],
+        observe: Callable[[Overview], None],
+        say: Callable[[str], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._ledger, self._cluster, self._wanted = ledger, cluster, wanted
+        self._lock, self._observe, self._say, self._stopping = lock, observe, say, stopping
+        self._agents: dict[str, _Agent | None] = {}
+        """by address; None: a worker that is no agent, or whose class is not wanted"""
+        self._classes: dict[str, DeviceClass] = {}
+        self._given: dict[tuple[str, str], _Given] = {}
+        """by class and layer"""
+        self._found: dict[str, dict[Conv2dProblem, LayerResult]] = {}
+        self._failed: dict[str, dict[str, str]] = {}
+        self._attempts: Counter[tuple[str, str]] = Counter()
+        self._retired: set[str] = set()
+        self._serial = 0
+        self._stopped = 0.0
+        self._ended = False
+        self._started = time.monotonic()
+        self._said = ""
+        self._dashboard = ""
+
+    async def run(self) -> tuple[ClusterResult, ...]:
+        """Until every layer is tuned on every class, or until asked to stop; the results by class."""
+        while not self._over and not self._ended:
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    client = await Client(address_of(self._cluster), asynchronous=True, name="autotune")
+            except (OSError, TimeoutError) as error:
+                self._say_once(f"no scheduler at {self._cluster} ({' '.join(str(error).split())[:80]}); waiting for it")
+                self._ended = self._stopping()
+                await asyncio.sleep(1)
+                continue
+            try:
+                self._dashboard = client.dashboard_link
+                await client.run_on_scheduler(prepare)
+                await self._session(client)
+            except (OSError, TimeoutError, CancelledError, asyncio.CancelledError) as error:
+                self._say_once(f"the scheduler was lost ({type(error).__name__}); agents keep what they measured")
+            finally:
+                for agent in list(self._agents.values()):
+                    _forget(agent)
+                self._agents.clear()
+                self._given.clear()
+                await _closed(client)
+        return tuple(
+            ClusterResult(each, self._ledger.results(self._found[label]), self._failed[label])
+            for label, each in self._classes.items()
+        )
+
+    async def _session(self, client: Client) -> None:
+        """While one scheduler lasts."""
+        met = -MEET_S
+        while not self._over:
+            if client.status != "running":
+                raise OSError("the scheduler has gone")
+            if time.monotonic() - met >= MEET_S:
+                await self._meet(client)
+                met = time.monotonic()
+            for agent in self._agents.values():
+                if agent is not None and agent.seen is not None and agent.seen.done():
+                    agent.seen.result()  # what went wrong while its trials were stored
+            await self._settle()
+            if self._stopping():
+                self._stopped = self._stopped or time.monotonic()
+                self._ended = not self._given or time.monotonic() - self._stopped > STOP_S
+                if self._ended:
+                    return
+            else:
+                self._tell_lacking()
+                self._give(client)
+            self._observe(self._overview)
+            await asyncio.sleep(0.05)
+
+    # Who is there.
+
+    async def _meet(self, client: Client) -> None:
+        """Get to know new agents, forget those that have gone."""
+        known = await client.scheduler.identity(n_workers=-1)
+        addresses = set(known["workers"])
+        for gone in self._agents.keys() - addresses:
+            _forget(self._agents.pop(gone))
+        for address in addresses - self._agents.keys():
+            info = await _asked(client, address, introduce)
+            if isinstance(info, AgentInfo) and self._admits(info.device_class):
+                self._agents[address] = agent = _Agent(info)
+                self._begin(info.device_class)
+                agent.seen = asyncio.create_task(self._visit(client, address, agent))
+            elif info is not None or address not in self._agents:
+                self._agents[address] = None
+
+    def _admits(self, device_class: DeviceClass) -> bool:
+        return not self._wanted or any(_is(device_class, word) for word in self._wanted)
+
+    def _begin(self, device_class: DeviceClass) -> None:
+        label = device_class.label
+        if label not in self._classes:
+            self._lock(device_class)
+            self._classes[label] = device_class
+            self._found[label], self._failed[label] = {}, {}
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Devices that are wanted and that nobody has."""
+        if not self._wanted:
+            return () if self._classes else ("a device",)
+        return tuple(word for word in self._wanted if not any(_is(each, word) for each in self._classes.values()))
+
+    def _tell_lacking(self) -> None:
+        if self.lacking:
+            there = ", ".join(each.name for each in self._classes.values())
+            others = f"; tuning on {there} meanwhile" if there else ""
+            self._say_once(f"no agent has {', '.join(self.lacking)}; waiting up to {WAIT_S:.0f} s for one{others}")
+
+    # Trials come in.
+
+    async def _visit(self, client: Client, address: str, agent: _Agent) -> None:
+        """Gather an agent's trials, again and again; what is stored is acknowledged by the next visit."""
+        while True:
+            given = () if self._stopping() else self._given.values()
+            current = frozenset(each.lease.id for each in given)
+            asked = Collecting(self._ledger.owner, self._serial, current, agent.stored)
+            answer = await _asked(client, address, collect, asked)
+            if isinstance(answer, tuple):
+                retired, collected = answer
+                self._take(agent, collected)
+                if retired and agent.info.name not in self._retired:
+                    self._retired.add(agent.info.name)
+                    self._say(retired)
+            await asyncio.sleep(max(COLLECT_S, COLLECT_SHARE_S * len(self._agents)))
+
+    def _take(self, agent: _Agent, collected: Sequence[Collected]) -> None:
+        agent.stored, doing = {}, "idle"
+        for each in collected:
+            agent.stored[each.lease.id] = self._ledger.store(each)
+            given = self._given.get((each.lease.device_class.label, each.lease.layer.name))
+            if given is not None and given.lease.id == each.lease.id:
+                given.running = [delivery for delivery in each.deliveries if delivery.running]
+                given.agent, given.drained = agent, not each.live and not each.deliveries
+            if each.live:
+                best = "" if each.best_us is None else f", best {each.best_us:.1f} us"
+                doing = f"{each.lease.layer.name} {each.done}/{each.lease.study.trials}{best}"
+        agent.doing = doing
+        agent.empty = not collected
+
+    # Leases go out.
+
+    def _give(self, client: Client) -> None:
+        """A lease of the next layer for each agent that has none."""
+        there = Counter(
+            agent.info.device_class.label
+            for agent in self._agents.values()
+            if agent is not None and agent.info.name not in self._retired
+        )
+        for label, device_class in self._classes.items():
+            busy = sum(at == label for at, _ in self._given)
+            for layer in self._ledger.layers:
+                if busy >= there[label]:
+                    break
+                if self._is_open(label, layer):
+                    self._give_one(client, device_class, layer)
+                    busy += 1
+
+    def _is_open(self, label: str, layer: Layer) -> bool:
+        done = layer.problem in self._found[label] or layer.name in self._failed[label]
+        return not done and (label, layer.name) not in self._given
+
+    def _give_one(self, client: Client, device_class: DeviceClass, layer: Layer) -> None:
+        lease = self._ledger.lease(device_class, layer)
+        self._serial = lease.serial
+        resources = {device_class.label: 1}
+        key = f"{lease.study.name}.{layer.name}-{lease.id}"
+        future = client.submit(run_lease, lease, key=key, pure=False, retries=0, resources=resources)
+        self._given[device_class.label, layer.name] = _Given(lease, future)
+
+    async def _settle(self) -> None:
+        """Conclude the leases that have ended; the layer of an agent that was lost is open again."""
+        for at, given in list(self._given.items()):
+            if given.future is not None and given.future.done():
+                await self._end(at, given)
+            elif given.end is not None and given.drained:
+                del self._given[at]
+                self._conclude(given.lease, given.end)
+            elif given.end is not None and given.agent not in self._agents.values():
+                del self._given[at]  # lost between its end and its last trials: these come later, by its journal
+
+    async def _end(self, at: tuple[str, str], given: _Given) -> None:
+        """See how a lease has ended."""
+        future, given.future = given.future, None
+        assert future is not None  # noqa: S101 - the caller looked
+        if future.status == "finished":
+            given.end = await future
+            return
+        del self._given[at]
+        if future.status != "error":
+            raise OSError("the scheduler has forgotten a lease")
+        error = await future.exception()
+        if isinstance(error, KilledWorker):
+            self._say(f"{given.lease.layer.name} on {given.lease.device_class.name}: its agent was lost")
+            self._ledger.lost(given.lease, given.running)
+        else:
+            self._refused(at, given.lease, error)
+
+    def _conclude(self, lease: Lease, end: LeaseEnd) -> None:
+        if not end.result.cut_short or self._stopping():  # else its agent was taken for lost
+            label = lease.device_class.label
+            self._found[label][lease.layer.problem] = self._ledger.conclude(lease, end)
+
+    def _refused(self, at: tuple[str, str], lease: Lease, error: BaseException) -> None:
+        """A lease that ended by an error: what is wrong with the study is final, what went wrong is tried again."""
+        label, layer = at
+        self._attempts[at] += 1
+        kind = "" if isinstance(error, AutotuneError) else f"{type(error).__name__}: "
+        self._say(f"{layer} on {lease.device_class.name}: {kind}{error}")
+        if isinstance(error, StudyError) or self._attempts[at] >= ATTEMPTS:
+            self._failed[label][layer] = str(error)
+
+    # How far it is.
+
+    @property
+    def _all_done(self) -> bool:
+        layers = self._ledger.layers
+        return not any(self._is_open(label, layer) for label in self._classes for layer in layers) and not self._given
+
+    @property
+    def _over(self) -> bool:
+        """Whether nothing is left to be done, nor to be waited for."""
+        if self.lacking and time.monotonic() - self._started < WAIT_S:
+            return False
+        return self._all_done and all(agent is None or agent.empty for agent in self._agents.values())
+
+    @property
+    def _overview(self) -> Overview:
+        return Overview(
+            agents={agent.info.name: agent.doing for agent in self._agents.values() if agent is not None},
+            layers=len(self._classes) * len(self._ledger.layers),
+            done=sum(len(self._found[label]) + len(self._failed[label]) for label in self._classes),
+            trials=self._ledger.trials,
+            elapsed_s=time.monotonic() - self._started,
+            dashboard=self._dashboard,
+        )
+
+    def _say_once(self, words: str) -> None:
+        if words != self._said:
+            self._said = words
+            self._say(words)
+
+
+def _is(device_class: DeviceClass, word: str) -> bool:
+    """Whether a device is meant by this word: its kind, its name or a part of it."""
+    return word.casefold() == device_class.info.kind or bool(devices_named(word, [device_class.info]))
+
+
+def _forget(agent: _Agent | None) -> None:
+    if agent is not None and agent.seen is not None:
+        agent.seen.cancel()
+
+
+async def _asked(client: Client, address: str, call: Callable[..., object], *words: object) -> object:
+    """What an agent answers; None when it does not."""
+    with contextlib.suppress(OSError, TimeoutError, ValueError):
+        async with asyncio.timeout(PATIENCE_S):
+            answers = await client.run(call, *words, workers=[address], on_error="return")
+            return answers.get(address)
+    return None
+
+
+async def _closed(client: Client) -> None:
+    with contextlib.suppress(OSError, TimeoutError, CancelledError, asyncio.CancelledError):
+        async with asyncio.timeout(PATIENCE_S):
+            await client.close()

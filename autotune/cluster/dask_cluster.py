@@ -1,0 +1,63 @@
+"""Dask as this project needs it: where a scheduler is, and which of its settings matter."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+from pathlib import Path
+
+import dask
+from distributed import Scheduler
+
+from autotune.errors import StudyError
+
+TTL_S = 30.0  # seconds without a word, after which an agent is lost
+"""Dask's own default is five minutes; a setting of the scheduler's that is below counts."""
+CONNECT_S = 10.0  # within which a scheduler answers
+
+
+def address_of(cluster: str) -> str:
+    """The address of a scheduler, or that in a scheduler file. Raises StudyError for what is neither."""
+    if "://" in cluster:
+        return cluster
+    path = Path(cluster)
+    if path.suffix == ".json" or path.is_file():
+        try:
+            return str(json.loads(path.read_text())["address"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StudyError(f"{cluster}: no scheduler file ({error}); `dask scheduler` writes one") from None
+    host, _, port = cluster.rpartition(":")
+    if not host or not port.isdecimal():
+        raise StudyError(f"{cluster}: expected tcp://HOST:PORT, tls://HOST:PORT, HOST:PORT or a scheduler file")
+    return f"tcp://{cluster}"
+
+
+def is_open(address: str) -> bool:
+    """Whether an address takes unencrypted connections that may come from other machines."""
+    scheme, _, rest = address.partition("://")
+    host = rest.rpartition(":")[0].strip("[]")
+    try:
+        return scheme == "tcp" and not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return scheme == "tcp" and host != "localhost"
+
+
+def quiet() -> None:
+    """Leave Dask's own words to those who ask for them; it says much at every loss that is dealt with here."""
+    dask.config.set({"distributed.admin.log-format": "%(message)s"})
+    for name in ("distributed", "tornado", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def prepare(dask_scheduler: Scheduler) -> None:
+    """Run on a scheduler: a lease whose agent dies comes back at once, and silence is noticed.
+
+    Dask's default would hand a layer with a killer kernel to three more agents by itself.
+    """
+    dask_scheduler.allowed_failures = 0
+    if dask_scheduler.worker_ttl is None or dask_scheduler.worker_ttl > TTL_S:
+        dask_scheduler.worker_ttl = TTL_S
+        look = dask_scheduler.periodic_callbacks.get("worker-ttl")
+        if look is not None:
+            look.callback_time = 1e3 * TTL_S

@@ -1,0 +1,150 @@
+"""An agent's journals: each lease has a results database of its own, kept until the coordinator has all of it.
+
+The line runs on it as it does on any results database. Nothing else is needed to resume: what was not acknowledged is
+delivered by the next process of the same name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import pickle
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from autotune.cluster.lease import Collected, Lease
+from autotune.errors import StoreError, StudyError, not_written
+from autotune.family.template import KernelTemplate, load_templates
+from autotune.store import Scope, Store, StudyRecord, TemplateRecord
+from autotune.tuning.trial_log import Progress
+from autotune.tuning.tune import policy
+
+_ADVICE = "set XDG_CACHE_HOME to a folder that can be"
+
+
+class Journal:
+    """The results database of one lease."""
+
+    def __init__(self, folder: Path, lease: Lease) -> None:
+        self.folder, self.lease = folder, lease.bare
+        self.live = False
+        """whether a line writes into it"""
+        self.progress: Progress | None = None
+        self._acknowledged: set[int] = set()
+        self.families = _families(folder, lease)
+        self.store = Store(folder / "trials.db")
+        self.scope = self._scope()
+
+    def _scope(self) -> Scope:
+        study, device = self.lease.study, self.lease.device_class
+        key = self.store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers))
+        records = [TemplateRecord(each.name, each.hash, each.header) for each in self.families.values()]
+        layer = self.lease.layer
+        return self.store.scopes.open(key, layer, device.info, device.environment, policy(study), records)
+
+    def seed(self, lease: Lease) -> None:
+        """Take over what the results database knew when the lease was given."""
+        self.store.deliveries.add(self.scope, lease.history)
+        if lease.held is not None:
+            self.store.finals.add(self.scope, lease.held)
+        for source_hash, reason, message in lease.quarantined:
+            self.store.quarantine.add_unseen(self.scope, source_hash, reason, message)
+        if lease.rates:
+            self.store.rates.add(lease.device_class.info, lease.device_class.environment, lease.rates)
+        self._acknowledged.update(delivery.id for delivery in self.store.deliveries.list(self.scope))
+
+    def acknowledge(self, ids: frozenset[int]) -> None:
+        """These are stored for good."""
+        self._acknowledged.update(ids)
+
+    def collected(self) -> Collected:
+        """What is not, and what is running."""
+        deliveries = self.store.deliveries.list(self.scope, but=self._acknowledged)
+        best = self.progress.best if self.progress else None
+        done = self.progress.done if self.progress else 0
+        return Collected(self.lease, self.live, deliveries, done, best.median_us if best else None)
+
+    def close(self, *, remove: bool) -> None:
+        """Close the file; with `remove`, it is needed no more."""
+        self.store.close()
+        if remove:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Journals:
+    """All of an agent's journals, also those that an earlier process of its name has left."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """Open the folder. Raises StoreError where it cannot be written, or another agent of this name has it."""
+        self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (folder / "lock").open("w")
+        except OSError as error:
+            raise StoreError(not_written(folder, error, _ADVICE)) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreError(f"{name}: an agent of this name runs here already; give this one another --name") from None
+        self._blank = folder / "blank.db"
+        self._blank.unlink(missing_ok=True)
+        with Store(self._blank) as made:  # the tables are made once
+            made.quarantine.clear()
+        self._open: dict[str, Journal] = {}
+        for left in folder.glob("*/"):
+            if (left / "lease").exists():
+                self._open[left.name] = Journal(left, _read(left / "lease"))
+            else:  # killed while it was made: no line has begun
+                shutil.rmtree(left, ignore_errors=True)
+
+    def __iter__(self) -> Iterator[Journal]:
+        return iter(list(self._open.values()))
+
+    def open(self, lease: Lease) -> Journal:
+        """A journal for a lease. Raises StudyError when this agent's families are not the coordinator's."""
+        if lease.id in self._open:  # the lease came again, since its end did not reach the coordinator
+            return self._open[lease.id]
+        folder = self._folder / lease.id
+        folder.mkdir()
+        shutil.copy(self._blank, folder / "trials.db")
+        journal = Journal(folder, lease)
+        journal.seed(lease)
+        (folder / "writing").write_bytes(pickle.dumps(lease.bare))
+        (folder / "writing").rename(folder / "lease")
+        self._open[lease.id] = journal
+        return journal
+
+    def drop(self, journal: Journal) -> None:
+        """Everything of it is stored."""
+        del self._open[journal.lease.id]
+        journal.close(remove=True)
+
+    def close(self) -> None:
+        """Close the files; what was not delivered stays."""
+        for journal in self:
+            journal.close(remove=False)
+        self._lock.close()
+
+
+def _read(path: Path) -> Lease:
+    lease = pickle.loads(path.read_bytes())  # noqa: S301 - written by an agent of this user in this user's own folder
+    assert isinstance(lease, Lease)  # noqa: S101
+    return lease
+
+
+def _families(folder: Path, lease: Lease) -> Mapping[str, KernelTemplate]:
+    """The families as the coordinator has them. Raises StudyError where they differ."""
+    directories = []
+    if lease.files:
+        directories = [folder / "families"]
+        directories[0].mkdir(exist_ok=True)
+        for name, text in lease.files.items():
+            (directories[0] / Path(name).name).write_text(text, encoding="utf-8")
+    families = load_templates(directories)
+    for name, expected in lease.families.items():
+        if name not in families or families[name].hash != expected:
+            raise StudyError(
+                f"{lease.study.name}: the coordinator's family {name} is not this agent's; install the same version "
+                f"of autotune on both"
+            )
+    return families

@@ -1,0 +1,121 @@
+"""What travels between the coordinator and its agents."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from autotune.devices.device import DeviceInfo, Environment
+from autotune.measurement.rates import Rate
+from autotune.problem import Layer
+from autotune.store import Delivery, Finals, TopTrial
+from autotune.study import Study
+from autotune.trial import Config
+from autotune.tuning.layer_finals import FinalsPlan
+from autotune.tuning.layer_result import LayerResult
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """Devices whose results compare: of one identity, in one environment."""
+
+    label: str
+    """the name of Dask's resource"""
+    info: DeviceInfo = field(compare=False)
+    environment: Environment = field(compare=False)
+
+    @staticmethod
+    def of(info: DeviceInfo, environment: Environment) -> DeviceClass:
+        """The class of a device."""
+        digest = hashlib.sha256(repr((info.identity, environment.identity)).encode()).hexdigest()
+        return DeviceClass(f"{info.kind}:{info.name}:{digest[:8]}", info, environment)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.info.name
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One layer on one device of a class, with all that its line needs of the results database."""
+
+    id: str
+    serial: int
+    """when it was given, in nanoseconds of the coordinator's clock"""
+    owner: str
+    """the study in its database: who its trials belong to"""
+    device_class: DeviceClass
+    study: Study
+    """of this layer alone"""
+    layer: Layer
+    finals: FinalsPlan
+    families: Mapping[str, str]
+    """each family's hash: an agent with another version of one must not run it"""
+    files: Mapping[str, str]
+    """name and text of the user's own families, with what they include"""
+    history: tuple[Delivery, ...] = ()
+    """the layer's finished trials"""
+    held: Finals | None = None
+    """finals that knew all of these"""
+    quarantined: tuple[tuple[str, str, str], ...] = ()
+    """hash, reason and message of each source that must not be launched"""
+    rates: tuple[Rate, ...] = ()
+    tuned: tuple[TopTrial, ...] = ()
+    """what a warm start begins from"""
+
+    @property
+    def bare(self) -> Lease:
+        """Without what the agent's own database has by then."""
+        return replace(self, history=(), held=None, quarantined=(), rates=(), tuned=())
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEnd:
+    """What a lease came to, besides its trials."""
+
+    result: LayerResult
+    finals: Finals | None
+    """None: none were held now"""
+    configs: Mapping[int, Config]
+    """the trials that the finals name by number"""
+    disproved: tuple[tuple[str, str], ...]
+    """source hash and message of each kernel that went wrong in the finals"""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInfo:
+    """An agent as it introduces itself."""
+
+    name: str
+    device_class: DeviceClass
+    compilers: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collecting:
+    """What the coordinator asks an agent: its new trials, and to stop what is no lease any more."""
+
+    owner: str
+    serial: int
+    """the last lease that had been given by then"""
+    current: frozenset[str]
+    """leases that still are some"""
+    stored: Mapping[str, frozenset[int]]
+    """by lease, deliveries that the results database has"""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Of one lease, what was not acknowledged yet."""
+
+    lease: Lease
+    """bare"""
+    live: bool
+    """whether its line still runs; else what is running died with it"""
+    deliveries: tuple[Delivery, ...]
+    done: int
+    """evaluations so far"""
+    best_us: float | None

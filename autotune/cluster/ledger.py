@@ -1,0 +1,170 @@
+"""The coordinator's side of the results database: leases are made of it, and what agents deliver goes into it."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from autotune.cluster.lease import Collected, DeviceClass, Lease, LeaseEnd
+from autotune.errors import StudyError
+from autotune.family.template import KernelTemplate
+from autotune.problem import Conv2dProblem, Layer
+from autotune.shipped import shipped
+from autotune.store import LOST, Delivery, Finals, Scope, Store, StudyRecord, TemplateRecord
+from autotune.study import Study
+from autotune.trial import Outcome
+from autotune.tuning.layer_finals import FinalsPlan
+from autotune.tuning.layer_result import LayerResult
+from autotune.tuning.tune import check_study, policy, tuned_before
+
+_HARMLESS = ("null", "replay")
+"""kinds of devices that run nothing: no kernel of theirs takes an agent down"""
+
+
+class Ledger:
+    """One study in one database, tuned by agents. The only one who writes."""
+
+    def __init__(
+        self,
+        store: Store,
+        study: Study,
+        families: Mapping[str, KernelTemplate],
+        layers: Sequence[Layer],
+        finals: FinalsPlan,
+        *,
+        fresh: bool = False,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Begin or resume the study. Raises StudyError for one that names what does not exist."""
+        check_study(study, families)
+        self._store, self._study, self._families, self._finals, self._clock = store, study, families, finals, clock
+        self._asked = tuple(layers)
+        self._key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
+        begun = self._key.name, self._key.generation
+        (row,) = (each for each in store.studies.list() if (each.name, each.generation) == begun)
+        self.owner = hashlib.sha256(f"{row.name} {row.generation} {row.created_at}".encode()).hexdigest()[:16]
+        """told by when its study began: a copy of the database goes on with what agents still have for it"""
+        shapes: dict[Conv2dProblem, Layer] = {}
+        for layer in layers:  # a shape is tuned once, for all layers that have it
+            first = shapes.setdefault(layer.problem, replace(layer, count=0))
+            shapes[layer.problem] = replace(first, count=first.count + layer.count)
+        self.layers = tuple(shapes.values())
+        """of different shapes"""
+        self._scopes: dict[tuple[str, str], Scope] = {}
+        self.trials = 0
+        """new ones in this run"""
+
+    def lease(self, device_class: DeviceClass, layer: Layer) -> Lease:
+        """A lease of a layer, with what the database knows now."""
+        store, scope, info = self._store, self.scope(device_class, layer), device_class.info
+        history = [each for each in store.deliveries.list(scope) if not each.running and each.family in self._families]
+        quarantined = store.quarantine.of(scope)
+        return Lease(
+            id=secrets.token_hex(8),
+            serial=self._clock(),
+            owner=self.owner,
+            device_class=device_class,
+            study=replace(self._study, layers=(layer,), path=None),
+            layer=layer,
+            finals=self._finals,
+            families={name: family.hash for name, family in self._families.items()},
+            files=_files(self._families),
+            history=tuple(each.without_text for each in history),
+            held=store.finals.latest(scope),
+            quarantined=tuple((row.source_hash, row.reason, row.message) for row in quarantined),
+            rates=store.rates.list(info),
+            tuned=tuned_before(self._study, layer, scope, store, info),
+        )
+
+    def scope(self, device_class: DeviceClass, layer: Layer) -> Scope:
+        """Where the trials of a layer on a class of devices go."""
+        at = device_class.label, layer.name
+        if at not in self._scopes:
+            records = [TemplateRecord(each.name, each.hash, each.header) for each in self._families.values()]
+            device = device_class.info, device_class.environment
+            self._scopes[at] = self._store.scopes.open(self._key, layer, *device, policy(self._study), records)
+        return self._scopes[at]
+
+    def store(self, collected: Collected) -> frozenset[int]:
+        """Store what an agent has delivered; which deliveries it may forget.
+
+        Of a line that has ended, what still ran counts as what took its agent down.
+        """
+        lease = collected.lease
+        if not any(lease.layer.problem == layer.problem for layer in self.layers):
+            return frozenset()  # it is not asked for now; a run with all layers takes it
+        scope = self.scope(lease.device_class, lease.layer)
+        done = [each for each in collected.deliveries if not each.running]
+        if done:
+            self.trials += self._store.deliveries.add(scope, done)
+        if collected.live:
+            return frozenset(each.id for each in done)
+        self.lost(lease, [each for each in collected.deliveries if each.running])
+        return frozenset(each.id for each in collected.deliveries)
+
+    def lost(self, lease: Lease, running: Sequence[Delivery]) -> None:
+        """An agent was lost while it ran these: they are kept from every other agent."""
+        if lease.device_class.info.kind in _HARMLESS or not running:
+            return
+        scope = self.scope(lease.device_class, lease.layer)
+        message = "its agent was lost while it was running"
+        ended = {"outcome": str(Outcome.RUNTIME), "reason": LOST, "message": message}
+        trials = [
+            replace(each, trial={**each.trial, **ended, "ended_at": each.trial["started_at"]}) for each in running
+        ]
+        self._store.deliveries.add(scope, trials)
+        for each in running:
+            if each.source is not None:
+                self._store.quarantine.add_unseen(scope, str(each.source["hash"]), LOST, message)
+
+    def conclude(self, lease: Lease, end: LeaseEnd) -> LayerResult:
+        """Store what the finals said; the layer's result, its trials numbered as they are in the database."""
+        scope, store = self.scope(lease.device_class, lease.layer), self._store
+        device, environment = lease.device_class.info, lease.device_class.environment
+        numbers = {trial.config: trial.number for trial in store.trials.history(scope)}
+        if end.finals is not None:
+            here = {number: numbers[config] for number, config in end.configs.items()}
+            store.finals.add(scope, _renumbered(end.finals, here))
+            if end.result.finals is not None:
+                noise = end.result.finals.noise
+                store.noise_floors.add(
+                    device, environment, scope.policy, noise * end.result.finals.timing.median_us, noise
+                )
+        for source_hash, message in end.disproved:
+            row = store.known.get(scope, source_hash)
+            if row is not None:
+                store.retimes.add(row, device, environment, "failed", None, message)
+        best = end.result.best
+        return replace(end.result, best=None if best is None else replace(best, number=numbers[best.config]))
+
+    def results(self, found: Mapping[Conv2dProblem, LayerResult]) -> tuple[LayerResult, ...]:
+        """Of every layer that was asked for, those that share a shape with another too."""
+        return tuple(
+            found[layer.problem].of(self._study.name, layer) for layer in self._asked if layer.problem in found
+        )
+
+
+def _renumbered(finals: Finals, here: Mapping[int, int]) -> Finals:
+    return Finals(
+        winner=here[finals.winner],
+        timings=tuple((here[number], timing) for number, timing in finals.timings),
+        verdicts=tuple(
+            each if each.against_number is None else replace(each, against_number=here[each.against_number])
+            for each in finals.verdicts
+        ),
+    )
+
+
+def _files(families: Mapping[str, KernelTemplate]) -> Mapping[str, str]:
+    """Name and text of the user's own families, with what they include."""
+    found: dict[str, str] = {}
+    for family in families.values():
+        if family.path.is_relative_to(shipped("templates")):
+            continue
+        for name, text in ((family.path.name, family.text), *family.includes):
+            if found.setdefault(name, text) != text or "/" in name:
+                raise StudyError(f"{family.path}: {name}: agents get one folder of files; give each a name of its own")
+    return found
