@@ -34,7 +34,8 @@ class ForkedRun:
         """its standard error, to be read line by line"""
         self._server = fork_server
         self._out = out
-        self._code: int | None = None
+        self.done = False
+        """whether its end was seen: its number may be another process's by then"""
 
     @property
     def ended(self) -> bool:
@@ -70,6 +71,7 @@ class ForkedRun:
         err = self.err.read()
         self.err.close()
         code = self._server.ask({"wait": self.number})
+        self.done = True
         self._out.seek(0)
         out = self._out.read()
         self._out.close()

@@ -50,7 +50,7 @@ class Lease:
     study: Study
     """of this layer alone"""
     layer: Layer
-    finals: FinalsPlan
+    finals: FinalsPlan | None
     families: Mapping[str, str]
     """each family's hash: an agent with another version of one must not run it"""
     files: Mapping[str, str]

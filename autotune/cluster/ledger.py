@@ -33,7 +33,7 @@ class Ledger:
         study: Study,
         families: Mapping[str, KernelTemplate],
         layers: Sequence[Layer],
-        finals: FinalsPlan,
+        finals: FinalsPlan | None,
         *,
         fresh: bool = False,
         clock: Callable[[], int] = time.time_ns,

@@ -1,0 +1,196 @@
+"""A cluster of real processes that are killed and stopped, and what must hold of its results database meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import StoreError
+from autotune.store import Store, TrialRow
+from tests.fork_server import ForkedRun, ForkServer
+from tests.processes import MARK, marked
+from tests.unit.tiny import STUDY, changed, write_family
+
+TTL_S = 4  # after which a silent agent is lost
+SLOWER = 1000.0  # times that a recording's trials take longer than the null device's, which it is made of
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A stored trial, all of it that must stay as it is."""
+
+    device: str
+    layer: str
+    config: str
+    number: int
+    outcome: str
+    median_us: float | None
+
+
+class Chaos:
+    """A scheduler, agents by name and a coordinator in a folder."""
+
+    def __init__(self, folder: Path, fork_server: ForkServer, layers: int, trials: int, *, seed: int = 0) -> None:
+        self.folder, self.rng, self.mark = folder, random.Random(seed), f"chaos-{os.getpid()}-{time.monotonic_ns()}"
+        self._fork_server = fork_server
+        self._environ = {
+            MARK: self.mark,
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": f"{TTL_S}s",
+        }
+        write_family(folder / "families")
+        (folder / "small.toml").write_text(study_of(layers, trials))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.agents: dict[str, ForkedRun] = {}
+        self._devices: dict[str, str] = {}
+        self._logs = (folder / "log.txt").open("w")
+
+    def start_scheduler(self) -> None:
+        """At the same address each time."""
+        host, port = self.address.split(":")
+        words = ["--host", host, "--port", port, "--no-dashboard"]
+        self.scheduler = subprocess.Popen(
+            [sys.executable, "-m", "distributed.cli.dask_scheduler", *words],
+            env={**os.environ, **self._environ},
+            stdout=self._logs,
+            stderr=self._logs,
+        )
+
+    def start_agent(self, name: str, device: str = "") -> None:
+        """A new one, or once more one that was killed."""
+        self._devices[name] = device = device or self._devices[name]
+        self.agents[name] = self._run("agent", self.address, "--device", device, "--name", name, "--compilers", 1)
+
+    def start_coordinator(self) -> None:
+        """Begin or resume the study."""
+        words = ("--templates", "families", "--cluster", self.address, "--db", "chaos.db")
+        self.coordinator = self._run("tune", "small.toml", *words)
+
+    def _run(self, *words: object) -> ForkedRun:
+        return self._fork_server.start(self.folder, *words, env=self._environ, err=self._logs.fileno())
+
+    def tune_alone(self, db: str, device: str) -> None:
+        """The same study on this machine, with no cluster."""
+        run = self._run("tune", "small.toml", "--templates", "families", "--device", device, "--db", db)
+        assert run.finish().code == 0, self.log
+
+    def record(self, db: str) -> None:
+        """Make a recording of the null device's trials, SLOWER."""
+        self.tune_alone(db, "null")
+        with sqlite3.connect(self.folder / db) as file:
+            for at, samples in file.execute("SELECT id, samples_us FROM measurements").fetchall():
+                slower = json.dumps([sample * SLOWER for sample in json.loads(samples)])
+                file.execute("UPDATE measurements SET samples_us = ? WHERE id = ?", (slower, at))
+            for column in ("median_us", "q1_us", "q3_us"):
+                file.execute(f"UPDATE measurements SET {column} = {column} * {SLOWER}")
+            for column in ("median_us", "ranked_us"):
+                file.execute(f"UPDATE trials SET {column} = {column} * {SLOWER} WHERE {column} IS NOT NULL")
+
+    @property
+    def log(self) -> str:
+        """What all of them said."""
+        return (self.folder / "log.txt").read_text()
+
+    @property
+    def rows(self) -> tuple[TrialRow, ...]:
+        """The stored trials; none where there is no database yet."""
+        try:
+            return rows_of(self.folder / "chaos.db")
+        except StoreError:  # it is being made
+            return ()
+
+    def wait_for(self, kernels: int) -> set[Told]:
+        """Wait until so many kernels were evaluated, or the coordinator has ended; what is stored by then."""
+        self.wait_until(lambda: evaluated(self.rows) >= kernels or self.coordinator.ended)
+        return {told(row) for row in self.rows}
+
+    def wait_until(self, what: Callable[[], bool], patience_s: float = 120) -> None:
+        """Wait until something holds. Raises TimeoutError with the log when it takes too long."""
+        until = time.monotonic() + patience_s
+        while not what():
+            if time.monotonic() > until:
+                raise TimeoutError(self.log[-4000:])
+            time.sleep(0.4)
+
+    def strike(self) -> None:
+        """Kill or stop one of them at a random moment, and let it come back a while later."""
+        time.sleep(self.rng.uniform(1, 6))
+        name = self.rng.choice([*self.agents, "scheduler", "coordinator"])
+        stops = self.rng.random() < 0.4
+        number = self.scheduler.pid if name == "scheduler" else self._run_of(name).number
+        os.kill(number, signal.SIGSTOP if stops else signal.SIGKILL)
+        time.sleep(self.rng.uniform(0, 2.5 * TTL_S))
+        if stops:
+            os.kill(number, signal.SIGCONT)
+        elif name == "scheduler":
+            self.scheduler.wait()
+            self.start_scheduler()
+        else:
+            self._run_of(name).finish()
+            self.start_coordinator() if name == "coordinator" else self.start_agent(name)
+
+    def _run_of(self, name: str) -> ForkedRun:
+        return self.coordinator if name == "coordinator" else self.agents[name]
+
+    def end(self) -> None:
+        """Kill what is left."""
+        for run in (*self.agents.values(), self.coordinator):
+            if not run.done:
+                run.send_signal(signal.SIGKILL)
+                run.finish()
+        for number in marked(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        self.scheduler.wait()
+        self._logs.close()
+
+
+def study_of(layers: int, trials: int) -> str:
+    """A study of layers that differ in their channels."""
+    head, layer = changed(STUDY, ("trials = 10", f'trials = {trials}\ntemplates = ["tiny"]')).split("[[layer]]")
+    made = [changed(layer, ('"one"', f'"layer{at}"'), ("c = 2", f"c = {at + 1}")) for at in range(layers)]
+    return head + "".join(f"[[layer]]{each}" for each in made)
+
+
+def rows_of(path: Path) -> tuple[TrialRow, ...]:
+    """The trials of the study in a database; none where there is none yet."""
+    if not path.exists():
+        return ()
+    with Store(path, create=False) as store:
+        return store.trials.list("small") if store.studies.list() else ()
+
+
+def evaluated(rows: tuple[TrialRow, ...]) -> int:
+    """How many of them were compiled, or tried to."""
+    return sum(row.trial.compiled for row in rows)
+
+
+def told(row: TrialRow) -> Told:
+    """A stored trial."""
+    trial = row.trial
+    return Told(row.device.name, row.layer.name, str(trial.config), trial.number, str(trial.outcome), row.median_us)
+
+
+def medians(path: Path) -> dict[tuple[str, str], float | None]:
+    """Of each layer and config."""
+    return {(row.layer.name, str(row.trial.config)): row.median_us for row in rows_of(path)}
+
+
+def winners(path: Path, device: str) -> dict[str, str]:
+    """Layer to the best config on a device."""
+    with Store(path, create=False) as store:
+        rows = [row for row in store.best.list("small") if row.row.device.name == device]
+        return {row.layer.name: str(row.row.trial.config) for row in rows}

@@ -1,0 +1,96 @@
+"""Whatever of a cluster is killed or stopped, no delivered trial is lost, none comes twice, and classes never mix."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.chaos import SLOWER, TTL_S, Chaos, Told, evaluated, medians, told, winners
+from tests.fork_server import ForkServer
+
+LAYERS, TRIALS = 2, 12
+NULL = "null:delay_ms=150,compile=0.1,wrong=0.1"
+
+
+@pytest.fixture
+def begin(tmp_path: Path, fork_server: ForkServer) -> Iterator[Callable[..., Chaos]]:
+    """Start a scheduler, an agent on each device, and the coordinator of a study of so many layers."""
+    begun = []
+
+    def start(layers: int, devices: Sequence[str], seed: int = 0) -> Chaos:
+        made = Chaos(tmp_path, fork_server, layers, TRIALS, seed=seed)
+        begun.append(made)
+        made.record("recorded.db")
+        made.start_scheduler()
+        for number, device in enumerate(devices):
+            made.start_agent(f"{device.partition(':')[0]}-{number}", device)
+        made.start_coordinator()
+        return made
+
+    yield start
+    for made in begun:
+        made.end()
+
+
+def test_nothing_is_lost_whoever_is_killed_or_stopped(begin: Callable[..., Chaos]) -> None:
+    chaos = begin(LAYERS, (NULL, NULL, "replay:recorded.db"))
+    seen = [chaos.wait_for(4)]
+    chaos.agents["null-0"].kill()
+    chaos.agents["null-1"].send_signal(signal.SIGSTOP)
+    stopped = time.monotonic()
+    chaos.coordinator.kill()
+    chaos.start_agent("null-0")
+    chaos.start_coordinator()
+    seen.append(chaos.wait_for(evaluated(chaos.rows) + 2))
+    chaos.scheduler.kill()
+    chaos.scheduler.wait()
+    seen.append(chaos.wait_for(0))
+    chaos.start_scheduler()
+    chaos.wait_until(lambda: time.monotonic() > stopped + 2 * TTL_S)
+    chaos.agents["null-1"].send_signal(signal.SIGCONT)
+    ended = chaos.coordinator.finish()
+    assert ended.code == 0, chaos.log
+    check(chaos, seen)
+
+
+@pytest.mark.long
+@pytest.mark.cxx
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_is_lost_in_two_minutes_of_random_faults(seed: int, begin: Callable[..., Chaos]) -> None:
+    chaos = begin(12, 2 * (NULL, "replay:recorded.db", "host"), seed)
+    seen, until = [chaos.wait_for(4)], time.monotonic() + 120
+    while time.monotonic() < until and not chaos.coordinator.ended:
+        chaos.strike()
+        seen.append({told(row) for row in chaos.rows})
+    if chaos.coordinator.finish().code != 0:
+        pytest.fail(chaos.log[-4000:])
+    check(chaos, seen, devices=3)
+
+
+def check(chaos: Chaos, seen: list[set[Told]], devices: int = 2) -> None:
+    """What must hold at the end, given what the database had at some moments."""
+    rows = chaos.rows
+    last = {told(row) for row in rows}
+    assert all(each <= last for each in seen), "what had been delivered is as it was"
+    assert len(seen[0]) < len(last), "the faults fell while it worked"
+    assert len({(one.device, one.layer, one.config) for one in last}) == len(rows), "no trial came twice"
+    assert len({(one.device, one.layer, one.number) for one in last}) == len(rows)
+    assert all(row.ended_at is not None for row in rows)
+    assert len({one.device for one in last}) == devices
+    assert {row.origin for row in rows} == {"measured"}
+    for device, layer in {(one.device, one.layer) for one in last}:
+        own = [row for row in rows if (row.device.name, row.layer.name) == (device, layer)]
+        assert evaluated(tuple(own)) >= TRIALS
+    recorded = medians(chaos.folder / "recorded.db")
+    for one in last:
+        if one.median_us is not None and one.device == "replay of null":
+            assert one.median_us == recorded[one.layer, one.config], "classes never mix"
+        elif one.median_us is not None and one.device == "null":
+            assert one.median_us < SLOWER
+    chaos.tune_alone("alone.db", "replay:recorded.db")
+    assert winners(chaos.folder / "chaos.db", "replay of null") == winners(chaos.folder / "alone.db", "replay of null")
