@@ -25,8 +25,12 @@ class Agent:
     def __init__(self, name: str, folder: Path, open_device: Callable[[], Evaluator], compilers: int) -> None:
         """Open the device. Raises DeviceError when it cannot be, StoreError for journals that cannot be kept."""
         self._open_device = open_device
-        self._journals = Journals(folder, name)
         self._evaluator: Evaluator | None = open_device()
+        try:
+            self._journals = Journals(folder, name)
+        except BaseException:
+            self._evaluator.close()
+            raise
         device_class = DeviceClass.of(self._evaluator.info, self._evaluator.environment)
         self.info = AgentInfo(name, device_class, compilers, __version__)
         self.retired = ""
@@ -76,7 +80,7 @@ class Agent:
         configs = {trial.number: trial.config for trial in journal.store.trials.history(journal.scope)}
         retimes = journal.store.retimes.list(journal.scope.name)
         disproved = tuple((row.row.trial.source_hash or "", row.message) for row in retimes if row.label == "failed")
-        return LeaseEnd(result, finals, _named(finals, configs), disproved)
+        return LeaseEnd(self.info.name, result, finals, _named(finals, configs), disproved)
 
     def _device(self) -> Evaluator:
         if self._evaluator is None:

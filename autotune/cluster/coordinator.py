@@ -22,8 +22,8 @@ from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Delivery
 from autotune.tuning.layer_result import LayerResult
 
-COLLECT_S = 0.3  # between two visits to an agent
-COLLECT_SHARE_S = 0.01  # and this for each agent: a visit costs the scheduler and this process some 2 ms
+VISIT_SHARE_S = 0.08  # times the agents: between two visits to one; each costs the scheduler and this process some 4 ms
+VISIT_S = (0.5, 5.0)  # the least and the most of it; one whose lease has ended is visited at once
 PATIENCE_S = 5.0  # for an agent's answer; a stopped one gives none
 STOP_S = 20.0  # for lines to end when the run was asked to stop
 MEET_S = 1.0  # between two looks for new agents
@@ -61,6 +61,8 @@ class _Agent:
     """An agent that the scheduler knows."""
 
     info: AgentInfo
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    """set to visit it at once"""
     seen: asyncio.Task[None] | None = None
     doing: str = "idle"
     stored: dict[str, frozenset[int]] = field(default_factory=dict)
@@ -224,7 +226,11 @@ class Coordinator:
                 if retired and agent.info.name not in self._retired:
                     self._retired.add(agent.info.name)
                     self._say(retired)
-            await asyncio.sleep(max(COLLECT_S, COLLECT_SHARE_S * len(self._agents)))
+            pause_s = min(max(VISIT_SHARE_S * len(self._agents), VISIT_S[0]), VISIT_S[1])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await agent.wanted.wait()
+            agent.wanted.clear()
 
     def _take(self, agent: _Agent, collected: Sequence[Collected]) -> None:
         agent.stored, doing = {}, "idle"
@@ -237,6 +243,8 @@ class Coordinator:
             if each.live:
                 best = "" if each.best_us is None else f", best {each.best_us:.1f} us"
                 doing = f"{each.lease.layer.name} {each.done}/{each.lease.study.trials}{best}"
+            elif each.deliveries:
+                agent.wanted.set()  # to tell it that they are stored
         agent.doing = doing
         agent.empty = not collected
 
@@ -287,6 +295,9 @@ class Coordinator:
         assert future is not None  # noqa: S101 - the caller looked
         if future.status == "finished":
             given.end = await future
+            for agent in self._agents.values():
+                if agent is not None and agent.info.name == given.end.agent:
+                    agent.wanted.set()
             return
         del self._given[at]
         if future.status != "error":

@@ -85,6 +85,7 @@ class Journals:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self._lock.close()
             raise StoreError(f"{name}: an agent of this name runs here already; give this one another --name") from None
         self._blank = folder / "blank.db"
         self._blank.unlink(missing_ok=True)

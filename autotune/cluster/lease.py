@@ -75,6 +75,8 @@ class Lease:
 class LeaseEnd:
     """What a lease came to, besides its trials."""
 
+    agent: str
+    """the name of who tuned it"""
     result: LayerResult
     finals: Finals | None
     """None: none were held now"""

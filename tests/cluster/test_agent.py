@@ -1,0 +1,191 @@
+"""An agent and a ledger, without Dask between them: what is delivered, kept, quarantined and retired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.cluster.agent import FAILURES, Agent
+from autotune.cluster.lease import Collecting, DeviceClass, Lease
+from autotune.cluster.ledger import Ledger
+from autotune.devices.device import DeviceInfo
+from autotune.errors import DeviceLost, StoreError, StudyError
+from autotune.evaluation.evaluator import Evaluator
+from autotune.evaluation.null import NullEvaluator
+from autotune.family.template import load_templates
+from autotune.store import LOST, Store
+from autotune.study import load_study
+from autotune.trial import Outcome
+from autotune.tuning.layer_finals import PLAIN_FINALS
+from tests.cluster.chaos import medians, study_of
+from tests.unit.tiny import write_family
+
+TRIALS = 8
+Open = Callable[..., Agent]
+
+
+class GpuOfPaper(NullEvaluator):
+    """A null device that passes for a GPU, whose kernels can take an agent down."""
+
+    @property
+    def info(self) -> DeviceInfo:
+        return replace(super().info, kind="cuda", name="paper")
+
+
+class Dying(GpuOfPaper):
+    """It is lost as soon as a layer begins."""
+
+    def begin_layer(self, problem: object) -> None:
+        raise DeviceLost("cuda:0: does not come back")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """A study of one layer in a new database."""
+    write_family(tmp_path / "families")
+    (tmp_path / "small.toml").write_text(study_of(1, TRIALS))
+    study, families = load_study(tmp_path / "small.toml"), load_templates([tmp_path / "families"])
+    with Store(tmp_path / "all.db") as store:
+        yield Ledger(store, study, families, study.layers, PLAIN_FINALS)
+
+
+@pytest.fixture
+def open_agent(tmp_path: Path) -> Iterator[Open]:
+    """Opens agents, each with a folder of its name."""
+    opened = []
+
+    def opens(make: Callable[[str], Evaluator] = GpuOfPaper, name: str = "one") -> Agent:
+        opened.append(Agent(name, tmp_path / name, lambda: make(""), 1))
+        return opened[-1]
+
+    yield opens
+    for agent in opened:
+        agent.close()
+
+
+def leased(ledger: Ledger, agent: Agent) -> Lease:
+    return ledger.lease(agent.info.device_class, ledger.layers[0])
+
+
+def deliver(ledger: Ledger, agent: Agent) -> int:
+    """Visit an agent until it has nothing more, with no lease current; how many trials were new."""
+    before = ledger.trials
+    stored: dict[str, frozenset[int]] = {}
+    while collected := agent.collect(Collecting(ledger.owner, 1 << 63, frozenset(), stored)):
+        stored = {each.lease.id: ledger.store(each) for each in collected}
+    return ledger.trials - before
+
+
+def test_what_an_agent_could_not_deliver_the_next_of_its_name_delivers_once(
+    tmp_path: Path, ledger: Ledger, open_agent: Open
+) -> None:
+    agent = open_agent()
+    agent.run(leased(ledger, agent))
+    agent.close()
+    again = open_agent()
+    assert deliver(ledger, again) >= TRIALS
+    again.close()
+    assert [path.name for path in (tmp_path / "one").glob("*/")] == [], "what is stored is kept no longer"
+
+
+def test_a_lease_goes_on_from_what_is_stored(tmp_path: Path, ledger: Ledger, open_agent: Open) -> None:
+    first, second = open_agent(), open_agent(name="two")
+    lease = leased(ledger, first)
+    ledger_end = first.run(lease)
+    deliver(ledger, first)
+    ledger.conclude(lease, ledger_end)
+    end = second.run(leased(ledger, second))
+    assert (end.result.evaluated, end.result.new, end.finals) == (TRIALS, 0, None)
+    assert deliver(ledger, second) == 0
+    assert end.result.best is not None
+    assert end.result.best.median_us == min(filter(None, medians(tmp_path / "all.db").values()))
+
+
+def test_two_agents_that_measured_the_same_layer_make_no_trial_twice(
+    tmp_path: Path, ledger: Ledger, open_agent: Open
+) -> None:
+    first, second = open_agent(), open_agent(name="two")
+    for agent in (first, second):
+        agent.run(leased(ledger, agent))
+    new = deliver(ledger, first), deliver(ledger, second)
+    assert new[0] >= TRIALS
+    assert new[1] == 0
+
+
+def test_what_ran_on_a_lost_agent_is_kept_from_all_others(tmp_path: Path, ledger: Ledger, open_agent: Open) -> None:
+    agent = open_agent()
+    lease = leased(ledger, agent)
+    agent.run(lease)
+    (collected,) = agent.collect(Collecting(ledger.owner, lease.serial, frozenset([lease.id]), {}))
+    killer = next(each for each in collected.deliveries if each.trial["outcome"] == str(Outcome.CORRECT))
+    nothing = dict.fromkeys(("median_us", "ranked_us", "error_over_bound", "error_max_abs", "ended_at"))
+    running = replace(killer, trial={**killer.trial, **nothing, "outcome": str(Outcome.RUNNING)}, measurement=None)
+    ledger.store(replace(collected, deliveries=(running,)))
+    other = open_agent(name="two")
+    again = leased(ledger, other)
+    assert [reason for _, reason, _ in again.quarantined] == [LOST]
+    other.run(again)
+    deliver(ledger, other)
+    with Store(tmp_path / "all.db", create=False) as store:
+        (row,) = [row for row in store.trials.list() if row.trial.config.to_json() == killer.trial["config"]]
+        assert (row.trial.outcome, row.trial.reason, row.attempts) == (Outcome.RUNTIME, LOST, 1)
+    ledger.store(replace(collected, deliveries=(killer,)))
+    assert medians(tmp_path / "all.db")[row.layer.name, str(row.trial.config)] == killer.trial["median_us"], (
+        "it came late"
+    )
+
+
+def test_nothing_is_quarantined_that_runs_nothing(tmp_path: Path, ledger: Ledger, open_agent: Open) -> None:
+    agent = open_agent(NullEvaluator)
+    lease = leased(ledger, agent)
+    agent.run(lease)
+    (collected,) = agent.collect(Collecting(ledger.owner, lease.serial, frozenset([lease.id]), {}))
+    ledger.lost(lease, collected.deliveries)
+    assert leased(ledger, agent).quarantined == ()
+
+
+def test_a_gpu_that_fails_three_times_is_retired(tmp_path: Path, ledger: Ledger, open_agent: Open) -> None:
+    agent = open_agent(Dying)
+    for failure in range(FAILURES):
+        assert agent.retired == ""
+        with pytest.raises(DeviceLost, match="retired after 3" if failure == FAILURES - 1 else "come back$"):
+            agent.run(leased(ledger, agent))
+    assert "does not come back" in agent.retired
+
+
+def test_a_lease_that_was_given_away_ends_its_line(tmp_path: Path, ledger: Ledger, open_agent: Open) -> None:
+    agent = open_agent()
+    lease = leased(ledger, agent)
+    asked = Collecting(ledger.owner, lease.serial, frozenset(), {})
+    foreign = replace(asked, owner="another")
+    newer = replace(asked, serial=lease.serial - 1)
+    ended = {}
+    for name, visit in (("away", asked), ("foreign", foreign), ("newer", newer)):
+
+        class Visited(GpuOfPaper):
+            def evaluate(self, *words: object, **named: object) -> object:  # type: ignore[override]
+                one.collect(visit)  # noqa: B023 - used within this turn
+                return super().evaluate(*words, **named)  # type: ignore[arg-type]
+
+        one = open_agent(Visited, name)
+        ended[name] = one.run(lease).result.cut_short
+    assert ended == {"away": True, "foreign": False, "newer": False}
+
+
+def test_other_families_and_another_class_are_refused(tmp_path: Path, ledger: Ledger, open_agent: Open) -> None:
+    agent = open_agent()
+    lease = leased(ledger, agent)
+    with pytest.raises(StudyError, match="tiny is not this agent's; install the same version"):
+        agent.run(replace(lease, families={"tiny": "0" * 64}))
+    null = NullEvaluator("")
+    with pytest.raises(Exception, match="in another environment"):
+        agent.run(replace(lease, device_class=DeviceClass.of(null.info, null.environment)))
+
+
+def test_two_agents_of_one_name_are_told(open_agent: Open) -> None:
+    open_agent()
+    with pytest.raises(StoreError, match="one: an agent of this name runs here already"):
+        open_agent()
