@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,10 @@ import pytest
 from tests.cluster.chaos import SLOWER, TTL_S, Chaos, Told, evaluated, medians, told, winners
 from tests.fork_server import ForkServer
 
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("distributed") is None,
+    reason="Dask is not installed: pip install 'autotune-conv[cluster]'",
+)
 LAYERS, TRIALS = 2, 12
 NULL = "null:delay_ms=150,compile=0.1,wrong=0.1"
 
