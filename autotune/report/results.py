@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from autotune.analysis.history import Event, history
 from autotune.analysis.networks import Network, networks, rival_of, stored_study
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
+from autotune.api.importance import FamilyImportance
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import StoreError
 from autotune.measurement.rates import Rate
 from autotune.problem import Layer
 from autotune.replay.recorded_trials import Measured, stored_recordings
-from autotune.search.importance import Importance, importance
+from autotune.search.importance import importance
 from autotune.study import Study
 from autotune.trial import END_TO_END
 from autotune.tuning.ladder import Rung, circumstances, rungs
@@ -22,14 +23,6 @@ from autotune.tuning.ladder import Rung, circumstances, rungs
 if TYPE_CHECKING:
     from autotune.interchange.recorded_space import JointRecording
     from autotune.store import FinalsRow, NoiseFloor, Store, TrialRow, Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class FamilyImportance:
-    """Which parameters of a family decided."""
-
-    template: str
-    importance: Importance
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +153,8 @@ class _Shared:
         for space in recording.spaces if recording else ():
             one = importance(space, space.times_us) if space.template in families else None
             if one is not None:
-                found.append(FamilyImportance(space.template, one))
-        return tuple(sorted(found, key=lambda family: -family.importance.trials))
+                found.append(FamilyImportance(row.name, row.device.name, space.template, one))
+        return tuple(sorted(found, key=lambda family: -family.found.trials))
 
     def _source(self, winner: BestWithRoofline | None) -> str | None:
         identity = winner.best.row.trial.source_hash if winner else None
