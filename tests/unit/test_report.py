@@ -39,7 +39,9 @@ def test_every_trial_is_a_point_and_a_row(small: Page, autotune: Command) -> Non
     for trial in trials:
         number, _time, _second, *values, remark = found[f"l1t{trial['number']}"]
         assert number == str(trial["number"])
-        assert set(values) <= {word.partition("=")[2] for word in str(trial["config"]).split()}
+        config = trial["config"]
+        assert isinstance(config, dict)
+        assert set(values) <= {str(value) for value in config.values()}
         assert trial["outcome"] == "correct" or f"{trial['outcome']}, {trial['reason']}" in remark
 
 
