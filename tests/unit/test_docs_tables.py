@@ -56,7 +56,7 @@ REFERENCE = (
     "baseline",
     "exit code",
     "family",
-    "parameter",
+    "part",
 )
 """what stands in the first column of a table that measures nothing"""
 INLINE = re.compile(r"`(autotune [^`]+)`")
