@@ -57,6 +57,9 @@ REFERENCE = (
     "exit code",
     "family",
     "part",
+    "who",
+    "lost",
+    "where",
 )
 """what stands in the first column of a table that measures nothing"""
 INLINE = re.compile(r"`(autotune [^`]+)`")
