@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from autotune.study import Study
 
 if TYPE_CHECKING:
     from autotune.store import BestRow, DispatcherRow, Store
+
+_KINDS = ("cuda", "host", "null", "replay")
 
 
 def best(
@@ -57,6 +60,34 @@ def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> Devi
     evaluator = evaluator_of(name, 1, say=say)
     evaluator.close()
     return evaluator.info
+
+
+def devices_asked(
+    store: Store, device: str | None, gpu: str | None, *, say: Say = lambda *_: None
+) -> Sequence[DeviceInfo] | None:
+    """The recorded devices that are asked about; None: all. Raises DeviceError where there is none.
+
+    `device` is cuda:N, a kind (cuda, host, null, replay), or a part of a recorded device's name; `gpu` of a GPU's.
+    """
+    one_asked(device, gpu)
+    word = gpu if device is None else device
+    if word is None:
+        return None
+    if device is not None and device.partition(":")[0] in _KINDS and ":" in device:
+        return [device_named(store, device, say=say)]
+    recorded = [info for info in store.devices.list() if gpu is None or info.kind == "cuda"]
+    of_kind = device is not None and device in _KINDS
+    found = [info for info in recorded if info.kind == word] if of_kind else devices_named(word, recorded)
+    if not found and not of_kind:
+        names = ", ".join(dict.fromkeys(info.name for info in recorded)) or "none"
+        raise DeviceError(f"{word}: no recorded {'device' if gpu is None else 'GPU'} of this name; there are {names}")
+    return found
+
+
+def one_asked(device: str | None, gpu: str | None) -> None:
+    """Raise DeviceError where a device is named in both ways."""
+    if device is not None and gpu is not None:
+        raise DeviceError("--device and --gpu both name a device; leave one of them out")
 
 
 def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:

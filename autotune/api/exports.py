@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.analysis.rooflines import undominated, with_roofline
-from autotune.api.answers import dispatcher_of
-from autotune.api.devices import first_gpu, jobs_default
+from autotune.api.answers import devices_asked, dispatcher_of, one_asked
+from autotune.api.devices import Say, first_gpu, jobs_default
 from autotune.api.sanitizers import sanitizer_here
-from autotune.api.studies import name_of
+from autotune.api.studies import is_asked, name_of
 from autotune.compilation.toolchain import find_nvcc
-from autotune.devices.device import devices_named
+from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import AutotuneError, DeviceError, StoreError, ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
@@ -46,8 +46,9 @@ def export(
     out: str | Path,
     *,
     db: str | Path = "autotune.db",
-    kind: str | None = None,
+    device: str | None = None,
     gpu: str | None = None,
+    layers: Sequence[str] = (),
     accuracy: str | None = None,
     admit: str | None = None,
     dispatcher: bool = False,
@@ -58,18 +59,20 @@ def export(
 ) -> ExportResult:
     """Write the best kernel of each layer of a study, or of one layer, as a library; then build and test it.
 
-    `kind` (cuda, host, null, replay) and `gpu` say where kernels were tuned, `accuracy` names their class, `admit` a
-    study's accuracy of which each layer's fastest is taken; with `dispatcher` the kernels are those that the study's
-    dispatcher chooses. `archs` are compute capabilities times ten, by default the device's own.
+    `device` (cuda, host, null, replay, or a recorded one by a part of its name) or `gpu` (a GPU's name) say where
+    kernels were tuned, `layers` which are taken, `accuracy` names their class, `admit` a study's accuracy of which
+    each layer's fastest is taken; with `dispatcher` the kernels are those that the study's dispatcher chooses. `archs`
+    are compute capabilities times ten, by default the device's own.
 
-    Raises StoreError when there is nothing to export or the folder cannot be written, NotProven (an AutotuneError)
-    when the library is wrong or slower than what was tuned, ToolchainError when it cannot be built.
+    Raises StoreError when there is nothing to export or the folder cannot be written, DeviceError for a device that
+    the database has nothing of, NotProven (an AutotuneError) when the library is wrong or slower than what was tuned,
+    ToolchainError when it cannot be built.
     """
     written = write_export(
         name_of(what) or "",
         Path(out),
         str(db),
-        asked=Asked(kind, gpu, accuracy, admit, dispatcher=dispatcher),
+        asked=Asked(device, gpu, tuple(layers), accuracy, admit, dispatcher=dispatcher),
         archs=archs,
         cubin=cubin,
         ptx=ptx,
@@ -84,14 +87,16 @@ def export(
 class Asked:
     """Which kernels of a study or layer are asked for. Raises AutotuneError for what contradicts itself."""
 
-    kind: str | None = None
-    """of device: cuda, host, null, replay"""
+    device: str | None = None
+    """where they were tuned: a kind, or a part of a recorded device's name"""
     gpu: str | None = None
+    layers: tuple[str, ...] = ()
     accuracy: str | None = None
     admit: str | None = None
     dispatcher: bool = False
 
     def __post_init__(self) -> None:
+        one_asked(self.device, self.gpu)
         if self.admit is not None and self.admit not in ADMITTED:
             raise AutotuneError(f"--admit {self.admit}: expected one of {', '.join(ADMITTED)}")
         if self.dispatcher and (self.accuracy or self.admit):
@@ -101,7 +106,8 @@ class Asked:
             raise AutotuneError("--accuracy names one class, --admit chooses among several; leave one of them out")
 
     def __str__(self) -> str:
-        options = {"device": self.kind, "accuracy": self.accuracy, "admit": self.admit}
+        options = {"device": self.device, "gpu": self.gpu, "layer": " --layer ".join(self.layers)}
+        options |= {"accuracy": self.accuracy, "admit": self.admit}
         return " ".join(f"--{key} {word}" for key, word in options.items() if word)
 
 
@@ -123,11 +129,21 @@ class _Selection:
 
 
 def write_export(
-    what: str, out: Path, db: str, *, asked: Asked, archs: Sequence[int], cubin: bool, ptx: bool
+    what: str,
+    out: Path,
+    db: str,
+    *,
+    asked: Asked,
+    archs: Sequence[int],
+    cubin: bool,
+    ptx: bool,
+    say: Say = lambda *_: None,
 ) -> WrittenExport:
-    """Choose the kernels and write their folder. Raises as `export`."""
+    """Choose the kernels and write their folder. Raises as `export`; `say` is told which device here was taken."""
     with Store(db, create=False) as store:
-        selected = _selected(store, what, db, asked)
+        devices = devices_asked(store, asked.device, asked.gpu, say=say)
+        on = None if devices is None else {info.identity for info in devices}
+        selected = _selected(store, what, db, asked, lambda info: on is None or info.identity in on)
         if not selected.rows:
             why = f" with {asked}; leave that out or" if str(asked) else ";"
             raise StoreError(f"{db}: no correct trial of {what} to export{why} run `autotune tune STUDY` first")
@@ -146,30 +162,29 @@ def write_export(
     return WrittenExport(exported, selected.left_out, noise)
 
 
-def _selected(store: Store, what: str, db: str, asked: Asked) -> _Selection:
+def _selected(store: Store, what: str, db: str, asked: Asked, on: Callable[[DeviceInfo], bool]) -> _Selection:
+    """The kernels of the devices that `on` says are asked about."""
     if asked.dispatcher:
-        made = _dispatcher(store, what, db, asked)
+        made = _dispatcher(store, what, db, on)
         dispatcher = dispatcher_of(store, made)
-        return _dispatched(store, made, dispatcher)
-    rows = _best(store, what, asked)
+        return _dispatched(store, made, dispatcher, asked.layers)
+    rows = _best(store, what, asked, on)
     rows = _fastest(rows, ADMITTED[asked.admit]) if asked.admit else rows
-    missing = {row.name for row in store.studies.layers(what)} - {row.name for row in rows}
+    wanted = {row.name for row in store.studies.layers(what) if is_asked(row.name, asked.layers)}
+    missing = wanted - {row.name for row in rows}
     return _Selection(rows, None, dict.fromkeys(sorted(missing), f"without such a kernel in {db}"))
 
 
-def _best(store: Store, what: str, asked: Asked) -> Sequence[BestRow]:
+def _best(store: Store, what: str, asked: Asked, on: Callable[[DeviceInfo], bool]) -> Sequence[BestRow]:
     """The best kernels of one GPU, and of what runs none for layers that no GPU has; each file's first."""
-    gpu = asked.gpu
-    rows = store.best.list(what, kind=asked.kind, accuracy=asked.accuracy)
+    every = store.best.list(what, accuracy=asked.accuracy)
+    rows = [row for row in every if on(row.row.device) and is_asked(row.name, asked.layers)]
     gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.kind == "cuda"))
-    if gpu is not None:
-        gpus = devices_named(gpu, gpus)
-    if len(gpus) > 1 or (gpu is not None and not gpus):
-        names = ", ".join(dict.fromkeys(row.row.device.name for row in rows if row.row.device.kind == "cuda")) or "none"
-        why = "expected kernels of one GPU" if gpus else f"no kernel of a GPU named {gpu!r}"
-        raise StoreError(f"{what}: {why}; the database has {names}{': name it with --gpu' if gpus else ''}")
+    if len(gpus) > 1:
+        names = ", ".join(info.name for info in gpus)
+        raise StoreError(f"{what}: expected kernels of one GPU; the database has {names}: name it with --gpu")
     on_gpu = {row.name for row in rows if row.row.device in gpus}
-    rows = tuple(row for row in rows if row.row.device in gpus or (not gpu and row.name not in on_gpu))
+    rows = [row for row in rows if row.row.device in gpus or row.name not in on_gpu]
     files: dict[str, BestRow] = {}
     for row in undominated(rows):
         files.setdefault(stem(row), row)  # what was tuned for a cold cache comes before what was for a hot one
@@ -188,21 +203,19 @@ def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[Best
     ]
 
 
-def _dispatcher(store: Store, what: str, db: str, asked: Asked) -> DispatcherRow:
+def _dispatcher(store: Store, what: str, db: str, on: Callable[[DeviceInfo], bool]) -> DispatcherRow:
     """The latest dispatcher of all layers of a study on a device."""
-    rows = [row for row in store.dispatchers.list(what) if not row.held_out and asked.kind in (None, row.device.kind)]
-    if asked.gpu is not None:
-        rows = [row for row in rows if row.device in devices_named(asked.gpu, [one.device for one in rows])]
+    rows = [row for row in store.dispatchers.list(what) if not row.held_out and on(row.device)]
     if not rows:
         raise StoreError(f"{db}: no dispatcher of all layers of {what}; run `autotune dispatch STUDY` first")
     return rows[0]
 
 
-def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher) -> _Selection:
-    """The trials that a dispatcher's choices were measured in, and the layers that nothing serves."""
+def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layers: Sequence[str]) -> _Selection:
+    """The trials that a dispatcher's choices for these layers were measured in, and the layers that nothing serves."""
     configs = {kernel.name: kernel.config for kernel in dispatcher.all_kernels}
     rows, left_out = [], {}
-    for one in made.layers:
+    for one in (layer for layer in made.layers if is_asked(f"{made.study}.{layer.layer.name}", layers)):
         trials = [
             row
             for row in store.trials.list(one.layer.problem, outcome="correct", generations="all")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.api.studies import name_of
+from autotune.api.answers import devices_asked
+from autotune.api.devices import Say
+from autotune.api.studies import is_asked, name_of
 from autotune.errors import StoreError
 from autotune.study import Study
 
@@ -26,11 +29,20 @@ class FamilyImportance:
 
 
 def importance(
-    what: Study | str | Path, *, db: str | Path = "autotune.db", template: str | None = None
+    what: Study | str | Path,
+    *,
+    db: str | Path = "autotune.db",
+    device: str | None = None,
+    gpu: str | None = None,
+    families: Collection[str] = (),
+    layers: Collection[str] = (),
+    say: Say = lambda *_: None,
 ) -> tuple[FamilyImportance, ...]:
     """The importances of each layer of a study, or of one, for every family with at least 20 correct trials.
 
-    Raises StoreError when there is none, or what is asked about was recorded elsewhere.
+    With `device` or `gpu` (a recorded one by a part of its name), `families` or `layers` of these alone; `say` is told
+    which device of this machine was taken. Raises StoreError when there is none, or what is asked about was recorded
+    elsewhere, and DeviceError where the database has nothing of the device.
     """
     from autotune.replay.recorded_trials import stored_recordings
     from autotune.search.importance import importance as importance_of
@@ -38,7 +50,12 @@ def importance(
 
     name = name_of(what)
     with Store(db, create=False) as store:
-        names = {row.layer.problem: row.name for row in store.studies.layers(name)}
+        devices = devices_asked(store, device, gpu, say=say)
+        on = None if devices is None else {info.identity for info in devices}
+        known = store.studies.layers(name)
+        names = {row.layer.problem: row.name for row in known if is_asked(row.name, layers)}
+        if known and not names:
+            raise StoreError(f"{db}: {name} has no such layer; it has {', '.join(row.layer.name for row in known)}")
         if not names:
             raise StoreError(
                 f"{db}: {name} was recorded elsewhere with another kernel; "
@@ -47,12 +64,13 @@ def importance(
         recordings = stored_recordings(store, list(names))
     rows = tuple(
         FamilyImportance(names[problem], recording.name.partition(" on ")[2], space.template, found)
-        for (problem, *_), recording in recordings.items()
+        for (problem, identity, *_), recording in recordings.items()
+        if on is None or identity in on
         for space in recording.spaces
-        if template in (None, space.template) and (found := importance_of(space, space.times_us))
+        if (not families or space.template in families) and (found := importance_of(space, space.times_us))
     )
     if not rows:
-        family = f"the family {template}" if template else "any family"
+        family = f"the family {' or '.join(families)}" if families else "any family"
         raise StoreError(
             f"{db}: {name}: there are not 20 correct trials of {family}, too few to say anything; replayed ones count "
             f"where they were measured"

@@ -1,25 +1,53 @@
-"""A study as a user names it: a `Study` that was built in Python, a file, or the name of a shipped one."""
+"""A study as a user names it: one that was built in Python, a file, the name of a shipped or of a stored one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotune.errors import StudyError
 from autotune.problem import Layer
 from autotune.study import Study, find_study, load_study, parse_study
 from autotune.study_toml import written
 
+if TYPE_CHECKING:
+    from autotune.store import StudyRow
 
-def as_study(study: Study | str | Path) -> Study:
+
+def as_study(study: Study | str | Path, db: str | Path) -> Study:
     """A study as its file says it, or would say it: one that was built in Python is checked and gets its text.
 
     Raises StudyError.
     """
     if not isinstance(study, Study):
-        return load_study(find_study(str(study)))
+        return study_named(str(study), db)
     as_file = study.text and parse_study(study.text, study.name)
     return study if as_file and (as_file.name, as_file.layers) == (study.name, study.layers) else written(study)
+
+
+def study_named(name: str, db: str | Path) -> Study:
+    """A study's file, a shipped study of that name, or what the database keeps of one. Raises StudyError for none."""
+    try:
+        file = find_study(name)
+    except StudyError:
+        stored = next((row for row in reversed(stored_studies(db)) if row.name == name), None)
+        if stored is None:
+            raise
+        if not stored.text:
+            raise StudyError(f"{name}: {db} has its results without its file; give the file") from None
+        return parse_study(stored.text, name, f"study {name} of {db}")
+    return load_study(file)
+
+
+def stored_studies(db: str | Path) -> tuple[StudyRow, ...]:
+    """Every generation of the database's studies, oldest first; none where there is no database."""
+    from autotune.store import Store, path_of
+
+    if not path_of(db).exists():
+        return ()
+    with Store(db, create=False) as store:
+        return store.studies.list()
 
 
 def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
@@ -30,6 +58,11 @@ def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
         if name not in known:
             raise StudyError(f"--layer {name}: {study.name} has no such layer; it has {', '.join(known)}")
     return tuple(known[name] for name in wanted) or study.layers
+
+
+def is_asked(name: str, layers: Collection[str]) -> bool:
+    """Whether a layer, `study.layer`, is one of those that are named with their study or without; of none, all are."""
+    return not layers or name in layers or name.rpartition(".")[2] in layers
 
 
 def name_of(what: Study | str | Path | None) -> str | None:

@@ -65,15 +65,15 @@ def tune(
 ) -> TuneResult:
     """Tune the layers of a study, or some of them, and return what came of each.
 
-    `study` is a `Study`, a study file or the name of a shipped study; `device` is named as on the command line, by
-    default the first CUDA device, else the host. `trials` and `time_budget_s` overrule the study's, per layer.
+    `study` is a `Study`, a study file or the name of a shipped or stored study; `device` is named as on the command
+    line, by default the first CUDA device, else the host. `trials` and `time_budget_s` overrule the study's, per layer.
     `templates` are folders of further families; `jobs` compilers run at once, by default one a core. Run it again to
     resume: nothing is evaluated twice. It ends in order, after the trials at hand, once `stopping` returns true.
 
     Raises StudyError, TemplateError, DeviceError, ToolchainError or StoreError before anything is run, and
     KeyboardInterrupt after Ctrl-C, when the trials at hand have ended and are stored; a second Ctrl-C ends at once.
     """
-    wanted = as_study(study)
+    wanted = as_study(study, db)
     if trials is not None:
         wanted = replace(wanted, trials=trials)
     if time_budget_s is not None:

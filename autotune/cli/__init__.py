@@ -17,11 +17,13 @@ from autotune.cli.changes import diff, history
 from autotune.cli.check import check
 from autotune.cli.choose import choose
 from autotune.cli.cluster import agent
+from autotune.cli.completion import completion
 from autotune.cli.devices import devices
 from autotune.cli.dispatch import dispatch
 from autotune.cli.export import export
 from autotune.cli.families import templates
 from autotune.cli.freshness import retime, stale
+from autotune.cli.grouped import GroupedCommands
 from autotune.cli.import_model import import_model
 from autotune.cli.importance import importance
 from autotune.cli.interrupts import cleaning_up_on
@@ -34,6 +36,7 @@ from autotune.cli.sanitize import sanitize
 from autotune.cli.show import show_trial
 from autotune.cli.source import source
 from autotune.cli.streams import cannot_be_written, for_people
+from autotune.cli.studies import studies
 from autotune.cli.transfer import dump, export_t4, import_, load, merge
 from autotune.cli.tune import compare, tune
 from autotune.cli.upkeep import cache, quarantine
@@ -41,56 +44,23 @@ from autotune.cli.watch import watch
 from autotune.cli.why import why
 from autotune.errors import AutotuneError, StoreWarning, what_the_machine_lacks
 
+_GROUPS = {
+    "Tune": (import_model, studies, tune, watch, agent, compare, ladder, dispatch, replay),
+    "Ask": (best, report, why, trials, show_trial, history, importance, diff, choose, query, accuracy, profile),
+    "Ship": (export, source, export_t4, optuna_study),
+    "Look after": (
+        *(devices, templates, check, sanitize, stale, retime),
+        *(merge, dump, load, import_, cache, quarantine, completion),
+    ),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(cls=GroupedCommands, groups=_GROUPS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="autotune")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Tune generated CUDA kernels for convolution layers, keep every trial, export the best."""
     context.call_on_close(sys.stdout.flush)  # a reader that went away is noticed here, not when Python itself ends
-
-
-for command in (
-    *(
-        import_model,
-        tune,
-        watch,
-        agent,
-        compare,
-        ladder,
-        dispatch,
-        choose,
-        replay,
-        importance,
-        best,
-        trials,
-        show_trial,
-        why,
-        history,
-        report,
-        diff,
-        stale,
-        retime,
-        query,
-        dump,
-        load,
-        merge,
-        import_,
-        export_t4,
-        optuna_study,
-        export,
-        source,
-        templates,
-        check,
-        sanitize,
-        accuracy,
-        profile,
-        devices,
-        cache,
-        quarantine,
-    ),
-):
-    cli.add_command(command)
 
 
 def main() -> None:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.devices import jobs_default
-from autotune.cli.answers import DATABASE
+from autotune.api.studies import study_named
 from autotune.cli.devices import open_evaluator
+from autotune.cli.options import DATABASE, JOBS, run_on
+from autotune.cli.studies import STUDY
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, DeviceError
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.study import find_study, load_study
 
 if TYPE_CHECKING:
     from autotune.analysis.accuracy import AccuracyRow
@@ -47,12 +48,12 @@ _COLUMNS = (
 
 
 @click.command()
-@click.argument("study", metavar="STUDY")
-@click.option("--device", help="cuda:N or host; default: the first CUDA device, else the host.")
+@STUDY
+@run_on("cuda:N or host")
 @DATABASE
 @click.option("--images", type=click.IntRange(min=2), default=10_000, show_default=True, help="Images to classify.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the images and weights.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@JOBS
 @format_options
 def accuracy(
     study: str, device: str | None, db: str, images: int, seed: int, jobs: int | None, style: str | None
@@ -65,7 +66,7 @@ def accuracy(
     from autotune.analysis.accuracy import LEAST_AGREEMENT, chained, check_accuracy
     from autotune.store import Store
 
-    wanted = load_study(find_study(study))
+    wanted = study_named(study, db)
     chained(wanted)
     with Store(db, create=False) as store:
         evaluator = open_evaluator(device, jobs or jobs_default())

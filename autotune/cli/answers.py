@@ -13,24 +13,26 @@ from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_roofli
 from autotune.api.studies import name_of
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.cells import Cell, Items
+from autotune.cli.completion import studies_and_layers
 from autotune.cli.numbers import SECONDS
+from autotune.cli.only import Only, only_options
+from autotune.cli.options import DATABASE, writable
 from autotune.cli.pager import paged
 from autotune.cli.tables import Column, format_options, show, wide_format_options
 from autotune.family.comments import in_comment
 from autotune.table import LARGEST
-from autotune.trial import ACCURACY_CLASSES, Config, Outcome
+from autotune.trial import Config, Outcome
 
 if TYPE_CHECKING:
     from autotune.store import SpaceTrial, Store, TrialRow
 
-DATABASE = click.option("--db", default="autotune.db", show_default=True, help="Results database: a path or a URL.")
 _TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
-ACCURACY = click.option("--accuracy", type=click.Choice(ACCURACY_CLASSES), help="Only this accuracy class.")
 
 
 @click.command()
-@click.argument("what", metavar="[STUDY|LAYER]", required=False)
+@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
+@only_options
 @click.option("--outcome", type=click.Choice([word.value for word in Outcome]), help="Only trials that ended so.")
 @click.option("--sort", type=click.Choice(["number", "median", "registers", "error", "started"]), default="number")
 @click.option(
@@ -44,6 +46,7 @@ ACCURACY = click.option("--accuracy", type=click.Choice(ACCURACY_CLASSES), help=
 def trials(
     what: str | None,
     db: str,
+    only: Only,
     outcome: str | None,
     sort: str,
     limit: int | None,
@@ -55,9 +58,9 @@ def trials(
 
     On a terminal a config is its family and what differs from the family's default; `autotune show` has the whole.
     """
-    from autotune.store import Store
+    from autotune.store import Store, TrialRow
 
-    name = asked(what)
+    name = name_of(what)
     generations = "all" if everything else "newest"
     streamed = style in ("json", "csv")
     default = None if streamed else _TABLE_ROWS
@@ -65,8 +68,10 @@ def trials(
     beaten = Beaten()
     with Store(db, create=False) as store, paged(style):
         ask = store.trials.each if streamed else store.trials.list
-        rows = ask(name, outcome=outcome, sort=sort, limit=limit, generations=generations)
-        spaces = store.spaces.list(name, outcome=outcome, sort=sort, limit=limit)
+        admitted = only.of(store)
+        read = limit if only.everything else None  # what is left out is not counted
+        rows = filter(admitted, ask(name, outcome=outcome, sort=sort, limit=read, generations=generations))
+        spaces = filter(admitted, store.spaces.list(name, outcome=outcome, sort=sort, limit=read))
         others = (TrialWithRoofline(row, NO_FACTS) for row in spaces)
         found = beaten.seen(islice(chain(with_rooflines(store, rows), others), limit))
         listed = [] if streamed else list(found)
@@ -81,9 +86,9 @@ def trials(
             show_brief(listed, columns, _brief_columns(listed), style)
         beaten.tell()
         if sources and not streamed:
-            for row in rows:
+            for row in (trial.row for trial in listed if isinstance(trial.row, TrialRow)):
                 click.echo(whole(row, _text(store, row)))
-        if beaten.rows == limit == default:
+        if beaten.rows == limit == default and only.everything:
             _tell_limit(limit, store.trial_lookup.count(name, outcome=outcome, generations=generations))
     if not beaten.rows and not everything:
         click.echo(
@@ -146,18 +151,13 @@ def distinct(names: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def asked(what: str | None) -> str | None:
-    """A study's or layer's name; a study file stands for the name in it. Asked for before a database is opened."""
-    return name_of(what)
-
-
 def open_filled(db: str) -> Store:
     """The results database open for writing, for what builds on its results; where there is none, none is made."""
     from autotune.store import Store
 
     with Store(db, create=False):
         pass  # it is there and not empty
-    return Store(db)
+    return Store(writable(db))
 
 
 class Beaten:

@@ -11,12 +11,14 @@ import click
 
 from autotune.analysis.networks import networks
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
-from autotune.api.answers import device_named
-from autotune.cli.answers import DATABASE, asked, blocks, limits, registers, spill_bytes, tell_beaten, warps
+from autotune.api.studies import name_of
+from autotune.cli.answers import blocks, limits, registers, spill_bytes, tell_beaten, warps
 from autotune.cli.best_network import network_columns, show_network
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.cells import Cell
-from autotune.cli.devices import say_device
+from autotune.cli.completion import studies_and_layers
+from autotune.cli.only import one_device
+from autotune.cli.options import DATABASE, GPU, OF_DEVICE
 from autotune.cli.pager import paged
 from autotune.cli.tables import Column, wide_format_options
 from autotune.devices.device import DeviceInfo
@@ -61,12 +63,13 @@ class Answer:
 
 
 @click.command()
-@click.argument("what", metavar="[STUDY|LAYER]", required=False)
+@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
-@click.option("--device", help="For this device: cuda:N, host, null, or a recorded device by a part of its name.")
+@OF_DEVICE
+@GPU
 @click.option("--nearest", is_flag=True, help="For a layer without an answer, that of the layer nearest to it.")
 @wide_format_options
-def best(what: str | None, db: str, device: str | None, nearest: bool, style: str | None) -> None:
+def best(what: str | None, db: str, device: str | None, gpu: str | None, nearest: bool, style: str | None) -> None:
     """The best kernel of each layer, device and accuracy class.
 
     Of a study of several layers the network that they make: how often each runs, its time, its share of the whole, its
@@ -85,10 +88,10 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
     """
     from autotune.store import Store
 
-    name, of_file = (None, layers_of_file(what)) if nearest else (asked(what), ())
+    name, of_file = (None, layers_of_file(what)) if nearest else (name_of(what), ())
     with Store(db, create=False) as store, paged(style):
         if not nearest:
-            answers = tuple(_answers(store, name, device))
+            answers = tuple(_answers(store, name, one_device(store, device, gpu)))
             kernels = [one.kernel for one in answers if one.kernel]
             found = networks(store, name, kernels) if name else []
             if found and style is None:
@@ -98,10 +101,10 @@ def best(what: str | None, db: str, device: str | None, nearest: bool, style: st
                 return
             of_network = [_lifted(each.key, each.value, terminal=False) for each in network_columns(found)]
             show_answers(answers, (*BEST_COLUMNS, *of_network), style)
-            if device is None and not (answers and all(one.kernel for one in answers)):
+            if device is None and gpu is None and not (answers and all(one.kernel for one in answers)):
                 _tell_why(store, name, db, [one.layer.problem for one in answers if one.kernel is None])
             return
-        info = None if device is None else device_named(store, device, say=say_device)
+        info = one_device(store, device, gpu)
         layers = of_file or named_layers(store, what)
         near = [found for name, layer in layers for found in _nearest(store, name, layer, info)]
         show_answers(near, NEAREST_COLUMNS, style)
@@ -187,9 +190,8 @@ def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Conv
         click.echo(f"{db}: imported trials count once they were measured here: `{again}`", err=True)
 
 
-def _answers(store: Store, what: str | None, device: str | None) -> Iterator[Answer]:
+def _answers(store: Store, what: str | None, info: DeviceInfo | None) -> Iterator[Answer]:
     """The best kernels in the layers' order, and the layers that have none."""
-    info = None if device is None else device_named(store, device, say=say_device)
     found = [answer(with_roofline(store, row)) for row in undominated(store.best.list(what, info))]
     yield from found
     if what is None and info is None:

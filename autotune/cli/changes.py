@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import undominated
-from autotune.cli.answers import DATABASE, asked
+from autotune.api.studies import name_of
 from autotune.cli.brief import Below, short_configs, show_brief
+from autotune.cli.completion import studies_and_layers
+from autotune.cli.only import Only, only_options
+from autotune.cli.options import DATABASE
 from autotune.cli.pager import paged
 from autotune.cli.plots import falling
 from autotune.cli.tables import Column, console, format_options, plot_format_options, show
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.argument("what", metavar="[STUDY|LAYER]", required=False)
+@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
 @click.option(
     "--by", type=click.Choice(["study", "device", "date"]), help="What A and B are, where they could be two things."
@@ -45,7 +48,7 @@ def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str |
     from autotune.errors import StoreError
     from autotune.store import Store
 
-    name = asked(what)
+    name = name_of(what)
     with Store(db, create=False) as store:
         studies, devices = store.studies.list(), store.devices.list()
         first, second = (resolve(word, studies, devices, by) for word in (a, b))
@@ -117,10 +120,11 @@ _DIFF_COLUMNS = (
 
 
 @click.command()
-@click.argument("what", metavar="LAYER|STUDY")
+@click.argument("what", metavar="LAYER|STUDY", shell_complete=studies_and_layers)
 @DATABASE
+@only_options
 @plot_format_options
-def history(what: str, db: str, style: str | None) -> None:
+def history(what: str, db: str, only: Only, style: str | None) -> None:
     """The best of LAYER over time: every trial that was the fastest when it ended, the finals and the retimes.
 
     A layer is its shape: trials of other studies with the same shape are part of its history.
@@ -128,9 +132,11 @@ def history(what: str, db: str, style: str | None) -> None:
     from autotune.analysis.history import history as events
     from autotune.store import Store
 
-    name = asked(what)
+    name = name_of(what)
     with Store(db, create=False) as store, paged(style):
-        found = events(store.best.improvements(name), store.finals.list(name), store.retimes.list(name))
+        admitted = only.of(store)
+        all_of = events(store.best.improvements(name), store.finals.list(name), store.retimes.list(name))
+        found = [event for event in all_of if admitted(event.row)]
         if style == "plot":
             _plot(found)
         else:

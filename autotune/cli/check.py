@@ -10,20 +10,24 @@ from pathlib import Path
 import click
 
 from autotune.api.devices import jobs_default
+from autotune.api.studies import study_named
 from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.checking.coverage import Coverage, coverage, in_common
 from autotune.cli.cells import Items
+from autotune.cli.completion import family_names
 from autotune.cli.devices import open_evaluator
-from autotune.cli.families import DIRECTORIES, find_family
+from autotune.cli.families import find_family
 from autotune.cli.numbers import Number
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on
+from autotune.cli.studies import OF_STUDY
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import AutotuneError, ToolchainError
 from autotune.family.space import BoundTemplate
 from autotune.problem import Conv2dProblem, Layer
-from autotune.study import Study, find_study, load_study
+from autotune.study import Study
 from autotune.study_toml import study_toml
 from autotune.trial import Config, Outcome
 from autotune.workers.device_worker import Deadlines
@@ -45,22 +49,24 @@ _COLUMNS = (
 
 
 @click.command()
-@click.argument("template", metavar="TEMPLATE")
+@click.argument("template", metavar="TEMPLATE", shell_complete=family_names)
 @DIRECTORIES
-@click.option("--device", help="cuda:N, host, or host:check for sanitizers and shuffled thread order.")
-@click.option("--study", help="Check the layers of this study, and the values of its [space.TEMPLATE], instead.")
+@run_on("cuda:N, host, or host:check for sanitizers and shuffled thread order")
+@OF_STUDY
+@DATABASE
 @click.option("--seconds", type=Number(min=1), default=40, show_default=True, help="Time to spend.")
 @click.option("--full", is_flag=True, help="All pairs, and each config for all architectures, however long it takes.")
 @click.option("--configs", type=click.IntRange(min=1), help="Configs at most.")
 @click.option("--gaps", is_flag=True, help="List every pair of values that was not exercised.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the choice.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@JOBS
 @format_options
 def check(
     template: str,
     directories: tuple[Path, ...],
     device: str | None,
     study: str | None,
+    db: str,
     seconds: float,
     full: bool,
     configs: int | None,
@@ -77,7 +83,7 @@ def check(
     """
     end = time.monotonic() + _SHARE * seconds
     family = find_family(template, directories)
-    wanted = None if study is None else load_study(find_study(study))
+    wanted = None if study is None else study_named(study, db)
     narrowed = None if wanted is None or wanted.space is None else wanted.space.get(family.name)
     jobs = jobs or jobs_default()
     evaluator = open_evaluator(device, jobs, Deadlines(compile_s=_COMPILE_S))

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.answers import device_named, dispatcher_of
-from autotune.cli.answers import DATABASE
+from autotune.api.answers import dispatcher_of
 from autotune.cli.best import layers_of_file, named_layers
 from autotune.cli.cells import Items
-from autotune.cli.devices import say_device
+from autotune.cli.completion import studies_and_layers
+from autotune.cli.only import one_device
+from autotune.cli.options import DATABASE, GPU, OF_DEVICE
 from autotune.cli.tables import Column, format_options, show
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Choice
@@ -52,11 +53,12 @@ _COLUMNS = (
 
 
 @click.command()
-@click.argument("what", metavar="STUDY|LAYER")
+@click.argument("what", metavar="STUDY|LAYER", shell_complete=studies_and_layers)
 @DATABASE
-@click.option("--device", help="By its dispatcher alone: cuda:N, host, null, or a part of a recorded device's name.")
+@OF_DEVICE
+@GPU
 @format_options
-def choose(what: str, db: str, device: str | None, style: str | None) -> None:
+def choose(what: str, db: str, device: str | None, gpu: str | None, style: str | None) -> None:
     """Which kernel the latest dispatcher of each device takes for a layer, tuned or not; nothing is run.
 
     The layer may be one of a study file that was never tuned. `default_first`: the rule says nothing of such a
@@ -67,7 +69,7 @@ def choose(what: str, db: str, device: str | None, style: str | None) -> None:
 
     of_file = layers_of_file(what)
     with Store(db, create=False) as store:
-        info = None if device is None else device_named(store, device, say=say_device)
+        info = one_device(store, device, gpu)
         layers = of_file or named_layers(store, what)
         dispatchers = [(made, dispatcher_of(store, made)) for made in latest_dispatchers(store, info)]
     show(

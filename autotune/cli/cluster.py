@@ -24,6 +24,7 @@ from autotune.cli.cluster_progress import cluster_observer
 from autotune.cli.devices import open_evaluator
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.one_tuner import its_turn
+from autotune.cli.options import writable
 from autotune.cli.summary import left, summary
 from autotune.errors import AutotuneError, StudyError, ToolchainError
 from autotune.family.template import load_templates
@@ -134,7 +135,12 @@ def tune_on_cluster(
 
     families = load_templates(directories)
     check_study(study, families)
-    with Store(db) as store, stopping_on_interrupt() as stopping, ExitStack() as locks, cluster_observer() as observe:
+    with (
+        Store(writable(db)) as store,
+        stopping_on_interrupt() as stopping,
+        ExitStack() as locks,
+        cluster_observer() as observe,
+    ):
         ledger = Ledger(store, study, families, layers, finals, fresh=fresh)
 
         def lock(device_class: DeviceClass) -> None:

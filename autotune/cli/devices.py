@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import click
 
 from autotune.api.devices import evaluator_of, has_libcuda
-from autotune.cli.answers import DATABASE
+from autotune.cli.options import DATABASE, writable
 from autotune.cli.tables import Column, format_options, show
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError
@@ -114,7 +114,7 @@ def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> No
     rows = []
     with ExitStack() as opened:
         there = calibrate or path_of(db).exists()
-        store = opened.enter_context(Store(db, create=calibrate)) if there else None
+        store = opened.enter_context(Store(writable(db) if calibrate else db, create=calibrate)) if there else None
         for name, evaluator in opened.enter_context(closing(present_devices({"cuda", "host"}))):
             info, environment = evaluator.info, evaluator.environment
             if store is not None and calibrate:

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.devices import jobs_default
-from autotune.cli.answers import DATABASE, open_filled
+from autotune.api.studies import study_named
+from autotune.cli.answers import open_filled
 from autotune.cli.devices import open_evaluator
-from autotune.cli.families import DIRECTORIES
 from autotune.cli.interrupts import end_interrupted
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on
+from autotune.cli.studies import STUDY
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import under_way
 from autotune.dispatch.dispatcher import PortfolioKernel
 from autotune.dispatch.header import Flat
 from autotune.errors import StoreError, not_written
 from autotune.family.template import load_templates
-from autotune.study import find_study, load_study
 from autotune.table import LARGEST
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ _KERNELS = (
 
 
 @click.command()
-@click.argument("study", metavar="STUDY")
-@click.option("--device", help="cuda:N, host, null or replay:FILE; default: the first CUDA device, else the host.")
+@STUDY
+@run_on("cuda:N, host, null or replay:FILE")
 @DATABASE
 @DIRECTORIES
 @click.option(
@@ -123,7 +124,7 @@ _KERNELS = (
 @click.option(
     "--holdout", type=click.IntRange(0, LARGEST), help="Judge by a quarter of the layers, drawn by this seed."
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@JOBS
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the C++ header to this file.")
 @click.option(
     "--table", type=click.Choice(TABLES), default="layers", show_default=True, help="What --json and --csv print."
@@ -155,7 +156,7 @@ def dispatch(
 
     if out is not None and not out.parent.is_dir():
         raise StoreError(f"{out}: there is no folder {out.parent}; create it first or give another --out")
-    wanted = load_study(find_study(study))
+    wanted = study_named(study, db)
     families = load_templates(directories)
     template = load_dispatch_template()
     with (

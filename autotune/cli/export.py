@@ -6,7 +6,10 @@ from pathlib import Path
 
 import click
 
-from autotune.cli.answers import ACCURACY, DATABASE, asked
+from autotune.api.studies import name_of
+from autotune.cli.completion import studies_and_layers
+from autotune.cli.devices import say_device
+from autotune.cli.options import ACCURACY, DATABASE, GPU, LAYERS, OF_DEVICE
 from autotune.cli.progress import stages
 from autotune.errors import AutotuneError
 from autotune.study import ADMITTED
@@ -23,11 +26,12 @@ def _archs(_context: click.Context, _option: click.Parameter, text: str | None) 
 
 
 @click.command()
-@click.argument("what", metavar="LAYER|STUDY")
+@click.argument("what", metavar="LAYER|STUDY", shell_complete=studies_and_layers)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write into; made when missing.")
 @DATABASE
-@click.option("--device", "kind", type=click.Choice(["cuda", "host", "null", "replay"]), help="Tuned there only.")
-@click.option("--gpu", help="Tuned on this GPU only: its name or a part of it, where the database has several.")
+@OF_DEVICE
+@GPU
+@LAYERS
 @ACCURACY
 @click.option("--admit", type=click.Choice(tuple(ADMITTED)), help="Only each layer's fastest that such a study admits.")
 @click.option("--dispatcher", is_flag=True, help="What the study's dispatcher chooses for each layer: fewer configs.")
@@ -41,8 +45,9 @@ def export(
     what: str,
     out: Path,
     db: str,
-    kind: str | None,
+    device: str | None,
     gpu: str | None,
+    only_layers: tuple[str, ...],
     accuracy: str | None,
     admit: str | None,
     dispatcher: bool,
@@ -60,10 +65,12 @@ def export(
     from autotune.api.exports import Asked, proof_of, write_export
 
     try:
-        wanted = Asked(kind, gpu, accuracy, admit, dispatcher=dispatcher)
+        wanted = Asked(device, gpu, only_layers, accuracy, admit, dispatcher=dispatcher)
     except AutotuneError as error:
         raise click.UsageError(str(error)) from None
-    written = write_export(asked(what) or "", out, db, asked=wanted, archs=archs or (), cubin=cubin, ptx=ptx)
+    written = write_export(
+        name_of(what) or "", out, db, asked=wanted, archs=archs or (), cubin=cubin, ptx=ptx, say=say_device
+    )
     reasons: dict[str, list[str]] = {}
     for layer, why in written.left_out.items():
         reasons.setdefault(why, []).append(layer)

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import click
 
+from autotune.api.studies import study_named
 from autotune.checking.architectures import device_of
 from autotune.checking.covering import Covering
 from autotune.checking.problem_features import problem_features
 from autotune.checking.problems import derive
 from autotune.cli.cells import Items
+from autotune.cli.completion import family_names
+from autotune.cli.options import DATABASE, DIRECTORIES
+from autotune.cli.studies import OF_STUDY
 from autotune.cli.tables import Column, console, format_options, show
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected, TemplateError
@@ -19,12 +23,8 @@ from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import SUFFIX, KernelTemplate, Param, load_template, load_templates
 from autotune.renamed import renamed
-from autotune.study import find_study, load_study
+from autotune.study import Study
 from autotune.trial import Config
-
-DIRECTORIES = click.option(
-    "--templates", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of families."
-)
 
 _FAMILY_COLUMNS = (
     Column[KernelTemplate]("name", lambda family: family.name),
@@ -43,10 +43,11 @@ _PARAM_COLUMNS = (
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=family_names)
 @click.argument("config", nargs=-1, metavar="[PARAM=VALUE]...")
 @DIRECTORIES
-@click.option("--study", help="Evaluate for the first layer of this study that the family serves.")
+@OF_STUDY
+@DATABASE
 @click.option("--arch", type=int, default=90, show_default=True, help="Evaluate for this architecture.")
 @format_options
 def templates(
@@ -54,6 +55,7 @@ def templates(
     config: tuple[str, ...],
     directories: tuple[Path, ...],
     study: str | None,
+    db: str,
     arch: int,
     style: str | None,
 ) -> None:
@@ -70,7 +72,7 @@ def templates(
     if style:
         show(family.params, _PARAM_COLUMNS, style)
         return
-    evaluated = list(_evaluated(family, study, device_of(arch), config))
+    evaluated = list(_evaluated(family, None if study is None else study_named(study, db), device_of(arch), config))
     out = console()
     for label, text in (
         ("", f"{family.name}: {family.summary}"),
@@ -88,10 +90,10 @@ def templates(
         out.print(line)
 
 
-def _served(family: KernelTemplate, study: str | None, device: DeviceInfo) -> BoundTemplate | None:
+def _served(family: KernelTemplate, study: Study | None, device: DeviceInfo) -> BoundTemplate | None:
     """The family on the first layer that it has a config for; None where it has none."""
     if study is not None:
-        problems = [layer.problem for layer in load_study(find_study(study)).layers]
+        problems = [layer.problem for layer in study.layers]
     else:
         covering = Covering([len(values) for _, values in problem_features().values])
         problems = [derived.bound.problem for derived in derive(family, device, covering, 0, most=1).problems]
@@ -121,11 +123,13 @@ def _config(bound: BoundTemplate, words: tuple[str, ...]) -> Config:
     return Config.of(bound.template.name, values)
 
 
-def _evaluated(family: KernelTemplate, study: str | None, device: DeviceInfo, words: tuple[str, ...]) -> Iterator[str]:
+def _evaluated(
+    family: KernelTemplate, study: Study | None, device: DeviceInfo, words: tuple[str, ...]
+) -> Iterator[str]:
     """What a config's expressions yield for a layer: derived values, launches, bytes."""
     bound = _served(family, study, device)
     if bound is None:
-        of = f"layer of {study}" if study else "layer that a check derives"
+        of = f"layer of {study.name}" if study else "layer that a check derives"
         yield f"No config on {device.name} for any {of}: give another --study or --arch to see values and launches."
         return
     config = _config(bound, words)

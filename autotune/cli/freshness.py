@@ -15,12 +15,13 @@ import click
 
 from autotune.analysis.rooflines import undominated
 from autotune.api.devices import binary_cache, jobs_default
-from autotune.cli.answers import DATABASE, asked
+from autotune.api.studies import name_of
+from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import open_evaluator, present_devices
-from autotune.cli.families import DIRECTORIES
 from autotune.cli.files import check_folder, write_whole
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.junit import junit_xml
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, writable
 from autotune.cli.tables import Column, format_options, show
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template import KernelTemplate, load_templates
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("what", metavar="[STUDY|LAYER]", required=False)
+@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
 @DIRECTORIES
 @click.option("--device", help="Compare with this device: cuda:N, host or null; default: every device that is here.")
@@ -50,7 +51,7 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     from autotune.store import Store
     from autotune.workers.compilers import CompilePool
 
-    name = asked(what)
+    name = name_of(what)
     families = load_templates(directories)
     with Store(db, create=False) as store:
         best = undominated(store.best.list(name))
@@ -111,12 +112,12 @@ _DOUBT_COLUMNS = (
 
 
 @click.command()
-@click.argument("what", metavar="[STUDY|LAYER]", required=False)
-@click.option("--device", help="cuda:N, host or null; default: the first CUDA device, else the host.")
+@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
+@run_on()
 @click.option("--best", "most", type=click.IntRange(min=1), default=3, show_default=True, help="Kernels per layer.")
 @DATABASE
 @DIRECTORIES
-@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@JOBS
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file: a testcase a winner.")
 @format_options
 def retime(
@@ -142,14 +143,14 @@ def retime(
 
     if junit is not None:
         check_folder(junit, "--junit")
-    name = asked(what)
+    name = name_of(what)
     with Store(db, create=False) as store:
         store.studies.layers(name)  # a wrong name is told before a device is opened
     families = load_templates(directories)
     began_at, began = datetime.now(UTC), time.monotonic()
     with (
         closing(open_evaluator(device, jobs or jobs_default())) as evaluator,
-        Store(db) as store,
+        Store(writable(db)) as store,
         stopping_on_interrupt() as stopping,
     ):
         plans = plans_of(store, name, evaluator.info, most)

@@ -10,8 +10,10 @@ import click
 
 from autotune.api.importance import FamilyImportance
 from autotune.api.importance import importance as importance_of
-from autotune.cli.answers import DATABASE, asked
 from autotune.cli.brief import Below, show_brief
+from autotune.cli.completion import studies_and_layers
+from autotune.cli.devices import say_device
+from autotune.cli.options import DATABASE, GPU, LAYERS, OF_DEVICE, TEMPLATES
 from autotune.cli.pager import paged
 from autotune.cli.plots import bar
 from autotune.cli.tables import Column, console, plot_format_options
@@ -32,11 +34,22 @@ class _Row:
 
 
 @click.command()
-@click.argument("what", metavar="STUDY|LAYER")
+@click.argument("what", metavar="STUDY|LAYER", shell_complete=studies_and_layers)
 @DATABASE
-@click.option("--template", help="Only this family.")
+@OF_DEVICE
+@GPU
+@TEMPLATES
+@LAYERS
 @plot_format_options
-def importance(what: str, db: str, template: str | None, style: str | None) -> None:
+def importance(
+    what: str,
+    db: str,
+    device: str | None,
+    gpu: str | None,
+    only_templates: tuple[str, ...],
+    only_layers: tuple[str, ...],
+    style: str | None,
+) -> None:
     """Which parameters mattered in the trials of each layer and family, and which of them only together.
 
     `importance` is how differently a parameter is set in the fastest tenth of the correct trials (Optuna's PED-ANOVA;
@@ -44,8 +57,10 @@ def importance(what: str, db: str, template: str | None, style: str | None) -> N
     parameters each for itself, and beyond that by two of them together where that is 2 % or more. Families with fewer
     than 20 correct trials are left out.
     """
-    families = importance_of(asked(what) or "", db=db, template=template)
-    rows = [row for family in families for row in _rows(family)]
+    found = importance_of(
+        what, db=db, device=device, gpu=gpu, families=only_templates, layers=only_layers, say=say_device
+    )
+    rows = [row for family in found for row in _rows(family)]
     with paged(style):
         if style == "plot":
             _plot(rows)

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.devices import jobs_default
-from autotune.api.studies import layers_named
-from autotune.cli.answers import DATABASE
+from autotune.api.studies import layers_named, study_named
 from autotune.cli.devices import open_evaluator
-from autotune.cli.families import DIRECTORIES
 from autotune.cli.interrupts import end_interrupted
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, run_on, writable
 from autotune.cli.profile import first_device, require_cuda, say, stalls_of
+from autotune.cli.studies import STUDY
 from autotune.cli.tables import Column, format_options, show
 from autotune.cli.tune import under_way
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import StoreError, ToolchainError
 from autotune.family.template import KernelTemplate, load_templates
 from autotune.problem import Layer
-from autotune.study import Study, find_study, load_study
+from autotune.study import Study
 
 if TYPE_CHECKING:
     from autotune.analysis.profile import Compiled
@@ -90,13 +90,13 @@ _PROFILE = (
 
 
 @click.command()
-@click.argument("study", metavar="STUDY")
-@click.option("--device", help="cuda:N, host or null; default: the first CUDA device, else the host.")
+@STUDY
+@run_on()
 @DATABASE
 @DIRECTORIES
-@click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
+@LAYERS
 @click.option("--trials", type=click.IntRange(min=1), help="Evaluated configs of a technique and layer, at most.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@JOBS
 @click.option("--profile", is_flag=True, help="Then run each technique's best kernel under Nsight Compute.")
 @click.option("--stored", is_flag=True, help="Run nothing: print the ladders that the database has.")
 @format_options
@@ -116,7 +116,7 @@ def ladder(
 
     The reports' own times stand beside it; they are of other GPUs. What a profiler saw stands beside it, too.
     """
-    wanted = load_study(find_study(study))
+    wanted = study_named(study, db)
     layers = layers_named(wanted, only_layers)
     if stored:
         if profile:
@@ -166,7 +166,7 @@ def _climb(
     with closing(open_evaluator(device, jobs or jobs_default())) as evaluator:
         if profiled:
             require_cuda(evaluator.info)
-        with Store(db) as store, under_way(store, study, evaluator) as (observe, stopping):
+        with Store(writable(db)) as store, under_way(store, study, evaluator) as (observe, stopping):
             found = climb(study, families, evaluator, store, layers=layers, observe=observe, stopping=stopping)
             kernels = _unprofiled(store, evaluator, found, families) if profiled else ()
             return _Climbed(found, kernels, evaluator.info, evaluator.environment, interrupted=stopping())
@@ -190,7 +190,7 @@ def _profile(climbed: _Climbed, ncu: Path, device: str, db: str) -> ToolchainErr
     from autotune.store import Store
 
     try:
-        with Store(db) as store:
+        with Store(writable(db)) as store:
             profile_trials(
                 *(store, Profiler(ncu), climbed.kernels),
                 device=device,

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.answers import DATABASE, asked
+from autotune.api.studies import name_of
+from autotune.cli.completion import studies_and_layers
+from autotune.cli.options import DATABASE
 from autotune.errors import StoreError, StudyError
 from autotune.trial import Outcome, Value
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("optuna-study")
-@click.argument("what", metavar="STUDY|LAYER")
+@click.argument("what", metavar="STUDY|LAYER", shell_complete=studies_and_layers)
 @click.option("--storage", required=True, metavar="URL", help="Optuna's storage: a path or an SQLAlchemy URL.")
 @DATABASE
 def optuna_study(what: str, storage: str, db: str) -> None:
@@ -29,7 +31,7 @@ def optuna_study(what: str, storage: str, db: str) -> None:
     from autotune.search.optuna_study import TimedTrial, write_study
     from autotune.store import Store, optuna_database
 
-    name = asked(what)
+    name = name_of(what)
     target = optuna_database(storage)
     with Store(db, create=False) as store:
         groups = _studies(store.trials.list(name))

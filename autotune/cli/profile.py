@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.devices import jobs_default
-from autotune.cli.answers import ACCURACY, DATABASE, asked, open_filled
+from autotune.api.studies import name_of
+from autotune.cli.answers import open_filled
 from autotune.cli.cells import Shares
+from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import open_evaluator
+from autotune.cli.options import ACCURACY, DATABASE, run_on
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_ncu
 from autotune.errors import DeviceError, StoreError
@@ -68,8 +71,8 @@ _COLUMNS = (
 
 
 @click.command()
-@click.argument("what", metavar="LAYER|STUDY")
-@click.option("--device", help="cuda:N; default: the first CUDA device.")
+@click.argument("what", metavar="LAYER|STUDY", shell_complete=studies_and_layers)
+@run_on("cuda:N", "the first CUDA device")
 @DATABASE
 @ACCURACY
 @click.option("--stored", is_flag=True, help="Run nothing: print the profiles that the database has.")
@@ -81,7 +84,7 @@ def profile(what: str, device: str | None, db: str, accuracy: str | None, stored
     """
     from autotune.store import Store
 
-    name = asked(what)
+    name = name_of(what)
     if stored:
         with Store(db, create=False) as store:
             show(store.profiles.list(name), _COLUMNS, style)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from autotune.cli.streams import silent
 from autotune.cli.tables import console
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _LINE_EVERY_S = 10.0  # between two lines into a pipe
 @contextmanager
 def observer() -> Iterator[Callable[[TuneProgress], None]]:
     """Shows progress on standard error: a bar on a terminal, plain lines into a pipe."""
-    if not console(stderr=True).is_terminal:
+    if silent() or not console(stderr=True).is_terminal:
         yield _PlainLines()
         return
     columns = (
@@ -56,7 +57,7 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
 def stages() -> Iterator[Callable[[str], None]]:
     """Shows which stage of a command is under way, where none of them has an end to count to."""
     out = console(stderr=True)
-    if not out.is_terminal:
+    if silent() or not out.is_terminal:
         yield lambda words: print(f"{words} ...", file=sys.stderr, flush=True)
         return
     with out.status("") as line:

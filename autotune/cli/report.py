@@ -6,19 +6,22 @@ from pathlib import Path
 
 import click
 
-from autotune.cli.answers import DATABASE, asked
+from autotune.api.answers import devices_asked
+from autotune.api.studies import name_of
+from autotune.cli.completion import studies_and_layers
+from autotune.cli.devices import say_device
 from autotune.cli.files import check_folder, write_whole
-from autotune.devices.device import devices_named
-from autotune.errors import DeviceError
+from autotune.cli.options import DATABASE, GPU, OF_DEVICE
 
 
 @click.command()
-@click.argument("what", metavar="STUDY|LAYER|NETWORK")
+@click.argument("what", metavar="STUDY|LAYER|NETWORK", shell_complete=studies_and_layers)
 @DATABASE
 @click.option("--out", type=click.Path(path_type=Path), default="report.html", show_default=True, help="The file.")
-@click.option("--device", help="Only what was measured on devices with this in their names.")
+@OF_DEVICE
+@GPU
 @click.option("--sources/--no-sources", default=None, help="The winners' sources; default: of up to eight layers.")
-def report(what: str, db: str, out: Path, device: str | None, sources: bool | None) -> None:
+def report(what: str, db: str, out: Path, device: str | None, gpu: str | None, sources: bool | None) -> None:
     """Write one HTML page of all that the database knows of STUDY, STUDY.LAYER or a network's study.
 
     Convergence, every trial, roofline, finals, importance, ladder, outcomes, device and the winners' sources. The file
@@ -28,14 +31,9 @@ def report(what: str, db: str, out: Path, device: str | None, sources: bool | No
     from autotune.report.results import results
     from autotune.store import Store
 
-    name = asked(what) or what
+    name = name_of(what) or what
     check_folder(out, "--out")
     with Store(db, create=False) as store:
-        recorded = store.devices.list()
-        devices = None if device is None else devices_named(device, recorded)
-        if devices == []:
-            names = ", ".join(info.name for info in recorded) or "none"
-            raise DeviceError(f"{device}: no recorded device of this name: {names}")
-        found = results(store, name, devices)
+        found = results(store, name, devices_asked(store, device, gpu, say=say_device))
     write_whole(out, page(found, sources=sources).encode(), "--out")
     click.echo(out)

@@ -11,10 +11,11 @@ import click
 
 from autotune.api.devices import jobs_default
 from autotune.api.sanitizers import open_sanitizer
+from autotune.api.studies import name_of
 from autotune.checking.sanitize import FAULT, SMALL_N, TOOLS, Verdict, Winner
-from autotune.cli.answers import ACCURACY, DATABASE, asked
 from autotune.cli.cells import Items
-from autotune.cli.families import DIRECTORIES
+from autotune.cli.completion import studies_and_layers
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, run_on
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, StoreError
 from autotune.family.template import load_templates
@@ -42,8 +43,8 @@ def _numbers(context: click.Context, parameter: click.Parameter, value: str) -> 
 
 
 @click.command()
-@click.argument("what", metavar="[STUDY|LAYER]", required=False)
-@click.option("--device", help="cuda:N or host:check; default: the first CUDA device, else host:check.")
+@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
+@run_on("cuda:N or host:check", "the first CUDA device, else host:check")
 @click.option(
     "--n", "small_n", callback=_numbers, metavar="NUMBERS", default=_SMALL, show_default=True, help="Numbers of images."
 )
@@ -78,7 +79,7 @@ def sanitize(
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
     with Store(db, create=False) as store:
-        winners = _winners(store, asked(what), db, accuracy, directories)
+        winners = _winners(store, name_of(what), db, accuracy, directories)
     sanitizer = open_sanitizer(
         device,
         jobs or jobs_default(),

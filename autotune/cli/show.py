@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import NO_FACTS, TrialWithRoofline, with_rooflines
-from autotune.cli.answers import DATABASE, TRIAL_COLUMNS, asked
+from autotune.api.studies import name_of
+from autotune.cli.answers import TRIAL_COLUMNS
 from autotune.cli.cells import Cell, Items
+from autotune.cli.completion import studies_and_layers
+from autotune.cli.options import DATABASE
 from autotune.cli.pager import paged
 from autotune.cli.tables import Column, format_options, human, show, show_as_lines
 from autotune.errors import StoreError
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("show")
-@click.argument("what", metavar="STUDY.LAYER|ID")
+@click.argument("what", metavar="STUDY.LAYER|ID", shell_complete=studies_and_layers)
 @click.argument("number", metavar="[NUMBER]", type=click.IntRange(0, LARGEST), required=False)
 @DATABASE
 @format_options
@@ -34,7 +37,7 @@ def show_trial(what: str, number: int | None, db: str, style: str | None) -> Non
     """
     from autotune.store import Store
 
-    name = asked(what)
+    name = name_of(what)
     with Store(db, create=False) as store, paged(style):
         found = _found(store, name or what, number, db)
         if style is not None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import undominated, with_roofline
-from autotune.api.answers import device_named
-from autotune.cli.answers import ACCURACY, DATABASE, asked, whole
-from autotune.cli.devices import say_device
-from autotune.cli.families import DIRECTORIES
+from autotune.api.studies import name_of
+from autotune.cli.answers import whole
+from autotune.cli.completion import studies_and_layers
 from autotune.cli.files import check_folder, write_whole
+from autotune.cli.only import one_device
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, OF_DEVICE, TEMPLATES
 from autotune.cli.streams import for_compilers
 from autotune.errors import StoreError
 from autotune.family.template import load_templates
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("what", metavar="LAYER")
+@click.argument("what", metavar="LAYER", shell_complete=studies_and_layers)
 @DATABASE
 @DIRECTORIES
-@click.option("--device", help="On this device: cuda:N, host, null, or a recorded device by a part of its name.")
+@OF_DEVICE
+@GPU
 @ACCURACY
-@click.option("--template", "family", help="The fastest kernel of this family.")
+@TEMPLATES
 @click.option("--config", "words", help="The fastest kernel with these values: 'NAME=VALUE NAME=VALUE'.")
 @click.option("--trial", "number", type=click.IntRange(min=0), help="The kernel of this trial, whatever became of it.")
 @click.option("--ptx", "kind", flag_value="ptx", help="Print its PTX instead; needs nvcc.")
@@ -41,8 +43,9 @@ def source(
     db: str,
     directories: tuple[Path, ...],
     device: str | None,
+    gpu: str | None,
     accuracy: str | None,
-    family: str | None,
+    only_templates: tuple[str, ...],
     words: str | None,
     number: int | None,
     kind: str | None,
@@ -58,16 +61,16 @@ def source(
     if out is not None:
         check_folder(out, "--out")
     wanted = _values(words)
-    name = asked(what)
+    name = name_of(what)
     with Store(db, create=False) as store:
         layers = {layer.layer.problem: layer.name for layer in store.studies.layers(name)}
         if len(layers) > 1:
             raise StoreError(f"{what}: expected one layer; give one of {', '.join(layers.values())}")
-        info = None if device is None else device_named(store, device, say=say_device)
-        if number is None and family is None and not wanted:
+        info = one_device(store, device, gpu)
+        if number is None and not only_templates and not wanted:
             row, others = _first(_best(store, name, info, accuracy))
         else:
-            row, others = _first(_trials(store, name, info, accuracy, family, wanted, number))
+            row, others = _first(_trials(store, name, info, accuracy, only_templates, wanted, number))
         if row is None:
             raise StoreError(f"{db}: no such kernel of {what}; `autotune trials {what}` lists what there is")
         found = _kernel(store, _row(row), directories, db)
@@ -104,7 +107,7 @@ def _trials(
     name: str | None,
     info: DeviceInfo | None,
     accuracy: str | None,
-    family: str | None,
+    families: tuple[str, ...],
     wanted: Mapping[str, str],
     number: int | None,
 ) -> list[TrialRow]:
@@ -114,7 +117,7 @@ def _trials(
         for row in store.trials.list(name)
         if (info is None or row.device.identity == info.identity)
         and accuracy in (None, row.trial.accuracy)
-        and family in (None, row.trial.config.template)
+        and (not families or row.trial.config.template in families)
         and number in (None, row.trial.number)
         and wanted.items() <= {key: str(value) for key, value in row.trial.config.items}.items()
         and (number is not None or row.median_us is not None)

@@ -42,14 +42,30 @@ class Shown:
 class _Notices(Shown):
     """Standard error: on a terminal, lines that are longer than it is wide are broken between words."""
 
+    level = 0
+    """below 0: nothing is told"""
+
     def write(self, text: str) -> int:
         """Write a text, whose lines are whole."""
+        if self.level < 0:
+            return len(text)
         shown = printable(text)
         if self.exact.isatty():
             width = shutil.get_terminal_size().columns
             shown = "".join(between_words(line, width) for line in shown.splitlines(keepends=True))
         self.exact.write(shown)
         return len(text)
+
+
+def tell(level: int) -> None:
+    """How much is told beside the answer from now on: below 0 nothing, not even how far a run is."""
+    if isinstance(sys.stderr, _Notices):
+        sys.stderr.level = level
+
+
+def silent() -> bool:
+    """Whether nothing is told beside the answer."""
+    return isinstance(sys.stderr, _Notices) and sys.stderr.level < 0
 
 
 def between_words(line: str, width: int) -> str:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from autotune.cli.answers import DATABASE, asked
+from autotune.api.studies import name_of
+from autotune.cli.completion import studies_and_layers
 from autotune.cli.files import check_folder, whole
+from autotune.cli.options import DATABASE, database_path, writable
 from autotune.cli.streams import exact
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import StoreError
@@ -79,7 +81,7 @@ def _check(file: Path, db: str, style: str | None, *, quarantine: bool) -> None:
         raise StoreError("--quarantine: give a FILE for the rows; they are taken out of the database")
     else:
         with _new(file) as out:
-            found = quarantine_rows(db, out.write)
+            found = quarantine_rows(writable(db), out.write)
     show(found, _FAULT_COLUMNS, style)
     moved = f" moved to {file}" if quarantine else ""
     click.echo(f"{db}: {len(found)} rows that cannot be understood{moved}", err=True)
@@ -95,24 +97,24 @@ def load(file: Path, db: str) -> None:
     from autotune.store import load as read_dump
 
     if str(file) == "-":
-        count = read_dump(lines_of(sys.stdin), "standard input", db)
+        count = read_dump(lines_of(sys.stdin), "standard input", writable(db))
     else:
         try:
             with TextIOWrapper(open_regular(file), encoding="utf-8", newline="\n") as text:
-                count = read_dump(lines_of(text), str(file), db)
+                count = read_dump(lines_of(text), str(file), writable(db))
         except OSError as error:
             raise StoreError(f"{file}: cannot be read: {error.strerror}") from error
     click.echo(f"{db}: {count} rows loaded", err=True)
 
 
 @click.command()
-@click.argument("other", metavar="OTHER.db")
+@click.argument("other", metavar="OTHER.db", callback=database_path)
 @DATABASE
 def merge(other: str, db: str) -> None:
     """Bring the trials of another results database into this one; they are best only once re-timed here."""
     from autotune.store import merge as bring
 
-    merged = bring(other, db)
+    merged = bring(other, writable(db))
     words = [f"{merged.trials} trials and {merged.studies} studies merged", f"{merged.known} trials were there already"]
     if merged.running:
         words.append(f"{merged.running} left out that have not ended")
@@ -129,13 +131,13 @@ def import_(file: Path, db: str) -> None:
     """
     from autotune.store import import_recording
 
-    done = import_recording(read_recording(file), db)
+    done = import_recording(read_recording(file), writable(db))
     found = f"{done.trials} trials imported" if done.trials else f"its {done.known} trials were imported before"
     click.echo(f"{db}: {found}, as generation {done.generation} of study {done.study}", err=True)
 
 
 @click.command("export-t4")
-@click.argument("what", metavar="[STUDY|LAYER]", required=False)
+@click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write into; made when missing.")
 @DATABASE
 def export_t4(what: str | None, out: Path, db: str) -> None:
@@ -143,7 +145,7 @@ def export_t4(what: str | None, out: Path, db: str) -> None:
     from autotune.exporting import export_t4 as write_t4
     from autotune.store import Store
 
-    name = asked(what)
+    name = name_of(what)
     with Store(db, create=False) as store:
         written = write_t4((*store.trials.list(name), *store.spaces.list(name)), out)
     if not written:

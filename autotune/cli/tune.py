@@ -12,18 +12,19 @@ import click
 
 from autotune.analysis.rooflines import with_roofline
 from autotune.api.devices import jobs_default
-from autotune.api.studies import layers_named
-from autotune.cli.answers import DATABASE, open_filled
+from autotune.api.studies import layers_named, study_named
+from autotune.cli.answers import open_filled
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.choose import unserved
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
 from autotune.cli.devices import open_evaluator
 from autotune.cli.end_to_end import show_end_to_end
-from autotune.cli.families import DIRECTORIES
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.numbers import SECONDS, Number
 from autotune.cli.one_tuner import its_turn
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, TEMPLATES, run_on, writable
 from autotune.cli.progress import observer
+from autotune.cli.studies import STUDY
 from autotune.cli.summary import left, summary
 from autotune.cli.tables import format_options
 from autotune.devices.device import BASELINES
@@ -31,7 +32,7 @@ from autotune.errors import AutotuneError, StoreError, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import load_templates
 from autotune.problem import Layer
-from autotune.study import SAMPLERS, Study, find_study, load_study
+from autotune.study import SAMPLERS, Study
 from autotune.table import LARGEST
 
 if TYPE_CHECKING:
@@ -55,10 +56,8 @@ FINALS_SECONDS = click.option(
 
 
 @click.command()
-@click.argument("study", metavar="STUDY")
-@click.option(
-    "--device", help="cuda:N, host, host:check, null, replay:FILE; default: the first CUDA device or the host."
-)
+@STUDY
+@run_on("cuda:N, host, host:check, null or replay:FILE")
 @DATABASE
 @click.option("--trials", type=click.IntRange(min=1), help="Distinct evaluated configs per layer.")
 @click.option("--time-budget", type=SECONDS, help="Seconds per layer.")
@@ -73,9 +72,9 @@ FINALS_SECONDS = click.option(
     type=Number(0, 1, min_open=True, max_open=True),
     help="Stop when ten more evaluations are expected to gain less than this fraction.",
 )
-@click.option("--template", "only_templates", multiple=True, help="Only this family; may be repeated.")
+@TEMPLATES
 @DIRECTORIES
-@click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
+@LAYERS
 @click.option(
     "--unserved", "only_unserved", is_flag=True, help="Only layers that the latest dispatcher has nothing for."
 )
@@ -91,7 +90,7 @@ FINALS_SECONDS = click.option(
     default=None,
     help="Begin with the configs that look fastest by their launch geometry; overrules the study.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@JOBS
 @CLUSTER
 @DEVICE_CLASS
 @BASELINE
@@ -134,7 +133,7 @@ def tune(
     twice. Ctrl-C ends it after the trials at hand, without further finals, with status 130; it says which layers were
     not tuned. Status 1: a layer has no correct kernel, which is told.
     """
-    wanted = load_study(find_study(study))
+    wanted = study_named(study, db)
     wanted = replace(
         wanted,
         templates=only_templates or wanted.templates,
@@ -175,14 +174,14 @@ def tune(
 
 
 @click.command()
-@click.argument("study", metavar="STUDY")
-@click.option("--device", help="cuda:N or host; default: the first CUDA device, else the host.")
+@STUDY
+@run_on("cuda:N or host")
 @DATABASE
 @DIRECTORIES
-@click.option("--layer", "only_layers", multiple=True, help="Only this layer; may be repeated.")
+@LAYERS
 @BASELINE
 @FINALS_SECONDS
-@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+@JOBS
 @format_options
 def compare(
     study: str,
@@ -196,7 +195,7 @@ def compare(
     style: str | None,
 ) -> None:
     """Hold only the finals of STUDY again, on the kernels that the database already has."""
-    wanted = load_study(find_study(study))
+    wanted = study_named(study, db)
     layers = layers_named(wanted, only_layers)
     tune_and_show(
         *(wanted, layers, directories, device, jobs, db, style),
@@ -231,7 +230,7 @@ def tune_and_show(
     check_study(study, families)  # before a database is made
     with (
         closing(open_evaluator(device, jobs or jobs_default())) as evaluator,  # before a database is made, too
-        Store(db) if search and not only_unserved else open_filled(db) as store,
+        Store(writable(db)) if search and not only_unserved else open_filled(db) as store,
     ):
         with under_way(store, study, evaluator) as (observe, stopping):
             if only_unserved:

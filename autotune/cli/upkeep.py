@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.devices import binary_cache
-from autotune.cli.answers import DATABASE
+from autotune.cli.options import DATABASE, writable
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.cache import CacheState
 
@@ -59,7 +59,7 @@ def quarantine(db: str, clear: bool, style: str | None) -> None:
     with Store(db, create=False) as store:
         rows = store.quarantine.list()
     if clear:
-        with Store(db) as store:
+        with Store(writable(db)) as store:
             if rows:
                 store.quarantine.clear()
         click.echo(f"{len(rows)} kernels released", err=True)

@@ -16,8 +16,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from autotune.cli.answers import DATABASE, asked
+from autotune.api.studies import name_of
+from autotune.cli.completion import studies_and_layers
 from autotune.cli.numbers import SECONDS
+from autotune.cli.options import DATABASE
 from autotune.cli.plots import sparkline
 from autotune.cli.tables import console
 from autotune.trial import Outcome
@@ -31,7 +33,7 @@ _LONG_AGO_S = 3600  # from here on a date says more than seconds
 
 
 @click.command()
-@click.argument("what", metavar="STUDY")
+@click.argument("what", metavar="STUDY", shell_complete=studies_and_layers)
 @DATABASE
 @click.option("--every", "every_s", type=SECONDS, default=2.0, show_default=True, help="Seconds between two looks.")
 @click.option("--once", is_flag=True, help="Look once and end, as into a pipe.")
@@ -41,7 +43,7 @@ def watch(what: str, db: str, every_s: float, once: bool) -> None:
     It only reads the database, so it may be started and stopped at any time, by Ctrl-C; so may the tuning.
     """
     out = console()
-    name = asked(what) or what
+    name = name_of(what) or what
     seen = _look(name, db)
     if once or not out.is_terminal:
         out.print(seen)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import BestWithRoofline, undominated, with_roofline
-from autotune.api.answers import device_named
-from autotune.cli.answers import ACCURACY, DATABASE, asked, config_words, tell_beaten
+from autotune.api.studies import name_of
+from autotune.cli.answers import config_words, tell_beaten
 from autotune.cli.brief import Below, short_configs, show_brief
 from autotune.cli.cells import Cell
-from autotune.cli.devices import say_device
-from autotune.cli.families import DIRECTORIES
+from autotune.cli.completion import studies_and_layers
+from autotune.cli.only import one_device
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, OF_DEVICE
 from autotune.cli.pager import paged
 from autotune.cli.tables import Column, console, show, wide_format_options
 from autotune.errors import StoreError
@@ -64,14 +65,21 @@ class Explained:
 
 
 @click.command()
-@click.argument("what", metavar="LAYER|STUDY")
+@click.argument("what", metavar="LAYER|STUDY", shell_complete=studies_and_layers)
 @DATABASE
 @DIRECTORIES
-@click.option("--device", help="On this device: cuda:N, host, null, or a recorded device by a part of its name.")
+@OF_DEVICE
+@GPU
 @ACCURACY
 @wide_format_options
 def why(
-    what: str, db: str, directories: tuple[Path, ...], device: str | None, accuracy: str | None, style: str | None
+    what: str,
+    db: str,
+    directories: tuple[Path, ...],
+    device: str | None,
+    gpu: str | None,
+    accuracy: str | None,
+    style: str | None,
 ) -> None:
     """Why the best kernel of LAYER wins, from the recorded trials.
 
@@ -81,10 +89,10 @@ def why(
     """
     from autotune.store import Store
 
-    name = asked(what)
+    name = name_of(what)
     families = template_files(directories)
     with Store(db, create=False) as store:
-        info = None if device is None else device_named(store, device, say=say_device)
+        info = one_device(store, device, gpu)
         rows = store.best.list(name, info, accuracy=accuracy)
         if not rows:
             raise StoreError(

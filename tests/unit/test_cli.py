@@ -367,7 +367,7 @@ def test_architectures_that_are_none(archs: str, folder: Path, filled: Path, aut
 
 def test_export_of_a_gpu_that_has_no_kernels(folder: Path, filled: Path, autotune: Command) -> None:
     complaint = autotune("export", "small", "--out", "out", "--gpu", "H200").complaint
-    assert complaint == "small: no kernel of a GPU named 'H200'; the database has none"
+    assert complaint == "H200: no recorded GPU of this name; there are none"
     assert not (folder / "out").exists()
 
 

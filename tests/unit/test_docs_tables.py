@@ -50,6 +50,7 @@ REFERENCE = (
     "counter",
     "rate",
     "argument",
+    "option",
     "parameter",
     "class",
     "feature",

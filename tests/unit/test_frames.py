@@ -100,7 +100,7 @@ def test_convergence_has_a_point_for_each_correct_trial_and_falls_to_the_best(tr
 
 def test_importance_has_a_bar_for_each_parameter() -> None:
     pytest.importorskip("altair")
-    found = autotune.importance("lenet-k5.conv1", db=RECORDED, template="direct")
+    found = autotune.importance("lenet-k5.conv1", db=RECORDED, families=("direct",))
     values = frames.importance(found).to_dict()["data"]["values"]
     assert [(value["parameter"], value["importance"]) for value in values] == list(found[0].found.params)
     assert sum(value["importance"] for value in values) == pytest.approx(1)

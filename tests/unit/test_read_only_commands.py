@@ -34,6 +34,7 @@ READING: tuple[tuple[str, ...], ...] = (
     ("history", "lenet"),
     ("diff", "lenet", "copy"),
     ("stale",),
+    ("studies",),
     ("query", "SELECT count(*) FROM trials"),
     ("dump",),
     ("dump", "dumped"),
@@ -85,7 +86,7 @@ block_p = { values = [0, 1, 2, 3] }
 filters = { values = ["constant"] }
 vector = { values = [false, true] }
 """
-NO_DATABASE = {"import-model", "templates", "check", "cache"}
+NO_DATABASE = {"import-model", "templates", "check", "cache", "completion"}
 STATES = ("with a log", "oldest", "as one file", "old", "read-only")
 
 

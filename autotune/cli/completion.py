@@ -1,0 +1,102 @@
+"""What a shell completes: studies, layers, families and devices; and `completion`, which prints its script."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import get_completion_class
+
+from autotune.errors import AutotuneError
+from autotune.family.template import template_files
+from autotune.study import study_names
+
+if TYPE_CHECKING:
+    from autotune.store import Store
+
+_SHELLS = ("bash", "zsh", "fish")
+
+
+def family_names(_context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """The shipped families."""
+    return _beginning(begun, template_files())
+
+
+def study_names_and_files(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Shipped studies, those of the database, and study files and folders here."""
+    return _beginning(begun, (*study_names(), *_of_database(context, _studies), *_files(begun)))
+
+
+def layer_names(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Layers of the database, with their study's name and without."""
+    names = _of_database(context, _layers)
+    return _beginning(begun, (*names, *(name.rpartition(".")[2] for name in names)))
+
+
+def studies_and_layers(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Studies and layers of the database."""
+    return _beginning(begun, _of_database(context, lambda store: (*_studies(store), *_layers(store))))
+
+
+def device_names(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Devices of the database, and those of every machine."""
+    return _beginning(begun, ("cuda:0", "host", "null", *_of_database(context, _devices)))
+
+
+def _beginning(begun: str, names: Iterable[str]) -> list[str]:
+    return sorted({name for name in names if name.startswith(begun)})
+
+
+def _studies(store: Store) -> Iterator[str]:
+    return (row.name for row in store.studies.list())
+
+
+def _layers(store: Store) -> Iterator[str]:
+    return (row.name for row in store.studies.layers())
+
+
+def _devices(store: Store) -> Iterator[str]:
+    return (info.name for info in store.devices.list())
+
+
+def _of_database(context: click.Context, names: Callable[[Store], Iterable[str]]) -> tuple[str, ...]:
+    """Names in the database that is given; none where it cannot be read: a shell has nowhere to say so."""
+    from autotune.store import Store
+
+    try:
+        with Store(context.params.get("db") or os.environ.get("AUTOTUNE_DB") or "autotune.db", create=False) as store:
+            return tuple(names(store))
+    except AutotuneError:
+        return ()
+
+
+def _files(begun: str) -> Iterator[str]:
+    """Study files beside what was begun, and folders."""
+    folder = os.path.dirname(begun)
+    try:
+        entries = list(os.scandir(folder or "."))
+    except OSError:
+        return
+    for entry in entries:
+        name = os.path.join(folder, entry.name)
+        if entry.is_dir() and not entry.name.startswith("."):
+            yield f"{name}/"
+        elif entry.name.endswith(".toml"):
+            yield name
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(_SHELLS), required=False)
+@click.pass_context
+def completion(context: click.Context, shell: str | None) -> None:
+    """Print the script by which SHELL (default: yours) completes commands, studies, layers and families.
+
+    For bash: autotune completion >> ~/.bashrc; for zsh >> ~/.zshrc; for fish > ~/.config/fish/completions/autotune.fish
+    """
+    name = shell or os.path.basename(os.environ.get("SHELL", ""))
+    found = get_completion_class(name)
+    if found is None or name not in _SHELLS:
+        raise click.UsageError(f"{name or 'no shell'}: give one of {', '.join(_SHELLS)}")
+    click.echo(found(context.find_root().command, {}, "autotune", "_AUTOTUNE_COMPLETE").source())

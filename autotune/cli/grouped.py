@@ -1,0 +1,69 @@
+"""The command line's own group: commands listed by what people want, defaults of a file, how much is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+
+from autotune.cli.settings import settings
+from autotune.cli.streams import tell
+from autotune.errors import AutotuneError
+
+
+class GroupedCommands(click.Group):
+    """Commands under headings. Each has `-v` and `-q`, and defaults of the nearest settings."""
+
+    def __init__(self, groups: Mapping[str, Sequence[click.Command]], **given: object) -> None:
+        super().__init__(**given)  # type: ignore[arg-type]  # what click.Group takes
+        self._headings = {heading: [command.name for command in commands] for heading, commands in groups.items()}
+        for command in (one for commands in groups.values() for one in commands):
+            command.params += [_verbosity("-v", "--verbose", 1), _verbosity("-q", "--quiet", -1)]
+            self.add_command(command)
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each heading's commands with their first sentences."""
+        width = max(len(name) for name in self.commands)
+        for heading, names in self._headings.items():
+            with formatter.section(heading):
+                room = formatter.width - width - 6
+                shown = [(name, self.commands[name]) for name in names if name is not None]
+                formatter.write_dl([(name, command.get_short_help_str(room)) for name, command in shown])
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
+    ) -> click.Context:
+        """A context with the defaults of the nearest settings; a shell that completes a word is told of no error."""
+        context = super().make_context(info_name, args, parent, **extra)
+        try:
+            context.obj, context.default_map = settings(self.commands)
+        except AutotuneError:
+            if not context.resilient_parsing:
+                raise
+        return context
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command; whatever ends it is told, also where little else is."""
+        try:
+            return super().invoke(ctx)
+        except BaseException:
+            tell(0)
+            raise
+
+
+def _verbosity(short: str, long: str, level: int) -> click.Option:
+    def chosen(context: click.Context, _option: click.Parameter, given: bool) -> None:
+        if given:
+            tell(level)
+            if level > 0:
+                context.call_on_close(lambda: _say_where(context))  # whose other options are not read yet
+
+    words = "Say which files were used, too." if level > 0 else "Say nothing but the answer and errors."
+    return click.Option([short, long], is_flag=True, expose_value=False, callback=chosen, help=words)
+
+
+def _say_where(context: click.Context) -> None:
+    if context.obj is not None:
+        click.echo(f"defaults of {context.obj}", err=True)
+    if "db" in context.params:
+        click.echo(f"database {context.params['db']}", err=True)

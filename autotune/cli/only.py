@@ -1,0 +1,80 @@
+"""Which trials an answer is about: `--device`, `--gpu`, `--accuracy`, `--template` and `--layer` together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.api.answers import device_named, devices_asked
+from autotune.api.studies import is_asked
+from autotune.cli.devices import say_device
+from autotune.cli.options import ACCURACY, GPU, LAYERS, OF_DEVICE, TEMPLATES
+from autotune.devices.device import DeviceInfo
+from autotune.errors import DeviceError
+
+if TYPE_CHECKING:
+    from autotune.store import SpaceTrial, Store, TrialRow
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """What is left of the trials; None and () leave nothing out."""
+
+    device: str | None = None
+    gpu: str | None = None
+    accuracy: str | None = None
+    templates: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing is left out."""
+        return self == Only()
+
+    def of(self, store: Store) -> Callable[[TrialRow | SpaceTrial], bool]:
+        """Whether a trial is one of these. Raises DeviceError for a device that the database has nothing of."""
+        devices = devices_asked(store, self.device, self.gpu, say=say_device)
+        names = None if devices is None else {info.name for info in devices}
+
+        def admitted(row: TrialRow | SpaceTrial) -> bool:
+            return (
+                (names is None or row.device.name in names)
+                and self.accuracy in (None, row.trial.accuracy)
+                and (not self.templates or row.trial.config.template in self.templates)
+                and is_asked(row.name, self.layers)
+            )
+
+        return admitted
+
+
+def only_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The five options, passed on as `only`."""
+
+    @functools.wraps(function)
+    def chosen(
+        *arguments: object,
+        device: str | None,
+        gpu: str | None,
+        accuracy: str | None,
+        only_templates: tuple[str, ...],
+        only_layers: tuple[str, ...],
+        **given: object,
+    ) -> None:
+        function(*arguments, only=Only(device, gpu, accuracy, only_templates, only_layers), **given)
+
+    for option in reversed((OF_DEVICE, GPU, ACCURACY, TEMPLATES, LAYERS)):
+        chosen = option(chosen)
+    return chosen
+
+
+def one_device(store: Store, device: str | None, gpu: str | None) -> DeviceInfo | None:
+    """The device that an answer is to be for, here or recorded; None: any. Raises DeviceError for none or several."""
+    if device is not None:
+        return device_named(store, device, say=say_device)
+    devices = devices_asked(store, None, gpu)
+    if devices is not None and len(devices) > 1:
+        names = ", ".join(info.name for info in devices)
+        raise DeviceError(f"{gpu}: fits several recorded devices: {names}; give more of the name")
+    return devices[0] if devices else None

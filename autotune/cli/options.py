@@ -1,0 +1,86 @@
+"""Options that several commands have: each is declared once, and means one thing in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from autotune.api.answers import one_asked
+from autotune.cli.completion import device_names, family_names, layer_names
+from autotune.errors import DeviceError, StoreError
+from autotune.shipped import shipped
+from autotune.trial import ACCURACY_CLASSES
+
+RECORDED = "recorded"
+"""names the results that come along"""
+
+
+def recorded_database() -> Path:
+    """The results that come along: of an H200."""
+    return shipped("studies") / "recorded" / "h200.db"
+
+
+def database_path(_context: click.Context, _option: click.Parameter, name: str) -> str:
+    """The path of a database that is named, for click."""
+    return str(recorded_database()) if name == RECORDED else name
+
+
+def writable(db: str) -> str:
+    """The database, to be written. Raises StoreError for the one that comes along."""
+    if db == str(recorded_database()):
+        raise StoreError(f"{RECORDED}: these results come along and are only read; give another --db")
+    return db
+
+
+def _alone(context: click.Context, option: click.Parameter, name: str | None) -> str | None:
+    """A device's name, for click, where the other option does not give one, too."""
+    given = {**context.params, option.name: name}
+    try:
+        one_asked(given.get("device"), given.get("gpu"))
+    except DeviceError as error:
+        raise click.UsageError(str(error)) from None
+    return name
+
+
+DATABASE = click.option(
+    "--db",
+    default="autotune.db",
+    show_default=True,
+    envvar="AUTOTUNE_DB",
+    show_envvar=True,
+    callback=database_path,
+    help=f"Results database: a path, a URL, or {RECORDED} for the results that come along.",
+)
+ACCURACY = click.option("--accuracy", type=click.Choice(ACCURACY_CLASSES), help="Only this accuracy class.")
+TEMPLATES = click.option(
+    "--template",
+    "only_templates",
+    multiple=True,
+    shell_complete=family_names,
+    help="Only this family; may be repeated.",
+)
+LAYERS = click.option(
+    "--layer", "only_layers", multiple=True, shell_complete=layer_names, help="Only this layer; may be repeated."
+)
+DIRECTORIES = click.option(
+    "--templates", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of families."
+)
+JOBS = click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; default: every core.")
+GPU = click.option(
+    "--gpu", callback=_alone, shell_complete=device_names, help="Of this recorded GPU: its name or a part of it."
+)
+OF_DEVICE = click.option(
+    "--device",
+    callback=_alone,
+    shell_complete=device_names,
+    help="Of this device: cuda:N, host, null, or a recorded one by a part of its name.",
+)
+
+
+def run_on(
+    names: str = "cuda:N, host or null", default: str = "the first CUDA device, else the host"
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """`--device` of a command that runs kernels, which says on which devices it can."""
+    return click.option("--device", help=f"Run on this device: {names}; default: {default}.")

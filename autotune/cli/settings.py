@@ -1,0 +1,98 @@
+"""Defaults of options in a file: `[tool.autotune]` of pyproject.toml, or autotune.toml, here or in a folder above.
+
+db = "results.db"       # of every command that has the option
+[tune]
+device = "cuda:0"       # of one command
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+
+from autotune.cli.options import RECORDED
+from autotune.errors import AutotuneError
+from autotune.reading import read_text
+from autotune.table import did_you_mean, read_toml
+
+_FILE, _PROJECT, _KEY = "autotune.toml", "pyproject.toml", "tool.autotune"
+_PATHS = ("db", "templates")
+"""options whose words are paths, which begin at the file"""
+
+
+class SettingsError(AutotuneError):
+    """A file with defaults cannot be read or has a key that no option has."""
+
+
+def settings(commands: Mapping[str, click.Command]) -> tuple[Path | None, dict[str, object]]:
+    """The nearest file with defaults, and click's default map of it. Raises SettingsError."""
+    for file, table in _tables():
+        return file, _default_map(file, table, commands)
+    return None, {}
+
+
+def _tables() -> Iterator[tuple[Path, Mapping[str, object]]]:
+    """The files that have defaults, the nearest first."""
+    try:
+        here = Path.cwd()
+    except OSError:  # a folder that is gone
+        return
+    for folder in (here, *here.parents):
+        own, project = folder / _FILE, folder / _PROJECT
+        if os.path.isfile(own):
+            yield own, _content(own)
+        elif os.path.isfile(project):
+            tool = _content(project).get("tool")
+            table = tool.get("autotune") if isinstance(tool, dict) else None
+            if isinstance(table, dict):
+                yield project, table
+
+
+def _content(file: Path) -> Mapping[str, object]:
+    return read_toml(read_text(file, SettingsError), SettingsError, str(file)).content
+
+
+def _default_map(file: Path, table: Mapping[str, object], commands: Mapping[str, click.Command]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    every = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    own = {key: value for key, value in table.items() if isinstance(value, dict)}
+    known = {key for command in commands.values() for key in _options(command)}
+    for key in every:
+        if key not in known:
+            raise SettingsError(f"{file}: {key}: no command has this option{did_you_mean(key, known)}")
+    for key in own:
+        if key not in commands:
+            raise SettingsError(f"{file}: [{key}]: no such command{did_you_mean(key, commands)}")
+    for name, command in commands.items():
+        options = _options(command)
+        for key in own.get(name, {}):
+            if key not in options:
+                raise SettingsError(f"{file}: {name}.{key}: no such option{did_you_mean(key, options)}")
+        words = {key: value for key, value in every.items() if key in options} | own.get(name, {})
+        found[name] = {options[key]: _value(file, key, value) for key, value in words.items()}
+    return found
+
+
+def _options(command: click.Command) -> dict[str, str]:
+    """The options of a command as they are written, without dashes, each with click's name of it."""
+    return {
+        word.removeprefix("--"): param.name
+        for param in command.params
+        if isinstance(param, click.Option) and param.name is not None
+        for word in param.opts
+        if word.startswith("--")
+    }
+
+
+def _value(file: Path, key: str, value: object) -> object:
+    """A default as click takes it; a path begins at the file's folder."""
+    if key not in _PATHS:
+        return value
+    if isinstance(value, list):
+        return [_value(file, key, word) for word in value]
+    if isinstance(value, str) and value != RECORDED and "://" not in value:
+        return str(file.parent / value)
+    return value

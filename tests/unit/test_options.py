@@ -1,0 +1,148 @@
+"""What is the same in every command: shared options, studies by name, defaults of a file, what a shell completes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+
+from autotune.cli import cli
+
+from .tiny import Command
+
+ASKING = {"best", "why", "source", "choose", "trials", "history", "importance", "export"}
+RUNNING = {"tune", "compare", "ladder", "dispatch", "accuracy", "profile", "sanitize", "check", "retime"}
+OF_FILES = {"import-model", "replay", "templates", "cache", "completion"}
+"""Commands that ask no database."""
+
+
+def options(name: str) -> dict[str, click.Option]:
+    """The commands that have an option, with it."""
+    return {
+        command: param
+        for command, each in cli.commands.items()
+        for param in each.params
+        if isinstance(param, click.Option) and name in param.opts
+    }
+
+
+def test_an_option_means_one_thing_in_all_commands() -> None:
+    for name in ("--db", "--gpu", "--template", "--layer", "--templates", "--study"):
+        said = {option.help for option in options(name).values()}
+        assert len(said) == 1, (name, said)
+    devices = {command: option.help or "" for command, option in options("--device").items()}
+    assert {command for command, words in devices.items() if words.startswith("Of this device: ")} == ASKING
+    assert {command for command, words in devices.items() if words.startswith("Run on this device: ")} == RUNNING
+
+
+def test_a_device_is_named_wherever_results_are_asked_for() -> None:
+    assert set(options("--gpu")) == ASKING
+    assert {"trials", "history"} <= set(options("--accuracy")) & set(options("--layer")) & set(options("--template"))
+    assert set(options("--db")) >= set(cli.commands) - OF_FILES
+
+
+def test_help_groups_every_command_in_80_columns(autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = autotune("--help").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    headings = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Options", "Tune", "Ask", "Ship", "Look after"]
+    named = [line.split()[0] for line in lines[lines.index("Tune:") :] if line.startswith("  ") and line[2] != " "]
+    assert sorted(named) == sorted(cli.commands)
+
+
+def test_trials_and_history_of_what_is_asked_for_alone(filled: Path, autotune: Command) -> None:
+    whole = json.loads(autotune("trials", "small", "--json").out)
+    of_one = json.loads(autotune("trials", "--layer", "one", "--device", "null", "--json").out)
+    assert of_one == [row for row in whole if row["layer"] == "small.one"] != []
+    assert len(json.loads(autotune("trials", "--layer", "one", "--limit", 3, "--json").out)) == 3
+    assert json.loads(autotune("trials", "--template", "direct", "--json").out) == []
+    events = json.loads(autotune("history", "small", "--template", "tiny", "--json").out)
+    assert events == json.loads(autotune("history", "small", "--json").out) != []
+    assert json.loads(autotune("history", "small", "--layer", "two", "--json").out) == []
+    assert autotune("trials", "--gpu", "H200").complaint == "H200: no recorded GPU of this name; there are none"
+    both = autotune("best", "--gpu", "H200", "--device", "null")
+    assert (both.code, both.err.splitlines()[-1]) == (
+        2,
+        "Error: --device and --gpu both name a device; leave one of them out",
+    )
+
+
+def test_a_study_that_the_database_knows_stands_for_its_file(filled: Path, tune: Command, autotune: Command) -> None:
+    (filled.parent / "small.toml").rename(filled.parent / "moved.toml")
+    words = ("--templates", "families", "--device", "null", "--trials", 11)
+    again = autotune("tune", "small", *words)
+    assert again.code == 0, again.err
+    assert "small.one: 11 evaluated" in again.err
+    assert autotune("tune", "smal", *words).complaint.startswith("smal: no such study file; shipped studies are ")
+    listed = {row["study"]: row for row in json.loads(autotune("studies", "--json").out)}
+    assert listed["small"]["origin"] == "autotune.db"
+    assert listed["small"]["layers"] == 1
+    assert listed["reports/000"]["origin"] == "shipped"
+
+
+def test_the_recorded_database_by_name_is_only_read(autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = autotune("best", "lenet-k5", "--db", "recorded")
+    assert (asked.code, asked.err) == (0, "")
+    for words in (("tune", "quickstart", "--device", "null"), ("quarantine", "--clear"), ("merge", "other.db")):
+        complaint = autotune(*words, "--db", "recorded").complaint
+        assert complaint == "recorded: these results come along and are only read; give another --db"
+    monkeypatch.setenv("AUTOTUNE_DB", "recorded")
+    assert autotune("best", "lenet-k5").out == asked.out
+
+
+def test_defaults_of_the_nearest_file(
+    folder: Path, tune: Command, autotune: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "pyproject.toml").write_text('[tool.autotune]\ndb = "kept.db"\n[tool.autotune.tune]\ntrials = 4\n')
+    (folder / "below").mkdir()
+    monkeypatch.chdir(folder / "below")
+    done = autotune("tune", "../small.toml", "--templates", "../families", "--device", "null", "-v")
+    assert done.code == 0, done.err
+    assert done.err.splitlines()[-2:] == [f"defaults of {folder / 'pyproject.toml'}", f"database {folder / 'kept.db'}"]
+    assert "small.one: 4 evaluated" in done.err
+    assert (folder / "kept.db").exists()
+    assert autotune("best", "--db", "none.db").complaint.startswith("none.db: "), "the command line comes first"
+    (folder / "autotune.toml").write_text("trails = 4\n")
+    complaint = autotune("best").complaint
+    assert complaint == f"{folder / 'autotune.toml'}: trails: no command has this option (did you mean 'trials'?)"
+    (folder / "autotune.toml").write_text("[tune]\nlimit = 4\n")
+    assert autotune("best").complaint.startswith(f"{folder / 'autotune.toml'}: tune.limit: no such option")
+    assert autotune("--help").code == 0
+
+
+def test_quiet_says_nothing_but_the_answer_and_errors(tune: Command, autotune: Command) -> None:
+    done = tune("-q")
+    assert (done.code, done.err) == (0, "")
+    assert "small.one" in done.out
+    assert autotune("best", "nobody", "-q").complaint.startswith("autotune.db: no study or layer")
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("best sma", ["small", "small.one"]),
+        ("tune vgg", ["vgg16-fp16"]),
+        ("tune fam", ["families/"]),
+        ("compare small --layer o", ["one"]),
+        ("tune --template direct_", ["direct_strip"]),
+        ("quaran", ["quarantine"]),
+    ],
+)
+def test_a_shell_completes(
+    words: str, completed: list[str], filled: Path, autotune: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_AUTOTUNE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"autotune {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    assert autotune().out.splitlines() == [f"plain,{word}" for word in completed]
+
+
+def test_the_script_of_a_shell(autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/zsh")
+    assert "_AUTOTUNE_COMPLETE=zsh_complete" in autotune("completion").out
+    assert "_AUTOTUNE_COMPLETE=bash_complete" in autotune("completion", "bash").out
+    monkeypatch.setenv("SHELL", "")
+    assert autotune("completion").err.splitlines()[-1] == "Error: no shell: give one of bash, zsh, fish"
