@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "dispatch --table rules": ("dispatch._RULES",),
     "dispatch --table thresholds": ("dispatch._THRESHOLDS",),
     "dispatch --table ways": ("dispatch._WAYS",),
+    "doctor": ("doctor._COLUMNS",),
     "dump --check": ("transfer._FAULT_COLUMNS",),
     "history": ("changes._EVENT_COLUMNS",),
     "importance": ("importance._COLUMNS",),

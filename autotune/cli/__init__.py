@@ -9,7 +9,6 @@ from typing import NoReturn, TextIO
 
 import click
 
-from autotune import __version__
 from autotune.cli.accuracy import accuracy
 from autotune.cli.answers import query, trials
 from autotune.cli.best import best
@@ -20,6 +19,7 @@ from autotune.cli.cluster import agent
 from autotune.cli.completion import completion
 from autotune.cli.devices import devices
 from autotune.cli.dispatch import dispatch
+from autotune.cli.doctor import doctor, show_version
 from autotune.cli.export import export
 from autotune.cli.families import templates
 from autotune.cli.freshness import retime, stale
@@ -44,19 +44,20 @@ from autotune.cli.watch import watch
 from autotune.cli.why import why
 from autotune.errors import AutotuneError, StoreWarning, what_the_machine_lacks
 
+_VERSION = "Show the version, and those of nvcc, driver and GPU."
 _GROUPS = {
     "Tune": (import_model, studies, tune, watch, agent, compare, ladder, dispatch, replay),
     "Ask": (best, report, why, trials, show_trial, history, importance, diff, choose, query, accuracy, profile),
     "Ship": (export, source, export_t4, optuna_study),
     "Look after": (
-        *(devices, templates, check, sanitize, stale, retime),
+        *(doctor, devices, templates, check, sanitize, stale, retime),
         *(merge, dump, load, import_, cache, quarantine, completion),
     ),
 }
 
 
 @click.group(cls=GroupedCommands, groups=_GROUPS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="autotune")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help=_VERSION)
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Tune generated CUDA kernels for convolution layers, keep every trial, export the best."""

@@ -73,7 +73,7 @@ def test_help_and_version(autotune: Command) -> None:
             help_text = autotune(command, "--help")
             assert help_text.code == 0
             assert help_text.out.startswith(f"Usage: autotune {command} ")
-    assert autotune("--version").out == f"autotune, version {__version__}\n"
+    assert autotune("--version").out.startswith(f"autotune, version {__version__} (")
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ READING: tuple[tuple[str, ...], ...] = (
     ("source", "lenet.conv1", "--device", "H200"),
     ("profile", "lenet", "--stored"),
     ("devices",),
+    ("doctor",),
 )
 """which end with 0"""
 REFUSING: tuple[tuple[str, ...], ...] = (

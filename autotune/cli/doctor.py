@@ -1,0 +1,133 @@
+"""`doctor` and `--version`: what is here of all that the tool needs, and the command that brings what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from autotune import __version__
+from autotune.api.devices import cache_folder
+from autotune.cli.options import DATABASE
+from autotune.cli.tables import Column, format_options, show
+from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc, find_sanitizer
+from autotune.devices.driver_query import DriverHere, driver_here
+from autotune.errors import AutotuneError, StoreError, ToolchainError
+
+_CUDA = "pip install 'autotune-conv[cuda13]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One of the things that the tool needs, as it is here."""
+
+    what: str
+    found: str | None
+    """its version or place; None where it is missing"""
+    needed: bool
+    """whether nothing can be tuned here without it"""
+    mend: str = ""
+    """what brings it"""
+
+    @property
+    def state(self) -> str:
+        """`ok`, `missing`, or `optional` for what can be done without."""
+        return "ok" if self.found is not None else "missing" if self.needed else "optional"
+
+
+_COLUMNS = (
+    Column[Checked]("what", lambda row: row.what),
+    Column[Checked]("state", lambda row: row.state),
+    Column[Checked]("found", lambda row: row.found),
+    Column[Checked]("mend", lambda row: row.mend if row.found is None else None),
+)
+
+
+@click.command()
+@DATABASE
+@format_options
+def doctor(db: str, style: str | None) -> None:
+    """What is here of all that tuning needs, and what brings what is missing. Status 1: something needed is missing.
+
+    nvcc and PyCUDA are needed where there is a GPU; where there is none, kernels run on the CPU.
+    """
+    found = list(_checks(db))
+    show(found, _COLUMNS, style)
+    if missing := [row.what for row in found if row.state == "missing"]:
+        raise AutotuneError(f"needed and missing: {', '.join(missing)}")
+
+
+def show_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
+    """Print the version, with the toolkit, the driver and the GPUs that are here."""
+    if not asked or context.resilient_parsing:
+        return
+    driver = driver_here()
+    nvcc, _ = _tool(lambda: compiler_version(find_nvcc()))
+    words = "no NVIDIA driver" if driver is None else f"driver for CUDA {driver.cuda}"
+    click.echo(f"autotune, version {__version__} ({nvcc or 'no nvcc'}; {words}; {_gpus(driver) or 'no GPU'})")
+    context.exit()
+
+
+def _checks(db: str) -> Iterator[Checked]:
+    driver = driver_here()
+    gpu = driver is not None and bool(driver.devices)
+    cxx, no_cxx = _tool(lambda: compiler_version(find_cxx()))
+    yield Checked("C++ compiler", cxx, needed=True, mend=no_cxx)
+    found = None if driver is None else f"CUDA {driver.cuda}"
+    yield Checked("NVIDIA driver", found, needed=False, mend="install NVIDIA's driver, for a GPU")
+    yield Checked("GPU", _gpus(driver), needed=False, mend="none is here: kernels run on the CPU")
+    nvcc, no_nvcc = _tool(lambda: compiler_version(find_nvcc()))
+    yield Checked("nvcc", nvcc, needed=gpu, mend=no_nvcc)
+    yield Checked("PyCUDA", _version("pycuda"), needed=gpu, mend=_CUDA)
+    sanitizer, no_sanitizer = _tool(lambda: str(find_sanitizer()))
+    yield Checked("compute-sanitizer", sanitizer, needed=False, mend=no_sanitizer)
+    yield _writable("cache", cache_folder(), "set XDG_CACHE_HOME to a folder that can be written")
+    yield _writable("temporary files", Path(tempfile.gettempdir()), "set TMPDIR to a folder that can be written")
+    yield _database(db)
+
+
+def _gpus(driver: DriverHere | None) -> str | None:
+    return ", ".join(driver.devices) or None if driver else None
+
+
+def _tool(find: Callable[[], str]) -> tuple[str | None, str]:
+    """What is found, else what to do."""
+    try:
+        return find(), ""
+    except ToolchainError as error:
+        return None, str(error)
+
+
+def _version(package: str) -> str | None:
+    """Of what is installed, without an import: PyCUDA's starts the driver."""
+    if importlib.util.find_spec(package) is None:
+        return None
+    return importlib.metadata.version(package)
+
+
+def _writable(what: str, folder: Path, mend: str) -> Checked:
+    """A folder that is there, or can be made."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            return Checked(what, str(folder), needed=True)
+    except OSError as error:
+        return Checked(what, None, needed=True, mend=f"{folder}: cannot be written ({error.strerror}); {mend}")
+
+
+def _database(db: str) -> Checked:
+    from autotune.store import Store, path_of
+
+    try:
+        if not path_of(db).exists():
+            return Checked("database", f"{db}: none yet", needed=True)
+        with Store(db, create=False) as store:
+            studies = len({row.name for row in store.studies.list()})
+    except StoreError as error:
+        return Checked("database", None, needed=True, mend=str(error))
+    return Checked("database", f"{db}: {studies} {'study' if studies == 1 else 'studies'}", needed=True)
