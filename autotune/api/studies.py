@@ -36,7 +36,10 @@ def study_named(name: str, db: str | Path) -> Study:
             raise
         if not stored.text:
             raise StudyError(f"{name}: {db} has its results without its file; give the file") from None
-        return parse_study(stored.text, name, f"study {name} of {db}")
+        study = parse_study(stored.text, name, f"study {name} of {db}")
+        if study.name != name:
+            raise StudyError(f"{name}: {db} keeps the file of {study.name} for it; give the file") from None
+        return study
     return load_study(file)
 
 
