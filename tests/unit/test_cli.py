@@ -295,10 +295,12 @@ def test_export_writes_each_layers_kernel_with_its_provenance(folder: Path, fill
     finished = autotune("export", "small", "--out", "out/deep", "--no-proof")
     assert (finished.code, finished.out) == (0, "out/deep/small.one.null.cu\n")
     text = (folder / finished.out.strip()).read_text()
+    config = best["config"]
+    assert isinstance(config, dict)
     for word in (
         "small.one: conv2d n3 c2 9x8 k4 3x3 f32 nchw",
         f"autotune {__version__} from template tiny",
-        f"config        {best['config']}",
+        "config        " + " ".join(f"{name}={value}" for name, value in config.items()),
         f"median {best['median_us']:.2f} us",
         f"source hash   {best['source_hash']}",
         "NOT TUNED FOR A GPU",
@@ -492,7 +494,7 @@ def test_templates_show_what_a_config_is_launched_with(autotune: Command, folder
     assert autotune(*words, "threads=33").complaint == "threads=33: no value of threads; there are 64, 32, 128, 256"
     assert "a block computes at most 512 outputs" in autotune(*words, "threads=256", "turns=3").complaint
     write_family(folder / "families", ("device.arch >= 70", "device.arch == 70"))
-    assert "No config on sm_90 for any layer of small.toml" in autotune(*words).out
+    assert "No config on sm_90 for any layer of small: give" in autotune(*words).out
     assert "on sm_70 with" in autotune(*words, "--arch", "70").out
 
 
