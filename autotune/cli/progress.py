@@ -104,25 +104,19 @@ class _PlainLines:
         self._said: dict[str, float] = {}
 
     def __call__(self, progress: TuneProgress) -> None:
-        network, start = progress.network, progress.phase == "start"
+        network = progress.network
+        if progress.phase == "start":
+            return  # the line that names the device has just been said
         if network is None:
             words = f"{progress.done}/{progress.budget} in {progress.elapsed_s:.0f} s, {doing(progress)}"
-            self._say(
-                progress.layer,
-                f"{words}{state(progress)}",
-                at_once=progress.ended or progress.phase != "search",
-                start=start,
-            )
+            self._say(progress.layer, f"{words}{state(progress)}", at_once=progress.ended or progress.phase != "search")
             return
         of_seconds = f" of {network.budget_s:.0f}" if network.budget_s is not None else ""
         words = f"{network.done}/{network.budget} in {network.elapsed_s:.0f}{of_seconds} s, {doing(progress)}"
-        self._say(
-            progress.layer.partition(".")[0], f"{words}{network_state(network)}", at_once=network.ended, start=start
-        )
+        self._say(progress.layer.partition(".")[0], f"{words}{network_state(network)}", at_once=network.ended)
 
-    def _say(self, name: str, words: str, *, at_once: bool, start: bool) -> None:
+    def _say(self, name: str, words: str, *, at_once: bool) -> None:
         now = time.monotonic()
         if at_once or now - self._said.get(name, -math.inf) >= _LINE_EVERY_S:
-            if not start:  # the first trial that ends is told whenever it does
-                self._said[name] = now
+            self._said[name] = now
             print(f"{name}: {words}", file=sys.stderr, flush=True)

@@ -87,7 +87,7 @@ def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command)
 
 
 def test_one_interrupt_ends_all_layers_under_way(three: Path, fork_server: ForkServer, autotune: Command) -> None:
-    words = (*WORDS, "null:compile_ms=80,delay_ms=8,compilers=6", "--trials", "30")
+    words = (*WORDS, "null:compile_ms=60,delay_ms=60,compilers=6", "--trials", "30")
     run = fork_server.start(three.parent, "tune", "small.toml", *words)
     run.wait_for("small: 1/90")
     while len({row["layer"] for row in rows(autotune("trials", "--json")) if row["outcome"] == "running"}) < 2:

@@ -114,7 +114,7 @@ def test_killed_again_and_again_a_study_comes_to_the_same(kills: int, folder: Pa
     assert best(path) == best(folder / "whole.db")
 
 
-ASIDE = ("--device", "null:compile_ms=60,delay_ms=8,compilers=6,wrong=0.1,hang=0.05", "--trials", "24")
+ASIDE = ("--device", "null:compile_ms=60,delay_ms=40,compilers=6,wrong=0.1,hang=0.05", "--trials", "24")
 LAYERS = "".join(
     f'[[layer]]\nname = "{name}"\nn = 3\nc = 2\nh = {h}\nw = 8\nk = {k}\nr = 3\ns = 3\ncount = 2\n'
     for name, h, k in (("two", 10, 64), ("three", 40, 4), ("four", 11, 4))

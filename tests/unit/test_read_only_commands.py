@@ -31,6 +31,8 @@ READING: tuple[tuple[str, ...], ...] = (
     ("trials", "lenet", "--all", "--source"),
     ("show", "lenet.conv1", "0"),
     ("why", "lenet.conv1"),
+    ("report", "lenet", "--out", "report.html"),
+    ("watch", "lenet", "--once"),
     ("history", "lenet"),
     ("diff", "lenet", "copy"),
     ("stale",),
@@ -87,7 +89,7 @@ block_p = { values = [0, 1, 2, 3] }
 filters = { values = ["constant"] }
 vector = { values = [false, true] }
 """
-NO_DATABASE = {"import-model", "templates", "check", "cache", "completion"}
+NO_DATABASE = {"agent", "import-model", "templates", "check", "cache", "completion"}
 STATES = ("with a log", "oldest", "as one file", "old", "read-only")
 
 
