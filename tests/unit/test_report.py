@@ -116,6 +116,8 @@ def test_a_study_of_several_layers_is_a_network_with_its_sum(folder: Path, autot
 
 def test_what_is_not_there_is_said_in_a_line(filled: Path, autotune: Command) -> None:
     assert "no study or layer 'large'" in autotune("report", "large").complaint
-    assert "no recorded device of this name; there are null" in autotune("report", "small", "--device", "h200").complaint
+    assert (
+        "no recorded device of this name; there are null" in autotune("report", "small", "--device", "h200").complaint
+    )
     assert "there is no folder nowhere" in autotune("report", "small", "--out", "nowhere/report.html").complaint
     assert not Path("report.html").exists()
