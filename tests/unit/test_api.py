@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ FAMILIES = (Path("families"),)
 
 def outcomes(path: str) -> dict[str, int]:
     """Number of stored trials by outcome, those left out that break a rule."""
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw:
         return dict(raw.execute("SELECT outcome, count(*) FROM trials WHERE outcome <> 'constraints' GROUP BY outcome"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from .builders import config_of, correct, failed, open_scope, run_trial, source_
 
 
 @pytest.fixture
-def there(tmp_path: Path, blank: bytes) -> Store:
+def there(tmp_path: Path, blank: bytes) -> Iterator[Store]:
     path = tmp_path / "there.db"
     path.write_bytes(blank)
-    return Store(path)
+    with Store(path) as opened:
+        yield opened
 
 
 def fill(store: Store) -> Scope:
