@@ -73,8 +73,8 @@ _KEYS = {
     "warps": "main_stalls stalls",
     "flag": "bounds config_changed default_first deterministic passed reused",
     "integer": "agreeing attempts blocks_per_sm conditions correct count distinct_segments entries evaluated images "
-    "evaluations generation generations layers number pairs params place registers samples segments sm_count streams "
-    "threshold trial trial_id trials warps_per_sm least most shared_load_conflicts shared_store_conflicts "
+    "evaluations generation generations layer_count number pairs params place registers samples segments sm_count "
+    "streams threshold trial trial_id trials warps_per_sm least most shared_load_conflicts shared_store_conflicts "
     "shared_load_wavefronts",
     "number": "achieved_occupancy active_threads after_over_before b_over_a distance error_over_bound gflops high "
     "importance largest_logit_difference low measured median occupancy over_before over_first over_previous "

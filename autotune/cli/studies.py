@@ -38,7 +38,7 @@ class _Listed:
 
 _COLUMNS = (
     Column[_Listed]("study", lambda row: row.name),
-    Column[_Listed]("layers", lambda row: row.layers),
+    Column[_Listed]("layer_count", lambda row: row.layers),
     Column[_Listed]("origin", lambda row: row.origin),
     Column[_Listed]("generations", lambda row: row.generations or None),
     Column[_Listed]("trials", lambda row: row.trials or None),

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,7 +91,7 @@ class Chaos:
     def record(self, db: str) -> None:
         """Make a recording of the null device's trials, SLOWER."""
         self.tune_alone(db, "null")
-        with sqlite3.connect(self.folder / db) as file:
+        with closing(sqlite3.connect(self.folder / db)) as file, file:
             for at, samples in file.execute("SELECT id, samples_us FROM measurements").fetchall():
                 slower = json.dumps([sample * SLOWER for sample in json.loads(samples)])
                 file.execute("UPDATE measurements SET samples_us = ? WHERE id = ?", (slower, at))

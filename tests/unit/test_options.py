@@ -79,7 +79,7 @@ def test_a_study_that_the_database_knows_stands_for_its_file(filled: Path, tune:
     assert autotune("tune", "smal", *words).complaint.startswith("smal: no such study file; shipped studies are ")
     listed = {row["study"]: row for row in json.loads(autotune("studies", "--json").out)}
     assert listed["small"]["origin"] == "autotune.db"
-    assert listed["small"]["layers"] == 1
+    assert listed["small"]["layer_count"] == 1
     assert listed["reports/000"]["origin"] == "shipped"
 
 
