@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -66,11 +67,14 @@ def trials(
     default = None if streamed else _TABLE_ROWS
     limit = default if limit is None else limit or None
     beaten = Beaten()
-    with Store(db, create=False) as store, paged(style):
+    with Store(db, create=False) as store, paged(style), ExitStack() as reading:
         ask = store.trials.each if streamed else store.trials.list
         admitted = only.of(store)
         read = limit if only.everything else None  # what is left out is not counted
-        rows = filter(admitted, ask(name, outcome=outcome, sort=sort, limit=read, generations=generations))
+        every = ask(name, outcome=outcome, sort=sort, limit=read, generations=generations)
+        if isinstance(every, Generator):
+            reading.enter_context(closing(every))
+        rows = filter(admitted, every)
         spaces = filter(admitted, store.spaces.list(name, outcome=outcome, sort=sort, limit=read))
         others = (TrialWithRoofline(row, NO_FACTS) for row in spaces)
         found = beaten.seen(islice(chain(with_rooflines(store, rows), others), limit))

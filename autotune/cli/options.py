@@ -13,24 +13,25 @@ from autotune.errors import DeviceError, StoreError
 from autotune.shipped import shipped
 from autotune.trial import ACCURACY_CLASSES
 
-RECORDED = "recorded"
-"""names the results that come along"""
+RECORDED = {"recorded": "h200.db", "recorded-networks": "networks.db"}
+"""names of the results that come along, all of an H200, and their files"""
 
 
-def recorded_database() -> Path:
-    """The results that come along: of an H200."""
-    return shipped("studies") / "recorded" / "h200.db"
+def recorded_database(name: str) -> Path:
+    """Results that come along."""
+    return shipped("studies") / "recorded" / RECORDED[name]
 
 
 def database_path(_context: click.Context, _option: click.Parameter, name: str) -> str:
     """The path of a database that is named, for click."""
-    return str(recorded_database()) if name == RECORDED else name
+    return str(recorded_database(name)) if name in RECORDED else name
 
 
 def writable(db: str) -> str:
-    """The database, to be written. Raises StoreError for the one that comes along."""
-    if db == str(recorded_database()):
-        raise StoreError(f"{RECORDED}: these results come along and are only read; give another --db")
+    """The database, to be written. Raises StoreError for those that come along."""
+    for name in RECORDED:
+        if db == str(recorded_database(name)):
+            raise StoreError(f"{name}: these results come along and are only read; give another --db")
     return db
 
 
@@ -51,7 +52,7 @@ DATABASE = click.option(
     envvar="AUTOTUNE_DB",
     show_envvar=True,
     callback=database_path,
-    help=f"Results database: a path, a URL, or {RECORDED} for the results that come along.",
+    help=f"Results database: a path, a URL, or {' or '.join(RECORDED)} for results that come along.",
 )
 ACCURACY = click.option("--accuracy", type=click.Choice(ACCURACY_CLASSES), help="Only this accuracy class.")
 TEMPLATES = click.option(

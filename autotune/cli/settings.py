@@ -93,6 +93,6 @@ def _value(file: Path, key: str, value: object) -> object:
         return value
     if isinstance(value, list):
         return [_value(file, key, word) for word in value]
-    if isinstance(value, str) and value != RECORDED and "://" not in value:
+    if isinstance(value, str) and value not in RECORDED and "://" not in value:
         return str(file.parent / value)
     return value

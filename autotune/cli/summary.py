@@ -37,18 +37,22 @@ def summary(result: LayerResult) -> Iterator[str]:
 
 
 def _verdicts(finals: FinalsResult) -> Iterator[str]:
-    """How the winner stands: to kernels, to the fastest of each library in its accuracy class, and every baseline."""
+    """How the winner stands: to kernels, to the fastest of each library that the study admits, and every baseline."""
+
+    def other_class(each: Compared) -> str:
+        return "" if each.accuracy == finals.winner.accuracy else f", another accuracy class ({each.accuracy})"
+
     for each in finals.compared:
         if not each.library:
             yield f"  {_verdict(each)} against {each.against}: {_times_as_fast(each)}"
     for library in dict.fromkeys(each.library for each in finals.compared if each.library):
         rival = finals.rival(library)
         if rival is not None:
-            yield f"  {_verdict(rival)} against {rival.against}: {_times_as_fast(rival)} ({rival.time_us:.2f} us)"
+            time = f"{rival.time_us:.2f} us{other_class(rival)}"
+            yield f"  {_verdict(rival)} against {rival.against}: {_times_as_fast(rival)} ({time})"
         for each in finals.compared:
             if each.library == library and each is not rival:
-                other = "" if each.accuracy == finals.winner.accuracy else f", another accuracy class ({each.accuracy})"
-                yield f"    {each.against}: {each.time_us:.2f} us{other}; {_times_as_fast(each)}"
+                yield f"    {each.against}: {each.time_us:.2f} us{other_class(each)}; {_times_as_fast(each)}"
     for name, why in finals.refused:
         yield f"    {name}: cannot run this layer: {why}"
 

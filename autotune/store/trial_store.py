@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -281,10 +281,11 @@ class TrialStore:
         sort: str = "number",
         limit: int | None = None,
         generations: str = "newest",
-    ) -> Iterator[TrialRow]:
+    ) -> Generator[TrialRow, None, None]:
         """The same one after another, in little memory however many they are.
 
-        What was given out cannot be taken back, so rows that cannot be understood are looked for first.
+        What was given out cannot be taken back, so rows that cannot be understood are looked for first. Who stops
+        before the end closes it: until then it reads.
         """
         statement = _listed(outcome, sort, limit, None)
         if not self.database.hidden:

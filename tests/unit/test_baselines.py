@@ -67,6 +67,8 @@ def test_the_verdict_is_against_the_fastest_that_the_study_admits_and_all_are_sh
     assert all(len(line) <= 100 for line in lines)
     where_tf32_may_win = replace(finals, admitted=ADMITTED["tf32"])
     assert where_tf32_may_win.rival("cudnn") is rivals[2], "also where our fastest is float32"
+    line = list(summary(replace(result, finals=where_tf32_may_win)))[2]
+    assert line.endswith("0.500 times as fast (15.00 us, another accuracy class (tf32))")
 
 
 def test_short_times_are_compared_only_with_times_taken_alike() -> None:

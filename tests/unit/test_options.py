@@ -86,9 +86,12 @@ def test_a_study_that_the_database_knows_stands_for_its_file(filled: Path, tune:
 def test_the_recorded_database_by_name_is_only_read(autotune: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = autotune("best", "lenet-k5", "--db", "recorded")
     assert (asked.code, asked.err) == (0, "")
+    networks = autotune("best", "vgg16-fp16", "--db", "recorded-networks")
+    assert (networks.code, networks.err) == (0, "")
     for words in (("tune", "quickstart", "--device", "null"), ("quarantine", "--clear"), ("merge", "other.db")):
-        complaint = autotune(*words, "--db", "recorded").complaint
-        assert complaint == "recorded: these results come along and are only read; give another --db"
+        for name in ("recorded", "recorded-networks"):
+            complaint = autotune(*words, "--db", name).complaint
+            assert complaint == f"{name}: these results come along and are only read; give another --db"
     monkeypatch.setenv("AUTOTUNE_DB", "recorded")
     assert autotune("best", "lenet-k5").out == asked.out
 
