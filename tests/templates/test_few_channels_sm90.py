@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_nvcc
+from autotune.devices.backends import open_device
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
@@ -16,7 +20,7 @@ from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.long_run import every, long_run
 
-from .shipped_families import H200, family, images_with_infinities, refuses_changed, verify
+from .shipped_families import H200, family, images_with_infinities, output_bytes, refuses_changed, verify
 
 NAME = "few_channels_sm90"
 BASE: dict[str, int | str] = {
@@ -76,6 +80,27 @@ FLOATS = replace(RESNET, dtype="f32")
 )
 def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
     verify(NAME, problem, values, checked)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("values", [BASE, SHARED])
+def test_floats_are_rounded_to_the_nearest_tf32(values: dict[str, int | str]) -> None:
+    """Those of x, and those of w: wgmma cuts the last 13 bits off."""
+    problem = Conv2dProblem(1, 4, 8, 8, 8, 1, 1, layout="nhwc")
+    source = render(BoundTemplate(family(NAME), problem, H200), Config.of(NAME, values))
+    random = np.random.default_rng(0)
+    x, w = (random.integers(0x30000000, 0x4F000000, (count, 4), np.uint32) for count in (64, 8))
+    ones = np.eye(8, 4, dtype=np.float32)
+
+    def nearest(bits: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        return bits + 0x1000 & np.uint32(0xFFFFE000)
+
+    with closing(open_device("host")) as device:
+        y = np.frombuffer(output_bytes(device, source, {"x": x.tobytes(), "w": ones.tobytes()}), np.uint32)
+        np.testing.assert_array_equal(y.reshape(64, 8)[:, :4], nearest(x))
+        pixels = np.resize(ones[:4], (64, 4))
+        y = np.frombuffer(output_bytes(device, source, {"x": pixels.tobytes(), "w": w.tobytes()}), np.uint32)
+        np.testing.assert_array_equal(y.reshape(64, 8)[:4], nearest(w).T)
 
 
 @pytest.mark.cxx
