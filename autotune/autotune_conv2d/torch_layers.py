@@ -72,8 +72,11 @@ def read_network(module: nn.Module, example: object) -> Network:
         with watched(module, word_of_module) as seen:
             expected = module(*arguments)
         graph = traced(module, arguments, expected)
+    # The layout of what could be either: one pixel in, filters of one pixel.
+    stored = (tensor for conv, inputs in seen.inputs.items() for tensor in (conv.weight, *inputs))
+    either = "nhwc" if any(map(is_channels_last, stored)) else "nchw"
     problems = {
-        name: "has forward hooks" if conv in hooked else _problem(conv, seen.inputs.get(conv, []))
+        name: "has forward hooks" if conv in hooked else _problem(conv, seen.inputs.get(conv, []), either)
         for name, conv in convolutions(module).items()
     }
     served = {name: problem for name, problem in problems.items() if isinstance(problem, Problem)}
@@ -87,8 +90,8 @@ def read_network(module: nn.Module, example: object) -> Network:
     return Network(tuple(layers), graph)
 
 
-def _problem(conv: nn.Conv2d, inputs: list[Tensor]) -> Problem | str:
-    """What a convolution computes, or why no kernel can take its place."""
+def _problem(conv: nn.Conv2d, inputs: list[Tensor], either: str) -> Problem | str:
+    """What a convolution computes, or why no kernel can take its place; `either`: the layout of what has both."""
     if type(conv) is not nn.Conv2d:
         return f"is a {type(conv).__name__}, whose forward may be its own"
     if len(inputs) != 1:
@@ -104,8 +107,15 @@ def _problem(conv: nn.Conv2d, inputs: list[Tensor]) -> Problem | str:
         return f"computes {conv.weight.dtype} filters on {x.dtype} images"
     n, c, h, w = x.shape
     sizes = (n, c, h, w, conv.out_channels, *conv.kernel_size, *conv.stride, *padding, *conv.dilation, conv.groups)
-    layout = "nhwc" if is_channels_last(x) or is_channels_last(conv.weight) else "nchw"
+    layout = _layout(x, conv.weight, either)
     return Problem.of(sizes, DTYPES[x.dtype], layout, "none" if conv.bias is None else "bias")
+
+
+def _layout(x: Tensor, w: Tensor, either: str) -> str:
+    if is_channels_last(x) or is_channels_last(w):
+        return "nhwc"
+    both = all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in (x, w))
+    return either if both else "nchw"
 
 
 def _padding(conv: nn.Conv2d) -> tuple[int, int] | None:

@@ -1,0 +1,38 @@
+"""What is read of a network's convolutions, without a library."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+
+from torch import Tensor, nn  # noqa: E402
+
+from autotune.autotune_conv2d.torch_layers import read_network  # noqa: E402
+
+
+class SqueezeExcite(nn.Module):
+    """As EfficientNet has it: a scale for each channel, of convolutions of one pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3)
+        self.squeeze = nn.Conv2d(8, 2, 1)
+        self.excite = nn.Conv2d(2, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return y * torch.sigmoid(self.excite(torch.relu(self.squeeze(y.mean((2, 3), keepdim=True)))))
+
+
+@pytest.mark.parametrize(("memory_format", "layout"), [("channels_last", "nhwc"), ("contiguous_format", "nchw")])
+def test_layers_of_one_pixel_have_the_networks_layout(memory_format: str, layout: str) -> None:
+    """PyTorch calls their tensors both; a study gives them the network's."""
+    network = SqueezeExcite().eval().to(memory_format=getattr(torch, memory_format))
+    layers = read_network(network, (2, 3, 12, 12)).layers
+    assert [layer.problem and layer.problem.layout for layer in layers] == [layout] * 3
+
+
+def test_planes_are_nchw_though_their_filters_of_one_pixel_could_be_either() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 1)).eval()
+    assert {layer.problem.layout for layer in read_network(network, (2, 3, 12, 12)).layers if layer.problem} == {"nchw"}
