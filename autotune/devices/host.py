@@ -40,6 +40,7 @@ from autotune.trial import Outcome
 
 LAUNCH_BUDGET_S = 10.0  # a layer whose plain kernel takes longer is refused
 PLAIN_FLOPS_PER_CORE = 1e9  # FLOP per second of one thread per output, measured on one 2020s server core
+MOST_CLUSTER_BLOCKS = 8  # of a cluster that runs on every GPU that has them
 ALIGNMENT = 256  # bytes, of every allocation
 FLUSH_BYTES_MAX = 64 << 20  # written before a cold sample; more would take longer than most kernels
 _REASON_BYTES, _MESSAGE_BYTES = 32, 512
@@ -60,6 +61,7 @@ class HostLaunch(ctypes.Structure):
         ("limit_ns", ctypes.c_uint64),
         ("grid", ctypes.c_uint * 3),
         ("block", ctypes.c_uint * 3),
+        ("cluster", ctypes.c_uint),
         ("cores", ctypes.c_uint),
         ("zeroed_smem", ctypes.c_uint),
     )
@@ -85,6 +87,8 @@ class HostOptions:
 class _Entry:
     address: int
     sizes_bytes: tuple[int, ...]
+    cluster: int
+    """blocks of a cluster"""
 
 
 class HostModule:
@@ -112,7 +116,9 @@ class HostModule:
     def _find_entry(self, name: str) -> _Entry:
         sizes = (ctypes.c_uint * 64)()
         count = getattr(self._library, f"autotune_sizes_{name}")(sizes)
-        return _Entry(_address(self._library, f"autotune_call_{name}"), tuple(sizes[:count]))
+        blocks = _address(self._library, f"autotune_cluster_{name}")
+        cluster = ctypes.c_uint.from_address(blocks).value if blocks else 1
+        return _Entry(_address(self._library, f"autotune_call_{name}"), tuple(sizes[:count]), cluster)
 
     def ready(self, launch: Launch) -> None:
         """Nothing is done once here."""
@@ -126,7 +132,7 @@ class HostModule:
         entry = self._entries.get(launch.entry)
         if entry is None:
             raise Rejected(Outcome.RUNTIME, "launch_failure", f"no kernel {launch.entry} in the program")
-        check_limits(launch, self._device.info, self._static_smem_bytes)
+        check_limits(launch, self._device.info, self._static_smem_bytes, cluster=entry.cluster)
         content = [_content(argument) for argument in launch.args]
         sizes = tuple(array.nbytes for array in content)
         if sizes != entry.sizes_bytes:
@@ -144,6 +150,7 @@ class HostModule:
             limit_ns=int(self._device.options.launch_limit_s * 1e9),
             grid=launch.grid,
             block=launch.block,
+            cluster=entry.cluster,
             cores=self._device.options.cores,
             zeroed_smem=self._device.options.zeroed_smem,
         )
@@ -373,7 +380,7 @@ class HostDevice:
         self._flush = None
 
 
-def check_limits(launch: Launch, info: DeviceInfo, static_smem_bytes: int) -> None:
+def check_limits(launch: Launch, info: DeviceInfo, static_smem_bytes: int, *, cluster: int = 1) -> None:
     """Refuse what a GPU with these limits refuses: Rejected('runtime', 'launch_failure', ...)."""
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     smem_bytes = launch.smem_bytes + static_smem_bytes
@@ -386,6 +393,8 @@ def check_limits(launch: Launch, info: DeviceInfo, static_smem_bytes: int) -> No
     ]
     if not wrong and threads > info.max_threads_per_block:
         wrong.append(f"{threads} threads a block, {info.max_threads_per_block} at most")
+    if cluster > MOST_CLUSTER_BLOCKS or launch.grid[0] % cluster:
+        wrong.append(f"grid.x = {launch.grid[0]} in clusters of {cluster} blocks, of {MOST_CLUSTER_BLOCKS} at most")
     if smem_bytes > info.smem_per_block_bytes or launch.smem_bytes < 0:
         wrong.append(f"{smem_bytes} bytes of shared memory a block, {info.smem_per_block_bytes} at most")
     if wrong:

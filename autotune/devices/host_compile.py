@@ -37,6 +37,7 @@ CONSTANT_BYTES = 65536  # constant memory of a program: what ptxas admits
 _MESSAGE_LINES = 3
 _EXTERN_SHARED = re.compile(r"\bextern\s+__shared__\b[^;\[]*?(\w+)\s*\[\s*\]\s*;")
 _CONSTANT = re.compile(r"\b__constant__\b[^;=({\[]*?(\w+)\s*(?:__attribute__\s*\(\(.*?\)\)\s*)?[\[;={]")
+_CLUSTER = r"\b__cluster_dims__\s*\(([^,()]+)[^()]*\)[^;{{]*\b{entry}\s*\("
 
 
 def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
@@ -50,6 +51,9 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
     flags = CHECK_FLAGS if target.check else FLAGS
     names = dict.fromkeys(_EXTERN_SHARED.findall(program.text))
     tail = [f"AUTOTUNE_ENTRY({entry})" for entry in program.entries]
+    for entry in program.entries:
+        if cluster := re.search(_CLUSTER.format(entry=re.escape(entry)), program.text):
+            tail.append(f"AUTOTUNE_CLUSTER({entry}, {cluster[1]})")
     if names:
         first, *others = names
         tail.append(f"AUTOTUNE_SMEM({first})")

@@ -180,3 +180,63 @@ def test_a_barrier_of_some_threads_that_one_stays_away_from_is_a_deadlock(bench:
     with pytest.raises(Rejected, match="at the barrier of some threads of line") as rejected:
         bench.run(text, "sum_rows", arguments, block=96)
     assert rejected.value.reason == "deadlock"
+
+
+CLUSTER = """
+#include <autotune_host_ptx.h>
+struct Words { unsigned at[4]; };
+// Each block of four writes its number; after the barrier it reads that of the one behind it.
+extern "C" __global__ void __cluster_dims__(4, 1, 1) neighbours(unsigned* __restrict__ y, int ahead) {
+    __shared__ Words words[64];
+    const int rank = blockIdx.x % 4;
+    if (threadIdx.x < 32) return;  // the barrier waits for nobody who has ended
+    words[threadIdx.x] = {{blockIdx.x, threadIdx.x, 0, 0}};
+    cluster_sync();
+    const Words other = load_cluster(words + threadIdx.x, rank + ahead & 3);
+    y[blockIdx.x * 32 + threadIdx.x - 32] = other.at[0] * 100 + other.at[1];
+    cluster_sync();  // read by another
+}
+"""
+
+
+def neighbours(bench: Bench, text: str = CLUSTER, *, order: int = 0, grid: int = 12, ahead: int = 1) -> list[int]:
+    """What each block's first thread read: the number of the block, and its own."""
+    arguments = (np.zeros(12 * 32, np.uint32), np.int32(ahead))
+    (y,) = bench.run(text, "neighbours", arguments, grid=grid, block=64, order_seed=order)
+    return [int(word) for word in y.reshape(12, 32)[:, 0]]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_blocks_of_a_cluster_read_each_others_shared_memory(bench: Bench, order: int) -> None:
+    behind = [block // 4 * 4 + (block + 1) % 4 for block in range(12)]
+    assert neighbours(bench, order=order) == [block * 100 + 32 for block in behind]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("barrier", ["    cluster_sync();\n", "    cluster_sync();  // read by another\n"])
+def test_a_block_reads_another_only_between_two_barriers(bench: Bench, order: int, barrier: str) -> None:
+    with pytest.raises(Rejected, match="that has not begun, or has ended") as rejected:
+        neighbours(bench, CLUSTER.replace(barrier, ""), order=order)
+    assert rejected.value.reason == "race"
+
+
+def test_a_cluster_has_no_more_blocks_than_it_says(bench: Bench) -> None:
+    with pytest.raises(Rejected, match="no shared memory of a block of the cluster") as rejected:
+        neighbours(bench, CLUSTER.replace("rank + ahead & 3", "rank + ahead"))
+    assert rejected.value.reason == "illegal_address"
+    with pytest.raises(Rejected, match=r"grid.x = 10 in clusters of 4 blocks"):
+        neighbours(bench, grid=10)
+    with pytest.raises(Rejected, match=r"clusters of 9 blocks, of 8 at most"):
+        neighbours(bench, CLUSTER.replace("(4, 1, 1)", "(9, 1, 1)"), grid=9)
+
+
+def test_a_failure_of_one_block_ends_its_cluster(bench: Bench) -> None:
+    with pytest.raises(Rejected, match="rank == 2") as rejected:
+        neighbours(bench, CLUSTER.replace("    cluster_sync();\n", "    assert(!(rank == 2));\n    cluster_sync();\n"))
+    assert rejected.value.reason == "assert"
+    text = CLUSTER.replace(
+        "    cluster_sync();\n", "    if (rank != 1 || threadIdx.x > 40) cluster_sync();\n    else __syncthreads();\n"
+    )
+    with pytest.raises(Rejected) as rejected:
+        neighbours(bench, text)
+    assert rejected.value.reason == "deadlock"

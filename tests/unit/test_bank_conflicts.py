@@ -406,6 +406,7 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "mma_sweep",
         "mma_toeplitz",
         "split_c",
+        "split_k_sm90",  # as implicit_gemm_sm90; 16 bytes a thread
     }
 
 

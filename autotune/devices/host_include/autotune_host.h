@@ -29,6 +29,8 @@ void* memset(void*, int, size_t) noexcept;
 [[noreturn]] void autotune_stop(const char* reason, const char* what, const char* file, int line);
 unsigned autotune_barrier(int predicate, int line);
 void autotune_some_barrier(int id, int threads, int waits, int line);
+void autotune_cluster_barrier(int line);
+void* autotune_cluster_smem(const void* mine, unsigned rank, int line);
 unsigned long long autotune_warp(int kind, unsigned mask, unsigned long long value, unsigned source, unsigned width,
                                  int line);
 void autotune_sleep(int line);
@@ -113,6 +115,10 @@ inline int sizes(void (*)(A...), unsigned* sizes_bytes) {  // room for 64
 #define AUTOTUNE_ENTRY(kernel)                                                                              \
     extern "C" void autotune_call_##kernel(void* const* arguments) { autotune_host::call(&kernel, arguments); } \
     extern "C" int autotune_sizes_##kernel(unsigned* sizes) { return autotune_host::sizes(&kernel, sizes); }
+
+// Of a kernel whose text has __cluster_dims__(blocks, 1, 1).
+#define AUTOTUNE_CLUSTER(kernel, blocks) \
+    extern "C" __attribute__((used, visibility("default"))) const unsigned autotune_cluster_##kernel = blocks;
 
 // The memory behind `extern __shared__ T name[];`. The label makes it the same symbol without naming T.
 #define AUTOTUNE_SMEM(name)                                                                 \

@@ -45,6 +45,7 @@ struct Function {
     Function* before;  // the one of this module that was asked for before it
     void (*call)(void* const*);
     unsigned smem_bytes;  // of dynamic shared memory that it may have
+    unsigned cluster;     // blocks of one
 };
 
 constexpr int MOST_DEVICES = 8;
@@ -257,6 +258,8 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
     made->before = own->functions;
     made->call = reinterpret_cast<void (*)(void* const*)>(call);
     made->smem_bytes = SMEM_WITHOUT_OPT_IN;
+    const void* const cluster = symbol(own, "autotune_cluster_", name);
+    made->cluster = cluster ? *static_cast<const unsigned*>(cluster) : 1;
     *function = own->functions = made;
     return SUCCESS;
 }
@@ -286,6 +289,7 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
         if (!grids[axis] || grids[axis] > GRID_LIMITS[axis] || !blocks[axis] || blocks[axis] > BLOCK_LIMITS[axis])
             return INVALID_VALUE;
     if (uint64_t{block_x} * block_y * block_z > MOST_THREADS || smem_bytes > own->smem_bytes) return INVALID_VALUE;
+    if (grid_x % own->cluster) return INVALID_VALUE;
     if (own->module->context != current) return INVALID_CONTEXT;
     if (failed) return failed;
     AutotuneLaunch launch = {};
@@ -298,6 +302,7 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
     launch.limit_ns = LAUNCH_LIMIT_NS;
     launch.grid = grid;
     launch.block = block;
+    launch.cluster = own->cluster;
     launch.cores = static_cast<unsigned>(sysconf(_SC_NPROCESSORS_ONLN));
     char reason[32] = "", message[512] = "";
     if (runtime_launch(&launch, reason, message, sizeof message)) {

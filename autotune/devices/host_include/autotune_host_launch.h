@@ -12,6 +12,7 @@ struct AutotuneLaunch {
     void* (*smem)();
     uint64_t smem_bytes, tls_module, tls_bytes, order_seed, limit_ns;
     Index grid, block;
+    unsigned cluster;  // blocks of one; 0 and 1: they are alone
     unsigned cores;
     unsigned zeroed_smem;  // not 0: shared memory holds zeros instead of NaN before a block starts
 };

@@ -28,6 +28,11 @@ template <int THREADS>
 inline void arrive_threads(int id, int line = __builtin_LINE()) {
     autotune_some_barrier(id, THREADS, 0, line);
 }
+inline void cluster_sync(int line = __builtin_LINE()) { autotune_cluster_barrier(line); }
+template <class V>
+inline V load_cluster(const V* shared, int rank, int line = __builtin_LINE()) {
+    return *static_cast<const V*>(autotune_cluster_smem(shared, static_cast<unsigned>(rank), line));
+}
 inline void copy_async_commit() {}
 template <int GROUPS>
 inline void copy_async_wait() {}

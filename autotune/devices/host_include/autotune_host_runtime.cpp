@@ -5,6 +5,7 @@
 //
 // A fiber runs CUDA threads one after the other as long as none of them waits, so a kernel without a barrier is a
 // plain loop on one stack. A thread that waits keeps its stack, and the block's remaining threads start on another.
+// A cluster's blocks are on as many OS threads, whatever the machine's cores, in turns, and read each other's thread-local memory.
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
@@ -12,6 +13,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -50,6 +52,7 @@ constexpr size_t DYNAMIC_SMEM_BYTES = 232448;      // of every kernel library wi
 constexpr uint64_t CANARY = 0x5ca1ab1e0ddba11dull;
 
 constexpr unsigned MAX_COPIES = 4096;              // under way in a block
+constexpr unsigned MAX_CLUSTER = 8;                // blocks
 constexpr size_t STATE_BYTES = 8192;               // what a thread has under way, for autotune_host_pending.h
 constexpr int PREFETCHED_LINES = 4;                // of the stack of the fiber after the next
 
@@ -88,12 +91,26 @@ struct Copy {  // as AutotuneCopy in autotune_host.h
     unsigned char what[160];
 };
 
+enum BlockState : unsigned char { RUNNABLE, ARRIVED, ENDED };  // ARRIVED: at its cluster's barrier
+
+// Blocks on an OS thread each, one cluster after another. They take turns: each goes on for as long as it can without the others.
+struct Cluster {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t index;  // of the launch's clusters; behind the last one there is nothing to do
+    unsigned turn;   // the block that runs
+    BlockState states[MAX_CLUSTER];
+    char* smem[MAX_CLUSTER];  // of those that have begun and not ended
+};
+
 struct Launch {
     void (*kernel)(void* const*);
     void* const* arguments;
     Index grid, block;
     unsigned threads;
     uint64_t blocks, next, chunk;
+    unsigned cluster;  // blocks of one
+    Cluster* clusters;  // under way at the same time
     uint64_t smem_bytes;
     void* (*smem)();
     uint64_t tls_module, tls_bytes;
@@ -142,6 +159,10 @@ struct Worker {
     unsigned copy_count;
     unsigned groups[MAX_THREADS];  // groups of copies that a thread committed
     uint64_t block_count;          // blocks that were begun
+    Cluster* cluster;              // nullptr where blocks are alone
+    unsigned cluster_rank;
+    uint64_t meetings;                 // of the block with its cluster
+    uint64_t meetings_of[MAX_THREADS];  // that a thread has been at
     uint64_t state_of[MAX_THREADS];  // the block whose thread a state is of
     alignas(64) unsigned char states[MAX_THREADS][STATE_BYTES];
     Fiber fibers[MAX_THREADS];
@@ -441,11 +462,16 @@ void order_threads(Worker* w, const Launch* launch, uint64_t block) {
     }
 }
 
+// Of this OS thread's block; nullptr where it has none.
+char* smem_base(const Launch* launch) {
+    size_t index[2] = {launch->tls_module, 0};
+    return launch->tls_bytes ? static_cast<char*>(__tls_get_addr(index)) : nullptr;
+}
+
 // Fills what a block may use of its shared memory, with NaN or zeros, and hides the rest from it where ASan can.
 void poison_smem(const Launch* launch) {
-    if (!launch->tls_bytes) return;
-    size_t index[2] = {launch->tls_module, 0};
-    char* const base = static_cast<char*>(__tls_get_addr(index));
+    char* const base = smem_base(launch);
+    if (!base) return;
     char* const end = base + launch->tls_bytes;
     char* const smem = launch->smem ? static_cast<char*>(launch->smem()) : end;
     if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(base, launch->tls_bytes);
@@ -468,6 +494,11 @@ void run_block(Worker* w, Launch* launch, uint64_t block) {
     for (SomeBarrier& barrier : w->some_barriers) barrier.arrived = barrier.asleep = 0;
     w->live = launch->threads;
     ++w->block_count;
+    w->meetings = 0;
+    if (w->cluster) {
+        memset(w->meetings_of, 0, launch->threads * sizeof *w->meetings_of);
+        w->cluster->smem[w->cluster_rank] = smem_base(launch);
+    }
     for (unsigned i = 0; 32 * i < launch->threads; ++i) {
         const unsigned lanes = launch->threads - 32 * i;
         w->warps[i] = {lanes >= 32 ? ~0u : (1u << lanes) - 1, 0};
@@ -488,8 +519,96 @@ Worker* make_worker() {
     return w;
 }
 
-// Runs blocks of the launch on this OS thread until none is left.
-void run_blocks(Launch* launch) {
+// ---- clusters ----
+
+// Waits for the turn of this OS thread's block. False: nothing is left to run, or the launch failed.
+bool wait_for_turn(const Worker* w, Launch* launch) {
+    Cluster* const cluster = w->cluster;
+    for (;;) {
+        if (__atomic_load_n(&launch->stopped, __ATOMIC_ACQUIRE)) return false;
+        if (cluster->index >= launch->blocks / launch->cluster) return false;
+        if (cluster->turn == w->cluster_rank) return true;
+        timespec until;  // a failure wakes nobody
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 20000000;
+        if (until.tv_nsec >= 1000000000) ++until.tv_sec, until.tv_nsec -= 1000000000;
+        pthread_cond_timedwait(&cluster->changed, &cluster->lock, &until);
+    }
+}
+
+// The first block that can go on, in the order of a block's threads.
+unsigned first_runnable(const Cluster* cluster, const Launch* launch) {
+    const unsigned size = launch->cluster;
+    for (unsigned i = 0; i < size; ++i) {
+        const unsigned rank = launch->order_seed == 1 ? size - 1 - i : static_cast<unsigned>((i + launch->order_seed) % size);
+        if (cluster->states[rank] == RUNNABLE) return rank;
+    }
+    return size;
+}
+
+// This block goes no further; another one's turn comes. All pass the barrier together, and all end before the next cluster begins.
+void pass_turn(Worker* w, Launch* launch, BlockState state) {
+    Cluster* const cluster = w->cluster;
+    cluster->states[w->cluster_rank] = state;
+    cluster->turn = first_runnable(cluster, launch);
+    if (cluster->turn == launch->cluster) {
+        bool all_ended = true;
+        for (unsigned i = 0; i < launch->cluster; ++i) all_ended &= cluster->states[i] == ENDED;
+        for (unsigned i = 0; i < launch->cluster; ++i)
+            if (all_ended || cluster->states[i] == ARRIVED) cluster->states[i] = RUNNABLE;
+        if (all_ended) cluster->index = __atomic_fetch_add(&launch->next, 1, __ATOMIC_RELAXED);
+        cluster->turn = first_runnable(cluster, launch);
+    }
+    pthread_cond_broadcast(&cluster->changed);
+}
+
+// The block is at its cluster's barrier, with all its threads.
+void meet(Worker* w) {
+    pthread_mutex_lock(&w->cluster->lock);
+    pass_turn(w, w->launch, ARRIVED);
+    const bool passed = wait_for_turn(w, w->launch);
+    pthread_mutex_unlock(&w->cluster->lock);
+    if (!passed) abandon(w);
+}
+
+void check_time(Launch* launch, uint64_t started) {
+    if (now_ns() > launch->deadline_ns)
+        record(launch, "too_long", "the launch ran past its time limit with %llu of %llu blocks started",
+               static_cast<unsigned long long>(started), static_cast<unsigned long long>(launch->blocks));
+}
+
+// Runs a block of each of several clusters, until none is left.
+void run_clusters(Worker* w, Launch* launch, unsigned seat) {
+    Cluster* const cluster = w->cluster = &launch->clusters[seat / launch->cluster];
+    w->cluster_rank = seat % launch->cluster;
+    pthread_mutex_lock(&cluster->lock);
+    while (wait_for_turn(w, launch)) {
+        pthread_mutex_unlock(&cluster->lock);
+        const uint64_t block = cluster->index * launch->cluster + w->cluster_rank;
+        run_block(w, launch, block);
+        check_time(launch, block);
+        pthread_mutex_lock(&cluster->lock);
+        cluster->smem[w->cluster_rank] = nullptr;
+        pass_turn(w, launch, ENDED);
+    }
+    pthread_mutex_unlock(&cluster->lock);
+    w->cluster = nullptr;
+}
+
+// Runs blocks, which are alone, until none is left.
+void run_single_blocks(Worker* w, Launch* launch) {
+    while (!__atomic_load_n(&launch->stopped, __ATOMIC_ACQUIRE)) {
+        const uint64_t first = __atomic_fetch_add(&launch->next, launch->chunk, __ATOMIC_RELAXED);
+        if (first >= launch->blocks) break;
+        const uint64_t end = first + launch->chunk < launch->blocks ? first + launch->chunk : launch->blocks;
+        for (uint64_t block = first; block < end && !__atomic_load_n(&launch->stopped, __ATOMIC_RELAXED); ++block)
+            run_block(w, launch, block);
+        check_time(launch, end);
+    }
+}
+
+// Runs blocks of the launch on this OS thread until none is left; its seat is its number among the launch's.
+void run_blocks(Launch* launch, unsigned seat) {
     if (!self_worker) self_worker = make_worker();
     Worker* const w = self_worker;
     if (!w) return record(launch, "out_of_memory", "no memory for the stacks of %u threads", MAX_THREADS);
@@ -500,15 +619,10 @@ void run_blocks(Launch* launch) {
     alternative.ss_sp = w->signal_stack;
     alternative.ss_size = sizeof w->signal_stack;
     sigaltstack(&alternative, &before);
-    while (!__atomic_load_n(&launch->stopped, __ATOMIC_ACQUIRE)) {
-        const uint64_t first = __atomic_fetch_add(&launch->next, launch->chunk, __ATOMIC_RELAXED);
-        if (first >= launch->blocks) break;
-        const uint64_t end = first + launch->chunk < launch->blocks ? first + launch->chunk : launch->blocks;
-        for (uint64_t block = first; block < end && !__atomic_load_n(&launch->stopped, __ATOMIC_RELAXED); ++block)
-            run_block(w, launch, block);
-        if (now_ns() > launch->deadline_ns)
-            record(launch, "too_long", "the launch ran past its time limit with %llu of %llu blocks started",
-                   static_cast<unsigned long long>(end), static_cast<unsigned long long>(launch->blocks));
+    if (launch->clusters) {
+        run_clusters(w, launch, seat);
+    } else {
+        run_single_blocks(w, launch);
     }
     for (unsigned i = 0; i < w->fiber_count; ++i)
         if (memcmp(w->fibers[i].stack, &CANARY, sizeof CANARY) != 0)
@@ -574,7 +688,7 @@ void* pool_main(void* argument) {
         if (number >= pool_wanted) continue;
         Launch* const launch = pool_launch;
         pthread_mutex_unlock(&pool_lock);
-        run_blocks(launch);
+        run_blocks(launch, number + 1);
         pthread_mutex_lock(&pool_lock);
         if (--pool_active == 0) pthread_cond_signal(&pool_done);
     }
@@ -589,9 +703,10 @@ void forget_pool() {  // after a fork the child has no pool threads
     pool_launch = nullptr;
 }
 
-void run_on(Launch* launch, unsigned cores) {
-    const unsigned wanted = launch->blocks < cores ? static_cast<unsigned>(launch->blocks) - 1 : cores - 1;
-    if (!wanted) return run_blocks(launch);
+// On so many OS threads; clusters need one for each of their blocks.
+void run_on(Launch* launch, unsigned threads) {
+    const unsigned wanted = threads - 1;
+    if (!wanted) return run_blocks(launch, 0);
     if (!pool_size) {
         static bool registered;
         if (!registered) pthread_atfork(nullptr, nullptr, forget_pool);
@@ -611,20 +726,39 @@ void run_on(Launch* launch, unsigned cores) {
         ++pool_size;
     }
     pool_wanted = pool_active = wanted < pool_size ? wanted : pool_size;
+    if (launch->clusters && pool_wanted < wanted) record(launch, "out_of_memory", "a cluster's blocks need %u threads of this machine", threads);
     pool_launch = launch;
     ++pool_generation;
     pthread_cond_broadcast(&pool_wake);
     pthread_mutex_unlock(&pool_lock);
-    run_blocks(launch);
+    run_blocks(launch, 0);
     pthread_mutex_lock(&pool_lock);
     while (pool_active) pthread_cond_wait(&pool_done, &pool_lock);
     pool_launch = nullptr;
     pthread_mutex_unlock(&pool_lock);
 }
 
+void run_launch(Launch* launch, unsigned cores) {
+    const uint64_t clusters = launch->blocks / launch->cluster;
+    const unsigned at_once = clusters < cores ? static_cast<unsigned>(clusters) : cores;
+    if (launch->cluster == 1) return run_on(launch, at_once);
+    launch->clusters = static_cast<Cluster*>(calloc(at_once, sizeof(Cluster)));
+    for (unsigned i = 0; i < at_once; ++i) {
+        launch->clusters[i].index = i;
+        launch->clusters[i].turn = first_runnable(&launch->clusters[i], launch);
+        pthread_mutex_init(&launch->clusters[i].lock, nullptr);
+        pthread_cond_init(&launch->clusters[i].changed, nullptr);
+    }
+    launch->next = at_once;
+    run_on(launch, at_once * launch->cluster);
+    free(launch->clusters);
+}
+
 }  // namespace
 
 // ---- called by kernels ----
+
+extern "C" [[noreturn]] void autotune_stop(const char* reason, const char* what, const char* file, int line);
 
 extern "C" unsigned autotune_barrier(int predicate, int line) {
     Worker* const w = self_worker;
@@ -649,6 +783,29 @@ extern "C" unsigned autotune_barrier(int predicate, int line) {
         suspend(w, fiber);
     }
     return w->barrier_result;
+}
+
+// Waits for all threads of the block's cluster that live.
+extern "C" void autotune_cluster_barrier(int line) {
+    Worker* const w = self_worker;
+    const unsigned thread = w->current->thread;
+    autotune_barrier(0, line);
+    if (w->cluster && ++w->meetings_of[thread] > w->meetings) {  // the first that goes on: nobody else of the block can
+        ++w->meetings;
+        meet(w);
+    }
+}
+
+// Where a block of the cluster has what lies at `mine` in this one's shared memory.
+extern "C" void* autotune_cluster_smem(const void* mine, unsigned rank, int line) {
+    Worker* const w = self_worker;
+    const size_t offset = static_cast<size_t>(static_cast<const char*>(mine) - smem_base(w->launch));
+    if (offset >= w->launch->tls_bytes || rank >= w->launch->cluster)
+        autotune_stop("illegal_address", "no shared memory of a block of the cluster", __FILE__, line);
+    if (!w->cluster) return const_cast<void*>(mine);
+    char* const base = w->cluster->smem[rank];
+    if (!base) autotune_stop("race", "shared memory of a block of the cluster that has not begun, or has ended", __FILE__, line);
+    return base + offset;
 }
 
 extern "C" void autotune_some_barrier(int id, int threads, int waits, int line) {
@@ -786,6 +943,7 @@ extern "C" int autotune_launch(const AutotuneLaunch* request, char* reason, char
     launch.blocks = uint64_t{request->grid.x} * request->grid.y * request->grid.z;
     launch.chunk = launch.blocks / (request->cores * uint64_t{64});
     launch.chunk = launch.chunk < 1 ? 1 : launch.chunk > 16 ? 16 : launch.chunk;
+    launch.cluster = request->cluster > 1 ? request->cluster : 1;
     launch.smem = request->smem;
     launch.smem_bytes = request->smem_bytes;
     launch.tls_module = request->tls_module;
@@ -799,7 +957,7 @@ extern "C" int autotune_launch(const AutotuneLaunch* request, char* reason, char
     pthread_mutex_lock(&launching);
     const bool checked = __sanitizer_start_switch_fiber != nullptr;  // then the sanitizer reports faults
     if (!checked) catch_faults();
-    run_on(&launch, request->cores);
+    run_launch(&launch, request->cores);
     if (!checked) leave_faults();
     pthread_mutex_unlock(&launching);
     return launch.stopped;
