@@ -288,18 +288,22 @@ class StudyStore:
 
     @reading
     def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
-        """The layers of the newest generation of each study, in its order, with their finished and correct trials."""
+        """The layers of the newest generation of each study, in its order, with their finished and correct trials.
+
+        A layer that merged studies of this name have, too, stands there once, with the trials of all.
+        """
         trials = metadata.tables["trials"]
         rows = []
         with self.database.read() as connection:
-            for place in find(connection, what, self.database.shown):
-                if place.current:
-                    statement = select(
-                        func.count().filter(trials.c.outcome != str(Outcome.RUNNING)),
-                        func.count().filter(trials.c.outcome == str(Outcome.CORRECT)),
-                    ).where(trials.c.study_id == place.study_id, trials.c.subject_id == place.subject_id)
-                    finished, correct = connection.execute(statement).one()
-                    rows.append(LayerRow(place.study, place.generation, place.layer, finished, correct))
+            places = find(connection, what, self.database.shown)
+            for place in current_places(places):
+                alike = [one.study_id for one in places if (one.name, one.subject_id) == (place.name, place.subject_id)]
+                statement = select(
+                    func.count().filter(trials.c.outcome != str(Outcome.RUNNING)),
+                    func.count().filter(trials.c.outcome == str(Outcome.CORRECT)),
+                ).where(trials.c.study_id.in_(alike), trials.c.subject_id == place.subject_id)
+                finished, correct = connection.execute(statement).one()
+                rows.append(LayerRow(place.study, place.generation, place.layer, finished, correct))
         return tuple(rows)
 
 

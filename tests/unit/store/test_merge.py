@@ -109,6 +109,16 @@ def test_a_study_goes_on_as_if_nothing_had_been_merged(store: Store, other: Path
     assert fresh.study.generation == 3, "generation 2 is the colleague's"
 
 
+def test_a_layer_that_both_have_is_listed_once_with_the_trials_of_both(store: Store, other: Path) -> None:
+    run_trial(store, open_scope(store), correct(0, 50.0))
+    (alone,) = store.studies.layers("lenet.conv1")
+    with Store(other) as colleague:
+        (elsewhere,) = colleague.studies.layers("lenet.conv1")
+    merge(other, store.path)
+    (both,) = store.studies.layers("lenet.conv1")
+    assert (both.generation, both.trials) == (1, alone.trials + elsewhere.trials)
+
+
 def test_noise_floors_and_rates_from_elsewhere_count_where_there_is_no_other(store: Store, other: Path) -> None:
     merge(other, store.path)
     assert store.rates.list(H200) == (Rate("copy", "16 bytes a thread", 4.2e12),)
