@@ -22,8 +22,11 @@ from pathlib import Path
 _NUMBERS = "WITH RECURSIVE more(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM more WHERE i < :count) "
 
 
-def enlarge(path: Path, count: int) -> None:
-    """Add so many trials, two in three of them timed with a kernel of their own, as copies of one that was timed."""
+def enlarge(path: Path, count: int, *, since: int = 0) -> None:
+    """Add so many trials, two in three of them timed with a kernel of their own, as copies of one that was timed.
+
+    `since`: how many were added before.
+    """
     with closing(sqlite3.connect(path)) as raw:
         raw.row_factory = sqlite3.Row
         trial = raw.execute("SELECT * FROM trials WHERE median_us IS NOT NULL ORDER BY id LIMIT 1").fetchone()
@@ -31,12 +34,13 @@ def enlarge(path: Path, count: int) -> None:
             first = raw.execute("SELECT max(id) FROM trials").fetchone()[0]
             sources = raw.execute("SELECT max(id) FROM sources").fetchone()[0]
             values = {"count": count, "first": first, "sources": sources}
-            kernel = {"id": ":sources + i", "hash": "printf('a%063d', i)"}
+            kernel = {"id": ":sources + i", "hash": f"printf('a%063d', {since} + i)"}
             _copy(raw, "sources", values, kernel, trial["source_id"], "i % 3")
             median = {"median_us": "CASE WHEN i % 3 THEN 10.0 + i % 997 END"}
-            own = {"id": ":first + i", "number": "1000000 + i", "source_id": "iif(i % 3, :sources + i, NULL)"}
+            own = {"id": ":first + i", "number": f"{1000000 + since} + i"}
+            own["source_id"] = "iif(i % 3, :sources + i, NULL)"
             ended = {"outcome": "iif(i % 3, 'correct', 'compile')", "ranked_us": median["median_us"]}
-            config = {"config": "json_set(config, '$.threads', 1000000 + i)"}
+            config = {"config": f"json_set(config, '$.threads', {1000000 + since} + i)"}
             _copy(raw, "trials", values, {**own, **median, **ended, **config}, trial["id"])
             measured = {"id": "NULL", "trial_id": ":first + i", "median_us": "10.0 + i % 997"}
             (row,) = raw.execute("SELECT id FROM measurements WHERE trial_id = ?", (trial["id"],)).fetchone()

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -82,6 +83,52 @@ def test_others_write_while_a_merge_is_under_way(two: Path, fork_server: ForkSer
     assert asked(here, f"SELECT count(*) FROM trials WHERE {own}") == [(number,)]
     ended = asked(two / "other.db", "SELECT count(*) FROM trials WHERE outcome <> 'running'")
     assert asked(here, f"SELECT count(*) FROM trials WHERE {merged}") == ended
+
+
+def test_the_lock_is_left_to_others_for_as_long_as_they_sleep(two: Path, fork_server: ForkServer) -> None:
+    """In every second of a merge: who waits for SQLite's lock looks every 0.1 s whether it is free.
+
+    More than once, as a busy machine may put a merge to sleep between two transactions.
+    """
+    many, looks_every_s = 30_000, 0.1
+    enlarge(two / "other.db", many, since=TRIALS)
+    here = two / "here.db"
+    shutil.copy(two / "autotune.db", here)
+    last = counts(here)["trials"] + many  # by which time it is not about to end
+    with closing(sqlite3.connect(here, isolation_level=None)) as reader:
+        reader.execute("PRAGMA journal_mode = WAL")
+        reader.execute("BEGIN")  # while it reads, the log is not folded into the file, which leaves the lock free too
+        begun = reader.execute("SELECT max(id) FROM trials").fetchone()[0]
+        run = fork_server.start(two, "merge", "other.db", "--db", "here.db")
+        merging_s, free_s = free_stretches(here, lambda: run.ended, lambda trial_id: begun < trial_id < last)
+    done = run.finish()
+    assert done.code == 0, done.err
+    longer = sum(stretch_s > looks_every_s for stretch_s in free_s)
+    assert longer > max(1.0, merging_s), f"in {merging_s:.1f} s free for {sorted(free_s)[-5:]} s at most"
+
+
+def free_stretches(
+    path: Path, ended: Callable[[], bool], counts_while: Callable[[int], bool]
+) -> tuple[float, list[float]]:
+    """How long the last trial's id was one that counts, and how long, each time, nobody held the write lock then."""
+    found: list[float] = []
+    since, first, last = math.inf, math.inf, 0.0
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as raw:
+        while not ended():
+            try:
+                raw.execute("BEGIN IMMEDIATE")
+                raw.execute("ROLLBACK")
+                free = counts_while(raw.execute("SELECT max(id) FROM trials").fetchone()[0])
+            except sqlite3.OperationalError:
+                free = False
+            now = time.monotonic()
+            if free:
+                since, first, last = min(since, now), min(first, now), now
+            elif since < math.inf:
+                found.append(now - since)
+                since = math.inf
+            time.sleep(0.002)
+    return last - first, found
 
 
 def test_another_tunes_the_study_that_is_merged(two: Path, fork_server: ForkServer) -> None:
