@@ -157,9 +157,8 @@ def _wrong(connection: Connection, table: Table, *, texts: bool) -> Iterator[Fau
     """The rows of a table that break one of its rules, each with the first."""
     arms = []
     for rule in _rules(table, texts=texts):
-        shown = (
-            "" if not rule.column else f"'{rule.column} = ' || substr(quote({rule.column}), 1, {_SHOWN}) || ': ' || "
-        )
+        quoted = f"CAST(substr(quote({rule.column}), 1, {_SHOWN}) AS BLOB)"
+        shown = "" if not rule.column else f"'{rule.column} = ' || legible({quoted}) || ': ' || "
         expected = "expected " + rule.expected.replace("'", "''")
         arms.append(f"WHEN {rule.bad} THEN {shown}'{expected}'")
     sql = f"SELECT rowid, CASE {' '.join(arms)} END AS said_of_row FROM {table.name} WHERE said_of_row IS NOT NULL"  # noqa: S608
@@ -211,6 +210,9 @@ def _rules(table: Table, *, texts: bool) -> Iterator[_Rule]:
 
 
 def _text_rules(path: str, name: str) -> Iterator[_Rule]:
+    if name.endswith("_at") or path in _JSON:
+        # SQLite reads a text up to its first NUL, Python all of it.
+        yield _Rule(f"instr({name}, char(0))", "text without NUL", name)
     if name.endswith("_at"):
         seconds, rest = f"substr({name}, 1, 19)", f"substr({name}, 20)"
         yield _Rule(
@@ -254,11 +256,17 @@ def _check_header(header: str) -> None:
         list(param["values"])
 
 
+def _legible(content: bytes) -> str:
+    """Text to be shown: the check of one that is not UTF-8 ends with its row."""
+    return content.decode("utf-8", "replace")
+
+
 def _check_utf8(content: bytes) -> None:
     content.decode()
 
 
-_FUNCTIONS: dict[str, Callable[..., int]] = {
+_FUNCTIONS: dict[str, Callable[..., int | str]] = {
+    "legible": _legible,
     "is_problem": _flag(Conv2dProblem),
     "is_header": _flag(_check_header),
     "is_launches": lru_cache(_KEPT)(_flag(check_launches)),
