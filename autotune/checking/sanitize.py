@@ -94,6 +94,10 @@ class Verdict:
 class Sanitizer(Protocol):
     """What winners are checked with."""
 
+    @property
+    def tool_count(self) -> int:
+        """Verdicts of each winner."""
+
     def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
         """A verdict for each winner and tool, in the winners' order."""
 
@@ -106,6 +110,11 @@ class HostCheck:
 
     def __init__(self, evaluator: DeviceEvaluator, small_n: Sequence[int] = SMALL_N) -> None:
         self._evaluator, self._small_n = evaluator, small_n
+
+    @property
+    def tool_count(self) -> int:
+        """One: all of these at once."""
+        return 1
 
     def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
         """Verify each kernel for few images."""
@@ -170,6 +179,11 @@ class ComputeSanitizer:
         for slot in range(jobs):
             self._slots.put(slot)
 
+    @property
+    def tool_count(self) -> int:
+        """As many as were asked for."""
+        return len(self._tools)
+
     def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
         """Run each kernel under each tool, compiled with line numbers."""
         compiled = []
@@ -184,8 +198,12 @@ class ComputeSanitizer:
                 for winner, binary in zip(winners, compiled, strict=True)
                 for tool in self._tools
             ]
-            for answered in asked:
-                yield answered.result()
+            try:
+                for answered in asked:
+                    yield answered.result()
+            finally:  # Ctrl-C: what has not begun does not begin
+                for waiting in asked:
+                    waiting.cancel()
 
     def close(self) -> None:
         """End the compilers."""

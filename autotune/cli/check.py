@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from autotune.cli.devices import open_evaluator
 from autotune.cli.families import find_family
 from autotune.cli.numbers import Number
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on
+from autotune.cli.progress import counting
 from autotune.cli.studies import OF_STUDY
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_nvcc
@@ -91,7 +93,8 @@ def check(
     try:
         plan = CasePlan(family, evaluator.info, layers=wanted.layers if wanted else (), narrowed=narrowed, seed=seed)
         checking = FamilyCheck(plan, evaluator, architectures)
-        rows = list(checking.rows(most=configs, ended=lambda: not full and time.monotonic() > end))
+        found = checking.rows(most=configs, ended=lambda: not full and time.monotonic() > end)
+        rows = _counted(family.name, found, most=configs, seconds=None if full else seconds)
     finally:
         evaluator.close()
         if architectures is not None:
@@ -109,6 +112,19 @@ def check(
     problems = {row.problem.with_n(1) for row in verified}
     runs = sum(len(row.images) for row in verified)
     click.echo(f"{family.name}: {len(verified)} configs on {len(problems)} problems correct, {runs} runs", err=True)
+
+
+def _counted(name: str, found: Iterator[CheckRow], most: int | None, seconds: float | None) -> list[CheckRow]:
+    """The rows, told as they come."""
+    rows: list[CheckRow] = []
+    of_time = "" if seconds is None else f", {seconds:g} s in all"
+    with counting(name, most) as tell:
+        tell(0, f"compiling the first{of_time}")
+        for row in found:
+            rows.append(row)
+            counts = Counter(row.outcome for row in rows)
+            tell(len(rows), f"{', '.join(f'{count} {outcome}' for outcome, count in counts.items())}{of_time}")
+    return rows
 
 
 def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]:

@@ -22,12 +22,13 @@ from autotune.cli.files import check_folder, write_whole
 from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.junit import junit_xml
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, writable
+from autotune.cli.progress import counting
 from autotune.cli.tables import Column, format_options, show
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template import KernelTemplate, load_templates
 
 if TYPE_CHECKING:
-    from autotune.analysis.retime import Retimed
+    from autotune.analysis.retime import NotRetimed, Retimed
     from autotune.analysis.stale import Doubt
     from autotune.devices.device import DeviceInfo, Environment
     from autotune.family.source import KernelSource
@@ -154,7 +155,13 @@ def retime(
         stopping_on_interrupt() as stopping,
     ):
         plans = plans_of(store, name, evaluator.info, most)
-        results = list(retimed(store, plans, evaluator, families, stopping))
+        results: list[Retimed | NotRetimed] = []
+        with counting("retime", sum(len(layer.rows) for layer in plans)) as tell:
+            tell(0, "")
+            for result in retimed(store, plans, evaluator, families, stopping):
+                results.append(result)
+                counts = Counter(one.retime.label for one in measured(results))
+                tell(len(results), ", ".join(f"{count} {word}" for word, count in counts.items()))
         interrupted = stopping()
         info, environment = evaluator.info, evaluator.environment
     found: list[Retimed] = measured(results)

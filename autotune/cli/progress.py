@@ -9,9 +9,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-from autotune.cli.streams import silent
+from autotune.cli.streams import notices_through, silent
 from autotune.cli.tables import console
 
 if TYPE_CHECKING:
@@ -27,15 +35,7 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
     if silent() or not console(stderr=True).is_terminal:
         yield _PlainLines()
         return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TextColumn("{task.completed}/{task.total}"),
-        TextColumn("{task.fields[state]}", markup=False),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console(stderr=True)) as bars:
+    with _bars() as bars:
         tasks: dict[str, TaskID] = {}
 
         def observe(progress: TuneProgress) -> None:
@@ -54,13 +54,41 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
 
 
 @contextmanager
+def _bars() -> Iterator[Progress]:
+    """Bars on the terminal of standard error; notices stand above them."""
+    out = console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=out) as bars, notices_through(out.print):
+        yield bars
+
+
+@contextmanager
+def counting(name: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
+    """Shows how many are done, of `total` where that is known, and words: a bar, or a line every few seconds."""
+    if silent() or not console(stderr=True).is_terminal:
+        lines, of_total = _PlainLines(), "" if total is None else f"/{total}"
+        yield lambda done, words: lines.say(name, f"{done}{of_total}{', ' if words else ''}{words}", at_once=False)
+        return
+    with _bars() as bars:
+        task = bars.add_task(name, total=total, state="")
+        yield lambda done, words: bars.update(task, completed=done, state=words)
+
+
+@contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
     """Shows which stage of a command is under way, where none of them has an end to count to."""
     out = console(stderr=True)
     if silent() or not out.is_terminal:
         yield lambda words: print(f"{words} ...", file=sys.stderr, flush=True)
         return
-    with out.status("") as line:
+    with out.status("") as line, notices_through(out.print):
         yield lambda words: line.update(f"{words} ...")
 
 
@@ -109,13 +137,13 @@ class _PlainLines:
             return  # the line that names the device has just been said
         if network is None:
             words = f"{progress.done}/{progress.budget} in {progress.elapsed_s:.0f} s, {doing(progress)}"
-            self._say(progress.layer, f"{words}{state(progress)}", at_once=progress.ended or progress.phase != "search")
+            self.say(progress.layer, f"{words}{state(progress)}", at_once=progress.ended or progress.phase != "search")
             return
         of_seconds = f" of {network.budget_s:.0f}" if network.budget_s is not None else ""
         words = f"{network.done}/{network.budget} in {network.elapsed_s:.0f}{of_seconds} s, {doing(progress)}"
-        self._say(progress.layer.partition(".")[0], f"{words}{network_state(network)}", at_once=network.ended)
+        self.say(progress.layer.partition(".")[0], f"{words}{network_state(network)}", at_once=network.ended)
 
-    def _say(self, name: str, words: str, *, at_once: bool) -> None:
+    def say(self, name: str, words: str, *, at_once: bool) -> None:
         now = time.monotonic()
         if at_once or now - self._said.get(name, -math.inf) >= _LINE_EVERY_S:
             self._said[name] = now

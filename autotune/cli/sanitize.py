@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from autotune.checking.sanitize import FAULT, SMALL_N, TOOLS, Verdict, Winner
 from autotune.cli.cells import Items
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, run_on
+from autotune.cli.progress import counting
 from autotune.cli.tables import Column, format_options, show
 from autotune.errors import AutotuneError, StoreError
 from autotune.family.template import load_templates
@@ -89,7 +90,7 @@ def sanitize(
         say=lambda name, why: click.echo(f"device {name}: {why}", err=True),
     )
     try:
-        verdicts = list(sanitizer.check(winners))
+        verdicts = _counted(sanitizer.check(winners), len(winners) * sanitizer.tool_count)
     finally:
         sanitizer.close()
     if markdown is not None:
@@ -99,6 +100,18 @@ def sanitize(
     click.echo(f"{len(winners)} kernels: {', '.join(f'{count} {word}' for word, count in counts.items())}", err=True)
     if counts[FAULT]:
         raise AutotuneError(f"{db}: {counts[FAULT]} of {len(verdicts)} runs found a fault; the table says which")
+
+
+def _counted(found: Iterator[Verdict], total: int) -> list[Verdict]:
+    """The verdicts, told as they come."""
+    verdicts: list[Verdict] = []
+    with counting("sanitize", total) as tell:
+        tell(0, "compiling")
+        for verdict in found:
+            verdicts.append(verdict)
+            counts = Counter(verdict.word for verdict in verdicts)
+            tell(len(verdicts), ", ".join(f"{count} {word}" for word, count in counts.items()))
+    return verdicts
 
 
 def _winners(

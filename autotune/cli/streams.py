@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO, cast
 
@@ -76,6 +76,41 @@ def between_words(line: str, width: int) -> str:
     indent = " " * (len(text) - len(text.lstrip()))
     parts = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(parts) + line[len(text) :]
+
+
+@contextmanager
+def notices_through(show: Callable[[str], None]) -> Iterator[None]:
+    """Give whole lines of standard error to what draws a bar there: written past it, they end in the bar's line."""
+    stderr = sys.stderr
+    sys.stderr = cast(TextIO, _Lines(stderr, show))
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        sys.stderr = stderr
+
+
+class _Lines:
+    """A text stream that gives its lines away; in all else it is the stream beneath."""
+
+    encoding, errors = "utf-8", "strict"  # click writes past a stream that names none, as rich's own
+
+    def __init__(self, stream: TextIO, show: Callable[[str], None]) -> None:
+        self._stream, self._show = stream, show
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._show(line)
+        return len(text)
+
+    def flush(self) -> None:
+        if self._begun:
+            self.write("\n")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
 
 
 class _Dispensable:

@@ -1,0 +1,75 @@
+"""How far a run is: a bar with notices above it on a terminal, few lines into a pipe, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .tiny import Command
+
+NOTICE = """
+import time, click
+from autotune.cli.streams import for_people
+from autotune.cli.progress import counting, stages
+with for_people():
+    with stages() as stage:
+        stage("building")
+        time.sleep(0.3)  # it is drawn by then
+        click.echo("memcheck: " + "not run " * 12, err=True)
+    with counting("sanitize", 4) as tell:
+        tell(3, "3 clean")
+        click.echo("a notice", err=True)
+"""
+
+
+def on_a_terminal(*words: str) -> str:
+    """What a terminal of 80 columns gets on standard error."""
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen([sys.executable, *words], stderr=theirs, env=environment):
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(ours, 65536)
+            except OSError:  # how the end of a terminal reads
+                break
+    os.close(ours)
+    return shown.decode()
+
+
+def test_notices_stand_above_a_live_line_and_are_broken_between_words() -> None:
+    shown = on_a_terminal("-c", NOTICE)
+    assert re.search(r"building \.\.\.\r\x1b\[2Kmemcheck: (not run )+(not )?\r\n(not )?run", shown), shown
+    assert re.search(r"\x1b\[2Ka notice *\r\n", shown), shown
+    assert re.search(r"sanitize.*3/4.*3 clean", re.sub(r"\x1b\[[\d;?]*\w", "", shown))
+
+
+def test_into_a_pipe_a_long_run_says_little(autotune: Command, filled: Path) -> None:
+    done = autotune("retime", "small", "--device", "null", "--best", 2)
+    said = [line for line in done.err.splitlines() if line.startswith("retime: ")]
+    assert len(said) == 1, "it was quick"
+    assert re.fullmatch(r"retime: 0/\d", said[0])
+    assert autotune("retime", "small", "--device", "null", "-q").err == ""
+
+
+@pytest.mark.cxx
+def test_ctrl_c_ends_a_check_in_a_line(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "autotune", "check", "direct", "--device", "host", "--full"]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as check:
+        assert check.stderr is not None
+        _device, first = check.stderr.readline(), check.stderr.readline()
+        began = time.monotonic()
+        os.killpg(check.pid, signal.SIGINT)
+        said = check.stderr.read()
+    assert first == "direct: 0, compiling the first\n"
+    assert (check.returncode, "Traceback" in said) == (130, False), said
+    assert time.monotonic() - began < 20
