@@ -58,7 +58,9 @@ _COLUMNS = (
 def accuracy(
     study: str, device: str | None, db: str, images: int, seed: int, jobs: int | None, style: str | None
 ) -> None:
-    """Compare the classes that a LeNet-like network predicts on STUDY's tuned kernels with those of float64.
+    """Check STUDY's tuned kernels in a network against float64.
+
+    The classes that a LeNet-like network predicts on them are compared.
 
     The study's two layers must follow each other, with ReLU and 2x2 max pooling after each. The classes fp32 and
     fp32-3xtf32 must agree on 99.9 % of the images; the others are reported.

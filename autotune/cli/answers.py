@@ -55,7 +55,9 @@ def trials(
     sources: bool,
     style: str | None,
 ) -> None:
-    """Every trial, with its outcome and time; of failed ones, the compiler's, driver's or checker's own words.
+    """Every trial, with its outcome and time.
+
+    Of failed ones, the compiler's, driver's or checker's own words.
 
     On a terminal a config is its family and what differs from the family's default; `autotune show` has the whole.
     """
@@ -132,7 +134,10 @@ def _for_failures(columns: Sequence[Column[TrialWithRoofline]]) -> list[Column[T
 @click.option("--timeout", "within_s", type=SECONDS, help="Stop after so many seconds.")
 @format_options
 def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
-    """Run one read-only SQL statement on the results database. Ctrl-C stops it."""
+    """Run one read-only SQL statement on the database.
+
+    Ctrl-C stops it.
+    """
     from autotune.store import Store
 
     with Store(db, create=False) as store, store.stream(sql, within_s=within_s) as found:

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 )
 @format_options
 def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str | None) -> None:
-    """The best of each layer on two sides: which is faster, whether beyond noise, and what changed in the config.
+    """The best of each layer on two sides: which is faster.
+
+    Whether it is beyond noise and what changed in the config is shown, too.
 
     A and B are two studies (`lenet-k5`, its newest generation, or `lenet-k5@1`), two devices (a recorded name or a
     part of it) or two dates (`2026-11-20`, its end, or `2026-11-20T14:00`, in UTC unless it says otherwise). Layers
@@ -125,7 +127,9 @@ _DIFF_COLUMNS = (
 @only_options
 @plot_format_options
 def history(what: str, db: str, only: Only, style: str | None) -> None:
-    """The best of LAYER over time: every trial that was the fastest when it ended, the finals and the retimes.
+    """The best of LAYER over time, with finals and retimes.
+
+    Every trial that was the fastest when it ended is shown.
 
     A layer is its shape: trials of other studies with the same shape are part of its history.
     """

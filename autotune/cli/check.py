@@ -77,7 +77,9 @@ def check(
     jobs: int | None,
     style: str | None,
 ) -> None:
-    """Load TEMPLATE (a family or a file), then compile and verify its configs on all that it claims to serve.
+    """Verify a family on all that it claims to serve.
+
+    TEMPLATE is a family's name or file.
 
     Problems follow from what its header supports: layouts, types, epilogues, strides, paddings and more, with several
     numbers of images. Configs and problems are chosen so that pairs of their values occur. What was not exercised is

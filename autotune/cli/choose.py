@@ -59,7 +59,9 @@ _COLUMNS = (
 @GPU
 @format_options
 def choose(what: str, db: str, device: str | None, gpu: str | None, style: str | None) -> None:
-    """Which kernel the latest dispatcher of each device takes for a layer, tuned or not; nothing is run.
+    """Which kernel the latest dispatcher takes for a layer.
+
+    Of each device; the layer may be tuned or not, and nothing is run.
 
     The layer may be one of a study file that was never tuned. `default_first`: the rule says nothing of such a
     layer, so that the safe default comes first. Layers whose kernel is "to be tuned" are those that `autotune tune

@@ -60,7 +60,9 @@ DEVICE_CLASS = click.option(
 @click.option("--name", help="What it is called, and its journals; default: host and device.")
 @click.option("--ends-with-parent", is_flag=True, hidden=True)
 def agent(cluster: str, device: str | None, compilers: int | None, name: str | None, ends_with_parent: bool) -> None:
-    """Lend a device to the Dask scheduler at ADDRESS (HOST:PORT, tls://HOST:PORT or a scheduler file).
+    """Lend a device to the Dask scheduler at ADDRESS.
+
+    ADDRESS is HOST:PORT, tls://HOST:PORT or a scheduler file.
 
     It needs no database: trials go to `autotune tune STUDY --cluster ADDRESS`. What could not be delivered is kept,
     and delivered when both are there again. Schedulers may come and go. Ctrl-C ends it after the trials at hand.

@@ -91,7 +91,9 @@ def _files(begun: str) -> Iterator[str]:
 @click.argument("shell", type=click.Choice(_SHELLS), required=False)
 @click.pass_context
 def completion(context: click.Context, shell: str | None) -> None:
-    """Print the script by which SHELL (default: yours) completes commands, studies, layers and families.
+    """Print the script by which SHELL completes words.
+
+    It completes commands, studies, layers and families; without SHELL it is for yours.
 
     For bash: autotune completion >> ~/.bashrc; for zsh >> ~/.zshrc; for fish > ~/.config/fish/completions/autotune.fish
     """

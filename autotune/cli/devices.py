@@ -105,7 +105,7 @@ _RATE_COLUMNS = (
 @DATABASE
 @format_options
 def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> None:
-    """The devices that kernels can run on here, with their calibrated rates.
+    """The devices that are here, with their calibrated rates.
 
     A rate that was measured in several ways bounds by the best of them.
     """

@@ -144,7 +144,9 @@ def dispatch(
     table: str,
     style: str | None,
 ) -> None:
-    """Build a dispatcher of STUDY's layers, which must have been tuned: few kernels, and what chooses among them.
+    """Few kernels for all layers of a tuned STUDY, and a rule.
+
+    The rule is a dispatcher: it chooses among them.
 
     Each layer's best few kernels are measured on every layer that they may serve, and on its shape between the batches
     that the study has; what is known is not measured again.

@@ -52,7 +52,9 @@ _COLUMNS = (
 @DATABASE
 @format_options
 def doctor(db: str, style: str | None) -> None:
-    """What is here of all that tuning needs, and what brings what is missing. Status 1: something needed is missing.
+    """What is missing here for tuning, and what brings it.
+
+    Status 1: something needed is missing.
 
     nvcc and PyCUDA are needed where there is a GPU; where there is none, kernels run on the CPU.
     """

@@ -56,7 +56,9 @@ def export(
     ptx: bool,
     proof: bool,
 ) -> None:
-    """Write the best kernel of each layer as a `.cu` file that says where it comes from, and a library of them.
+    """Write the best kernels as a library that proves itself.
+
+    Each is a `.cu` file that says where it comes from.
 
     Kernels tuned on a GPU come first; where a layer has none, one tuned on the host is written and marked. Then the
     folder is built and its self-test run, and on a CUDA device it is timed beside the tuner's own kernels. A library

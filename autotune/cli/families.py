@@ -59,7 +59,7 @@ def templates(
     arch: int,
     style: str | None,
 ) -> None:
-    """The kernel families; with NAME, one family's parameters, rules and stages.
+    """The kernel families, or one's parameters, rules and stages.
 
     Derived values, launches and bytes are those of a config: the default one with each PARAM that is given set to its
     VALUE, for the first layer that the family serves, of --study or else of those that `check` derives.

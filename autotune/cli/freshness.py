@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 @click.option("--device", help="Compare with this device: cuda:N, host or null; default: every device that is here.")
 @format_options
 def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str | None, style: str | None) -> None:
-    """Best results that an upgraded driver, toolkit or template has made doubtful, a row for each change.
+    """Best results that an upgrade has made doubtful.
+
+    A row for each change of driver, toolkit or template.
 
     A result of a device that is here is compared with that device now; any other with the newest run recorded on its
     device. Templates are compared with those installed: one that renders the very same kernel makes nothing doubtful,
@@ -131,7 +133,9 @@ def retime(
     junit: Path | None,
     style: str | None,
 ) -> None:
-    """Verify and time the best few kernels of each layer again, and mark each confirmed, moved or regressed.
+    """Verify and time the best few kernels of each layer again.
+
+    Each is marked confirmed, moved or regressed.
 
     Imported kernels of this device are among them, and count as measured here from then on. `moved` is faster and
     `regressed` slower than before beyond the noise floor; a kernel that is no longer correct has `failed`.

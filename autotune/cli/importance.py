@@ -50,7 +50,9 @@ def importance(
     only_layers: tuple[str, ...],
     style: str | None,
 ) -> None:
-    """Which parameters mattered in the trials of each layer and family, and which of them only together.
+    """Which parameters mattered, and which only together.
+
+    Of the trials of each layer and family.
 
     `importance` is how differently a parameter is set in the fastest tenth of the correct trials (Optuna's PED-ANOVA;
     a family's add up to 1). `share` is the part of the log time's variance that is explained in trials left out: by all

@@ -112,7 +112,9 @@ def ladder(
     stored: bool,
     style: str | None,
 ) -> None:
-    """Tune each technique of STUDY by itself and show what it gains over the first and over the one before.
+    """Tune each technique of STUDY by itself; show what it gains.
+
+    Gains are over the first and over the one before.
 
     The reports' own times stand beside it; they are of other GPUs. What a profiler saw stands beside it, too.
     """

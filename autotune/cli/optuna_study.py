@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 @click.option("--storage", required=True, metavar="URL", help="Optuna's storage: a path or an SQLAlchemy URL.")
 @DATABASE
 def optuna_study(what: str, storage: str, db: str) -> None:
-    """Write the trials of each layer and device as an Optuna study, for `optuna-dashboard URL`.
+    """Write the trials as Optuna studies.
+
+    There is one for each layer and device, for `optuna-dashboard URL`.
 
     Values are median times in microseconds; failed trials keep their outcome, reason and message as attributes. The
     storage is another file than the results database. Run again, it adds the trials that came since.

@@ -78,7 +78,9 @@ _COLUMNS = (
 @click.option("--stored", is_flag=True, help="Run nothing: print the profiles that the database has.")
 @format_options
 def profile(what: str, device: str | None, db: str, accuracy: str | None, stored: bool, style: str | None) -> None:
-    """Run the best kernel of LAYER under Nsight Compute; keep and print what it says of each launch.
+    """Run the best kernel of LAYER under Nsight Compute.
+
+    What it says of each launch is kept and printed.
 
     Needs `ncu`, which comes with the CUDA toolkit, and the right to read the GPU's counters.
     """

@@ -70,7 +70,9 @@ def replay(
     trace: Path | None,
     style: str | None,
 ) -> None:
-    """Score the search on recorded results: best found over the recorded optimum. Needs no GPU.
+    """Score the search on recorded results; needs no GPU.
+
+    The score is the best found over the recorded optimum.
 
     A FILE is a Kernel Tuner cache file, a T4 result file (both also compressed with gzip) or a results database of
     this project, each layer of which is a recording of its own. What a file lists is all that may be proposed; a

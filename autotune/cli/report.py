@@ -22,7 +22,9 @@ from autotune.cli.options import DATABASE, GPU, OF_DEVICE
 @GPU
 @click.option("--sources/--no-sources", default=None, help="The winners' sources; default: of up to eight layers.")
 def report(what: str, db: str, out: Path, device: str | None, gpu: str | None, sources: bool | None) -> None:
-    """Write one HTML page of all that the database knows of STUDY, STUDY.LAYER or a network's study.
+    """Write one HTML page of a study, a layer or a network.
+
+    It has all that the database knows of it.
 
     Convergence, every trial, roofline, finals, importance, ladder, outcomes, device and the winners' sources. The file
     loads nothing from elsewhere and is the same for the same database.

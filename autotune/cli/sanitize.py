@@ -70,7 +70,9 @@ def sanitize(
     markdown: Path | None,
     style: str | None,
 ) -> None:
-    """Run the best kernels for few images where errors are seen that a GPU forgives; a row for each kernel and tool.
+    """Run the best kernels under sanitizers, for few images.
+
+    They see errors that a GPU forgives; a row for each kernel and tool.
 
     On a GPU these are compute-sanitizer's memcheck, racecheck and initcheck, on `host:check` AddressSanitizer and
     threads in shuffled order. A fault ends the command with status 1; a known false alarm is told with its reason.

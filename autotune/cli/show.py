@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @DATABASE
 @format_options
 def show_trial(what: str, number: int | None, db: str, style: str | None) -> None:
-    """Everything of one trial: its whole config, outcome, message, samples, source hash and environment.
+    """Everything of one trial: config, samples, environment.
 
     A trial is the NUMBER of a layer, as `autotune trials` lists it, or the ID that `trial_id` is in `autotune query`.
     Where several devices or policies have the number, each is shown. `autotune source LAYER --trial NUMBER` has the

@@ -51,7 +51,9 @@ def source(
     kind: str | None,
     out: Path | None,
 ) -> None:
-    """Print the source of LAYER's best kernel, a CUDA file below a comment that says where it comes from.
+    """Print the source of LAYER's best kernel.
+
+    It is a CUDA file below a comment that says where it comes from.
 
     Kernels tuned on a GPU come first; where several devices or accuracy classes have one, the fastest is taken, which
     standard error says. A kernel whose text is not kept is rendered again where its family still renders the very same.

@@ -50,7 +50,10 @@ _COLUMNS = (
 @DATABASE
 @format_options
 def studies(db: str, style: str | None) -> None:
-    """The studies that can be named in place of a file: the shipped ones, and those of the database."""
+    """The studies that can be named in place of a file.
+
+    The shipped ones, and those of the database.
+    """
     try:
         stored = stored_studies(db)
     except StoreError as error:

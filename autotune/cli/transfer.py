@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 @DATABASE
 @format_options
 def dump(file: Path, checking: bool, quarantine: bool, db: str, style: str | None) -> None:
-    """Write the whole results database as JSON lines, to FILE or the terminal, for `autotune load`.
+    """Write the whole results database as JSON lines.
+
+    They go to FILE or the terminal; `autotune load` reads them.
 
     Rows that cannot be understood, such as another program's, are left out and named. --check lists them all, and ends
     with status 1 when there are any that it did not move.
@@ -93,7 +95,10 @@ def _check(file: Path, db: str, style: str | None, *, quarantine: bool) -> None:
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True))
 @DATABASE
 def load(file: Path, db: str) -> None:
-    """Make a new results database of the JSON lines that `autotune dump` wrote; - reads standard input."""
+    """Make a new results database of what `dump` wrote.
+
+    As FILE, - is standard input.
+    """
     from autotune.store import load as read_dump
 
     if str(file) == "-":
@@ -111,7 +116,10 @@ def load(file: Path, db: str) -> None:
 @click.argument("other", metavar="OTHER.db", callback=database_path)
 @DATABASE
 def merge(other: str, db: str) -> None:
-    """Bring the trials of another results database into this one; they are best only once re-timed here."""
+    """Bring the trials of another database into this one.
+
+    They are best only once re-timed here.
+    """
     from autotune.store import merge as bring
 
     merged = bring(other, writable(db))
@@ -125,7 +133,9 @@ def merge(other: str, db: str) -> None:
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @DATABASE
 def import_(file: Path, db: str) -> None:
-    """Store a recorded search space: a T4 result file (1.0.0) or a Kernel Tuner cache file, plain or gzip.
+    """Store a search space that was recorded elsewhere.
+
+    It is a T4 result file (1.0.0) or a Kernel Tuner cache file, plain or gzip.
 
     Its kernel is not one of this project's, so its trials are listed and never best; the study is named after the file.
     """
@@ -141,7 +151,10 @@ def import_(file: Path, db: str) -> None:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write into; made when missing.")
 @DATABASE
 def export_t4(what: str | None, out: Path, db: str) -> None:
-    """Write trials as T4 result files (1.0.0), one for each family, layer, device and policy."""
+    """Write trials as T4 result files.
+
+    They are of version 1.0.0, one for each family, layer, device and policy.
+    """
     from autotune.exporting import export_t4 as write_t4
     from autotune.store import Store
 

@@ -126,7 +126,7 @@ def tune(
     finals_on_interrupt: bool,
     style: str | None,
 ) -> None:
-    """Tune the layers of STUDY, a study file or the name of a shipped study.
+    """Tune the layers of STUDY, a study's file or name.
 
     Layers are tuned side by side: later ones take what the compilers and the device have free. With a budget in total
     the next config is of the layer where it is expected to save most. Run it again to resume: nothing is evaluated
@@ -194,7 +194,7 @@ def compare(
     jobs: int | None,
     style: str | None,
 ) -> None:
-    """Hold only the finals of STUDY again, on the kernels that the database already has."""
+    """Hold only the finals of STUDY again, on recorded kernels."""
     wanted = study_named(study, db)
     layers = layers_named(wanted, only_layers)
     tune_and_show(

@@ -26,7 +26,7 @@ _CACHE_COLUMNS = (
 @click.option("--clear", is_flag=True, help="Remove every compiled kernel.")
 @format_options
 def cache(clear: bool, style: str | None) -> None:
-    """The cache of compiled kernels: where it lies and how large it is."""
+    """Where the cache of compiled kernels lies, how large it is."""
     binaries = binary_cache()
     if clear:
         binaries.trim(0)
@@ -53,7 +53,10 @@ _QUARANTINE_COLUMNS = (
 @click.option("--clear", is_flag=True, help="Give every quarantined kernel another chance.")
 @format_options
 def quarantine(db: str, clear: bool, style: str | None) -> None:
-    """Kernels that took down two runs and are not launched again under the same driver and toolkit."""
+    """Kernels that took down two runs.
+
+    They are not launched again under the same driver and toolkit.
+    """
     from autotune.store import Store
 
     with Store(db, create=False) as store:

@@ -38,9 +38,10 @@ _LONG_AGO_S = 3600  # from here on a date says more than seconds
 @click.option("--every", "every_s", type=SECONDS, default=2.0, show_default=True, help="Seconds between two looks.")
 @click.option("--once", is_flag=True, help="Look once and end, as into a pipe.")
 def watch(what: str, db: str, every_s: float, once: bool) -> None:
-    """Show how far STUDY is while another process tunes it: best so far, what runs, failures, time left.
+    """Show how far STUDY is while another process tunes it.
 
-    It only reads the database, so it may be started and stopped at any time, by Ctrl-C; so may the tuning.
+    It shows the best so far, what runs, failures and the time left. It only reads the database, so it may be started
+    and stopped at any time, by Ctrl-C; so may the tuning.
     """
     out = console()
     name = name_of(what) or what

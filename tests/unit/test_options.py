@@ -51,6 +51,9 @@ def test_help_groups_every_command_in_80_columns(autotune: Command, monkeypatch:
     assert headings == ["Options", "Tune", "Ask", "Ship", "Look after"]
     named = [line.split()[0] for line in lines[lines.index("Tune:") :] if line.startswith("  ") and line[2] != " "]
     assert sorted(named) == sorted(cli.commands)
+    assert [line for line in lines[lines.index("Tune:") :] if line.endswith("...")] == [], (
+        "a first sentence is longer than its line"
+    )
 
 
 def test_trials_and_history_of_what_is_asked_for_alone(filled: Path, autotune: Command) -> None:
