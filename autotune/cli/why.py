@@ -99,7 +99,8 @@ def why(
                 f"{db}: no best kernel of {what}{f' on {info.name}' if info else ''} to explain; "
                 f"`autotune trials {what}` lists what there is"
             )
-        found = [_explained(store, families, with_roofline(store, row)) for row in undominated(rows)]
+        like = _Like(store)
+        found = [_explained(store, families, with_roofline(store, row), like) for row in undominated(rows)]
     if style in (None, "wide"):
         with paged(style):
             for explained in found:
@@ -109,11 +110,31 @@ def why(
     tell_beaten((explained.kernel.best.row, explained.kernel.facts) for explained in found)
 
 
-def _explained(store: Store, families: Mapping[str, Path], kernel: BestWithRoofline) -> Explained:
+class _Like:
+    """What compares with a trial, read once for kernels of several accuracy classes of one layer."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._read: list[tuple[TrialRow, tuple[AlikeTrial, ...]]] = []
+
+    def __call__(self, row: TrialRow) -> tuple[AlikeTrial, ...]:
+        for other, found in self._read:
+            if _circumstances(other) == _circumstances(row):
+                return found
+        self._read.append((row, self._store.trials.like(row)))
+        return self._read[-1][1]
+
+
+def _circumstances(row: TrialRow) -> tuple[object, ...]:
+    """What two trials have in common whose times compare."""
+    return row.problem, row.device, row.environment, row.policy, row.origin
+
+
+def _explained(store: Store, families: Mapping[str, Path], kernel: BestWithRoofline, like: _Like) -> Explained:
     from autotune.analysis.why import explain, neighbours
 
     winner = kernel.best.row
-    why_it = explain(kernel.best, store.trials.like(winner))
+    why_it = explain(kernel.best, like(winner))
     floor = store.noise_floors.latest(winner.device, winner.policy)
     noise = floor.noise_fraction if floor else None
     seen = [row.profile for row in store.profiles.list(kernel.best.name) if row.row.id == winner.id]

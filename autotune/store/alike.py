@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Select, and_, select
 
 from autotune.store.measurements import measurements
-from autotune.store.statements import rows_of
+from autotune.store.statements import tuples_of
 from autotune.store.templates import templates
-from autotune.store.trials import config_of, trials, while_tuning
+from autotune.store.trials import config_from, trials, while_tuning
 from autotune.trial import Config, Outcome
 
 CIRCUMSTANCES = ("subject_id", "device_id", "environment_id", "policy", "origin")
@@ -61,23 +61,23 @@ def select_alike(trial_id: int) -> Select[*tuple[object, ...]]:
 
 def alike(connection: Connection, trial_id: int) -> Iterator[AlikeTrial]:
     """What `select_alike` finds. Raises ValueError or TypeError for a row that cannot be understood."""
-    column = trials.c
-    for row in rows_of(connection, select_alike(trial_id)):
-        median_us = row[measurements.c.median_us]
+    for row in tuples_of(connection, select_alike(trial_id)):
+        own_id, number, study_id, family, template_hash, config, *said, copied, source, median_us = row
+        word, reason, message, accuracy = said
         if median_us is not None and not 0 < median_us < math.inf:
             raise ValueError(f"median_us = {median_us} is no time")
-        outcome = Outcome(row[column.outcome])
+        outcome = Outcome(word)
         yield AlikeTrial(
-            id=row[column.id],
-            number=row[column.number],
-            study_id=row[column.study_id],
-            template_hash=row[templates.c.hash],
-            config=config_of(row),
-            outcome=outcome,
-            reason=row[column.reason],
-            message=row[column.message],
-            accuracy=row[column.accuracy],
-            reused=row[column.reused_trial_id] is not None,
-            rendered=row[column.source_id] is not None,
+            own_id,
+            number,
+            study_id,
+            template_hash,
+            config_from(family, config),
+            outcome,
+            reason,
+            message,
+            accuracy,
+            reused=copied is not None,
+            rendered=source is not None,
             median_us=median_us if outcome == Outcome.CORRECT else None,
         )

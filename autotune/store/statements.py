@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Insert, RowMapping, Select, Table, Update, func, select
+from sqlalchemy import Connection, CursorResult, Insert, Row, RowMapping, Select, Table, Update, func, select
 from sqlalchemy.dialects.sqlite import dialect
 from sqlalchemy.dialects.sqlite import insert as insert_new
 from sqlalchemy.types import NullType
@@ -75,6 +75,19 @@ def rows_of(
     connection: Connection, statement: Select[*tuple[object, ...]], values: Values | None = None
 ) -> Iterator[RowMapping]:
     """What a statement yields. Raises TypeError for a value that is not of its column's type."""
+    return (row._mapping for row in _checked(connection, statement, values))
+
+
+def tuples_of(
+    connection: Connection, statement: Select[*tuple[object, ...]], values: Values | None = None
+) -> Iterator[Sequence[Any]]:
+    """The same as values in the columns' order: quicker where there are very many rows."""
+    return _checked(connection, statement, values)
+
+
+def _checked(
+    connection: Connection, statement: Select[*tuple[object, ...]], values: Values | None
+) -> Iterator[Row[*tuple[object, ...]]]:
     kinds = [_kinds(column.type) for column in statement.selected_columns]
     known: set[tuple[type, ...]] = set()
     for row in connection.execute(statement, values or {}):
@@ -84,7 +97,7 @@ def rows_of(
                 if not isinstance(value, kind):
                     raise TypeError(f"{name} is {type(value).__name__}")
             known.add(pattern)
-        yield row._mapping
+        yield row
 
 
 def _kinds(column_type: object) -> tuple[type, ...]:

@@ -179,10 +179,15 @@ def outcome_values(trial: Trial) -> Values:
 
 def config_of(row: RowMapping) -> Config:
     """The config of a row that has the columns of `trials` and `templates`."""
-    values = json.loads(row[_COLUMN.config])
+    return config_from(row[templates.c.family], row[_COLUMN.config])
+
+
+def config_from(family: str, text: str) -> Config:
+    """A family's config from its JSON. Raises ValueError for what is none."""
+    values = json.loads(text)
     if not isinstance(values, dict) or not _are_plain(values.values()):
-        raise ValueError(f"config {row[trials.c.config][:40]} is not an object of numbers, words and flags")
-    return Config.of(row[templates.c.family], values)
+        raise ValueError(f"config {text[:40]} is not an object of numbers, words and flags")
+    return Config.of(family, values)
 
 
 _PLAIN = frozenset((str, bool, float, int))
