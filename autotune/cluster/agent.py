@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from autotune import __version__
-from autotune.cluster.journal import Journal, Journals
-from autotune.cluster.lease import AgentInfo, Collected, Collecting, DeviceClass, Lease, LeaseEnd
+from autotune.cluster.journal import NEVER, Families, Journal, Journals
+from autotune.cluster.lease import AgentInfo, Collecting, DeviceClass, Lease, LeaseEnd, News
 from autotune.errors import DeviceError, DeviceLost
 from autotune.evaluation.evaluator import Evaluator
 from autotune.store import Finals
@@ -22,12 +23,22 @@ FAILURES = 3  # times that a device is lost, after which it is left alone
 class Agent:
     """What a cluster asks of one device. `run` takes long, in a thread of its own; the rest answers at once."""
 
-    def __init__(self, name: str, folder: Path, open_device: Callable[[], Evaluator], compilers: int) -> None:
-        """Open the device. Raises DeviceError when it cannot be, StoreError for journals that cannot be kept."""
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        open_device: Callable[[], Evaluator],
+        compilers: int,
+        families: Families | None = None,
+    ) -> None:
+        """Open the device. Raises DeviceError when it cannot be, StoreError for journals that cannot be kept.
+
+        `families` are those that other agents of this process have loaded.
+        """
         self._open_device = open_device
         self._evaluator: Evaluator | None = open_device()
         try:
-            self._journals = Journals(folder, name)
+            self._journals = Journals(folder, name, families)
         except BaseException:
             self._evaluator.close()
             raise
@@ -35,6 +46,8 @@ class Agent:
         self.info = AgentInfo(name, device_class, compilers, __version__)
         self.retired = ""
         """why it takes no further lease; empty while it does"""
+        self.state = time.time_ns()
+        """another one each time that there is something to tell; not that of an earlier process of this name"""
         self._failures = 0
         self._line = threading.Lock()
         """held while a layer is tuned"""
@@ -53,6 +66,7 @@ class Agent:
                 raise DeviceError(f"{self.info.name}: is a {self.info.device_class.name} in another environment now")
             journal = self._journals.open(lease)
             journal.live = True
+            self.state += 1
             try:
                 return self._tuned(journal, lease, evaluator)
             except DeviceLost as error:
@@ -61,10 +75,12 @@ class Agent:
                 raise self._failed(error) from error
             finally:
                 journal.live = False
+                self.state += 1
 
     def _tuned(self, journal: Journal, lease: Lease, evaluator: Evaluator) -> LeaseEnd:
         def observe(progress: Progress) -> None:
             journal.progress = progress
+            self.state += 1
 
         (result,) = tune(
             lease.study,
@@ -97,12 +113,12 @@ class Agent:
             self.retired = words = f"{words}; retired after {FAILURES} failures"
         return DeviceLost(words)
 
-    def collect(self, asked: Collecting) -> tuple[Collected, ...]:
-        """What is not stored yet of the owner's trials; journals that are stored whole go.
+    def collect(self, asked: Collecting) -> News:
+        """What is not stored yet of the owner's trials; journals that are known to be stored whole go.
 
         A line whose lease was given to another agent meanwhile is asked to stop.
         """
-        found = []
+        found, state = [], self.state
         for journal in self._journals:
             lease = journal.lease
             if lease.owner != asked.owner:
@@ -111,12 +127,17 @@ class Agent:
             current = lease.id in asked.current or lease.serial > asked.serial
             if not current and self._wanted == lease.id:
                 self._wanted = ""
-            collected = journal.collected()
-            if not current and not collected.live and not collected.deliveries:
-                self._journals.drop(journal)
-            elif current or collected.live or collected.deliveries:
+            collected = journal.collected(known=lease.id in asked.current)
+            if collected.live or collected.deliveries:
                 found.append(collected)
-        return tuple(found)
+            elif journal.told <= asked.seen:
+                self._journals.drop(journal)
+                state = self.state = self.state + 1
+            else:
+                found.append(collected)
+                if journal.told == NEVER:
+                    journal.told = state = self.state = self.state + 1
+        return News(state, self.retired, tuple(found))
 
     def stop(self) -> None:
         """Ask the line at hand to end after the trials at hand."""

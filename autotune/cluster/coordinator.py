@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from distributed import Client, Future, KilledWorker
 
-from autotune.cluster.dask_agent import collect, introduce, run_lease
-from autotune.cluster.dask_cluster import CONNECT_S, address_of, prepare
-from autotune.cluster.lease import AgentInfo, Collected, Collecting, DeviceClass, Lease, LeaseEnd
+from autotune.cluster.agents import PATIENCE_S, Agents, KnownAgent, Visit
+from autotune.cluster.dask_agent import run_lease
+from autotune.cluster.dask_cluster import CONNECT_S, TTL_S, address_of, prepare
+from autotune.cluster.lease import Collected, Collecting, DeviceClass, Lease, LeaseEnd
 from autotune.cluster.ledger import Ledger
 from autotune.devices.device import devices_named
 from autotune.errors import AutotuneError, StudyError
@@ -22,11 +24,16 @@ from autotune.problem import Conv2dProblem, Layer
 from autotune.store import Delivery
 from autotune.tuning.layer_result import LayerResult
 
-VISIT_SHARE_S = 0.08  # times the agents: between two visits to one; each costs the scheduler and this process some 4 ms
-VISIT_S = (0.5, 5.0)  # the least and the most of it; one whose lease has ended is visited at once
-PATIENCE_S = 5.0  # for an agent's answer; a stopped one gives none
+BATCH_S = 2.0  # between two commits, each of what all agents have answered by then; a line's end does not wait for it
+SHARE_S = 0.02  # of that for each agent, where they are many: an answer costs a millisecond, whatever it brings
+MOST_S = 5.0  # of it for all
+BEATS = 4  # an agent's words to the scheduler, by when it would be lost
+LOOK_S = 0.5  # between two looks for what is to be done
+ENDS_S = 0.1  # from an agent's word that a line has ended to Dask's
 STOP_S = 20.0  # for lines to end when the run was asked to stop
-MEET_S = 1.0  # between two looks for new agents
+CONNECTIONS = 1 << 14  # to agents, each of which is asked all the time
+MEET_S = 2.0  # between two looks for new agents
+KINDS = ("cuda", "host", "null", "replay")
 ATTEMPTS = 3  # of a layer on a class of devices, which end by an error
 WAIT_S = 60.0  # for the first agent of a class that was asked for
 
@@ -57,21 +64,6 @@ class ClusterResult:
 
 
 @dataclass(slots=True, eq=False)
-class _Agent:
-    """An agent that the scheduler knows."""
-
-    info: AgentInfo
-    wanted: asyncio.Event = field(default_factory=asyncio.Event)
-    """set to visit it at once"""
-    seen: asyncio.Task[None] | None = None
-    doing: str = "idle"
-    stored: dict[str, frozenset[int]] = field(default_factory=dict)
-    """by lease, what it need not keep and was not told yet"""
-    empty: bool = False
-    """whether it has nothing more for this study"""
-
-
-@dataclass(slots=True, eq=False)
 class _Given:
     """A lease that was given out."""
 
@@ -81,7 +73,7 @@ class _Given:
     end: LeaseEnd | None = None
     running: Sequence[Delivery] = ()
     """by its agent's last word"""
-    agent: _Agent | None = None
+    agent: KnownAgent | None = None
     """None: it was not heard of yet"""
     drained: bool = False
     """whether its agent has nothing of it that is not stored"""
@@ -103,8 +95,7 @@ class Coordinator:
     ) -> None:
         self._ledger, self._cluster, self._wanted = ledger, cluster, wanted
         self._lock, self._observe, self._say, self._stopping = lock, observe, say, stopping
-        self._agents: dict[str, _Agent | None] = {}
-        """by address; None: a worker that is no agent, or whose class is not wanted"""
+        self._agents = Agents(self._admits, self._asking, say)
         self._classes: dict[str, DeviceClass] = {}
         self._given: dict[tuple[str, str], _Given] = {}
         """by class and layer"""
@@ -113,6 +104,7 @@ class Coordinator:
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._retired: set[str] = set()
         self._serial = 0
+        self._ttl_s = TTL_S
         self._stopped = 0.0
         self._ended = False
         self._started = time.monotonic()
@@ -124,7 +116,9 @@ class Coordinator:
         while not self._over and not self._ended:
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    client = await Client(address_of(self._cluster), asynchronous=True, name="autotune")
+                    client = await Client(
+                        address_of(self._cluster), asynchronous=True, name="autotune", connection_limit=CONNECTIONS
+                    )
             except (OSError, TimeoutError) as error:
                 self._say_once(f"no scheduler at {self._cluster} ({' '.join(str(error).split())[:80]}); waiting for it")
                 self._ended = self._stopping()
@@ -132,14 +126,12 @@ class Coordinator:
                 continue
             try:
                 self._dashboard = client.dashboard_link
-                await client.run_on_scheduler(prepare)
+                self._ttl_s = await client.run_on_scheduler(prepare)
                 await self._session(client)
             except (OSError, TimeoutError, CancelledError, asyncio.CancelledError) as error:
                 self._say_once(f"the scheduler was lost ({type(error).__name__}); agents keep what they measured")
             finally:
-                for agent in list(self._agents.values()):
-                    _forget(agent)
-                self._agents.clear()
+                self._agents.forget()
                 self._given.clear()
                 await _closed(client)
         return tuple(
@@ -149,16 +141,18 @@ class Coordinator:
 
     async def _session(self, client: Client) -> None:
         """While one scheduler lasts."""
-        met = -MEET_S
+        met = stored = -math.inf
         while not self._over:
             if client.status != "running":
                 raise OSError("the scheduler has gone")
             if time.monotonic() - met >= MEET_S:
-                await self._meet(client)
+                self._agents.meet(client)
                 met = time.monotonic()
-            for agent in self._agents.values():
-                if agent is not None and agent.seen is not None and agent.seen.done():
-                    agent.seen.result()  # what went wrong while its trials were stored
+            self._agents.check()
+            batch_s = min(max(BATCH_S, SHARE_S * len(list(self._agents))), MOST_S)
+            full = time.monotonic() - stored >= batch_s
+            stored = time.monotonic() if full else stored
+            self._take(self._agents.arrived(only_ended=not full))
             await self._settle()
             if self._stopping():
                 self._stopped = self._stopped or time.monotonic()
@@ -169,34 +163,24 @@ class Coordinator:
                 self._tell_lacking()
                 self._give(client)
             self._observe(self._overview)
-            await asyncio.sleep(0.05)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._agents.ended.wait()
+                    await asyncio.sleep(ENDS_S)
+            self._agents.ended.clear()
 
     # Who is there.
 
-    async def _meet(self, client: Client) -> None:
-        """Get to know new agents, forget those that have gone."""
-        known = await client.scheduler.identity(n_workers=-1)
-        addresses = set(known["workers"])
-        for gone in self._agents.keys() - addresses:
-            _forget(self._agents.pop(gone))
-        for address in addresses - self._agents.keys():
-            info = await _asked(client, address, introduce)
-            if isinstance(info, AgentInfo) and self._admits(info.device_class):
-                self._agents[address] = agent = _Agent(info)
-                self._begin(info.device_class)
-                agent.seen = asyncio.create_task(self._visit(client, address, agent))
-            elif info is not None or address not in self._agents:
-                self._agents[address] = None
-
     def _admits(self, device_class: DeviceClass) -> bool:
-        return not self._wanted or any(_is(device_class, word) for word in self._wanted)
-
-    def _begin(self, device_class: DeviceClass) -> None:
+        """Whether a class is wanted; its study is locked then."""
+        if self._wanted and not any(_is(device_class, word) for word in self._wanted):
+            return False
         label = device_class.label
         if label not in self._classes:
             self._lock(device_class)
             self._classes[label] = device_class
             self._found[label], self._failed[label] = {}, {}
+        return True
 
     @property
     def lacking(self) -> tuple[str, ...]:
@@ -213,52 +197,48 @@ class Coordinator:
 
     # Trials come in.
 
-    async def _visit(self, client: Client, address: str, agent: _Agent) -> None:
-        """Gather an agent's trials, again and again; what is stored is acknowledged by the next visit."""
-        while True:
-            given = () if self._stopping() else self._given.values()
-            current = frozenset(each.lease.id for each in given)
-            asked = Collecting(self._ledger.owner, self._serial, current, agent.stored)
-            answer = await _asked(client, address, collect, asked)
-            if isinstance(answer, tuple):
-                retired, collected = answer
-                self._take(agent, collected)
-                if retired and agent.info.name not in self._retired:
-                    self._retired.add(agent.info.name)
-                    self._say(retired)
-            pause_s = min(max(VISIT_SHARE_S * len(self._agents), VISIT_S[0]), VISIT_S[1])
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await agent.wanted.wait()
-            agent.wanted.clear()
+    def _asking(self, stored: Mapping[str, frozenset[int]], seen: int) -> Collecting:
+        given = () if self._stopping() else self._given.values()
+        current = frozenset(each.lease.id for each in given)
+        return Collecting(self._ledger.owner, self._serial, current, stored, seen, self._ttl_s / BEATS)
 
-    def _take(self, agent: _Agent, collected: Sequence[Collected]) -> None:
-        agent.stored, doing = {}, "idle"
-        for each in collected:
-            agent.stored[each.lease.id] = self._ledger.store(each)
-            given = self._given.get((each.lease.device_class.label, each.lease.layer.name))
-            if given is not None and given.lease.id == each.lease.id:
-                given.running = [delivery for delivery in each.deliveries if delivery.running]
-                given.agent, given.drained = agent, not each.live and not each.deliveries
-            if each.live:
-                best = "" if each.best_us is None else f", best {each.best_us:.1f} us"
-                doing = f"{each.lease.layer.name} {each.done}/{each.lease.study.trials}{best}"
-            elif each.deliveries:
-                agent.wanted.set()  # to tell it that they are stored
-        agent.doing = doing
-        agent.empty = not collected
+    def _take(self, visits: Sequence[Visit]) -> None:
+        """Store what agents have answered."""
+        leases = {given.lease.id: given.lease for given in self._given.values()}
+        arrived = []
+        for visit in visits:
+            for each in visit.news.collected:
+                lease = each.lease or leases.get(each.lease_id)
+                if lease is not None:  # else it was concluded meanwhile; its agent sends the lease next time
+                    arrived.append((lease, each))
+                    self._heard(visit.agent, lease, each)
+        stored = dict(zip((each.lease_id for _, each in arrived), self._ledger.store(arrived), strict=True))
+        for visit in visits:
+            agent, news = visit.agent, visit.news
+            live = [each for each in news.collected if each.live]
+            agent.doing = "; ".join(_doing(leases.get(each.lease_id) or each.lease, each) for each in live) or "idle"
+            agent.empty = not news.collected
+            if not visit.stored.done():  # else its agent has gone meanwhile
+                visit.stored.set_result(
+                    {each.lease_id: stored.get(each.lease_id, frozenset()) for each in news.collected}
+                )
+            if news.retired and agent.info.name not in self._retired:
+                self._retired.add(agent.info.name)
+                self._say(news.retired)
+
+    def _heard(self, agent: KnownAgent, lease: Lease, collected: Collected) -> None:
+        given = self._given.get((lease.device_class.label, lease.layer.name))
+        if given is not None and given.lease.id == lease.id:
+            given.running = collected.running
+            given.agent, given.drained = agent, not collected.live and not collected.deliveries
 
     # Leases go out.
 
     def _give(self, client: Client) -> None:
         """A lease of the next layer for each agent that has none."""
-        there = Counter(
-            agent.info.device_class.label
-            for agent in self._agents.values()
-            if agent is not None and agent.info.name not in self._retired
-        )
+        there = Counter(agent.info.device_class.label for agent in self._agents if agent.info.name not in self._retired)
         for label, device_class in self._classes.items():
-            busy = sum(at == label for at, _ in self._given)
+            busy = sum(at == label and given.future is not None for (at, _), given in self._given.items())
             for layer in self._ledger.layers:
                 if busy >= there[label]:
                     break
@@ -286,7 +266,7 @@ class Coordinator:
             elif given.end is not None and given.drained:
                 del self._given[at]
                 self._conclude(given.lease, given.end)
-            elif given.end is not None and given.agent not in self._agents.values():
+            elif given.end is not None and not any(agent is given.agent for agent in self._agents):
                 del self._given[at]  # lost between its end and its last trials: these come later, by its journal
 
     async def _end(self, at: tuple[str, str], given: _Given) -> None:
@@ -295,9 +275,6 @@ class Coordinator:
         assert future is not None  # noqa: S101 - the caller looked
         if future.status == "finished":
             given.end = await future
-            for agent in self._agents.values():
-                if agent is not None and agent.info.name == given.end.agent:
-                    agent.wanted.set()
             return
         del self._given[at]
         if future.status != "error":
@@ -335,12 +312,12 @@ class Coordinator:
         """Whether nothing is left to be done, nor to be waited for."""
         if self.lacking and time.monotonic() - self._started < WAIT_S:
             return False
-        return self._all_done and all(agent is None or agent.empty for agent in self._agents.values())
+        return self._all_done and all(agent.empty for agent in self._agents)
 
     @property
     def _overview(self) -> Overview:
         return Overview(
-            agents={agent.info.name: agent.doing for agent in self._agents.values() if agent is not None},
+            agents={agent.info.name: agent.doing for agent in self._agents},
             layers=len(self._classes) * len(self._ledger.layers),
             done=sum(len(self._found[label]) + len(self._failed[label]) for label in self._classes),
             trials=self._ledger.trials,
@@ -355,22 +332,18 @@ class Coordinator:
 
 
 def _is(device_class: DeviceClass, word: str) -> bool:
-    """Whether a device is meant by this word: its kind, its name or a part of it."""
-    return word.casefold() == device_class.info.kind or bool(devices_named(word, [device_class.info]))
+    """Whether a device is meant by this word: its kind, else its name or a part of it."""
+    if word.casefold() in KINDS:
+        return word.casefold() == device_class.info.kind
+    return bool(devices_named(word, [device_class.info]))
 
 
-def _forget(agent: _Agent | None) -> None:
-    if agent is not None and agent.seen is not None:
-        agent.seen.cancel()
-
-
-async def _asked(client: Client, address: str, call: Callable[..., object], *words: object) -> object:
-    """What an agent answers; None when it does not."""
-    with contextlib.suppress(OSError, TimeoutError, ValueError):
-        async with asyncio.timeout(PATIENCE_S):
-            answers = await client.run(call, *words, workers=[address], on_error="return")
-            return answers.get(address)
-    return None
+def _doing(lease: Lease | None, collected: Collected) -> str:
+    """A line at work."""
+    if lease is None:
+        return "busy"
+    best = "" if collected.best_us is None else f", best {collected.best_us:.1f} us"
+    return f"{lease.layer.name} {collected.evaluated}/{lease.study.trials}{best}"
 
 
 async def _closed(client: Client) -> None:

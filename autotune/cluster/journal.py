@@ -16,22 +16,50 @@ from autotune.cluster.lease import Collected, Lease
 from autotune.errors import StoreError, StudyError, not_written
 from autotune.family.template import KernelTemplate, load_templates
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord
+from autotune.temporary import temporary_folder
 from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import policy
 
+NEVER = 1 << 63  # later than any state
 _ADVICE = "set XDG_CACHE_HOME to a folder that can be"
+
+
+class Families:
+    """The families that leases bring, loaded once: that takes half a second."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[tuple[str, str], ...], Mapping[str, KernelTemplate]] = {}
+
+    def of(self, lease: Lease) -> Mapping[str, KernelTemplate]:
+        """The families as the coordinator has them. Raises StudyError where this agent's shipped ones differ."""
+        files = tuple(sorted(lease.files.items()))
+        if files not in self._loaded:
+            with temporary_folder() as folder:
+                for name, text in files:
+                    (Path(folder) / Path(name).name).write_text(text, encoding="utf-8")
+                self._loaded[files] = load_templates([Path(folder)] if files else [])
+        families = self._loaded[files]
+        for name, expected in lease.families.items():
+            if name not in families or families[name].hash != expected:
+                raise StudyError(
+                    f"{lease.study.name}: the coordinator's family {name} is not this agent's; install the same "
+                    f"version of autotune on both"
+                )
+        return families
 
 
 class Journal:
     """The results database of one lease."""
 
-    def __init__(self, folder: Path, lease: Lease) -> None:
+    def __init__(self, folder: Path, lease: Lease, families: Mapping[str, KernelTemplate]) -> None:
         self.folder, self.lease = folder, lease.bare
         self.live = False
         """whether a line writes into it"""
         self.progress: Progress | None = None
+        self.told = NEVER
+        """the agent's state from which on the coordinator knows that its line has ended and all is stored"""
         self._acknowledged: set[int] = set()
-        self.families = _families(folder, lease)
+        self.families = families
         self.store = Store(folder / "trials.db")
         self.scope = self._scope()
 
@@ -44,7 +72,7 @@ class Journal:
 
     def seed(self, lease: Lease) -> None:
         """Take over what the results database knew when the lease was given."""
-        self.store.deliveries.add(self.scope, lease.history)
+        self.store.deliveries.add([(self.scope, lease.history)])
         if lease.held is not None:
             self.store.finals.add(self.scope, lease.held)
         for source_hash, reason, message in lease.quarantined:
@@ -57,12 +85,14 @@ class Journal:
         """These are stored for good."""
         self._acknowledged.update(ids)
 
-    def collected(self) -> Collected:
-        """What is not, and what is running."""
+    def collected(self, *, known: bool) -> Collected:
+        """What is not, and what is running; `known`: the coordinator knows the lease."""
         deliveries = self.store.deliveries.list(self.scope, but=self._acknowledged)
         best = self.progress.best if self.progress else None
         done = self.progress.done if self.progress else 0
-        return Collected(self.lease, self.live, deliveries, done, best.median_us if best else None)
+        return Collected(
+            self.lease.id, None if known else self.lease, self.live, deliveries, done, best.median_us if best else None
+        )
 
     def close(self, *, remove: bool) -> None:
         """Close the file; with `remove`, it is needed no more."""
@@ -74,7 +104,7 @@ class Journal:
 class Journals:
     """All of an agent's journals, also those that an earlier process of its name has left."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, families: Families | None = None) -> None:
         """Open the folder. Raises StoreError where it cannot be written, or another agent of this name has it."""
         self._folder = folder
         try:
@@ -91,10 +121,12 @@ class Journals:
         self._blank.unlink(missing_ok=True)
         with Store(self._blank) as made:  # the tables are made once
             made.quarantine.clear()
+        self._families = families or Families()
         self._open: dict[str, Journal] = {}
         for left in folder.glob("*/"):
             if (left / "lease").exists():
-                self._open[left.name] = Journal(left, _read(left / "lease"))
+                lease = _read(left / "lease")
+                self._open[left.name] = Journal(left, lease, self._families.of(lease))
             else:  # killed while it was made: no line has begun
                 shutil.rmtree(left, ignore_errors=True)
 
@@ -108,7 +140,7 @@ class Journals:
         folder = self._folder / lease.id
         folder.mkdir()
         shutil.copy(self._blank, folder / "trials.db")
-        journal = Journal(folder, lease)
+        journal = Journal(folder, lease, self._families.of(lease))
         journal.seed(lease)
         (folder / "writing").write_bytes(pickle.dumps(lease.bare))
         (folder / "writing").rename(folder / "lease")
@@ -131,21 +163,3 @@ def _read(path: Path) -> Lease:
     lease = pickle.loads(path.read_bytes())  # noqa: S301 - written by an agent of this user in this user's own folder
     assert isinstance(lease, Lease)  # noqa: S101
     return lease
-
-
-def _families(folder: Path, lease: Lease) -> Mapping[str, KernelTemplate]:
-    """The families as the coordinator has them. Raises StudyError where they differ."""
-    directories = []
-    if lease.files:
-        directories = [folder / "families"]
-        directories[0].mkdir(exist_ok=True)
-        for name, text in lease.files.items():
-            (directories[0] / Path(name).name).write_text(text, encoding="utf-8")
-    families = load_templates(directories)
-    for name, expected in lease.families.items():
-        if name not in families or families[name].hash != expected:
-            raise StudyError(
-                f"{lease.study.name}: the coordinator's family {name} is not this agent's; install the same version "
-                f"of autotune on both"
-            )
-    return families

@@ -107,17 +107,43 @@ class Collecting:
     """leases that still are some"""
     stored: Mapping[str, frozenset[int]]
     """by lease, deliveries that the results database has"""
+    seen: int
+    """the state that the agent told last: it answers once it has another"""
+    heartbeat_s: float
+    """between two words to the scheduler: often enough not to be taken for lost"""
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
     """Of one lease, what was not acknowledged yet."""
 
-    lease: Lease
-    """bare"""
+    lease_id: str
+    lease: Lease | None
+    """bare; None: it is a current one, which the coordinator knows"""
     live: bool
     """whether its line still runs; else what is running died with it"""
     deliveries: tuple[Delivery, ...]
-    done: int
+    evaluated: int
     """evaluations so far"""
     best_us: float | None
+
+    @property
+    def done(self) -> tuple[Delivery, ...]:
+        """Those that have their result."""
+        return tuple(each for each in self.deliveries if not each.running)
+
+    @property
+    def running(self) -> tuple[Delivery, ...]:
+        """Those that have none."""
+        return tuple(each for each in self.deliveries if each.running)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What an agent answers."""
+
+    state: int
+    """which it has by now; another one each time that there is something new"""
+    retired: str
+    """why it takes no further lease; empty while it does"""
+    collected: tuple[Collected, ...]

@@ -53,6 +53,7 @@ class Ledger:
             shapes[layer.problem] = replace(first, count=first.count + layer.count)
         self.layers = tuple(shapes.values())
         """of different shapes"""
+        self._problems = frozenset(shapes)
         self._scopes: dict[tuple[str, str], Scope] = {}
         self.trials = 0
         """new ones in this run"""
@@ -88,22 +89,27 @@ class Ledger:
             self._scopes[at] = self._store.scopes.open(self._key, layer, *device, policy(self._study), records)
         return self._scopes[at]
 
-    def store(self, collected: Collected) -> frozenset[int]:
-        """Store what an agent has delivered; which deliveries it may forget.
+    def store(self, arrived: Sequence[tuple[Lease, Collected]]) -> tuple[frozenset[int], ...]:
+        """Store what agents have delivered, all in one commit; which deliveries of each they may forget.
 
         Of a line that has ended, what still ran counts as what took its agent down.
         """
-        lease = collected.lease
-        if not any(lease.layer.problem == layer.problem for layer in self.layers):
-            return frozenset()  # it is not asked for now; a run with all layers takes it
-        scope = self.scope(lease.device_class, lease.layer)
-        done = [each for each in collected.deliveries if not each.running]
-        if done:
-            self.trials += self._store.deliveries.add(scope, done)
-        if collected.live:
-            return frozenset(each.id for each in done)
-        self.lost(lease, [each for each in collected.deliveries if each.running])
-        return frozenset(each.id for each in collected.deliveries)
+        # What is not asked for now, a run with all layers takes.
+        asked = [lease.layer.problem in self._problems for lease, _ in arrived]
+        batch = [
+            (self.scope(lease.device_class, lease.layer), collected.done)
+            for (lease, collected), wanted in zip(arrived, asked, strict=True)
+            if wanted and collected.done
+        ]
+        if batch:
+            self.trials += self._store.deliveries.add(batch)
+        for (lease, collected), wanted in zip(arrived, asked, strict=True):
+            if wanted and not collected.live:
+                self.lost(lease, collected.running)
+        return tuple(
+            frozenset(each.id for each in (collected.done if collected.live else collected.deliveries) if wanted)
+            for (_, collected), wanted in zip(arrived, asked, strict=True)
+        )
 
     def lost(self, lease: Lease, running: Sequence[Delivery]) -> None:
         """An agent was lost while it ran these: they are kept from every other agent."""
@@ -115,7 +121,7 @@ class Ledger:
         trials = [
             replace(each, trial={**each.trial, **ended, "ended_at": each.trial["started_at"]}) for each in running
         ]
-        self._store.deliveries.add(scope, trials)
+        self._store.deliveries.add([(scope, trials)])
         for each in running:
             if each.source is not None:
                 self._store.quarantine.add_unseen(scope, str(each.source["hash"]), LOST, message)
@@ -124,7 +130,9 @@ class Ledger:
         """Store what the finals said; the layer's result, its trials numbered as they are in the database."""
         scope, store = self.scope(lease.device_class, lease.layer), self._store
         device, environment = lease.device_class.info, lease.device_class.environment
-        numbers = {trial.config: trial.number for trial in store.trials.history(scope)}
+        best = end.result.best
+        named = {*end.configs.values(), *([best.config] if best else [])}
+        numbers = store.deliveries.numbers(scope, named)
         if end.finals is not None:
             here = {number: numbers[config] for number, config in end.configs.items()}
             store.finals.add(scope, _renumbered(end.finals, here))
@@ -137,7 +145,6 @@ class Ledger:
             row = store.known.get(scope, source_hash)
             if row is not None:
                 store.retimes.add(row, device, environment, "failed", None, message)
-        best = end.result.best
         return replace(end.result, best=None if best is None else replace(best, number=numbers[best.config]))
 
     def results(self, found: Mapping[Conv2dProblem, LayerResult]) -> tuple[LayerResult, ...]:

@@ -6,10 +6,11 @@ tells a delivery that came twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, LargeBinary, RowMapping, Table, select, update
+from sqlalchemy import Connection, LargeBinary, RowMapping, Table, bindparam, func, select, update
 
 from autotune.store.column_types import Values
 from autotune.store.measurements import measurements
@@ -21,7 +22,7 @@ from autotune.store.statements import insert, insert_unless_there, rows_of
 from autotune.store.templates import templates
 from autotune.store.trial_store import within
 from autotune.store.trials import trials, while_tuning
-from autotune.trial import Outcome
+from autotune.trial import Config, Outcome
 
 LOST = "agent_lost"
 """reason of a trial whose kernel was running when the process that measured was lost: its result may still come"""
@@ -82,29 +83,44 @@ class DeliveryStore:
         with self.database.read() as connection:
             return tuple(_delivery(row) for row in rows_of(connection, statement))
 
-    def add(self, scope: Scope, deliveries: Sequence[Delivery]) -> int:
-        """Store the finished ones whose config the scope lacks or has begun, all in one commit; how many these were.
+    def numbers(self, scope: Scope, configs: Collection[Config]) -> dict[Config, int]:
+        """What the trials of these configs are numbered, as far as the scope has them."""
+        wanted = {(config.template, config.to_json()): config for config in configs}
+        with self.database.read() as connection:
+            there, _ = _there(connection, scope, [text for _, text in wanted], [])
+        return {config: there[key][0] for key, config in wanted.items() if key in there}
+
+    def add(self, arrived: Iterable[tuple[Scope, Sequence[Delivery]]]) -> int:
+        """Store the finished ones whose config its scope lacks or has begun, all in one commit; how many these were.
 
         A number that is taken gives way to the next free one.
         """
         with self.database.write() as connection:
-            there = _configs(connection, scope)
-            numbers = {number for number, _, _ in there.values()}
-            ids = dict(scope.template_ids)
-            new = 0
-            for delivery in deliveries:
-                number, trial_id, ended = there.get(delivery.config, (None, None, False))
-                if delivery.running or ended:
-                    continue
-                if number is None:
-                    number = int(str(delivery.trial["number"]))
-                    number = number if number not in numbers else max(numbers) + 1
-                    numbers.add(number)
-                values: Values = {**delivery.trial, **scope.identity, "number": number, "run_id": scope.run_id}
-                values["template_id"] = ids[delivery.family]
-                there[delivery.config] = (number, _store(connection, scope, delivery, values, trial_id), True)
-                new += 1
-        return new
+            return sum(
+                _add(connection, scope, [each for each in deliveries if not each.running])
+                for scope, deliveries in arrived
+            )
+
+
+def _add(connection: Connection, scope: Scope, deliveries: Sequence[Delivery]) -> int:
+    """Those of one scope; it takes as long however many trials the scope has."""
+    configs = [str(each.trial["config"]) for each in deliveries]
+    there, taken = _there(connection, scope, configs, [each.trial["number"] for each in deliveries])
+    ids = dict(scope.template_ids)
+    new = 0
+    for delivery in deliveries:
+        number, trial_id, ended = there.get(delivery.config, (None, None, False))
+        if ended:
+            continue
+        if number is None:
+            number = int(str(delivery.trial["number"]))
+            number = number if number not in taken else _free_number(connection, scope)
+            taken.add(number)
+        values: Values = {**delivery.trial, **scope.identity, "number": number, "run_id": scope.run_id}
+        values["template_id"] = ids[delivery.family]
+        there[delivery.config] = (number, _store(connection, scope, delivery, values, trial_id), True)
+        new += 1
+    return new
 
 
 def _store(connection: Connection, scope: Scope, delivery: Delivery, values: Values, trial_id: int | None) -> int:
@@ -135,18 +151,33 @@ def _source_id(connection: Connection, scope: Scope, source: Values) -> int:
     return int(connection.execute(select(sources.c.id).where(same)).scalar_one())
 
 
-def _configs(connection: Connection, scope: Scope) -> dict[tuple[str, str], tuple[int, int, bool]]:
-    """Number and id of the trial of each config that the scope has, and whether it has its result."""
-    column = trials.c
-    statement = (
-        select(templates.c.family, column.config, column.number, column.id, column.outcome, column.reason)
-        .join(templates, templates.c.id == column.template_id)
-        .where(within(scope))
-    )
-    return {
+_WITHIN = tuple(trials.c[name] == bindparam(name) for name in SCOPE)
+_ANY_CONFIG = select(func.json_each(bindparam("configs")).table_valued("value").c.value)
+_ANY_NUMBER = select(func.json_each(bindparam("numbers")).table_valued("value").c.value)
+_ALIKE = (
+    select(templates.c.family, trials.c.config, trials.c.number, trials.c.id, trials.c.outcome, trials.c.reason)
+    .join(templates, templates.c.id == trials.c.template_id)
+    .where(*_WITHIN, trials.c.config.in_(_ANY_CONFIG) | trials.c.number.in_(_ANY_NUMBER))
+)
+_LAST = select(func.max(trials.c.number)).where(*_WITHIN)
+
+
+def _there(
+    connection: Connection, scope: Scope, configs: Sequence[str], numbers: Sequence[object]
+) -> tuple[dict[tuple[str, str], tuple[int, int, bool]], set[int]]:
+    """Number and id of the scope's trials of these configs or numbers, and whether each has its result; the numbers."""
+    words: Values = {"configs": json.dumps(configs), "numbers": json.dumps(numbers)}
+    rows = connection.execute(_ALIKE, {**scope.identity, **words}).all()
+    found = {
         (row.family, row.config): (row.number, row.id, row.outcome != str(Outcome.RUNNING) and row.reason != LOST)
-        for row in connection.execute(statement)
+        for row in rows
     }
+    return found, {row.number for row in rows}
+
+
+def _free_number(connection: Connection, scope: Scope) -> int:
+    """The number after every trial of the scope."""
+    return int(connection.execute(_LAST, scope.identity).scalar_one() or 0) + 1
 
 
 def _delivery(row: RowMapping) -> Delivery:

@@ -76,8 +76,10 @@ class Chaos:
         self.agents[name] = self._run("agent", self.address, "--device", device, "--name", name, "--compilers", 1)
 
     def start_coordinator(self) -> None:
-        """Begin or resume the study."""
-        words = ("--templates", "families", "--cluster", self.address, "--db", "chaos.db")
+        """Begin or resume the study, on the devices that agents were started on."""
+        kinds = {device.partition(":")[0] for device in self._devices.values()}
+        wanted = [word for kind in kinds for word in ("--device-class", kind)]
+        words = ("--templates", "families", "--cluster", self.address, "--db", "chaos.db", *wanted)
         self.coordinator = self._run("tune", "small.toml", *words)
 
     def _run(self, *words: object) -> ForkedRun:

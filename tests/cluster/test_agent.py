@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cluster.agent import FAILURES, Agent
-from autotune.cluster.lease import Collecting, DeviceClass, Lease
+from autotune.cluster.lease import Collected, Collecting, DeviceClass, Lease
 from autotune.cluster.ledger import Ledger
 from autotune.devices.device import DeviceInfo
 from autotune.errors import DeviceLost, StoreError, StudyError
@@ -74,9 +74,24 @@ def deliver(ledger: Ledger, agent: Agent) -> int:
     """Visit an agent until it has nothing more, with no lease current; how many trials were new."""
     before = ledger.trials
     stored: dict[str, frozenset[int]] = {}
-    while collected := agent.collect(Collecting(ledger.owner, 1 << 63, frozenset(), stored)):
-        stored = {each.lease.id: ledger.store(each) for each in collected}
+    seen = 0
+    while (news := agent.collect(Collecting(ledger.owner, 1 << 63, frozenset(), stored, seen, 1.0))).collected:
+        assert news.state != seen, "an answer that differs is told at once"
+        stored, seen = {each.lease_id: keep(ledger, each) for each in news.collected}, news.state
     return ledger.trials - before
+
+
+def keep(ledger: Ledger, collected: Collected) -> frozenset[int]:
+    """Store what an agent has sent with its lease."""
+    assert collected.lease is not None
+    (stored,) = ledger.store([(collected.lease, collected)])
+    return stored
+
+
+def collected_of(ledger: Ledger, agent: Agent) -> Collected:
+    """What an agent has of its one lease, with the lease."""
+    (collected,) = agent.collect(Collecting(ledger.owner, 1 << 63, frozenset(), {}, 0, 1.0)).collected
+    return collected
 
 
 def test_what_an_agent_could_not_deliver_the_next_of_its_name_delivers_once(
@@ -119,11 +134,11 @@ def test_what_ran_on_a_lost_agent_is_kept_from_all_others(tmp_path: Path, ledger
     agent = open_agent()
     lease = leased(ledger, agent)
     agent.run(lease)
-    (collected,) = agent.collect(Collecting(ledger.owner, lease.serial, frozenset([lease.id]), {}))
+    collected = collected_of(ledger, agent)
     killer = next(each for each in collected.deliveries if each.trial["outcome"] == str(Outcome.CORRECT))
     nothing = dict.fromkeys(("median_us", "ranked_us", "error_over_bound", "error_max_abs", "ended_at"))
     running = replace(killer, trial={**killer.trial, **nothing, "outcome": str(Outcome.RUNNING)}, measurement=None)
-    ledger.store(replace(collected, deliveries=(running,)))
+    keep(ledger, replace(collected, deliveries=(running,)))
     other = open_agent(name="two")
     again = leased(ledger, other)
     assert [reason for _, reason, _ in again.quarantined] == [LOST]
@@ -132,7 +147,7 @@ def test_what_ran_on_a_lost_agent_is_kept_from_all_others(tmp_path: Path, ledger
     with Store(tmp_path / "all.db", create=False) as store:
         (row,) = [row for row in store.trials.list() if row.trial.config.to_json() == killer.trial["config"]]
         assert (row.trial.outcome, row.trial.reason, row.attempts) == (Outcome.RUNTIME, LOST, 1)
-    ledger.store(replace(collected, deliveries=(killer,)))
+    keep(ledger, replace(collected, deliveries=(killer,)))
     assert medians(tmp_path / "all.db")[row.layer.name, str(row.trial.config)] == killer.trial["median_us"], (
         "it came late"
     )
@@ -142,7 +157,7 @@ def test_nothing_is_quarantined_that_runs_nothing(tmp_path: Path, ledger: Ledger
     agent = open_agent(NullEvaluator)
     lease = leased(ledger, agent)
     agent.run(lease)
-    (collected,) = agent.collect(Collecting(ledger.owner, lease.serial, frozenset([lease.id]), {}))
+    collected = collected_of(ledger, agent)
     ledger.lost(lease, collected.deliveries)
     assert leased(ledger, agent).quarantined == ()
 
@@ -159,7 +174,7 @@ def test_a_gpu_that_fails_three_times_is_retired(tmp_path: Path, ledger: Ledger,
 def test_a_lease_that_was_given_away_ends_its_line(tmp_path: Path, ledger: Ledger, open_agent: Open) -> None:
     agent = open_agent()
     lease = leased(ledger, agent)
-    asked = Collecting(ledger.owner, lease.serial, frozenset(), {})
+    asked = Collecting(ledger.owner, lease.serial, frozenset(), {}, 0, 1.0)
     foreign = replace(asked, owner="another")
     newer = replace(asked, serial=lease.serial - 1)
     ended = {}

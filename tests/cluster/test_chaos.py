@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
     reason="Dask is not installed: pip install 'autotune-conv[cluster]'",
 )
 LAYERS, TRIALS = 2, 12
-NULL = "null:delay_ms=150,compile=0.1,wrong=0.1"
+NULL = "null:delay_ms=400,compile=0.1,wrong=0.1"
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_what_is_delivered_is_as_it_was_measured(store: Store, there: Store) -> 
     deliveries = there.deliveries.list(scope)
     assert [delivery.running for delivery in deliveries] == [False, False, False, True]
     here = open_scope(store)
-    assert store.deliveries.add(here, deliveries) == 3
+    assert store.deliveries.add([(here, deliveries)]) == 3
     assert told(store.trials.list("lenet")) == told(there.trials.list("lenet"))[:3], "all but the running one"
     assert {row.origin for row in store.trials.list("lenet")} == {"measured"}
     assert store.sources.get(source_of(config_of(1)).hash) == source_of(config_of(1))
@@ -54,7 +54,7 @@ def test_what_is_delivered_is_as_it_was_measured(store: Store, there: Store) -> 
 def test_a_delivery_that_comes_twice_adds_nothing(store: Store, there: Store) -> None:
     deliveries = there.deliveries.list(fill(there))
     here = open_scope(store)
-    assert [store.deliveries.add(here, deliveries) for _ in range(3)] == [3, 0, 0]
+    assert [store.deliveries.add([(here, deliveries)]) for _ in range(3)] == [3, 0, 0]
     assert len(store.trials.list("lenet")) == 3
 
 
@@ -62,7 +62,7 @@ def test_two_trials_of_one_number_are_both_kept(store: Store, there: Store) -> N
     deliveries = there.deliveries.list(fill(there))
     here = open_scope(store)
     run_trial(store, here, replace(correct(1, 7.0), config=config_of(9)))
-    assert store.deliveries.add(here, deliveries) == 3
+    assert store.deliveries.add([(here, deliveries)]) == 3
     assert sorted(row.trial.number for row in store.trials.list("lenet")) == [1, 2, 3, 4]
     assert {str(row.trial.config) for row in store.trials.list("lenet")} == {
         str(config_of(number)) for number in (9, 1, 2, 3)
@@ -73,7 +73,7 @@ def test_a_trial_that_was_begun_here_ends_with_its_delivery(store: Store, there:
     deliveries = there.deliveries.list(fill(there))
     here = open_scope(store)
     store.trials.begin(here, 0, config_of(1), source_of(config_of(1)))
-    assert store.deliveries.add(here, deliveries) == 3
+    assert store.deliveries.add([(here, deliveries)]) == 3
     row = store.trials.list("lenet", sort="median")[0]
     assert (row.trial.number, row.trial.outcome, row.median_us) == (0, Outcome.CORRECT, 20.0)
     assert store.trials.suspects(here) == ()
@@ -82,7 +82,7 @@ def test_a_trial_that_was_begun_here_ends_with_its_delivery(store: Store, there:
 def test_without_its_text_a_kernel_is_known_and_gets_the_text_later(store: Store, there: Store) -> None:
     deliveries = there.deliveries.list(fill(there))
     here = open_scope(store)
-    store.deliveries.add(here, [delivery.without_text for delivery in deliveries])
+    store.deliveries.add([(here, [delivery.without_text for delivery in deliveries])])
     source = source_of(config_of(1))
     known = store.known.get(here, source.hash)
     assert known is not None

@@ -1,0 +1,139 @@
+"""The agents that a scheduler knows, each asked again and again for its news, by a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from distributed import Client
+
+from autotune.cluster.dask_agent import COLLECT, LISTEN_S, introduce
+from autotune.cluster.lease import AgentInfo, Collecting, DeviceClass, News
+from autotune.errors import AutotuneError
+
+PATIENCE_S = 5.0  # for an agent's answer, beyond what it may take; a stopped one gives none
+
+
+@dataclass(slots=True, eq=False)
+class KnownAgent:
+    """An agent that the scheduler knows."""
+
+    info: AgentInfo
+    visits: asyncio.Task[None] | None = None
+    doing: str = "idle"
+    empty: bool = False
+    """whether it has nothing more for this study"""
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """What an agent has answered; it is asked again once it is said what was stored of that."""
+
+    agent: KnownAgent
+    news: News
+    stored: asyncio.Future[Mapping[str, frozenset[int]]] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    """by lease"""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it tells of the end of a line."""
+        return any(not each.live for each in self.news.collected)
+
+
+class Agents:
+    """Who is there. Agents answer once they have something new, or each LISTEN_S."""
+
+    def __init__(
+        self,
+        admits: Callable[[DeviceClass], bool],
+        asking: Callable[[Mapping[str, frozenset[int]], int], Collecting],
+        say: Callable[[str], None],
+    ) -> None:
+        self._admits, self._asking, self._say = admits, asking, say
+        self._known: dict[str, KnownAgent | None] = {}
+        """by address; None: a worker that is no agent, or whose class is not wanted"""
+        self._met: asyncio.Task[None] | None = None
+        self._arrived: list[Visit] = []
+        self.ended = asyncio.Event()
+        """set when a line was heard to have ended"""
+
+    def __iter__(self) -> Iterator[KnownAgent]:
+        return (agent for agent in self._known.values() if agent is not None)
+
+    def meet(self, client: Client) -> None:
+        """Begin to get to know new agents, and forget those that have gone; raises what went wrong so far."""
+        if self._met is not None and self._met.done():
+            self._met.result()
+            self._met = None
+        self._met = self._met or asyncio.create_task(self._meet(client))
+
+    async def _meet(self, client: Client) -> None:
+        addresses = set(await client.nthreads())
+        for gone in self._known.keys() - addresses:
+            _end(self._known.pop(gone))
+        await asyncio.gather(*(self._greet(client, address) for address in addresses - self._known.keys()))
+
+    async def _greet(self, client: Client, address: str) -> None:
+        info = None
+        with contextlib.suppress(OSError, TimeoutError, ValueError):
+            async with asyncio.timeout(PATIENCE_S):
+                info = (await client.run(introduce, workers=[address], on_error="return")).get(address)
+        if isinstance(info, AgentInfo) and self._admits(info.device_class):
+            self._known[address] = agent = KnownAgent(info)
+            agent.visits = asyncio.create_task(self._visit(client, address, agent))
+        elif info is not None:
+            self._known[address] = None
+
+    async def _visit(self, client: Client, address: str, agent: KnownAgent) -> None:
+        """Ask an agent, again and again; what was stored is acknowledged by the next question."""
+        stored: Mapping[str, frozenset[int]] = {}
+        state = 0
+        while True:
+            asked = pickle.dumps(self._asking(stored, state))
+            try:
+                async with asyncio.timeout(LISTEN_S + PATIENCE_S):
+                    news = pickle.loads(await getattr(client.rpc(address), COLLECT)(words=asked))  # noqa: S301
+            except (OSError, TimeoutError, ValueError):  # stopped, or gone: the scheduler will know
+                await asyncio.sleep(1)
+                continue
+            except AutotuneError as error:
+                self._say(f"{agent.info.name}: {error}")
+                await asyncio.sleep(LISTEN_S)
+                continue
+            visit = Visit(agent, news)
+            self._arrived.append(visit)
+            if visit.ended:
+                self.ended.set()
+            stored, state = await visit.stored, news.state
+
+    def arrived(self, *, only_ended: bool) -> list[Visit]:
+        """The answers since the last time; with `only_ended` those that tell of the end of a line."""
+        found = [visit for visit in self._arrived if visit.ended or not only_ended]
+        self._arrived = [visit for visit in self._arrived if only_ended and not visit.ended]
+        return found
+
+    def check(self) -> None:
+        """Raise what has ended the visits to an agent."""
+        for agent in self:
+            if agent.visits is not None and agent.visits.done():
+                agent.visits.result()
+
+    def forget(self) -> None:
+        """End all of them: their scheduler has gone."""
+        for agent in self._known.values():
+            _end(agent)
+        if self._met is not None:
+            self._met.cancel()
+        self._met = None
+        self._known.clear()
+        self._arrived.clear()
+
+
+def _end(agent: KnownAgent | None) -> None:
+    if agent is not None and agent.visits is not None:
+        agent.visits.cancel()
