@@ -5,14 +5,12 @@ Everything that loops over the arrays of a problem, or over its sizes, asks here
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
+from autotune.declarations import DTYPE_BYTES, ROLES, Apart, Array, ArrayTemplate, Part, Role, Rule, Size
 from autotune.errors import StudyError, TemplateError
 from autotune.expressions.expression import Bound, Expression
 from autotune.reading import read_text
@@ -23,158 +21,23 @@ from autotune.trial import Value
 FILE = "operation.toml"
 REFERENCE = "reference.cuh"
 CONV2D = "conv2d"
-"""The only operation for now."""
-DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+"""The operation that has a typed record, `Conv2dProblem`."""
 MAX_SIZE = 2**31 - 1  # a size is a 32-bit int in every kernel
-Role = Literal["in", "weights", "out"]
-ROLES: tuple[Role, ...] = ("in", "weights", "out")
-"""in and out: arrays of each launch. weights: what is prepared once and used for many."""
 _KEYS = {"runtime", "sizes", "words", "parts", "derived", "rules", "array", "similarity", "cost"}
 _SIMILARITY = ("factors", "differences", "kinds")
 _ARRAY_KEYS = {"name", "role", "shape", "integers", "when", "windows"}
 _WINDOW_KEYS = ("outputs", "taps", "stride", "dilation", "pad")
-_IN_MESSAGE = re.compile(r"\$\{([^}]*)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """A whole number of a problem."""
-
-    name: str
-    doc: str
-    default: int | None
-    """None: it must be given"""
-    least: int
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Something that a word says, a name of its own: an epilogue's activation."""
-
-    name: str
-    word: str
-    """the enumeration whose words say it"""
-    values: tuple[str, ...]
-    """the first where a word leaves it out"""
-    of: Mapping[str, str]
-    """its value by word, in the order of the words"""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A condition that a problem must meet."""
-
-    holds: Bound
-    message: str
-    """what is said where it is not met, with expressions in ${...}"""
-
-    def broken(self, names: Mapping[str, Value]) -> str:
-        """What is said of a problem that breaks the rule; empty where it does not."""
-        if self.holds.integer(names):
-            return ""
-        where = self.holds.expression.where
-        return _IN_MESSAGE.sub(lambda found: str(Expression(found[1], where).bind({}).value(names)), self.message)
-
-
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """A part of the distance between two problems."""
-
-    of: Bound
-    weight: float
-    factors: bool
-    """whether it is for a factor of two, and not for any difference"""
-
-    def apart(self, one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
-        """What it adds to the distance of two problems with these names."""
-        if self.factors:
-            return self.weight * abs(math.log2(self.of.integer(one) / self.of.integer(other)))
-        return self.weight if self.of.any(one) != self.of.any(other) else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Which places on an axis are needed: tap t of output i is at i * stride + t * dilation - pad."""
-
-    outputs: int
-    taps: int
-    stride: int
-    dilation: int
-    pad: int
-
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """An array of one problem."""
-
-    name: str
-    role: Role
-    axes: tuple[str, ...]
-    """what each extent is, such as `n` or `c // groups`"""
-    shape: tuple[int, ...]
-    """as it is stored, the last axis densest"""
-    dtype: str
-    per_item: bool
-    """whether there is one for each unit of the run-time size, as for each image"""
-    least: int
-    most: int
-    """of whole numbers as test data"""
-    windows: tuple[Window | None, ...]
-    """for each axis; None: the whole axis is needed"""
-
-    @property
-    def elements(self) -> int:
-        """Elements of the whole array."""
-        return math.prod(self.shape)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the whole array."""
-        return self.elements * DTYPE_BYTES[self.dtype]
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayTemplate:
-    """An `[[array]]` of the file, not yet evaluated."""
-
-    name: str
-    role: Role
-    shapes: Mapping[str, tuple[Bound, ...]]
-    """by layout"""
-    when: Bound
-    least: int
-    most: int
-    windows: Mapping[str, Mapping[str, Bound]]
-    """by axis, what a Window has"""
-
-    def evaluate(self, names: Mapping[str, Value], runtime: str) -> Array:
-        """The array of a problem with these names."""
-        extents = self.shapes[str(names["layout"])]
-        return Array(
-            name=self.name,
-            role=self.role,
-            axes=tuple(extent.expression.text for extent in extents),
-            shape=tuple(extent.integer(names) for extent in extents),
-            dtype=str(names["dtype"]),
-            per_item=any(runtime in extent.names for extent in extents),
-            least=self.least,
-            most=self.most,
-            windows=tuple(self._window(extent.expression.text, names) for extent in extents),
-        )
-
-    def _window(self, axis: str, names: Mapping[str, Value]) -> Window | None:
-        if axis not in self.windows:
-            return None
-        return Window(**{key: bound.integer(names) for key, bound in self.windows[axis].items()})
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """An operation as its file declares it."""
+    """An operation as its file declares it. Two of one name and one text are equal, and pickled as their text."""
 
     name: str
     folder: Path
     """where its file, its reference and its families lie"""
+    text: str
+    """the file's"""
     runtime: str
     """the size that a kernel takes when it is launched"""
     sizes: tuple[Size, ...]
@@ -188,6 +51,15 @@ class Operation:
     """what makes up the distance of two problems, in the order in which it is added up"""
     reduction: Bound
     flops: Bound
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Operation) and (self.name, self.text) == (other.name, other.text)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.text))
+
+    def __reduce__(self) -> tuple[Callable[[Path, str], Operation], tuple[Path, str]]:
+        return parse_operation, (self.folder, self.text)
 
     @property
     def names(self) -> frozenset[str]:
@@ -227,6 +99,23 @@ class Operation:
         extents = next(iter(self.output.shapes.values()))
         return " * ".join(extent.expression.text for extent in extents)
 
+    def complete(self, given: Mapping[str, Value]) -> dict[str, Value]:
+        """Every size and word of a problem in the file's order, defaults where one is not given.
+
+        Raises StudyError for a name that is none of them, and for a size without a default that is missing.
+        """
+        names = (*(size.name for size in self.sizes), *self.words)
+        for name in given:
+            if name not in names:
+                raise StudyError(f"{name}: {self.name} has no such size or word{did_you_mean(name, names)}")
+        values: dict[str, Value] = {}
+        for size in self.sizes:
+            value = given.get(size.name, size.default)
+            if value is None:
+                raise StudyError(f"{size.name}: missing; {self.name} has no problem without it ({size.doc})")
+            values[size.name] = value
+        return {**values, **{name: given.get(name, words[0]) for name, words in self.words.items()}}
+
     def names_from(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """Sizes and words of a problem, the parts of the words, and what is derived from as many sizes as there are."""
         names = {**values, **{part.name: part.of[str(values[part.word])] for part in self.parts}}
@@ -258,16 +147,66 @@ class Operation:
 
 
 @lru_cache
-def operation(name: str = CONV2D) -> Operation:
-    """An operation that comes along, read once. Raises TemplateError naming the dotted key."""
+def operation(name: str) -> Operation:
+    """An operation that comes along, read once. Raises TemplateError naming the dotted key, or those that there are."""
+    names = _declared_in(shipped("templates"))
+    if name not in names:
+        raise TemplateError(f"no operation {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}")
     return read_operation(shipped("templates") / name)
+
+
+def operations(directories: Sequence[Path] = ()) -> Mapping[str, Operation]:
+    """Every operation by name: those that come along, then those of folders in `directories` that have a file of one.
+
+    Raises TemplateError for a file that is wrong, and for a second operation of one name.
+    """
+    found = {name: operation(name) for name in _declared_in(shipped("templates"))}
+    for directory in directories:
+        if (directory / FILE).exists():
+            raise TemplateError(
+                f"{directory / FILE}: an operation is a folder of its name below the directory of templates; "
+                f"move it to {directory / 'NAME' / FILE}"
+            )
+        for name in _declared_in(directory):
+            if name in found:
+                where = found[name].folder / FILE
+                raise TemplateError(f"{directory / name / FILE}: {name} is declared in {where}; remove or rename one")
+            found[name] = read_operation(directory / name)
+    return found
+
+
+def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
+    """The operation of this name: one that comes along, else the first that a folder in the directories declares.
+
+    Raises TemplateError where there is none.
+    """
+    names = _declared_in(shipped("templates"))
+    if name not in names:
+        for directory in directories:
+            if name in _declared_in(directory):
+                return read_operation(directory / name)
+        names = tuple(dict.fromkeys((*names, *(each for directory in directories for each in _declared_in(directory)))))
+        raise TemplateError(
+            f"no operation {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}; "
+            f"another is a folder of its name with {FILE}, beside the study or in a directory given with --templates"
+        )
+    return operation(name)
+
+
+def _declared_in(directory: Path) -> tuple[str, ...]:
+    """Names of the folders that declare an operation."""
+    return tuple(path.parent.name for path in sorted(directory.glob(f"*/{FILE}")))
 
 
 def read_operation(folder: Path) -> Operation:
     """The operation that a folder declares. Raises TemplateError naming the dotted key."""
-    path = folder / FILE
-    text = read_text(path, TemplateError)
-    return _Reader(folder, read_toml(text, TemplateError, str(path))).read()
+    return parse_operation(folder, read_text(folder / FILE, TemplateError))
+
+
+@lru_cache
+def parse_operation(folder: Path, text: str) -> Operation:
+    """The operation of its file's text; it is named after the folder. Raises TemplateError naming the dotted key."""
+    return _Reader(folder, read_toml(text, TemplateError, str(folder / FILE))).read(text)
 
 
 def expression_of(table: Table, key: str, text: str, known: Set[str]) -> Bound:
@@ -286,7 +225,7 @@ class _Reader:
         self.table = table
         self.known: set[str] = set()
 
-    def read(self) -> Operation:
+    def read(self, text: str) -> Operation:
         table = self.table
         table.allow(_KEYS)
         table.require(("runtime", "sizes", "words", "array", "cost"))
@@ -311,17 +250,18 @@ class _Reader:
         runtime = table.word("runtime", "")
         if runtime not in {size.name for size in sizes}:
             raise table.error("runtime", f"{runtime!r} is no size")
-        for name, allowed in (("dtype", tuple(DTYPE_BYTES)), ("layout", None)):
-            if name not in words or (allowed is not None and not set(words[name]) <= set(allowed)):
-                raise table.error(f"words.{name}", f"expected {', '.join(allowed or ('a list of layouts',))}")
+        if not set(words.get("dtype", ("",))) <= DTYPE_BYTES.keys():
+            raise table.error("words.dtype", f"expected {', '.join(DTYPE_BYTES)}")
         arrays = tuple(
-            self.array(each, words["layout"]) for each in table.tables("array", "expected [[array]]", label="name")
+            self.array(each, words.get("layout", ()))
+            for each in table.tables("array", "expected [[array]]", label="name")
         )
         if [array.role for array in arrays].count("out") != 1:
             raise table.error("array", "expected one array of the role out")
         return Operation(
             name=self.folder.name,
             folder=self.folder,
+            text=text,
             runtime=runtime,
             sizes=sizes,
             words=words,
@@ -390,9 +330,7 @@ class _Reader:
             raise table.error("name", f"{name!r}: expected an identifier")
         if role is None:
             raise table.error("role", f"{table.get('role')!r}: expected one of {', '.join(ROLES)}")
-        shapes = table.table("shape", "expected a list of extents for each layout")
-        shapes.allow(layouts)
-        shapes.require(layouts)
+        shapes = self.shapes(table, layouts)
         match table.get("integers", [0, 0]):
             case [int(least), int(most)] if least <= most and ("integers" in table) == (role != "out"):
                 pass
@@ -402,10 +340,8 @@ class _Reader:
             name=name,
             role=role,
             shapes={
-                layout: tuple(
-                    self.expression(shapes, layout, extent) for extent in _strings(shapes, layout, shapes.get(layout))
-                )
-                for layout in layouts
+                layout: tuple(self.expression(table, f"shape.{layout}".rstrip("."), extent) for extent in extents)
+                for layout, extents in shapes.items()
             },
             when=self.bound(table, "when", "true"),
             least=least,
@@ -413,11 +349,20 @@ class _Reader:
             windows={axis: self.window(table, axis) for axis in self.axes(table, shapes)},
         )
 
-    def axes(self, table: Table, shapes: Table) -> tuple[str, ...]:
+    def shapes(self, array: Table, layouts: Sequence[str]) -> Mapping[str, list[str]]:
+        """The extents of each layout; of the layout that is not named, where the operation has no word for it."""
+        if not layouts:
+            return {"": _strings(array, "shape", array.get("shape"))}
+        shapes = array.table("shape", "expected a list of extents for each layout")
+        shapes.allow(layouts)
+        shapes.require(layouts)
+        return {layout: _strings(shapes, layout, shapes.get(layout)) for layout in layouts}
+
+    def axes(self, table: Table, shapes: Mapping[str, list[str]]) -> tuple[str, ...]:
         """The axes that have windows, each one of every layout."""
         windows = table.table("windows", "expected a table of axes")
-        for layout in shapes.content:
-            windows.allow(_strings(shapes, layout, shapes.get(layout)))
+        for extents in shapes.values():
+            windows.allow(extents)
         return tuple(windows.content)
 
     def window(self, array: Table, axis: str) -> Mapping[str, Bound]:

@@ -1,24 +1,144 @@
-"""The start of the line: one conv2d forward pass (`Conv2dProblem`) and a network's use of it (`Layer`).
+"""The start of the line: one problem of an operation (`Problem`) and a study's use of it (`Layer`).
 
-The letters are cuDNN's and CUTLASS's: input x [N, C, H, W], filters w [K, C/groups, R, S],
-output y [N, K, P, Q]. Layout `nhwc` stores x [N, H, W, C], w [K, R, S, C/groups], y [N, P, Q, K].
+`Conv2dProblem` is the typed record of conv2d, whose letters are cuDNN's and CUTLASS's: input x [N, C, H, W],
+filters w [K, C/groups, R, S], output y [N, K, P, Q]. Layout `nhwc` stores x [N, H, W, C], w [K, R, S, C/groups],
+y [N, P, Q, K]. Any other operation's problems are `DeclaredProblem`s.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Self
 
-from autotune.operation import DTYPE_BYTES, Array, operation
+from autotune.declarations import DTYPE_BYTES, Array
+from autotune.errors import StudyError
+from autotune.operation import CONV2D, Operation, operation
 from autotune.trial import Value
 
 _KEPT = 4096  # problems whose arrays and cost a process keeps
 
 
+class Problem(ABC):
+    """One problem of an operation: its sizes and words, and what its declaration says of them.
+
+    Two are equal where operation's name, sizes and words are.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def operation(self) -> Operation:
+        """What it is a problem of."""
+
+    @property
+    @abstractmethod
+    def values(self) -> Mapping[str, Value]:
+        """Every size and word, in the order of the declaration."""
+
+    @abstractmethod
+    def with_runtime(self, value: int) -> Self:
+        """The same shape at another run-time size, such as conv2d's n."""
+
+    @property
+    def runtime_size(self) -> int:
+        """The size that a kernel takes when it is launched."""
+        return int(self.values[self.operation.runtime])
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """Every array that the problem has, in the operation's order."""
+        return _evaluated(self.operation, self).arrays
+
+    def array(self, name: str) -> Array:
+        """One of them."""
+        return next(array for array in self.arrays if array.name == name)
+
+    def has(self, name: str) -> bool:
+        """Whether it has an array that not every problem has."""
+        return any(array.name == name for array in self.arrays)
+
+    @property
+    def inputs(self) -> tuple[Array, ...]:
+        """The arrays that a kernel reads and must not change."""
+        return tuple(array for array in self.arrays if array.role != "out")
+
+    @property
+    def output(self) -> Array:
+        """The array that a kernel computes."""
+        return next(array for array in self.arrays if array.role == "out")
+
+    @property
+    def dtype(self) -> str:
+        """What its arrays are stored as."""
+        return str(self.values["dtype"])
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one stored element."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def reduction(self) -> int:
+        """L, the products summed into one output."""
+        return _evaluated(self.operation, self).reduction
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the direct algorithm, a multiply-add counted as two."""
+        return _evaluated(self.operation, self).flops
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.size_bytes for array in self.arrays)
+
+    def names(self) -> dict[str, Value]:
+        """The names that template expressions see: sizes and words, and what the operation derives from them."""
+        return dict(_evaluated(self.operation, self).names)
+
+
 @dataclass(frozen=True, slots=True)
-class Conv2dProblem:
+class DeclaredProblem(Problem):
+    """A problem of an operation that has no record of its own.
+
+    Raises StudyError where the sizes and words make no problem of the operation.
+    """
+
+    operation: Operation = field(compare=False, repr=False)
+    name: str
+    """the operation's"""
+    given: tuple[tuple[str, Value], ...]
+    """every size and word with its value, in the order of the declaration"""
+
+    def __post_init__(self) -> None:
+        self.operation.check(self.values)
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """Every size and word, in the order of the declaration."""
+        return dict(self.given)
+
+    def with_runtime(self, value: int) -> DeclaredProblem:
+        """The same shape at another run-time size."""
+        values = {**self.values, self.operation.runtime: value}
+        return dataclasses.replace(self, given=tuple(values.items()))
+
+    def __str__(self) -> str:
+        values, declared = self.values, self.operation
+        shown = [f"{size.name} {values[size.name]}" for size in declared.sizes if values[size.name] != size.default]
+        shown += [
+            str(values[name]) for name, words in declared.words.items() if name == "dtype" or values[name] != words[0]
+        ]
+        return " ".join((self.name, *shown))
+
+
+@dataclass(frozen=True, slots=True)
+class Conv2dProblem(Problem):
     """One conv2d forward pass: sizes, stride, padding, dilation, groups, storage type, layout and epilogue.
 
     What these may be, and what follows from them, is declared in `templates/conv2d/operation.toml`; this record gives
@@ -47,73 +167,36 @@ class Conv2dProblem:
     epilogue: str = "none"
 
     def __post_init__(self) -> None:
-        operation().check(_fields(self))
+        self.operation.check(self.values)
+
+    @property
+    def operation(self) -> Operation:
+        """conv2d as it comes along."""
+        return operation(CONV2D)
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """Every field."""
+        return {name: getattr(self, name) for name in _FIELDS}
 
     @property
     def p(self) -> int:
         """Output height."""
-        return int(_evaluated(self).names["p"])
+        return int(_evaluated(self.operation, self).names["p"])
 
     @property
     def q(self) -> int:
         """Output width."""
-        return int(_evaluated(self).names["q"])
+        return int(_evaluated(self.operation, self).names["q"])
 
     @property
     def activation(self) -> str:
         """What its epilogue applies to the finished sums; `identity` where that is nothing."""
-        return str(_evaluated(self).names["activation"])
+        return str(_evaluated(self.operation, self).names["activation"])
 
-    @property
-    def arrays(self) -> tuple[Array, ...]:
-        """Every array that the problem has, in the operation's order."""
-        return _evaluated(self).arrays
-
-    def array(self, name: str) -> Array:
-        """One of them."""
-        return next(array for array in self.arrays if array.name == name)
-
-    def has(self, name: str) -> bool:
-        """Whether it has an array that not every problem has."""
-        return any(array.name == name for array in self.arrays)
-
-    @property
-    def inputs(self) -> tuple[Array, ...]:
-        """The arrays that a kernel reads and must not change."""
-        return tuple(array for array in self.arrays if array.role != "out")
-
-    @property
-    def output(self) -> Array:
-        """The array that a kernel computes."""
-        return next(array for array in self.arrays if array.role == "out")
-
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of one stored element."""
-        return DTYPE_BYTES[self.dtype]
-
-    @property
-    def reduction(self) -> int:
-        """L, the products summed into one output."""
-        return _evaluated(self).reduction
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of the direct algorithm, a multiply-add counted as two."""
-        return _evaluated(self).flops
-
-    @property
-    def tensor_bytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(array.size_bytes for array in self.arrays)
-
-    def names(self) -> dict[str, Value]:
-        """The names that template expressions see: every field, and what the operation derives from them."""
-        return dict(_evaluated(self).names)
-
-    def with_n(self, n: int) -> Conv2dProblem:
+    def with_runtime(self, value: int) -> Conv2dProblem:
         """The same layer shape at another batch size."""
-        return dataclasses.replace(self, n=n)
+        return dataclasses.replace(self, n=value)
 
     def __str__(self) -> str:
         text = f"n{self.n} c{self.c} {self.h}x{self.w} k{self.k} {self.r}x{self.s}"
@@ -130,12 +213,30 @@ class Conv2dProblem:
         return text if self.epilogue == "none" else f"{text} {self.epilogue}"
 
 
-_FIELDS = tuple(field.name for field in dataclasses.fields(Conv2dProblem))
+_FIELDS = tuple(each.name for each in dataclasses.fields(Conv2dProblem))
+
+
+def make_problem(declared: Operation, given: Mapping[str, Value]) -> Problem:
+    """A problem of an operation, from its sizes and words; those left out are as the operation has them.
+
+    Raises StudyError for a name that the operation does not have, and where they make no problem.
+    """
+    values = declared.complete(given)
+    if declared.name == CONV2D:
+        return Conv2dProblem(**values)  # type: ignore[arg-type]  # checked by the record
+    return DeclaredProblem(declared, declared.name, tuple(values.items()))
+
+
+def of_conv2d(problem: Problem, what: str) -> Conv2dProblem:
+    """A problem as conv2d's record. Raises StudyError saying that `what` is for conv2d alone for any other."""
+    if isinstance(problem, Conv2dProblem):
+        return problem
+    raise StudyError(f"{what} is for {CONV2D} only, and this is {problem}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Evaluated:
-    """What follows from a problem's fields."""
+    """What follows from a problem's sizes and words."""
 
     names: Mapping[str, Value]
     arrays: tuple[Array, ...]
@@ -143,14 +244,9 @@ class _Evaluated:
     flops: int
 
 
-def _fields(problem: Conv2dProblem) -> dict[str, Value]:
-    return {name: getattr(problem, name) for name in _FIELDS}
-
-
 @lru_cache(maxsize=_KEPT)
-def _evaluated(problem: Conv2dProblem) -> _Evaluated:
-    declared = operation()
-    names = declared.names_from(_fields(problem))
+def _evaluated(declared: Operation, problem: Problem) -> _Evaluated:
+    names = declared.names_from(problem.values)
     return _Evaluated(
         names=names,
         arrays=declared.arrays_of(names),
@@ -164,5 +260,5 @@ class Layer:
     """A problem with its name in a study and how often the network runs it (the weight in summaries)."""
 
     name: str
-    problem: Conv2dProblem
+    problem: Problem
     count: int = 1

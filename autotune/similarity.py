@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from autotune.devices.device import DeviceInfo
 from autotune.family.template import Param
-from autotune.operation import operation
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.trial import Config
 
 Floats = npt.NDArray[np.float64]
@@ -31,10 +30,15 @@ ORDER = 0.7
 """Share of a parameter's distance between two configs that grows with how far apart its values stand."""
 
 
-def layer_distance(one: Conv2dProblem, other: Conv2dProblem) -> float:
-    """How far apart two layers are; symmetric, 0 for the same problem. The operation's file has the weights."""
+def layer_distance(one: Problem, other: Problem) -> float:
+    """How far apart two layers are; symmetric, 0 for the same problem, infinite for those of two operations.
+
+    The operation's file has the weights.
+    """
+    if one.operation.name != other.operation.name:
+        return math.inf
     ours, theirs = one.names(), other.names()
-    return sum(sum(part.apart(ours, theirs) for part in parts) for parts in operation().similarity)
+    return sum(sum(part.apart(ours, theirs) for part in parts) for parts in one.operation.similarity)
 
 
 def device_distance(one: DeviceInfo, other: DeviceInfo) -> float:
@@ -75,11 +79,7 @@ def config_similarity(params: Mapping[str, Sequence[Param]], configs: Sequence[C
     return similar
 
 
-def differences(one: Conv2dProblem, other: Conv2dProblem) -> str:
+def differences(one: Problem, other: Problem) -> str:
     """What differs, as words: `k 12 -> 16, r 5 -> 7`; empty for the same problem."""
-    names = (*(size.name for size in operation().sizes), *operation().words)
-    return ", ".join(
-        f"{name} {getattr(one, name)} -> {getattr(other, name)}"
-        for name in names
-        if getattr(one, name) != getattr(other, name)
-    )
+    ours, theirs = one.values, other.values
+    return ", ".join(f"{name} {ours[name]} -> {theirs[name]}" for name in ours if ours[name] != theirs[name])

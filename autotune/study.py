@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 
-from autotune.errors import StudyError
-from autotune.problem import Conv2dProblem, Layer
+from autotune.errors import StudyError, TemplateError
+from autotune.operation import CONV2D, Operation, find_operation, operation
+from autotune.problem import Layer, Problem, make_problem
 from autotune.reading import read_text
 from autotune.shipped import shipped
 from autotune.table import Table, is_time, read_toml
@@ -25,14 +27,17 @@ ADMITTED: Mapping[str, tuple[str, ...]] = {
 """A study's `accuracy` to the accuracy classes that may win."""
 SAMPLERS = ("default", "random", "tpe", "tpe_ordinal", "nsgaii", "cmaes")
 """What a study's `sampler` may be: this project's own, chance, and Optuna's; `search` has them."""
+FindOperation = Callable[[str], Operation]
+"""An operation by its name. Raises TemplateError where there is none."""
 _DEFAULT_ACCURACY = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 _NAME_CHARACTERS = 100
 """Of a study or a layer, the most: an export's files are named after them."""
 _SIZES = ("n", "c", "h", "w", "k", "r", "s")
 _PAIRS = ("stride", "pad", "dilation")
-_LAYER_KEYS = {"name", *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue", "count"}
+_LAYER_KEYS = {"name", "op", "count"}
+_CONV2D_KEYS = {*_LAYER_KEYS, *_SIZES, *_PAIRS, "groups", "dtype", "layout", "epilogue"}
 _STUDY_KEYS = {
-    *("name", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
+    *("name", "op", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
     *("spill_limit_bytes", "trials_total", "time_budget_total_s"),
     *("measure", "space", "layer", "technique", "rule", "span", "warm_start", "prior", "stop_below"),
 }
@@ -135,7 +140,7 @@ class Study:
         """The study with nothing but one technique's family and values."""
         return replace(self, templates=(technique.template,), space={technique.template: technique.space})
 
-    def admitted(self, problem: Conv2dProblem) -> tuple[str, ...]:
+    def admitted(self, problem: Problem) -> tuple[str, ...]:
         """Accuracy classes that may win on this problem."""
         return ADMITTED[self.accuracy or _DEFAULT_ACCURACY[problem.dtype]]
 
@@ -167,25 +172,32 @@ def find_study(name: str) -> Path:
     raise StudyError(f"{name}: no such study file; shipped studies are {', '.join(study_names())}")
 
 
-def load_study(path: Path) -> Study:
-    """Read a study file. Raises StudyError: path, line or dotted key, what was expected."""
+def load_study(path: Path, directories: Sequence[Path] = ()) -> Study:
+    """Read a study file, whose operations come along, lie in `directories` or beside it.
+
+    Raises StudyError: path, line or dotted key, what was expected.
+    """
     text = read_text(path, StudyError)
-    return replace(parse_study(text, path.stem, str(path)), path=path)
+    find = partial(find_operation, directories=(*directories, path.parent))
+    return replace(parse_study(text, path.stem, str(path), find), path=path)
 
 
-def parse_study(text: str, name: str, where: str = "") -> Study:
-    """A study of its file's text; `name` is its default name, `where` the file. Raises StudyError as `load_study`."""
+def parse_study(text: str, name: str, where: str = "", find: FindOperation = operation) -> Study:
+    """A study of its file's text; `name` is its default name, `where` the file, and `find` knows its operations.
+
+    Raises StudyError as `load_study`.
+    """
     where = where or f"study {name}"
-    return _study(name, read_toml(text, StudyError, where), text)
+    return _study(name, read_toml(text, StudyError, where), text, find)
 
 
-def _study(default: str, table: Table, text: str) -> Study:
+def _study(default: str, table: Table, text: str, find: FindOperation) -> Study:
     table.allow(_STUDY_KEYS)
     name = _name(table, default, " (a layer is named study.layer)")
     accuracy = table.word("accuracy", "") or None
     if accuracy is not None and accuracy not in ADMITTED:
         raise table.error("accuracy", f"{accuracy!r}: expected one of {', '.join(ADMITTED)}")
-    layers = _layers(table)
+    layers = _layers(table, find)
     space = _space(table)
     techniques = _techniques(table, {layer.name for layer in layers})
     return Study(
@@ -327,11 +339,12 @@ def _rules(study: Table, techniques: set[str]) -> tuple[NamedRule, ...]:
     return tuple(found)
 
 
-def _layers(study: Table) -> tuple[Layer, ...]:
+def _layers(study: Table, find: FindOperation) -> tuple[Layer, ...]:
+    of_all = _operation(study, operation(CONV2D), find)
     expected = "expected at least one [[layer]]"
     layers: dict[str, Layer] = {}
     for index, table in enumerate(study.tables("layer", expected, label="name")):
-        layer = _layer(table)
+        layer = _layer(table, _operation(table, of_all, find))
         if layer.name in layers:
             raise study.error(f"layer[{index}].name", f"{layer.name!r} stands twice; give each layer its own name")
         layers[layer.name] = layer
@@ -340,21 +353,47 @@ def _layers(study: Table) -> tuple[Layer, ...]:
     return tuple(layers.values())
 
 
-def _layer(table: Table) -> Layer:
-    table.allow(_LAYER_KEYS)
-    table.require(("name", *_SIZES))
-    name = _name(table, "")
-    sizes = {key: table.whole(key, 0, least=1) for key in _SIZES}
-    pairs: dict[str, int] = {}
-    for key, default in (("stride", 1), ("pad", 0), ("dilation", 1)):
-        pairs[f"{key}_h"], pairs[f"{key}_w"] = _pair(table, key, default)
-    groups = table.whole("groups", 1, least=1)
-    dtype, layout, epilogue = (table.word(*key) for key in (("dtype", "f32"), ("layout", "nchw"), ("epilogue", "none")))
+def _operation(table: Table, otherwise: Operation, find: FindOperation) -> Operation:
+    """What the table's `op` names."""
+    if "op" not in table:
+        return otherwise
     try:
-        problem = Conv2dProblem(**sizes, **pairs, groups=groups, dtype=dtype, layout=layout, epilogue=epilogue)
+        return find(table.word("op", ""))
+    except TemplateError as error:
+        raise table.error("op", str(error)) from None
+
+
+def _layer(table: Table, declared: Operation) -> Layer:
+    table.require(("name",))
+    name = _name(table, "")
+    given = _conv2d(table) if declared.name == CONV2D else _given(table, declared)
+    try:
+        problem = make_problem(declared, given)
     except StudyError as error:
         raise StudyError(f"{table.file}: {table.key}: {error}") from None
     return Layer(name, problem, table.whole("count", 1, least=1))
+
+
+def _given(table: Table, declared: Operation) -> dict[str, Value]:
+    """Sizes and words by their names."""
+    sizes = {size.name: size for size in declared.sizes}
+    table.allow({*_LAYER_KEYS, *sizes, *declared.words})
+    table.require([name for name, size in sizes.items() if size.default is None])
+    given: dict[str, Value] = {
+        name: table.whole(name, 0, least=size.least) for name, size in sizes.items() if name in table
+    }
+    return {**given, **{name: table.word(name, "") for name in declared.words if name in table}}
+
+
+def _conv2d(table: Table) -> dict[str, Value]:
+    """conv2d's, where stride, pad and dilation are of both axes, or two numbers."""
+    table.allow(_CONV2D_KEYS)
+    table.require(_SIZES)
+    given: dict[str, Value] = {key: table.whole(key, 0, least=1) for key in _SIZES}
+    for key, default in (("stride", 1), ("pad", 0), ("dilation", 1)):
+        given[f"{key}_h"], given[f"{key}_w"] = _pair(table, key, default)
+    given["groups"] = table.whole("groups", 1, least=1)
+    return {**given, **{name: table.word(name, "") for name in ("dtype", "layout", "epilogue") if name in table}}
 
 
 def _pair(table: Table, key: str, default: int) -> tuple[int, int]:

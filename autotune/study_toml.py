@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Conv2dProblem, Layer, Problem
 from autotune.study import EndToEnd, Measure, Study, parse_study
 from autotune.trial import END_TO_END, Value
 
@@ -25,7 +25,8 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 def written(study: Study) -> Study:
     """The study as its file would be read, with its text. Raises StudyError as `load_study` does."""
     text = study_toml(study)
-    return replace(parse_study(text, study.name, str(study.path or "")), path=study.path)
+    known = {layer.problem.operation.name: layer.problem.operation for layer in study.layers}
+    return replace(parse_study(text, study.name, str(study.path or ""), known.__getitem__), path=study.path)
 
 
 def study_toml(study: Study) -> str:
@@ -58,6 +59,25 @@ def layer_toml(layer: Layer) -> Iterator[str]:
     problem = layer.problem
     yield "[[layer]]"
     yield f"name = {_toml(layer.name)}"
+    yield from _conv2d(problem) if isinstance(problem, Conv2dProblem) else _given(problem)
+    if layer.count != 1:
+        yield f"count = {layer.count}"
+
+
+def _given(problem: Problem) -> Iterator[str]:
+    """Operation, sizes and words by their names."""
+    values, declared = problem.values, problem.operation
+    defaults = {
+        **{size.name: size.default for size in declared.sizes},
+        **{name: words[0] for name, words in declared.words.items()},
+    }
+    yield f"op = {_toml(declared.name)}"
+    for name, value in values.items():
+        if value != defaults[name]:
+            yield f"{_key(name)} = {_toml(value)}"
+
+
+def _conv2d(problem: Conv2dProblem) -> Iterator[str]:
     for key in _SIZES:
         yield f"{key} = {getattr(problem, key)}"
     for key in _PAIRS:
@@ -67,8 +87,6 @@ def layer_toml(layer: Layer) -> Iterator[str]:
     for key in ("groups", "dtype", "layout", "epilogue"):
         if getattr(problem, key) != _PROBLEM[key]:
             yield f"{key} = {_toml(getattr(problem, key))}"
-    if layer.count != 1:
-        yield f"count = {layer.count}"
 
 
 def _table(content: Mapping[str, Value | float | Sequence[Value]]) -> Iterator[str]:

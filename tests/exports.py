@@ -10,7 +10,7 @@ from autotune.exporting import Chosen
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Conv2dProblem, Layer, Problem
 from autotune.store import BestRow, TrialRow
 from autotune.trial import Config, ErrorStats, Outcome, Timing, Trial, Value
 from tests.templates.shipped_families import family
@@ -20,9 +20,7 @@ TIMING = Timing((10.0, 11.0, 12.0), 11.0, 10.5, 11.5, "cold")
 DATE = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-def chosen(
-    template: KernelTemplate, problem: Conv2dProblem, config: Config, layer: str, device: DeviceInfo = H200
-) -> Chosen:
+def chosen(template: KernelTemplate, problem: Problem, config: Config, layer: str, device: DeviceInfo = H200) -> Chosen:
     """A config as it comes out of a results database, the winner of layer `tested.LAYER`."""
     source = render(BoundTemplate(template, problem, device), config)
     trial = Trial(
@@ -53,7 +51,7 @@ def chosen(
     return Chosen(BestRow("tested", row.layer, TIMING, "finals", row), source, template.header, None)
 
 
-def kernel(name: str, layer: str, problem: Conv2dProblem, device: DeviceInfo = H200, **pinned: Value) -> Chosen:
+def kernel(name: str, layer: str, problem: Problem, device: DeviceInfo = H200, **pinned: Value) -> Chosen:
     """The first config of a family with these values."""
     bound = BoundTemplate(family(name), problem, device)
     space = SearchSpace(bound, {param: [value] for param, value in pinned.items()}, most_rows=0, sampled_rows=1)
@@ -72,7 +70,7 @@ PACKED = kernel("mma_strip", "packed", Conv2dProblem(8, 3, 12, 13, 8, 3, 3, dtyp
 CHUNKED = kernel(
     "im2col_gemm", "chunked", Conv2dProblem(30, 2, 8, 9, 4, 3, 3, pad_h=1), chunk="10", fusion="two_kernels"
 )
-LARGER = kernel("im2col_gemm", "larger", CHUNKED.problem.with_n(300), chunk="100")
+LARGER = kernel("im2col_gemm", "larger", CHUNKED.problem.with_runtime(300), chunk="100")
 MAPPED = kernel(
     "implicit_gemm_sm90",
     "mapped",

@@ -10,7 +10,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
 from autotune.measurement.network import Agreement, NetworkRequest, NetworkSpec
 from autotune.measurement.reference import reference_program
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Conv2dProblem, Layer, of_conv2d
 from autotune.store import BestRow, Store
 from autotune.study import Study
 from autotune.trial import ACCURACY_CLASSES
@@ -40,29 +40,30 @@ class AccuracyRow:
         return self.agreement is not None and self.agreement.fraction >= LEAST_AGREEMENT
 
 
+_WHAT = "a network's accuracy"
+
+
 def chained(study: Study) -> tuple[Layer, Layer]:
-    """The study's two layers. Raises StudyError when the second cannot follow the first's pooled output."""
+    """The study's two layers, of conv2d. Raises StudyError when the second cannot follow the first's pooled output."""
     where = study.path or study.name
     if len(study.layers) != 2:
         raise StudyError(f"{where}: the network has two convolutions, the study {len(study.layers)} layer(s)")
     first, second = study.layers
-    pooled = _pooled(first.problem)
-    if pooled != (second.problem.c, second.problem.h, second.problem.w):
+    one, two = (of_conv2d(layer.problem, _WHAT) for layer in (first, second))
+    pooled = _pooled(one)
+    if pooled != (two.c, two.h, two.w):
         channels, height, width = pooled
         raise StudyError(
-            f"{where}: {second.name} cannot follow {first.name}: 2x2 pooling of its {first.problem.p}x"
-            f"{first.problem.q} output leaves {channels} channels of {height}x{width}, but {second.name} takes "
-            f"{second.problem.c} of {second.problem.h}x{second.problem.w}"
+            f"{where}: {second.name} cannot follow {first.name}: 2x2 pooling of its {one.p}x"
+            f"{one.q} output leaves {channels} channels of {height}x{width}, but {second.name} takes "
+            f"{two.c} of {two.h}x{two.w}"
         )
-    if first.problem.dtype != second.problem.dtype:
+    if one.dtype != two.dtype:
         raise StudyError(
-            f"{where}: {second.name} cannot follow {first.name}: it stores {second.problem.dtype}, "
-            f"{first.name} {first.problem.dtype}"
+            f"{where}: {second.name} cannot follow {first.name}: it stores {two.dtype}, {first.name} {one.dtype}"
         )
-    if 0 in _pooled(second.problem):
-        raise StudyError(
-            f"{where}: pooling leaves nothing of {second.name}'s {second.problem.p}x{second.problem.q} output"
-        )
+    if 0 in _pooled(two):
+        raise StudyError(f"{where}: pooling leaves nothing of {second.name}'s {two.p}x{two.q} output")
     return first, second
 
 
@@ -85,7 +86,7 @@ def check_accuracy(
         raise StoreError(
             f"{store.path}: no correct kernel of {study.name} on {evaluator.info.name}; run `autotune tune STUDY` first"
         )
-    spec = NetworkSpec(first.problem, second.problem, images, seed)
+    spec = NetworkSpec(of_conv2d(first.problem, _WHAT), of_conv2d(second.problem, _WHAT), images, seed)
     compiled = [evaluator.build(reference_program(problem)) for problem in (spec.first, spec.second)]
     references = (compiled[0].result(), compiled[1].result())
     for name, pair in pairs.items():

@@ -10,7 +10,7 @@ from autotune.family.source import Stage
 from autotune.measurement.floor import Floor, floor
 from autotune.measurement.occupancy import Residency, residency
 from autotune.measurement.traffic import minimal_bytes
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.trial import Resources
 
 NEAR_FLOOR = 0.6  # share of the floor's speed from which its larger term counts as the limiter
@@ -34,7 +34,7 @@ class Facts:
 
 def facts(
     device: DeviceInfo,
-    problem: Conv2dProblem,
+    problem: Problem,
     accuracy: str,
     stages: Sequence[Stage],
     resources: Resources,

@@ -19,7 +19,7 @@ from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import median_half_width
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.store import BestRow, RetimeRow, Store, TrialRow
 from autotune.trial import END_TO_END, Outcome, comparable
 from autotune.tuning.decision import noise_floor
@@ -78,7 +78,7 @@ class LayerPlan:
 
     name: str
     """study.layer"""
-    problem: Conv2dProblem
+    problem: Problem
     rows: tuple[TrialRow, ...]
     """none: nothing of it was correct on the device"""
     winners: tuple[TrialRow, ...]
@@ -87,7 +87,7 @@ class LayerPlan:
 
 def plan(
     name: str,
-    problem: Conv2dProblem,
+    problem: Problem,
     store: Store,
     info: DeviceInfo,
     best: Sequence[BestRow],
@@ -107,7 +107,7 @@ def plan(
 
 def retime(
     rows: Sequence[TrialRow],
-    problem: Conv2dProblem,
+    problem: Problem,
     evaluator: Evaluator,
     store: Store,
     families: Mapping[str, KernelTemplate],

@@ -13,7 +13,7 @@ from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo, devices_named
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import DeviceError, StoreError, StudyError
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.study import Study
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _KINDS = ("cuda", "host", "null", "replay")
 
 
 def best(
-    what: Study | Conv2dProblem | str | Path | None = None,
+    what: Study | Problem | str | Path | None = None,
     *,
     db: str | Path = "autotune.db",
     device: str | DeviceInfo | None = None,
@@ -37,7 +37,7 @@ def best(
     """
     from autotune.store import Store
 
-    asked = what if isinstance(what, Conv2dProblem) else name_of(what)
+    asked = what if isinstance(what, Problem) else name_of(what)
     with Store(db, create=False) as store:
         info = device_named(store, device) if isinstance(device, str) else device
         return tuple(undominated(store.best.list(asked, info, accuracy=accuracy)))

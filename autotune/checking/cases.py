@@ -18,9 +18,9 @@ from autotune.checking.problems import Derivation, derive
 from autotune.devices.device import DeviceInfo
 from autotune.errors import TemplateError
 from autotune.family.feasible import Tree
-from autotune.family.space import MAX_ROWS, MAX_VISITS, BoundTemplate, SearchSpace, narrow, refusal
+from autotune.family.space import MAX_ROWS, MAX_VISITS, BoundTemplate, SearchSpace, device_names, narrow, refusal
 from autotune.family.template import KernelTemplate, Param
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Layer, Problem
 from autotune.trial import Config, Value
 
 _MOST_ROWS = 5_000  # configs of a space that is enumerated
@@ -80,18 +80,18 @@ class CasePlan:
         seed: int = 0,
     ) -> None:
         self.template, self.device = template, device
+        features = problem_features(template.operation).values
         self.factors = (
             Factor("layer", tuple(layer.name for layer in layers)),
-            *(Factor(name, values) for name, values in problem_features().values),
+            *(Factor(name, values) for name, values in features),
             *(Factor(param.name, tuple(map(str, param.values))) for param in template.params),
         )
-        self.features = range(1, 1 + len(problem_features().values))
-        self.params = range(1 + len(problem_features().values), len(self.factors))
-        self.problems = Covering([len(values) for _, values in problem_features().values])
+        self.features = range(1, 1 + len(features))
+        self.params = range(1 + len(features), len(self.factors))
+        self.problems = Covering([len(values) for _, values in features])
         """pairs of features of the problems, whatever the configs"""
         self.covering = Covering([len(factor.values) for factor in self.factors])
-        bare = BoundTemplate(template, Conv2dProblem(1, 1, 3, 3, 1, 1, 1), device)
-        if not bare.bind(template.arch).integer({}):
+        if not template.arch.bind(device_names(device)).integer({}):
             raise TemplateError(f"{template.path}: arch: {template.arch.text} does not admit {device.name}")
         self.derivation = derive(template, device, self.problems, seed) if not layers else Derivation((), ())
         self.left_out: list[tuple[str, str]] = []
@@ -110,12 +110,12 @@ class CasePlan:
         self._pools = [self._pool(subject, narrowed or {}, rng) for subject in self.subjects]
 
     def _own(self, layers: Sequence[Layer]) -> Iterator[Subject]:
-        none = [-1] * len(problem_features().values)
+        none = [-1] * len(problem_features(self.template.operation).values)
         for number, layer in enumerate(layers):
             problem = layer.problem
             if self.device.kind == "host":
-                most = max(_LEAST_HOST_IMAGES, _MOST_HOST_FLOPS // (problem.flops // problem.n))
-                problem = problem.with_n(min(problem.n, most))
+                most = max(_LEAST_HOST_IMAGES, _MOST_HOST_FLOPS // (problem.flops // problem.runtime_size))
+                problem = problem.with_runtime(min(problem.runtime_size, most))
             bound = BoundTemplate(self.template, problem, self.device)
             if not bound.supported:
                 self.left_out.append((layer.name, f"the family does not support {problem}"))
@@ -124,11 +124,12 @@ class CasePlan:
             else:
                 yield Subject(bound, (number, *none), self._others(problem, more=False))
 
-    def _others(self, problem: Conv2dProblem, *, more: bool) -> tuple[BoundTemplate, ...]:
+    def _others(self, problem: Problem, *, more: bool) -> tuple[BoundTemplate, ...]:
         """The problem with one image, and with more than it has."""
-        numbers = {1, problem.n + _MORE_IMAGES} if more else {1}
+        numbers = {1, problem.runtime_size + _MORE_IMAGES} if more else {1}
         return tuple(
-            BoundTemplate(self.template, problem.with_n(n), self.device) for n in sorted(numbers - {problem.n})
+            BoundTemplate(self.template, problem.with_runtime(n), self.device)
+            for n in sorted(numbers - {problem.runtime_size})
         )
 
     def _nothing(self) -> str:

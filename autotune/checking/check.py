@@ -17,7 +17,7 @@ from autotune.family.origins import pointed
 from autotune.family.render import relaunched, render
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
 
@@ -37,7 +37,7 @@ class CheckRow:
     """value indices of the plan's factors; empty where the row is of no case"""
 
     @property
-    def problem(self) -> Conv2dProblem:
+    def problem(self) -> Problem:
         """What the outcome is of."""
         return self.source.problem
 
@@ -75,7 +75,7 @@ class FamilyCheck:
         derived = [subject.bound for subject in plan.subjects if subject.factors[0] < 0]
         self.large = large_problems(derived, evaluator.info)
         self.large_run = False
-        self.refused: dict[Conv2dProblem, str] = {}
+        self.refused: dict[Problem, str] = {}
         """problems that the device refuses, and why"""
 
     def rows(self, *, most: int | None = None, ended: Callable[[], bool] = _no_limit) -> Iterator[CheckRow]:
@@ -107,7 +107,7 @@ class FamilyCheck:
         source = render(bound, case.config)
         others = []
         for other in case.subject.others:
-            if other.problem.n > bound.problem.n:
+            if other.problem.runtime_size > bound.problem.runtime_size:
                 try:
                     other.check(case.config)
                 except Rejected:
@@ -147,7 +147,7 @@ class FamilyCheck:
                 self._evaluator.begin_layer(source.problem)
                 errors.append(self._checker.verify(source, binary))
         except Rejected as rejected:
-            run = [own.problem.n for own in sources[: len(errors) + 1]]
+            run = [own.problem.runtime_size for own in sources[: len(errors) + 1]]
             message = pointed(rejected.message, template, source, self._evaluator.info)
             if errors:
                 right = " and ".join(map(str, run[:-1]))
@@ -158,7 +158,7 @@ class FamilyCheck:
         except DeviceError as error:
             self.refused[source.problem] = str(error)
             return None
-        images = tuple(own.problem.n for own in sources)
+        images = tuple(own.problem.runtime_size for own in sources)
         return CheckRow(
             sources[0], images, Outcome.CORRECT, "", "", max(errors, key=lambda error: error.over_bound), factors
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.devices.device import DeviceInfo
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, refusal
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.trial import Config
 
 BEYOND = 1 << 31
@@ -25,13 +25,14 @@ class Large:
 
 
 def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple[Large, ...]:
-    """For each layout the one of these problems that is largest with the least memory, with as many images as it takes.
+    """For each layout that there is the one of these problems that is largest with the least memory, at the
+    run-time size that it takes.
 
     A CPU has neither the memory nor the time.
     """
     found = []
-    for layout in dict.fromkeys(bound.problem.layout for bound in bounds):
-        large = [_enlarged(bound.problem) for bound in bounds if bound.problem.layout == layout]
+    for layout in dict.fromkeys(bound.problem.values.get("layout") for bound in bounds):
+        large = [_enlarged(bound.problem) for bound in bounds if bound.problem.values.get("layout") == layout]
         problem = min(large, key=lambda problem: (_bytes(problem), problem.flops))
         admission = Admission(workspace_limit_bytes=max(0, int(_SHARE * device.memory_bytes) - _bytes(problem)))
         bound = BoundTemplate(bounds[0].template, problem, device, admission)
@@ -51,11 +52,12 @@ def _tried(bound: BoundTemplate, device: DeviceInfo) -> Large:
     return Large(bound, config, "" if config else f"no config is feasible: {refusal(bound)}")
 
 
-def _enlarged(problem: Conv2dProblem) -> Conv2dProblem:
-    """With so many images that x and y have more than 2^31 elements."""
-    return problem.with_n(BEYOND // (min(problem.array("x").elements, problem.array("y").elements) // problem.n) + 1)
+def _enlarged(problem: Problem) -> Problem:
+    """At a run-time size at which each array that grows with it has more than 2^31 elements."""
+    fewest = min(array.elements for array in problem.arrays if array.per_item)
+    return problem.with_runtime(BEYOND // (fewest // problem.runtime_size) + 1)
 
 
-def _bytes(problem: Conv2dProblem) -> int:
-    """What verifying it takes without a workspace: x twice, y once."""
-    return problem.element_bytes * (2 * problem.array("x").elements + problem.array("y").elements)
+def _bytes(problem: Problem) -> int:
+    """Two sets of the inputs that grow with it, and the output."""
+    return sum(array.size_bytes * (1 if array.role == "out" else 2) for array in problem.arrays if array.per_item)

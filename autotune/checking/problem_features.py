@@ -14,7 +14,7 @@ from autotune.checking.covering import Rows
 from autotune.errors import TemplateError
 from autotune.expressions.columns import Column, Columns
 from autotune.expressions.expression import Bound
-from autotune.operation import Operation, expression_of, operation
+from autotune.operation import Operation, expression_of
 from autotune.reading import read_text
 from autotune.table import Table, did_you_mean, read_toml
 
@@ -64,6 +64,7 @@ class Shapes:
 class ProblemFeatures:
     """The file: what small problems are made of."""
 
+    operation: Operation
     runtime: tuple[int, ...]
     """the run-time size of one problem after the other"""
     words: Mapping[str, tuple[str, ...]]
@@ -73,7 +74,7 @@ class ProblemFeatures:
     @property
     def word_values(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Name and values of the features that are words; a word that is made of parts is a feature for each."""
-        declared = operation()
+        declared = self.operation
         parts = ([part.name for part in declared.parts_of(word)] or [word] for word in self.words)
         return tuple((name, declared.enumerations[name]) for name in itertools.chain.from_iterable(parts))
 
@@ -89,11 +90,11 @@ class ProblemFeatures:
         rows = np.indices(counts, dtype=np.int16).reshape(len(counts), -1).T
         sizes = self._sizes(rows)
         columns = Columns(dict(sizes), len(rows))
-        for name, bound in operation().derived:
+        for name, bound in self.operation.derived:
             if bound.names <= sizes.keys():  # what words decide is no shape's
                 columns[name] = bound.column(columns)
         kept = np.logical_and.reduce(
-            [bound.column(columns) != 0 for bound in (*(rule.holds for rule in operation().rules), *self.rules)]
+            [bound.column(columns) != 0 for bound in (*(rule.holds for rule in self.operation.rules), *self.rules)]
         )
         decided = np.zeros(rows.shape, np.bool_)
         names = [feature.name for feature in self.features]
@@ -128,9 +129,9 @@ class ProblemFeatures:
 
 
 @lru_cache
-def problem_features() -> ProblemFeatures:
-    """The operation's, read once. Raises TemplateError naming the dotted key."""
-    return read_features(operation())
+def problem_features(declared: Operation) -> ProblemFeatures:
+    """An operation's, read once. Raises TemplateError naming the dotted key."""
+    return read_features(declared)
 
 
 def read_features(declared: Operation, folder: Path | None = None) -> ProblemFeatures:
@@ -167,6 +168,7 @@ class _Reader:
             for name in sorted(frozenset().union(*(value.decides for value in feature.values)) - names):
                 raise each.error("decides", f"no feature {name!r}{did_you_mean(name, names)}")
         return ProblemFeatures(
+            operation=self.declared,
             runtime=tuple(int(str(number)) for number in runtime),
             words={name: self.declared.words[name] for name in words},
             rules=tuple(self.bound(rules, why, rules.word(why, "")) for why in rules.content),

@@ -19,8 +19,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.expressions.columns import Columns
 from autotune.family.space import BoundTemplate, SearchSpace, refusal
 from autotune.family.template import KernelTemplate
-from autotune.operation import operation
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem, make_problem
 
 _POOL = 4000  # problems of the product among which the greedy choice is made, besides one for each pair
 _ACTIVATED = 2000  # shapes, at random, that each activation is tried on: all are of one, and it sees none of them
@@ -41,7 +40,7 @@ class Derivation:
     """The problems of a family."""
 
     problems: tuple[Derived, ...]
-    without_config: tuple[tuple[Conv2dProblem, str], ...]
+    without_config: tuple[tuple[Problem, str], ...]
     """problems that `supports` admits though no config is feasible, and what refuses the first one"""
 
 
@@ -53,7 +52,8 @@ def derive(
     `covering` is of their values; what is feasible and what is covered is noted there. Raises TemplateError where
     `supports` does for a problem.
     """
-    features = problem_features()
+    declared = template.operation
+    features = problem_features(declared)
     shapes = features.shapes()
     words = [dict(zip(features.words, chosen, strict=True)) for chosen in itertools.product(*features.words.values())]
     rng = np.random.default_rng(seed)
@@ -63,11 +63,13 @@ def derive(
     drawn = rng.permutation(len(rows))[:_POOL]
     pool = np.unique(np.concatenate([covering.witnesses(rows), drawn]))
     problems: list[Derived] = []
-    empty: list[tuple[Conv2dProblem, str]] = []
+    empty: list[tuple[Problem, str]] = []
     for position in covering.greedy(rows[pool]):
         at = pool[position]
-        row, n = rows[at], features.runtime[len(problems) % len(features.runtime)]
-        problem = Conv2dProblem(n=n, **_sizes(shapes, int(places[at])), **words[spoken[at]])  # type: ignore[arg-type]  # fields by name
+        row, runtime = rows[at], features.runtime[len(problems) % len(features.runtime)]
+        problem = make_problem(
+            declared, {declared.runtime: runtime, **_sizes(shapes, int(places[at])), **words[spoken[at]]}
+        )
         bound = BoundTemplate(template, problem, device)
         if bound.supported and SearchSpace(bound, most_rows=0, sampled_rows=1).default is not None:
             covering.take(row)
@@ -85,7 +87,8 @@ def _supported(
     template: KernelTemplate, shapes: Shapes, words: Mapping[str, str], rng: np.random.Generator
 ) -> tuple[Rows, npt.NDArray[np.intp]]:
     """The problems of one layout, type and epilogue that the family may serve, and where their shapes stand."""
-    declared, features = operation(), problem_features()
+    declared = template.operation
+    features = problem_features(declared)
     known = declared.names_from({declared.runtime: features.runtime[0], **words})
     inputs = {array.name for array in declared.arrays if array.role == "in" and array.when.integer(known)}
     columns = Columns(dict(shapes.sizes), len(shapes.rows))
@@ -93,7 +96,7 @@ def _supported(
         columns[name] = bound.expression.bind(known).column(columns)
     admitted = template.supports.bind(known).column(columns)
     places = np.flatnonzero(np.not_equal(admitted, 0)) if inputs <= template.read else np.zeros(0, np.intp)
-    if known["activation"] != "identity":
+    if any(known[part.name] != part.values[0] for word in declared.words for part in declared.parts_of(word)[1:]):
         places = rng.permutation(places)[:_ACTIVATED]
     codes = [values.index(str(known[name])) for name, values in features.word_values]
     return np.concatenate([np.tile(np.array(codes, np.int16), (len(places), 1)), shapes.rows[places]], axis=1), places

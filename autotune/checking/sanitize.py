@@ -135,7 +135,7 @@ class HostCheck:
         ran: list[int] = []
         why = ""
         for n in self._small_n:
-            problem = winner.source.problem.with_n(n)
+            problem = winner.source.problem.with_runtime(n)
             if problem.flops > _HOST_FLOPS:
                 why = f"n = {n} would take too long on a CPU"
                 continue
@@ -216,7 +216,7 @@ class ComputeSanitizer:
                 sources.append(_with_n(winner, n))
             except AutotuneError as error:
                 why = str(error)
-        ran = tuple(source.problem.n for source in sources)
+        ran = tuple(source.problem.runtime_size for source in sources)
         try:
             word, message = self._run(winner, tool, sources, compiled.result()) if sources else (NOT_RUN, why)
         except AutotuneError as error:
@@ -274,4 +274,4 @@ def judged(winner: Winner, tool: str, log: str, status: int, words: str) -> tupl
 def _with_n(winner: Winner, n: int) -> KernelSource:
     """The kernel for another number of images. Raises as `relaunched`."""
     bound = winner.bound
-    return relaunched(winner.source, BoundTemplate(bound.template, winner.source.problem.with_n(n), bound.device))
+    return relaunched(winner.source, BoundTemplate(bound.template, winner.source.problem.with_runtime(n), bound.device))

@@ -23,7 +23,7 @@ from autotune.cli.pager import paged
 from autotune.cli.tables import Column, wide_format_options
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StudyError
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Layer, Problem
 from autotune.similarity import device_distance, differences, layer_distance
 from autotune.study import find_study, load_study, study_names
 
@@ -174,9 +174,9 @@ def _nearest(store: Store, name: str, layer: Layer, info: DeviceInfo | None) -> 
     return found or [Answer(name, layer, None)]
 
 
-def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Conv2dProblem]) -> None:
+def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Problem]) -> None:
     """Say that there are results which do not count as best, where that is so."""
-    places: Sequence[str | Conv2dProblem | None] = unanswered or [what]
+    places: Sequence[str | Problem | None] = unanswered or [what]
     first = [row for place in places for row in store.trials.list(place, outcome="correct", limit=1)]
     spaces = store.spaces.list(what, limit=1)
     if spaces:

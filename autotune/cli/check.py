@@ -28,7 +28,7 @@ from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import AutotuneError, ToolchainError
 from autotune.family.space import BoundTemplate
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Layer, Problem
 from autotune.study import Study
 from autotune.study_toml import study_toml
 from autotune.trial import Config, Outcome
@@ -111,7 +111,7 @@ def check(
         raise AutotuneError(f"{family.name}: {len(wrong)} of {len(rows)} configs failed; each kind is shown above")
     if not verified:
         raise AutotuneError(f"{family.name}: nothing was verified; give --seconds more time")
-    problems = {row.problem.with_n(1) for row in verified}
+    problems = {row.problem.with_runtime(1) for row in verified}
     runs = sum(len(row.images) for row in verified)
     click.echo(f"{family.name}: {len(verified)} configs on {len(problems)} problems correct, {runs} runs", err=True)
 
@@ -157,7 +157,7 @@ def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[C
     return lines
 
 
-def reproduction(problem: Conv2dProblem, config: Config) -> list[str]:
+def reproduction(problem: Problem, config: Config) -> list[str]:
     """The lines of a study of one layer and one config."""
     space = {name: (value,) for name, value in config.items}
     return study_toml(Study("failed", (Layer("failed", problem),), space={config.template: space})).splitlines()

@@ -95,7 +95,7 @@ def _served(family: KernelTemplate, study: Study | None, device: DeviceInfo) -> 
     if study is not None:
         problems = [layer.problem for layer in study.layers]
     else:
-        covering = Covering([len(values) for _, values in problem_features().values])
+        covering = Covering([len(values) for _, values in problem_features(family.operation).values])
         problems = [derived.bound.problem for derived in derive(family, device, covering, 0, most=1).problems]
     for problem in problems:
         bound = BoundTemplate(family, problem, device)

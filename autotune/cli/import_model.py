@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from autotune.cli.files import check_folder, write_whole
+from autotune.declarations import DTYPE_BYTES
 from autotune.errors import ModelError
-from autotune.operation import DTYPE_BYTES
 from autotune.study import ADMITTED, admits
 
 LARGEST = 2**31 - 1  # of a size: what kernels count with

@@ -20,7 +20,7 @@ from autotune.cluster.lease import Collected, Collecting, DeviceClass, Lease, Le
 from autotune.cluster.ledger import Ledger
 from autotune.devices.device import devices_named
 from autotune.errors import AutotuneError, StudyError
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Layer, Problem
 from autotune.store import Delivery
 from autotune.tuning.layer_result import LayerResult
 
@@ -99,7 +99,7 @@ class Coordinator:
         self._classes: dict[str, DeviceClass] = {}
         self._given: dict[tuple[str, str], _Given] = {}
         """by class and layer"""
-        self._found: dict[str, dict[Conv2dProblem, LayerResult]] = {}
+        self._found: dict[str, dict[Problem, LayerResult]] = {}
         self._failed: dict[str, dict[str, str]] = {}
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._retired: set[str] = set()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from autotune.cluster.lease import Collected, DeviceClass, Lease, LeaseEnd
 from autotune.errors import StudyError
 from autotune.family.template import KernelTemplate
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Layer, Problem
 from autotune.shipped import shipped
 from autotune.store import LOST, Delivery, Finals, Scope, Store, StudyRecord, TemplateRecord
 from autotune.study import Study
@@ -47,7 +47,7 @@ class Ledger:
         (row,) = (each for each in store.studies.list() if (each.name, each.generation) == begun)
         self.owner = hashlib.sha256(f"{row.name} {row.generation} {row.created_at}".encode()).hexdigest()[:16]
         """told by when its study began: a copy of the database goes on with what agents still have for it"""
-        shapes: dict[Conv2dProblem, Layer] = {}
+        shapes: dict[Problem, Layer] = {}
         for layer in layers:  # a shape is tuned once, for all layers that have it
             first = shapes.setdefault(layer.problem, replace(layer, count=0))
             shapes[layer.problem] = replace(first, count=first.count + layer.count)
@@ -147,7 +147,7 @@ class Ledger:
                 store.retimes.add(row, device, environment, "failed", None, message)
         return replace(end.result, best=None if best is None else replace(best, number=numbers[best.config]))
 
-    def results(self, found: Mapping[Conv2dProblem, LayerResult]) -> tuple[LayerResult, ...]:
+    def results(self, found: Mapping[Problem, LayerResult]) -> tuple[LayerResult, ...]:
         """Of every layer that was asked for, those that share a shape with another too."""
         return tuple(
             found[layer.problem].of(self._study.name, layer) for layer in self._asked if layer.problem in found

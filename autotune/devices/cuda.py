@@ -36,7 +36,7 @@ from autotune.devices.driver_launch import DriverModule
 from autotune.devices.graphs import record
 from autotune.devices.tensor_map import BoundTensorMap
 from autotune.errors import DeviceError, Rejected
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem, of_conv2d
 from autotune.trial import LONG_US, Outcome
 
 try:
@@ -320,7 +320,7 @@ class CudaDevice:
             },
         )
 
-    def admit(self, problem: Conv2dProblem) -> None:
+    def admit(self, problem: Problem) -> None:
         """Any layer."""
 
     def allocate(self, size_bytes: int) -> int:
@@ -465,14 +465,14 @@ class CudaDevice:
         return self._sensors.read()
 
     def baselines(
-        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, passes: int, cold: bool
+        self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
         """PyTorch's operators in this device's primary context."""
         if not baselines:
             return ()
         from autotune.devices.torch_baseline import record_baselines
 
-        return record_baselines(baselines, problem, self._number, passes, cold=cold)
+        return record_baselines(baselines, of_conv2d(problem, "a baseline"), self._number, passes, cold=cold)
 
     def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
         """PyTorch's (cuBLAS) in this device's primary context."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from autotune.compilation.compile import Binary
 from autotune.devices.tensor_map import BoundTensorMap
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.trial import Launching
 
 
@@ -190,7 +190,7 @@ class Device(Protocol):
     @property
     def environment(self) -> Environment: ...
 
-    def admit(self, problem: Conv2dProblem) -> None:
+    def admit(self, problem: Problem) -> None:
         """Raises DeviceError when a forward pass would take far too long here, naming an n that would do."""
 
     def allocate(self, size_bytes: int) -> int:
@@ -251,7 +251,7 @@ class Device(Protocol):
     def health(self) -> Health: ...
 
     def baselines(
-        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, passes: int, cold: bool
+        self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
         """So many forward passes of each baseline, recorded; or why it cannot run the problem.
 

@@ -35,7 +35,7 @@ from autotune.devices.host_compile import FLAGS, RUNTIME_NAME, compile_runtime
 from autotune.devices.host_tensor_map import encode
 from autotune.devices.tensor_map import BoundTensorMap
 from autotune.errors import DeviceError, Rejected
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.trial import Outcome
 
 LAUNCH_BUDGET_S = 10.0  # a layer whose plain kernel takes longer is refused
@@ -208,14 +208,16 @@ class HostDevice:
         """Compiler and flags."""
         return self._environment
 
-    def admit(self, problem: Conv2dProblem) -> None:
+    def admit(self, problem: Problem) -> None:
         """Raises DeviceError when a forward pass would take over LAUNCH_BUDGET_S, naming an n that would not."""
-        image_s = problem.flops / problem.n / (PLAIN_FLOPS_PER_CORE * self.options.cores)
-        if image_s * problem.n > LAUNCH_BUDGET_S:
-            most = int(LAUNCH_BUDGET_S / image_s)
-            advice = f"n = {most} would do" if most else "no n would do, tune it on a GPU"
+        size = problem.runtime_size
+        item_s = problem.flops / size / (PLAIN_FLOPS_PER_CORE * self.options.cores)
+        if item_s * size > LAUNCH_BUDGET_S:
+            most = int(LAUNCH_BUDGET_S / item_s)
+            runtime = problem.operation.runtime
+            advice = f"{runtime} = {most} would do" if most else f"no {runtime} would do, tune it on a GPU"
             raise DeviceError(
-                f"host: {problem}: a plain kernel would take about {image_s * problem.n:.0f} s a launch on this CPU, "
+                f"host: {problem}: a plain kernel would take about {item_s * size:.0f} s a launch on this CPU, "
                 f"more than {LAUNCH_BUDGET_S:.0f} s; {advice}"
             )
 
@@ -360,7 +362,7 @@ class HostDevice:
         return Health()
 
     def baselines(
-        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, passes: int, cold: bool
+        self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
         """None on the CPU."""
         if baselines:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from autotune.devices.device import Baseline, Passes
 from autotune.devices.graphs import torch_graph
 from autotune.errors import DeviceError
-from autotune.problem import Conv2dProblem
+from autotune.problem import Conv2dProblem, Problem
 
 if TYPE_CHECKING:
     import torch
@@ -27,12 +27,15 @@ WRONG = 0.05  # difference as a fraction of the largest output: more than any ac
 _MAX_MESSAGE = 160
 
 
-def baselines_of(library: str, problem: Conv2dProblem) -> tuple[Baseline, ...]:
+def baselines_of(library: str, problem: Problem) -> tuple[Baseline, ...]:
     """What a library offers for a problem: its layouts, operators and, for f32 data, arithmetic with TF32 off and on.
 
     `cudnn` is tried in both layouts, `inductor` in the layer's own. PyTorch's fused operator always has a ReLU, which
     costs it nothing: a layer with a bias alone is held against it, too. Other activations are pointwise kernels.
+    Nothing for other operations.
     """
+    if not isinstance(problem, Conv2dProblem):
+        return ()
     tf32 = (False, True) if problem.dtype == "f32" else (False,)
     if library == "inductor":
         return tuple(Baseline("inductor", problem.layout, tf32=allowed) for allowed in tf32)

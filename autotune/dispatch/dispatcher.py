@@ -21,7 +21,7 @@ import numpy as np
 from autotune.dispatch.predicate import Predicate, Step, all_busy
 from autotune.errors import StudyError
 from autotune.expressions.expression import Bound, Expression
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.similarity import Ints, property_similarity
 from autotune.trial import Config, Value
 
@@ -47,11 +47,11 @@ class Property:
     power: int = 0
     """how fast similarity fades with it"""
 
-    def of(self, problem: Conv2dProblem) -> int:
+    def of(self, problem: Problem) -> int:
         """The number for a problem."""
         return self._bound.integer(problem.names())
 
-    def holds(self, problem: Conv2dProblem) -> bool:
+    def holds(self, problem: Problem) -> bool:
         """Whether a problem lies in the range."""
         return self.least <= self.of(problem) <= self.most
 
@@ -158,7 +158,7 @@ class Dispatcher:
         self._check(rule.below, {**open_to, rule.property: (least, rule.threshold)})
         self._check(rule.above, {**open_to, rule.property: (rule.threshold, below)})
 
-    def choose(self, problem: Conv2dProblem) -> Choice:
+    def choose(self, problem: Problem) -> Choice:
         """The kernel that serves a problem."""
         leaf = DEFAULT_FIRST if self.is_out_of_range(problem) else self.leaf(problem)
         times = self.relative_times(problem)
@@ -174,7 +174,7 @@ class Dispatcher:
         names = {one.name for one in fitting}
         return Choice(kernel, leaf.default_first, tuple(name for name in before if name not in names))
 
-    def relative_times(self, problem: Conv2dProblem) -> Mapping[str, int]:
+    def relative_times(self, problem: Problem) -> Mapping[str, int]:
         """The relative time to expect of each kernel on a problem; 0 of all where no layer is known."""
         names = [kernel.name for kernel in self.all_kernels]
         if not self.known:
@@ -195,11 +195,11 @@ class Dispatcher:
         """The kernels in order, then the default."""
         return (*self.kernels, self.default)
 
-    def is_out_of_range(self, problem: Conv2dProblem) -> bool:
+    def is_out_of_range(self, problem: Problem) -> bool:
         """Whether a problem lies outside the range in which the rule is trusted."""
         return not all(item.holds(problem) for item in self.properties)
 
-    def leaf(self, problem: Conv2dProblem) -> Leaf:
+    def leaf(self, problem: Problem) -> Leaf:
         """Where the rule ends for a problem."""
         of = {item.name: item for item in self.properties}
         rule = self.rule

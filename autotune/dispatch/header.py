@@ -29,8 +29,8 @@ from autotune.family.comments import in_comment
 from autotune.family.folding import fold
 from autotune.family.template import SUFFIX
 from autotune.family.text import Body, environment
-from autotune.operation import operation
-from autotune.problem import Conv2dProblem
+from autotune.operation import CONV2D, operation
+from autotune.problem import Problem
 from autotune.shipped import shipped
 from autotune.similarity import SAME
 from autotune.table import read_toml
@@ -108,7 +108,7 @@ def _property(path: Path, name: str, content: object) -> PropertyTemplate:
             reach >= 1 and power >= 0 and name.isidentifier()
         ):
             expression = Expression(text, f"{path}: properties.{name}")
-            if unknown := sorted(expression.names - operation().names):
+            if unknown := sorted(expression.names - operation(CONV2D).names):
                 raise expression.error(f"has an undeclared name {unknown[0]!r}")
             return PropertyTemplate(name, text, reach, power, doc)
     shape = "{ value = '...', reach = 1 or more, power = 0 or more, doc = '...' }"
@@ -134,9 +134,11 @@ def render_dispatch(
     docs = {item.name: item.doc for item in template.properties}
     symbols = _threshold_symbols(dispatcher)
     return template.body.render(
-        declared=operation().enumerations.items(),
-        parts=operation().parts,
-        derived=[(name, fold(bound.expression, {}).cpp) for name, bound in operation().derived],
+        declared=operation(CONV2D).enumerations.items(),
+        parts=operation(CONV2D).parts,
+        derived=[
+            (name, fold(bound.expression, {}, operation(CONV2D)).cpp) for name, bound in operation(CONV2D).derived
+        ],
         words=dispatcher.words(),
         kernels=[_kernel(kernel) for kernel in dispatcher.all_kernels],
         thresholds=[
@@ -153,7 +155,7 @@ def render_dispatch(
             )
         ],
         checked=checked,
-        columns=len(operation().sizes) + len(operation().words),
+        columns=len(operation(CONV2D).sizes) + len(operation(CONV2D).words),
     ).lstrip("\n")
 
 
@@ -162,11 +164,11 @@ def dispatch_program(template: DispatchTemplate, dispatcher: Dispatcher) -> Prog
     return Program(render_dispatch(template, dispatcher, checked=True), (ENTRY,))
 
 
-def table_row(problem: Conv2dProblem) -> tuple[int, ...]:
+def table_row(problem: Problem) -> tuple[int, ...]:
     """A problem as the numbers that the checked program takes: its sizes, then its words as positions."""
     names = problem.names()
-    sizes = (int(names[size.name]) for size in operation().sizes)
-    return (*sizes, *(words.index(str(names[name])) for name, words in operation().words.items()))
+    sizes = (int(names[size.name]) for size in operation(CONV2D).sizes)
+    return (*sizes, *(words.index(str(names[name])) for name, words in operation(CONV2D).words.items()))
 
 
 def _kernel(kernel: PortfolioKernel) -> Mapping[str, object]:
@@ -184,7 +186,7 @@ def _steps(steps: tuple[Step, ...]) -> list[Mapping[str, str]]:
 
 
 def _property_values(item: Property, doc: str) -> Mapping[str, object]:
-    cpp = fold(Expression(item.text, f"property {item.name}"), {}).cpp
+    cpp = fold(Expression(item.text, f"property {item.name}"), {}, operation(CONV2D)).cpp
     return {
         "function": f"{item.name}_of",
         "symbol": item.name.upper(),

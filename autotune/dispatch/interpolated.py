@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import geometric_mean
 
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Layer, Problem
 
 
 def interpolated_layers(layers: Sequence[Layer], but: Sequence[Layer] = ()) -> tuple[Layer, ...]:
@@ -19,14 +19,14 @@ def interpolated_layers(layers: Sequence[Layer], but: Sequence[Layer] = ()) -> t
     Those layers themselves are left out, and others that are named. One counts as often as those of its shape in the
     mean.
     """
-    batches = sorted({layer.problem.n for layer in layers})
+    batches = sorted({layer.problem.runtime_size for layer in layers})
     middles = [round(geometric_mean(pair)) for pair in pairwise(batches)]
-    shapes: dict[Conv2dProblem, list[Layer]] = {}
+    shapes: dict[Problem, list[Layer]] = {}
     for layer in layers:
-        shapes.setdefault(layer.problem.with_n(1), []).append(layer)
+        shapes.setdefault(layer.problem.with_runtime(1), []).append(layer)
     known = {layer.problem for layer in (*layers, *but)}
     found = [
-        Layer(f"{same[0].name} at n = {n}", shape.with_n(n), round(geometric_mean(layer.count for layer in same)))
+        Layer(f"{same[0].name} at n = {n}", shape.with_runtime(n), round(geometric_mean(layer.count for layer in same)))
         for shape, same in shapes.items()
         for n in middles
     ]

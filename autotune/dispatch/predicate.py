@@ -12,8 +12,8 @@ from functools import cached_property
 from autotune.expressions.expression import Bound, Expression
 from autotune.family.folding import Folded, fold
 from autotune.family.space import BoundTemplate, device_names
-from autotune.operation import operation
-from autotune.problem import Conv2dProblem
+from autotune.operation import CONV2D, operation
+from autotune.problem import Problem
 from autotune.trial import Config, Value
 
 
@@ -31,7 +31,7 @@ class Step:
 
 def all_busy() -> tuple[Step, ...]:
     """The padded outputs of a kernel of which nothing is said: nothing idles."""
-    return (Step(operation().outputs),)
+    return (Step(operation(CONV2D).outputs),)
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Predicate:
     padded_outputs: tuple[Step, ...] = field(default_factory=all_busy)
     """derived values, and last the padded outputs: those that the device could compute in the time of a launch"""
 
-    def holds(self, problem: Conv2dProblem) -> bool:
+    def holds(self, problem: Problem) -> bool:
         """Whether the problem meets every condition."""
         return self.refusal(problem) is None
 
-    def refusal(self, problem: Conv2dProblem) -> str | None:
+    def refusal(self, problem: Problem) -> str | None:
         """The reason of the first condition that the problem breaks."""
         names: dict[str, Value] = {**problem.names()}
         for step, bound in self._bound:
@@ -57,7 +57,7 @@ class Predicate:
                 return step.reason
         return None
 
-    def padded_outputs_for(self, problem: Conv2dProblem) -> int:
+    def padded_outputs_for(self, problem: Problem) -> int:
         """The padded outputs of a problem that meets every condition."""
         names: dict[str, Value] = {**problem.names()}
         *derived, (_, last) = self._bound_padded_outputs
@@ -90,7 +90,7 @@ def predicate(bound: BoundTemplate, config: Config) -> Predicate:
     asked: set[str] = set()
 
     def folded(expression: Expression) -> Folded:
-        return fold(expression, known, frozenset(natural))
+        return fold(expression, known, template.operation, frozenset(natural))
 
     def require(expression: Expression, reason: str) -> None:
         left = folded(expression)
@@ -132,7 +132,7 @@ def cpp_steps(steps: tuple[Step, ...]) -> tuple[tuple[Step, str], ...]:
     natural: set[str] = set()
     found = []
     for step in steps:
-        left = fold(Expression(step.text, step.name or step.reason), {}, frozenset(natural))
+        left = fold(Expression(step.text, step.name or step.reason), {}, operation(CONV2D), frozenset(natural))
         natural |= {step.name} if step.name and left.natural else set()
         found.append((step, left.cpp))
     return tuple(found)

@@ -19,7 +19,7 @@ from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.host_to_host import EndToEndRequest, EndToEndTiming
 from autotune.measurement.network import Agreement, NetworkRequest
 from autotune.measurement.reference import check_program
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.trial import Config, ErrorStats, Measured, Timing
 from autotune.workers.compilers import CompilePool
 from autotune.workers.device_worker import AT_HAND, DEADLINES, Deadlines, DeviceWorker
@@ -53,13 +53,13 @@ class Evaluator(Protocol):
     def finals_alone(self) -> bool:
         """Whether nothing else may be under way while finals are held."""
 
-    def listed(self, problem: Conv2dProblem, *, cache: str) -> frozenset[Config] | None:
+    def listed(self, problem: Problem, *, cache: str) -> frozenset[Config] | None:
         """The only configs of a layer that can be evaluated; None where any can."""
 
-    def expect(self, problem: Conv2dProblem) -> None:
+    def expect(self, problem: Problem) -> None:
         """Start on what a layer needs before its first kernel: `begin_layer` will follow."""
 
-    def begin_layer(self, problem: Conv2dProblem) -> None:
+    def begin_layer(self, problem: Problem) -> None:
         """Get ready for a layer, and keep what earlier ones need. Raises DeviceError when the device refuses it."""
 
     def compile(self, source: KernelSource) -> Future[Binary]:
@@ -126,7 +126,7 @@ class DeviceEvaluator:
         self._jobs = jobs
         self._pool = CompilePool(jobs, cache, deadline_s=deadlines.compile_s)
         self._workers: list[DeviceWorker] = []
-        self._checks: dict[Conv2dProblem, Future[Binary]] = {}
+        self._checks: dict[Problem, Future[Binary]] = {}
         """verification programs that were started on, and not taken yet"""
         try:
             kind = parse_device(devices[0])[0]
@@ -183,17 +183,17 @@ class DeviceEvaluator:
         """What kernels are compiled for."""
         return Target(self.info.kind, self.info.arch, check=self._workers[0].name == "host:check")
 
-    def listed(self, problem: Conv2dProblem, *, cache: str) -> None:
+    def listed(self, problem: Problem, *, cache: str) -> None:
         """Any config can be evaluated."""
 
-    def expect(self, problem: Conv2dProblem) -> None:
+    def expect(self, problem: Problem) -> None:
         """Compile the layer's verification program."""
         if problem not in self._checks:
             program = check_program(problem)
             plain = Target(self.info.kind, self.info.arch)  # unchecked: it may read what kernels must not touch
             self._checks[problem] = self._pool.submit_own(program, plain, "the program that verifies kernels")
 
-    def begin_layer(self, problem: Conv2dProblem) -> None:
+    def begin_layer(self, problem: Problem) -> None:
         """Make the layer's data on every device, once its verification program is compiled."""
         self.expect(problem)
         layer = LayerRequest(problem, self._checks.pop(problem).result())

@@ -19,7 +19,7 @@ from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import RACE_FACTOR, summarise
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.trial import ErrorStats, Measured, Outcome, Resources
 from autotune.workers.worker import FinalsTimings
 
@@ -92,13 +92,13 @@ class NullEvaluator:
         """As everything, in a sequential run."""
         return self.ahead == 1
 
-    def listed(self, problem: Conv2dProblem, *, cache: str) -> None:
+    def listed(self, problem: Problem, *, cache: str) -> None:
         """Any config will do."""
 
-    def expect(self, problem: Conv2dProblem) -> None:
+    def expect(self, problem: Problem) -> None:
         """Nothing to start."""
 
-    def begin_layer(self, problem: Conv2dProblem) -> None:
+    def begin_layer(self, problem: Problem) -> None:
         """Any layer will do."""
 
     def compile(self, source: KernelSource) -> Future[Binary]:

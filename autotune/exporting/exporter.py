@@ -18,6 +18,7 @@ from pathlib import Path
 from autotune import __version__, autotune_conv2d
 from autotune.compilation.compile import NVCC_FLAGS as TUNED_FLAGS
 from autotune.compilation.compile import architecture, is_exact
+from autotune.declarations import Array
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.dispatch.header import load_dispatch_template, render_dispatch
@@ -34,8 +35,8 @@ from autotune.family.space import BoundTemplate
 from autotune.family.template import template_of_header
 from autotune.measurement.exported import library_problem
 from autotune.measurement.verify import ROUNDING, error_factor, exact_on_integers
-from autotune.operation import REFERENCE, Array, operation
-from autotune.problem import Conv2dProblem
+from autotune.operation import CONV2D, REFERENCE, operation
+from autotune.problem import Problem, of_conv2d
 from autotune.shipped import shipped
 from autotune.store import BestRow
 from autotune.trial import ACCURACY_CLASSES
@@ -68,7 +69,7 @@ class Chosen:
         return stem(self.row)
 
     @property
-    def problem(self) -> Conv2dProblem:
+    def problem(self) -> Problem:
         """What it was tuned on."""
         return self.row.layer.problem
 
@@ -76,7 +77,9 @@ class Chosen:
     def bound(self) -> BoundTemplate:
         """The recorded header with problem and device filled in."""
         return BoundTemplate(
-            template_of_header(self.source.config.template, self.header), self.problem, self.row.row.device
+            template_of_header(self.source.config.template, self.header, self.problem.operation),
+            self.problem,
+            self.row.row.device,
         )
 
 
@@ -157,7 +160,7 @@ def _tuned_arch(served: Sequence[Chosen]) -> int:
 
 def serving(chosen: Iterable[Chosen]) -> tuple[Chosen, ...]:
     """One kernel for each problem: of the strictest accuracy class, deterministic before not, in the order given."""
-    best: dict[Conv2dProblem, Chosen] = {}
+    best: dict[Problem, Chosen] = {}
     for kernel in chosen:
         if kernel.problem not in best or _strictness(kernel) < _strictness(best[kernel.problem]):
             best[kernel.problem] = kernel
@@ -173,7 +176,7 @@ def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, s
     """Name to content of every file of the library but the kernels and `provenance.json`."""
     templates = shipped("templates") / "export"
     files = {name: templates / name for name in COPIED}
-    files[REFERENCE] = operation().folder / REFERENCE
+    files[REFERENCE] = operation(CONV2D).folder / REFERENCE
     package = Path(autotune_conv2d.__file__).parent
     files |= {f"python/{package.name}/{path.name}": path for path in sorted(package.glob("*.py"))}
     texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
@@ -181,7 +184,7 @@ def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, s
     views = [_view(kernel, identifier, archs) for kernel, identifier in zip(served, identifiers, strict=True)]
     values = {
         "version": __version__,
-        "operation": operation_view(operation()),
+        "operation": operation_view(operation(CONV2D)),
         "kernels": views,
         "kernel_list": ", ".join(f"&{view.identifier}" for view in views),
         "shapes": _shapes(views),
@@ -208,7 +211,7 @@ class _View:
     stem: str
     label: str
     """the name as it is"""
-    problem: Conv2dProblem
+    problem: Problem
     arrays: tuple[Array, ...]
     config: str
     problem_numbers: str
@@ -307,19 +310,19 @@ class _Shape:
 
 
 def _shapes(views: Sequence[_View]) -> list[_Shape]:
-    by_shape: dict[Conv2dProblem, list[_View]] = {}
+    by_shape: dict[Problem, list[_View]] = {}
     for view in views:
-        by_shape.setdefault(view.problem.with_n(1), []).append(view)
+        by_shape.setdefault(view.problem.with_runtime(1), []).append(view)
     shapes = []
     for group in by_shape.values():
-        group.sort(key=lambda view: view.problem.n)
+        group.sort(key=lambda view: view.problem.runtime_size)
         sides = tuple(_side(view, after) for view, after in zip(group, (*group[1:], None), strict=True))
         shapes.append(_Shape(sides, ", ".join(f"&{view.identifier}" for view in reversed(group))))
     return shapes
 
 
 def _side(view: _View, after: _View | None) -> _Side:
-    most_n = math.isqrt(view.problem.n * after.problem.n) if after else 0
+    most_n = math.isqrt(view.problem.runtime_size * after.problem.runtime_size) if after else 0
     return _Side(view, f"most_n_of_{view.identifier}", most_n, after)
 
 
@@ -339,7 +342,7 @@ class _GoldenView:
 
 
 def _golden_view(kernel: Chosen, view: _View) -> _GoldenView:
-    values: Golden = golden(kernel.problem)
+    values: Golden = golden(of_conv2d(kernel.problem, "an exported library"))
     return _GoldenView(
         identifier=view.identifier,
         name=view.name,

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.measurement.network import stored
-from autotune.operation import operation
 from autotune.problem import Conv2dProblem
 
 SAMPLES = 256  # outputs of each data set
@@ -35,8 +34,8 @@ class Golden:
 
 def golden(problem: Conv2dProblem) -> Golden:
     """The golden values of a layer's shape, for a few images whatever its n."""
-    products = problem.output.elements // problem.n * problem.reduction
-    small = problem.with_n(max(1, min(_IMAGES, MOST_PRODUCTS // products)))
+    products = problem.output.elements // problem.runtime_size * problem.reduction
+    small = problem.with_runtime(max(1, min(_IMAGES, MOST_PRODUCTS // products)))
     indices = _indices(small.output.elements)
     values = [_outputs(small, indices, data_of(small, integers=integers)) for integers in (True, False)]
     return Golden(small.n, tuple(indices.tolist()), tuple(values[0].tolist()), tuple(values[1].tolist()))
@@ -46,7 +45,7 @@ def data_of(problem: Conv2dProblem, *, integers: bool) -> dict[str, Doubles]:
     """The inputs, flat and as stored: small integers, or close to normal and rounded to the problem's dtype."""
     found: dict[str, Doubles] = {}
     for array in problem.inputs:
-        seed, count = operation().seed(array.name), array.elements
+        seed, count = problem.operation.seed(array.name), array.elements
         if integers:
             span = np.uint64(array.most - array.least + 1)
             found[array.name] = array.least + ((_mixed(seed, count) >> np.uint64(33)) % span).astype(np.float64)

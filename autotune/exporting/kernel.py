@@ -57,7 +57,7 @@ def provenance(row: BestRow, source: KernelSource, floor_us: float | None) -> st
         f"resources     {trial.resources.registers} registers, {trial.resources.spill_bytes} bytes spilled, "
         f"{trial.smem_bytes} bytes of shared memory"
     )
-    lines += ["", f"Launches of one forward pass, grid for n = {problem.n}:"]
+    lines += ["", f"Launches of one forward pass, grid for {problem.operation.runtime} = {problem.runtime_size}:"]
     lines += [f"  once per set of weights: {_launch(stage)}" for stage in source.prepare]
     lines += [f"  fill {symbol.name} from {symbol.origin} (device-to-device copy)" for symbol in source.constants]
     lines += [f"  tensor map {each.name} of {each.array}: {_tensor_map(each.tensor)}" for each in source.tensor_maps]

@@ -189,7 +189,7 @@ class _Planner:
         return Plan(self._locals(), device_needs, n_needs, prepare, stages, packed, workspace, loop, maps)
 
     def _fold(self, expression: Expression) -> Folded:
-        return fold(expression, self._known, self._natural)
+        return fold(expression, self._known, self._template.operation, self._natural)
 
     def _follows_from(self, folded: Folded) -> frozenset[str]:
         """Which of n and the device's names a value depends on, also through derived values."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autotune.declarations import ArrayTemplate, Part, Size
 from autotune.expressions.expression import Expression
 from autotune.family.folding import fold
-from autotune.operation import ArrayTemplate, Operation, Part, Size
+from autotune.operation import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,10 @@ def operation_view(operation: Operation) -> OperationView:
         words=tuple(operation.words.items()),
         enumerations=tuple(operation.enumerations.items()),
         parts=operation.parts,
-        derived=tuple((name, _cpp(bound.expression)) for name, bound in operation.derived),
-        rules=tuple(f"({_cpp(rule.holds.expression)})" for rule in operation.rules),
-        arrays=tuple(_array(array) for array in operation.arrays),
-        flops=_cpp(operation.flops.expression),
+        derived=tuple((name, _cpp(bound.expression, operation)) for name, bound in operation.derived),
+        rules=tuple(f"({_cpp(rule.holds.expression, operation)})" for rule in operation.rules),
+        arrays=tuple(_array(array, operation) for array in operation.arrays),
+        flops=_cpp(operation.flops.expression, operation),
         members=",\n          ".join((*members, *words)),
         same_shape=" &&\n           ".join(f"a.{name} == b.{name}" for name in fixed),
         names=names,
@@ -78,7 +79,7 @@ def operation_view(operation: Operation) -> OperationView:
     )
 
 
-def _array(array: ArrayTemplate) -> ArrayView:
+def _array(array: ArrayTemplate, operation: Operation) -> ArrayView:
     texts = {layout: [extent.expression.text for extent in extents] for layout, extents in array.shapes.items()}
     shapes = {layout: f"[{', '.join(extents)}]" for layout, extents in texts.items()}
     alike = len(set(shapes.values())) == 1
@@ -88,8 +89,8 @@ def _array(array: ArrayTemplate) -> ArrayView:
         name=array.name,
         role=array.role,
         doc=shape if when == "true" else f"{shape}, where {when}",
-        when=_cpp(array.when.expression),
-        elements=_cpp(_elements(texts, array.name)),
+        when=_cpp(array.when.expression, operation),
+        elements=_cpp(_elements(texts, array.name), operation),
         least=array.least,
         span=array.most - array.least + 1,
     )
@@ -103,8 +104,8 @@ def _elements(texts: Mapping[str, list[str]], name: str) -> Expression:
     return Expression(text, f"elements of {name}")
 
 
-def _cpp(expression: Expression) -> str:
-    return fold(expression, {}).cpp
+def _cpp(expression: Expression, operation: Operation) -> str:
+    return fold(expression, {}, operation).cpp
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autotune.expressions.expression import Apply, Choice, Evaluated, Expression, Items, Known, Logic, Name, Tree, apply
-from autotune.operation import operation
+from autotune.operation import Operation
 from autotune.trial import Value
 
 _CONDITIONAL, _OR, _AND, _NOT, _COMPARED, _SUM, _PRODUCT, _SIGN, _ATOM = range(9)  # how tightly a text holds together
@@ -33,13 +33,15 @@ class Folded:
     """an int or a bool in C++ and no Whole, so that it would be computed with in 32 bits"""
 
 
-def fold(expression: Expression, known: Mapping[str, Value], natural: frozenset[str] = frozenset()) -> Folded:
-    """What is left of an expression.
+def fold(
+    expression: Expression, known: Mapping[str, Value], declared: Operation, natural: frozenset[str] = frozenset()
+) -> Folded:
+    """What is left of an expression about a problem of an operation.
 
     `natural` are names that are not known and never below zero, besides the problem's sizes. Raises TemplateError for
     what C++ cannot say: a power, bank conflicts, or a list that depends on the problem.
     """
-    return _Writer(expression, natural | operation().numbers).write(expression.folded(known))
+    return _Writer(expression, declared, natural | declared.numbers).write(expression.folded(known))
 
 
 def _constant(value: Evaluated, kind: str = "") -> Folded:
@@ -54,31 +56,26 @@ def _constant(value: Evaluated, kind: str = "") -> Folded:
     return Folded(f"[{inside}]", f"{{{inside}}}", value)
 
 
-def _cpp_name(name: str) -> str:
+def _cpp_name(name: str, declared: Operation) -> str:
     """A problem's field is a member, what follows from them a method; any other name is itself."""
-    if name not in operation().names:
+    if name not in declared.names:
         return name
-    methods = (*(part.name for part in operation().parts), *(derived for derived, _ in operation().derived))
+    methods = (*(part.name for part in declared.parts), *(derived for derived, _ in declared.derived))
     return f"layer.{name}()" if name in methods else f"layer.{name}"
-
-
-def _kind(*sides: Tree) -> str:
-    """The enumeration whose words the sides of a comparison are; empty where they are numbers."""
-    return next((side.name for side in sides if isinstance(side, Name) and side.name in operation().enumerations), "")
 
 
 class _Writer:
     """Writes one expression's tree."""
 
-    def __init__(self, expression: Expression, natural: frozenset[str]) -> None:
-        self.expression, self.natural = expression, natural
+    def __init__(self, expression: Expression, declared: Operation, natural: frozenset[str]) -> None:
+        self.expression, self.declared, self.natural = expression, declared, natural
 
     def write(self, tree: Tree, kind: str = "") -> Folded:
         match tree:
             case Known(value):
                 return _constant(value, kind)
             case Name(name):
-                return Folded(name, _cpp_name(name), natural=name in self.natural)
+                return Folded(name, _cpp_name(name, self.declared), natural=name in self.natural)
             case Logic(stops_at, left, right):
                 return _logic(self.write(left), self.write(right), stops_at=stops_at)
             case Choice(test, then, otherwise):
@@ -96,10 +93,10 @@ class _Writer:
                 part = _whole(self.write(inner))
                 return Folded(f"-{_held(part.text, part, _ATOM)}", f"-{_held(part.cpp, part, _ATOM)}", None, _SIGN)
             case Apply("in" | "notin" as operation, (left, right)):
-                kind = _kind(left)
+                kind = self.kind(left)
                 return self.membership(self.write(left), self.write(right, kind), kind, inside=operation == "in")
             case Apply(operation, (left, right)) if operation in _COMPARISONS:
-                kind = _kind(left, right)
+                kind = self.kind(left, right)
                 return _between(f" {_COMPARISONS[operation]} ", self.write(left, kind), self.write(right, kind))
             case Apply("+" | "-" | "*" | "//" | "%" as sign, (left, right)):
                 return _arithmetic(sign, self.write(left), self.write(right))
@@ -107,6 +104,11 @@ class _Writer:
                 return _called(name, [self.write(argument) for argument in arguments])
             case Apply() | Items():
                 raise self.expression.error("has a part that C++ cannot say")
+
+    def kind(self, *sides: Tree) -> str:
+        """The enumeration whose words the sides of a comparison are; empty where they are numbers."""
+        words = self.declared.enumerations
+        return next((side.name for side in sides if isinstance(side, Name) and side.name in words), "")
 
     def membership(self, left: Folded, right: Folded, kind: str, *, inside: bool) -> Folded:
         if not isinstance(right.value, tuple):

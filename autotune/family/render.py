@@ -15,7 +15,6 @@ from autotune.family.space import BoundTemplate
 from autotune.family.template import StageTemplate, not_a_class
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.family.text import environment, inline
-from autotune.operation import operation
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 
 
@@ -43,7 +42,11 @@ def relaunched(source: KernelSource, bound: BoundTemplate) -> KernelSource:
     names = bound.names(source.config)
     for rule in bound.all_rules:
         if rule.kind == "resource_limit" and (why := rule.violated(names)):
-            raise Rejected(Outcome.CONSTRAINTS, rule.kind, f"n = {bound.problem.n}: {why}")
+            raise Rejected(
+                Outcome.CONSTRAINTS,
+                rule.kind,
+                f"{bound.problem.operation.runtime} = {bound.problem.runtime_size}: {why}",
+            )
     return _source(bound, source.config, source.program, names)
 
 
@@ -100,7 +103,7 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
 
 def visible_names(bound: BoundTemplate, names: Mapping[str, Value]) -> dict[str, Value]:
     """What a family's body sees: a config's names and the problem's, but for n, which its text must not depend on."""
-    visible = {name: value for name, value in bound.problem.names().items() if name != operation().runtime}
+    visible = {name: value for name, value in bound.problem.names().items() if name != bound.problem.operation.runtime}
     return {**visible, **names}
 
 

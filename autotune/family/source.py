@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field, fields
 
 from autotune.compilation.compile import Program
 from autotune.family.tensor_map_template import NamedTensorMap
-from autotune.problem import Conv2dProblem
+from autotune.operation import CONV2D
+from autotune.problem import Problem
 from autotune.trial import Config
 
 TEXT_BYTES = 1 << 24
@@ -41,7 +42,7 @@ class ConstantSymbol:
 class KernelSource:
     """A rendered kernel: what is compiled, how it is launched and what it promises."""
 
-    problem: Conv2dProblem
+    problem: Problem
     config: Config
     program: Program
     prepare: tuple[Stage, ...]
@@ -72,8 +73,10 @@ class KernelSource:
             "constants": [fields_of(symbol) for symbol in self.constants],
             "bytes": [self.packed_w_bytes, self.workspace_bytes],
             "accuracy": [self.accuracy, self.deterministic],
-            "problem": fields_of(self.problem),
+            "problem": dict(self.problem.values),
         }
+        if self.problem.operation.name != CONV2D:
+            launches["operation"] = self.problem.operation.name
         if self.error_factor != 1:
             launches["error_factor"] = self.error_factor
         if self.tensor_maps:
@@ -83,6 +86,6 @@ class KernelSource:
         object.__setattr__(self, "hash", hashlib.sha256(text.encode()).hexdigest())
 
 
-def fields_of(record: Stage | ConstantSymbol | Conv2dProblem) -> dict[str, object]:
+def fields_of(record: Stage | ConstantSymbol) -> dict[str, object]:
     """A record's fields for JSON. (`dataclasses.asdict` copies deeply, which takes as long as storing them.)"""
     return {each.name: getattr(record, each.name) for each in fields(record)}

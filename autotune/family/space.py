@@ -18,8 +18,7 @@ from autotune.family.limits import SPACE_S, limited
 from autotune.family.template import KernelTemplate, Param, StageTemplate
 from autotune.family.tensor_map_template import TensorMapTemplate
 from autotune.family.text import Body, compile_body
-from autotune.operation import operation
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.renamed import renamed
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 
@@ -46,7 +45,7 @@ class BoundTemplate:
     def __init__(
         self,
         template: KernelTemplate,
-        problem: Conv2dProblem,
+        problem: Problem,
         device: DeviceInfo,
         admission: Admission = Admission(),
     ) -> None:
@@ -82,7 +81,7 @@ class BoundTemplate:
     @cached_property
     def supported(self) -> bool:
         """Whether the family serves this problem on this device at all; it must read every input that there is."""
-        return bool(
+        return self.template.operation.name == self.problem.operation.name and bool(
             self.bind(self.template.supports).integer({})
             and self.bind(self.template.arch).integer({})
             and self.template.read >= {array.name for array in self.problem.arrays if array.role == "in"},
@@ -91,7 +90,7 @@ class BoundTemplate:
     @cached_property
     def _absent(self) -> frozenset[str]:
         """The operation's optional inputs that this problem does not have, and tensor maps of them."""
-        absent = set(operation().names_of("in")) - {array.name for array in self.problem.arrays}
+        absent = set(self.problem.operation.names_of("in")) - {array.name for array in self.problem.arrays}
         return frozenset(absent | {each.name for each in self.template.tensor_maps if each.array in absent})
 
     def arguments(self, stage: StageTemplate) -> tuple[str, ...]:

@@ -11,15 +11,17 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 from jinja2 import meta, nodes
 
+from autotune.declarations import ROLES
 from autotune.errors import TemplateError
 from autotune.expressions.expression import FUNCTIONS, Expression, words_of
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
 from autotune.family.text import KEPT, includes_of, parse
-from autotune.operation import CONV2D, FILE, ROLES, operation
+from autotune.operation import CONV2D, FILE, Operation, operation, operations, read_operation
 from autotune.reading import read_text
 from autotune.shipped import shipped
 from autotune.table import Table, did_you_mean, read_toml, shortened
@@ -84,6 +86,8 @@ class KernelTemplate:
     """A kernel family: its header, checked, and its body."""
 
     name: str
+    operation: Operation
+    """whose problems its kernels compute"""
     path: Path
     summary: str
     supports: Expression
@@ -155,15 +159,21 @@ def template_files(directories: Sequence[Path] = ()) -> Mapping[str, Path]:
 
     The families of an operation lie in a folder of its name; files that lie flat in a directory are conv2d's.
 
-    Raises TemplateError when a directory does not exist or has an operation of its own, or two files share a name.
+    Raises TemplateError when a directory does not exist or has families of an unknown operation, two files share a
+    name, or two operations do.
     """
     found: dict[str, Path] = {}
+    declared = operations(directories)
     for directory in (shipped("templates"), *directories):
         if not directory.is_dir():
             raise TemplateError(f"{directory}: no such directory of templates")
         if directory != shipped("templates"):
-            _refuse_operations(directory)
-        for path in (*sorted(directory.glob(f"*{SUFFIX}")), *sorted(directory.glob(f"{CONV2D}/*{SUFFIX}"))):
+            _refuse_unknown(directory, declared)
+        folders = (directory / name for name in declared)
+        for path in (
+            *sorted(directory.glob(f"*{SUFFIX}")),
+            *chain(*(sorted(each.glob(f"*{SUFFIX}")) for each in folders)),
+        ):
             name = path.name.removesuffix(SUFFIX)
             if name in found:
                 raise TemplateError(f"{path}: a family named {name!r} exists already in {found[name]}; rename the file")
@@ -172,19 +182,25 @@ def template_files(directories: Sequence[Path] = ()) -> Mapping[str, Path]:
     return found
 
 
-def _refuse_operations(directory: Path) -> None:
-    """Raise TemplateError where a directory of families has an operation of its own or families of an unknown one."""
-    for path in sorted((*directory.glob(f"*/*{SUFFIX}"), *directory.glob(f"*/{FILE}"))):
+def _refuse_unknown(directory: Path, declared: Mapping[str, Operation]) -> None:
+    """Raise TemplateError where a directory has families of an operation that is not declared where they can see it."""
+    for path in sorted(directory.glob(f"*/*{SUFFIX}")):
         folder = path.parent
-        if folder.name != CONV2D and not folder.name.startswith("."):
-            near = did_you_mean(folder.name, [CONV2D])
-            raise TemplateError(
-                f"{folder}: no operation {folder.name!r}{near}; families of {CONV2D}, the only operation, lie in "
-                f"{directory} or in {directory / CONV2D}"
-            )
-    for path in (directory / FILE, directory / CONV2D / FILE):
-        if path.exists():
-            raise TemplateError(f"{path}: {CONV2D} is declared where it comes along; remove the file")
+        if folder.name.startswith(".") or (folder / FILE).exists() or folder.name in operations():
+            continue
+        near = did_you_mean(folder.name, declared)
+        raise TemplateError(
+            f"{folder}: no operation {folder.name!r}{near}; declare it in {folder / FILE}, or put families of "
+            f"{CONV2D} into {directory}, and those of another into a folder of its name"
+        )
+
+
+def operation_of(path: Path) -> Operation:
+    """The operation of a family's file: that of its folder, which declares one or is named after one; else conv2d."""
+    if (path.parent / FILE).exists():
+        return read_operation(path.parent)
+    name = path.parent.name
+    return operation(name if name in operations() else CONV2D)
 
 
 def load_templates(directories: Sequence[Path] = ()) -> Mapping[str, KernelTemplate]:
@@ -194,31 +210,31 @@ def load_templates(directories: Sequence[Path] = ()) -> Mapping[str, KernelTempl
 
 def load_template(path: Path) -> KernelTemplate:
     """One family. Raises TemplateError naming the line (syntax, body) or the dotted key (header)."""
-    text = read_text(path, TemplateError)
-    return replace(_family(path, text), includes=includes_of(path, text))
+    text, declared = read_text(path, TemplateError), operation_of(path)
+    return replace(_family(path, text, declared), includes=includes_of(path, text, declared.folder))
 
 
 @lru_cache(maxsize=KEPT)
-def _family(path: Path, text: str) -> KernelTemplate:
+def _family(path: Path, text: str, declared: Operation) -> KernelTemplate:
     """A family without the files that it includes. Costs some 15 ms, so a text that was loaded before is not parsed."""
     match = _HEADER.match(text)
     if match is None or re.search(r"^(constexpr|extern|#include)\b", match.group(1), re.MULTILINE):
         if not _OPENED.match(text):
             raise TemplateError(f"{path}: line 1: expected the header, a comment that starts with /*# kernel")
         raise TemplateError(f"{path}: line 1: the header is not closed; put #*/ on a line between it and the body")
-    reader = _Header(path, _toml(path, match.group(1), text[: match.start(1)].count("\n")))
+    reader = _Header(path, _toml(path, match.group(1), text[: match.start(1)].count("\n")), declared)
     template = reader.build(text)
     reader.check_params_used(template, _check_body(template))
     return template
 
 
-def template_of_header(name: str, header: str) -> KernelTemplate:
-    """A family as a results database keeps it: its header, for its expressions, without a body to render.
+def template_of_header(name: str, header: str, declared: Operation) -> KernelTemplate:
+    """An operation's family as a results database keeps it: its header, for its expressions, without a body to render.
 
     Raises TemplateError as `load_template` does.
     """
     path = Path(f"{name}{SUFFIX}")
-    return _Header(path, _toml(path, header, 0)).build(f"/*# kernel\n{header}\n#*/\n")
+    return _Header(path, _toml(path, header, 0), declared).build(f"/*# kernel\n{header}\n#*/\n")
 
 
 def _toml(path: Path, header: str, first: int) -> Table:
@@ -229,11 +245,11 @@ def _toml(path: Path, header: str, first: int) -> Table:
 class _Header:
     """Reads a header's tables with errors that name the dotted key."""
 
-    def __init__(self, path: Path, header: Table) -> None:
+    def __init__(self, path: Path, header: Table, declared: Operation) -> None:
         self.path = path
         self.header = header
         self.device_only = DEVICE_NAMES
-        self.operation = operation()
+        self.operation = declared
         self.arguments = (*self.operation.names_of(*ROLES), *SCRATCH, self.operation.runtime, "i")
         self.problem_and_device = self.operation.names | DEVICE_NAMES
         self.everything: frozenset[str] = frozenset()
@@ -257,6 +273,7 @@ class _Header:
             raise self.error("stage", "a family needs at least one stage")
         template = KernelTemplate(
             name=self.path.name.removesuffix(SUFFIX),
+            operation=self.operation,
             path=self.path,
             summary=self.string("summary"),
             supports=self.expression("supports", self.string("supports"), self.operation.names),
@@ -375,7 +392,7 @@ class _Header:
 
     def tensor_maps(self) -> tuple[TensorMapTemplate, ...]:
         made = tuple(
-            read_tensor_map(table, self.expression)
+            read_tensor_map(table, self.operation, self.expression)
             for table in self.header.tables("tensor_map", "expected [[tensor_map]]")
         )
         for index, each in enumerate(made):
@@ -467,13 +484,13 @@ def _check_body(template: KernelTemplate) -> Set[str]:
                 f"put the note on a line of its own, or the division into [derived]"
             )
     tree = parse(template.path, template.text)
-    runtime = operation().runtime
+    runtime = template.operation.runtime
     of_runtime = {runtime}
     for name, expression in template.derived:
         if expression.names & of_runtime:
             of_runtime.add(name)
     allowed = {
-        *operation().names,
+        *template.operation.names,
         *(param.name for param in template.params),
         *(name for name, _ in template.derived),
         *FUNCTIONS,

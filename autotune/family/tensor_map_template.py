@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autotune.declarations import ROLES
 from autotune.devices.tensor_map import SWIZZLES, TensorMap
 from autotune.errors import TemplateError
 from autotune.expressions.expression import Expression
-from autotune.operation import ROLES, operation
+from autotune.operation import Operation
 from autotune.table import Table
 
 KEYS = {
@@ -74,8 +75,10 @@ class TensorMapTemplate:
         return NamedTensorMap(self.name, self.array, tensor)
 
 
-def read_tensor_map(table: Table, expression: Callable[[str, object], Expression]) -> TensorMapTemplate:
-    """One table of the header; `expression` reads the value of a dotted key."""
+def read_tensor_map(
+    table: Table, declared: Operation, expression: Callable[[str, object], Expression]
+) -> TensorMapTemplate:
+    """One table of the header of an operation's family; `expression` reads the value of a dotted key."""
     table.allow(KEYS)
 
     def words(key: str) -> str:
@@ -91,7 +94,7 @@ def read_tensor_map(table: Table, expression: Callable[[str, object], Expression
         return tuple(expression(table.path(f"{key}[{index}]"), item) for index, item in enumerate(value))
 
     array, swizzle = words("array"), table.get("swizzle", 0)
-    arrays = (*operation().names_of(*ROLES), "packed_w")  # those of the problem's element type
+    arrays = (*declared.names_of(*ROLES), "packed_w")  # those of the problem's element type
     if array not in arrays:
         raise table.error("array", f"expected one of {', '.join(arrays)}, got {array!r}")
     if not isinstance(swizzle, int) or swizzle not in SWIZZLES:

@@ -17,7 +17,6 @@ from autotune.errors import TemplateError
 from autotune.expressions.expression import FUNCTIONS, MOST_BITS, power, product
 from autotune.family.marks import MARKS
 from autotune.family.unused import without_unused
-from autotune.operation import CONV2D
 from autotune.reading import read_text
 from autotune.shipped import shipped
 
@@ -103,13 +102,14 @@ def parse(path: Path, text: str) -> nodes.Template:
         raise TemplateError(f"{path}: its body has a number of more than {MOST_BITS} bits") from None
 
 
-def includes_of(path: Path, text: str) -> tuple[tuple[str, str], ...]:
+def includes_of(path: Path, text: str, operation: Path) -> tuple[tuple[str, str], ...]:
     """Name and text of every file that the body includes, or imports macros of, and those that these include.
 
-    An expression in an included name, as in `_element_${dtype}.cuh`, stands for every file that it may come to.
+    They lie beside it, in the folder of its operation, or are shared ones that come along. An expression in an
+    included name, as in `_element_${dtype}.cuh`, stands for every file that it may come to.
     """
     found: dict[str, str] = {}
-    beside = (path.parent, shipped("templates") / CONV2D, shipped("templates"))  # a copied family finds its parts
+    beside = (path.parent, operation, shipped("templates"))  # a copied family finds its parts
 
     def visit(where: Path, content: str) -> None:
         imports = [(match, (shipped("templates"),)) for match in _IMPORT.finditer(content)]

@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.declarations import DTYPE_BYTES
 from autotune.errors import StudyError
-from autotune.operation import DTYPE_BYTES
 from autotune.problem import Conv2dProblem
 
 Shape: TypeAlias = tuple[int | None, ...]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune import autotune_conv2d
-from autotune.autotune_conv2d import Conv2dError, Library, Problem
+from autotune.autotune_conv2d import Conv2dError, Library
 from autotune.errors import Rejected
 from autotune.measurement.forward import Tensors
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem, of_conv2d
 from autotune.trial import Outcome
 
 
@@ -34,7 +34,7 @@ class Handle:
 
 
 @contextmanager
-def prepared(path: Path, problem: Conv2dProblem, tensors: Tensors) -> Iterator[Handle]:
+def prepared(path: Path, problem: Problem, tensors: Tensors) -> Iterator[Handle]:
     """A handle of a library on the current context's device, with its weights. Raises Rejected."""
     try:
         library = Library(path)
@@ -42,18 +42,18 @@ def prepared(path: Path, problem: Conv2dProblem, tensors: Tensors) -> Iterator[H
         raise Rejected(Outcome.RUNTIME, "load_failure", f"cannot load the exported library: {error}") from None
     try:
         handle = library.prepare(library_problem(problem), tensors.arrays)
-        workspace_bytes = handle.workspace_bytes(problem.n)
+        workspace_bytes = handle.workspace_bytes(problem.runtime_size)
     except Conv2dError as error:
         raise _failed(error) from None
     try:
-        yield Handle(handle, problem.n, workspace_bytes)
+        yield Handle(handle, problem.runtime_size, workspace_bytes)
     finally:
         handle.release()
 
 
-def library_problem(problem: Conv2dProblem) -> Problem:
+def library_problem(problem: Problem) -> autotune_conv2d.Problem:
     """A problem as the library's package has it."""
-    return Problem(**dataclasses.asdict(problem))
+    return autotune_conv2d.Problem(**dataclasses.asdict(of_conv2d(problem, "an exported library")))
 
 
 def _failed(error: Conv2dError) -> Rejected:

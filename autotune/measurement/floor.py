@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.measurement.traffic import minimal_bytes
-from autotune.problem import Conv2dProblem
+from autotune.problem import Conv2dProblem, Problem
 
 ARITHMETIC_RATE: Mapping[str, tuple[str, float]] = {
     "fp32": ("fp32", 1.0),
@@ -46,7 +46,7 @@ class Floor:
         return "memory" if self.memory_us >= self.arithmetic_us else "arithmetic"
 
 
-def floor(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float], flops: int | None = None) -> Floor | None:
+def floor(problem: Problem, accuracy: str, rates: Mapping[str, float], flops: int | None = None) -> Floor | None:
     """What no kernel of this class can beat on a device with these rates; None when not calibrated.
 
     `rates` as the store keeps them: `copy` in bytes per second (read plus written), arithmetic in FLOP per second.
@@ -65,14 +65,16 @@ def floor(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float], flo
     return Floor(1e6 * minimal_bytes(problem) / rates["copy"], time_us(max(tensor, ffma)), time_us(ffma))
 
 
-def floor_us(problem: Conv2dProblem, accuracy: str, rates: Mapping[str, float]) -> float | None:
+def floor_us(problem: Problem, accuracy: str, rates: Mapping[str, float]) -> float | None:
     """Microseconds of the floor; None when not calibrated."""
     found = floor(problem, accuracy, rates)
     return None if found is None else found.us
 
 
-def tensor_share(problem: Conv2dProblem) -> float:
-    """The most of a tensor core's products that a layer can use: 1 unless a group has fewer than eight output channels.
+def tensor_share(problem: Problem) -> float:
+    """The most of a tensor core's products that a layer can use.
+
+    1 unless it is a convolution one of whose groups has fewer than eight output channels.
 
     A tensor core multiplies each input that it is given with eight weights, for eight outputs. A group with fewer
     output channels has to fill them with neighbouring pixels, by a banded matrix of weights, and of the inputs that any
@@ -80,6 +82,8 @@ def tensor_share(problem: Conv2dProblem) -> float:
     (r + (a - 1) * u) * (s + (pixels / a - 1) * v) such inputs, where a window moves on by u rows and v columns from one
     pixel to the next that shares inputs with it. An output's products are taken to be summed in one accumulator.
     """
+    if not isinstance(problem, Conv2dProblem):
+        return 1.0
     p = problem
     channels = p.k // p.groups
     if channels >= _LEAST_COLUMNS:

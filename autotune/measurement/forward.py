@@ -60,7 +60,8 @@ class LoadedKernel:
             self.module.launch(launch, stream=stream)
 
     def _launch(self, stage: Stage, tensors: Tensors, i: int) -> Launch:
-        scalars = {"n": self.source.problem.n, "i": i}
+        problem = self.source.problem
+        scalars = {problem.operation.runtime: problem.runtime_size, "i": i}
         maps = {each.name: BoundTensorMap(each.tensor, tensors.address(each.array)) for each in self.source.tensor_maps}
 
         def value(argument: str) -> np.generic | BoundTensorMap:

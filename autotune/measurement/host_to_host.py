@@ -21,7 +21,7 @@ from autotune.measurement.benchmark import Clocks, Samples, interleave, median_h
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import OUTPUT_GUARD, POISON, GuardedArray
 from autotune.measurement.verify import DataSet, Verifier, exact_on_integers
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.trial import EndToEndParts, ErrorStats, Measured, Outcome
 
 _PAGE_BYTES = 4096  # the smallest page of the hosts that CUDA runs on
@@ -50,7 +50,7 @@ class Segment:
 class EndToEndRequest:
     """Verify and time a layer from host to host. Answer: EndToEndTiming."""
 
-    problem: Conv2dProblem
+    problem: Problem
     plan: EndToEndPlan
     kernels: tuple[tuple[KernelSource, Binary], ...]
     """the layer's kernel rendered for each size that a segment has"""
@@ -170,7 +170,7 @@ def _laid_out(
 ) -> Iterator[_LaidOut]:
     """Everything that a plan needs, allocated and loaded, and given back at the end."""
     problem, plan = verifier.problem, request.plan
-    segments = cut(problem.n, plan.segments)
+    segments = cut(problem.runtime_size, plan.segments)
     started = clock()
     host = {
         array.name: device.allocate_host(array.size_bytes, pinned=plan.pinned)
@@ -180,7 +180,7 @@ def _laid_out(
     for content in host.values():
         content[::_PAGE_BYTES] = 0
     allocate_us = 1e6 * (clock() - started)
-    largest = problem.with_n(segments[0].n)
+    largest = problem.with_runtime(segments[0].n)
     workspace_bytes = max(source.workspace_bytes for source, _ in request.kernels)
     with ExitStack() as owned:
 
@@ -194,7 +194,7 @@ def _laid_out(
             module = device.load(binary)
             owned.callback(module.unload)
             kernel = LoadedKernel(device, module, source)
-            kernels[source.problem.n] = _Loaded(kernel, guarded("packed_w", source.packed_w_bytes))
+            kernels[source.problem.runtime_size] = _Loaded(kernel, guarded("packed_w", source.packed_w_bytes))
         lanes = tuple(
             _Lane(
                 stream=1 + number,
@@ -339,7 +339,7 @@ class _LaidOut:
 
     def _step(self, data: DataSet, lane: _Lane, segment: Segment) -> _Step:
         loaded = self.kernels[segment.n]
-        n = self.verifier.problem.n
+        n = self.verifier.problem.runtime_size
         end = segment.first + segment.n
         return _Step(
             lane=lane,

@@ -23,7 +23,7 @@ from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GuardedArray
 from autotune.measurement.reference import reference_arguments
 from autotune.measurement.verify import REFERENCE_BYTES
-from autotune.problem import Conv2dProblem
+from autotune.problem import Conv2dProblem, of_conv2d
 
 CLASSES = 10
 _HIDDEN = 84  # units of the first dense layer: LeCun et al. 1998, layer F6
@@ -98,10 +98,10 @@ class Network:
         )
         with ExitStack() as owned:
             convolve = [
-                _reference(device, problem.with_n(spec.images), weights, binary, owned)
+                _reference(device, problem.with_runtime(spec.images), weights, binary, owned)
                 for problem, weights, binary in zip((first, second), self._weights, references, strict=True)
             ]
-            outputs = max(problem.output.elements // problem.n for problem in (first, second))
+            outputs = max(problem.output.elements // problem.runtime_size for problem in (first, second))
             hidden = self._hidden(convolve[0], convolve[1], _most_images(outputs))
         self._hidden_mean, self._hidden_deviation = hidden.mean(axis=0), _deviation(hidden)
         raw = self._activate(hidden) @ self._dense[1]
@@ -115,7 +115,7 @@ class Network:
                 _kernel(self.device, source, binary, weights, owned)
                 for (source, binary), weights in zip(kernels, self._weights, strict=True)
             ]
-            logits = self._logits(self._hidden(convolve[0], convolve[1], kernels[0][0].problem.n))
+            logits = self._logits(self._hidden(convolve[0], convolve[1], kernels[0][0].problem.runtime_size))
         expected = self.logits.argmax(axis=1)
         largest = float(np.abs(logits - self.logits).max())
         return Agreement(
@@ -219,7 +219,7 @@ class _Convolution:
 
         self.array = array
         arrays = {each.name: array(each.elements * self._element_bytes) for each in problem.inputs}
-        self.x, self.y = arrays["x"], array(problem.n * y_bytes_per_image)
+        self.x, self.y = arrays["x"], array(problem.runtime_size * y_bytes_per_image)
         nhwc = problem.layout == "nhwc"
         device.write(arrays["w"].address, encoded(weights.w.transpose(0, 2, 3, 1) if nhwc else weights.w, dtype))
         if "bias" in arrays:
@@ -232,8 +232,8 @@ class _Convolution:
         problem = self.problem
         nhwc = problem.layout == "nhwc"
         outputs = []
-        for start in range(0, len(x), problem.n):
-            batch = x[start : start + problem.n]
+        for start in range(0, len(x), problem.runtime_size):
+            batch = x[start : start + problem.runtime_size]
             self.device.fill(self.x.address, 0, self.x.size_bytes)
             self.device.write(self.x.address, encoded(batch.transpose(0, 2, 3, 1) if nhwc else batch, self.dtype))
             self.y.poison()
@@ -261,8 +261,8 @@ class _Convolution:
 
 def _reference(device: Device, problem: Conv2dProblem, weights: _Weights, binary: Binary, owned: ExitStack) -> Convolve:
     """A layer in float64 through the verification program's reference kernel."""
-    outputs = problem.output.elements // problem.n
-    chunk = problem.with_n(min(problem.n, _most_images(outputs)))
+    outputs = problem.output.elements // problem.runtime_size
+    chunk = problem.with_runtime(min(problem.runtime_size, _most_images(outputs)))
     module: Module = device.load(binary)
     owned.callback(module.unload)
     layer = _Convolution(device, chunk, weights, owned, dtype="f64", y_bytes_per_image=8 * outputs)
@@ -270,7 +270,7 @@ def _reference(device: Device, problem: Conv2dProblem, weights: _Weights, binary
 
     def run(images: int) -> None:
         count = images * outputs
-        args = reference_arguments(layer.tensors, layer.y.address, magnitude.address, count)
+        args = reference_arguments(problem.operation, layer.tensors, layer.y.address, magnitude.address, count)
         blocks = min(_GRID, max(1, -(-count // _BLOCK)))
         module.launch(Launch("reference", (blocks, 1, 1), (_BLOCK, 1, 1), 0, args))
 
@@ -279,11 +279,11 @@ def _reference(device: Device, problem: Conv2dProblem, weights: _Weights, binary
 
 def _kernel(device: Device, source: KernelSource, binary: Binary, weights: _Weights, owned: ExitStack) -> Convolve:
     """A layer through a tuned kernel, at the batch size that it was tuned for; the last batch is filled up with 0."""
-    problem = source.problem
+    problem = of_conv2d(source.problem, "a network's accuracy")
     device.admit(problem)
     module = device.load(binary)
     owned.callback(module.unload)
-    image_bytes = problem.output.size_bytes // problem.n
+    image_bytes = problem.output.size_bytes // problem.runtime_size
     layer = _Convolution(device, problem, weights, owned, dtype=problem.dtype, y_bytes_per_image=image_bytes)
     kernel = LoadedKernel(device, module, source)
     tensors = replace(

@@ -9,8 +9,8 @@ import numpy as np
 from autotune.compilation.compile import Program
 from autotune.errors import TemplateError
 from autotune.measurement.forward import Tensors
-from autotune.operation import REFERENCE, operation
-from autotune.problem import Conv2dProblem
+from autotune.operation import REFERENCE, Operation
+from autotune.problem import Problem
 from autotune.reading import read_text
 
 ENTRIES = ("fill_normal", "fill_integers", "reference", "compare", "hash_words", "count_changed")
@@ -74,31 +74,33 @@ __device__ inline bool all_ones(element value) {
 """
 
 
-def check_program(problem: Conv2dProblem) -> Program:
+def check_program(problem: Problem) -> Program:
     """The program that makes data for a problem, computes its float64 reference and compares outputs with it."""
     return _program(_ELEMENT[problem.dtype], problem)
 
 
-def reference_program(problem: Conv2dProblem) -> Program:
+def reference_program(problem: Problem) -> Program:
     """The same with inputs in double, whatever the problem's storage type: for layers that follow each other."""
     return _program(_DOUBLE, problem)
 
 
-def reference_arguments(tensors: Tensors, ref: int, magnitude: int, outputs: int) -> tuple[np.generic, ...]:
+def reference_arguments(
+    declared: Operation, tensors: Tensors, ref: int, magnitude: int, outputs: int
+) -> tuple[np.generic, ...]:
     """Arguments of the entry `reference`: the inputs, where outputs and their terms' magnitudes go, and how many."""
-    inputs = map(tensors.address, operation().names_of("in", "weights"))
+    inputs = map(tensors.address, declared.names_of("in", "weights"))
     return (*map(np.uint64, (*inputs, ref, magnitude)), np.int64(outputs))
 
 
-def _program(element: str, problem: Conv2dProblem) -> Program:
-    reference = read_text(operation().folder / REFERENCE, TemplateError).removeprefix("#pragma once\n")
+def _program(element: str, problem: Problem) -> Program:
+    reference = read_text(problem.operation.folder / REFERENCE, TemplateError).removeprefix("#pragma once\n")
     body = read_text(Path(__file__).parent / "check.cu", TemplateError)
     return Program("\n".join((element, _VALUES, _prologue(problem), reference, body)), ENTRIES)
 
 
-def _prologue(problem: Conv2dProblem) -> str:
+def _prologue(problem: Problem) -> str:
     """The problem and its inputs in C++, but for its run-time size."""
-    declared, names = operation(), problem.names()
+    declared, names = problem.operation, problem.names()
     sizes = [f"static constexpr int {name} = {names[name]};" for name in sorted(declared.numbers - {declared.runtime})]
     words = [f"static constexpr auto {kind} = {kind.capitalize()}::{names[kind]};" for kind in declared.enumerations]
     inputs = declared.names_of("in", "weights")

@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from autotune.operation import DTYPE_BYTES, Array, Window
-from autotune.problem import Conv2dProblem
+from autotune.declarations import DTYPE_BYTES, Array, Window
+from autotune.problem import Problem
 
 SECTOR_BYTES = 32
 """what a GPU's memory moves at least (CUDA C++ Best Practices Guide, coalesced access to global memory)"""
@@ -22,7 +22,7 @@ _Integers = npt.NDArray[np.int64]
 
 
 @lru_cache(maxsize=1024)
-def minimal_bytes(problem: Conv2dProblem) -> int:
+def minimal_bytes(problem: Problem) -> int:
     """Bytes of the sectors that any implementation reads or writes, each once.
 
     Of an array the sectors with an element that some output needs. Each array begins at a sector. Exact for windows of

@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from autotune.compilation.compile import Binary
+from autotune.declarations import Array
 from autotune.devices.device import Device, Launch, Passes, Sample
 from autotune.errors import DeviceError, Rejected
 from autotune.family.source import KernelSource
@@ -23,8 +24,7 @@ from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GUARD_BYTES, OUTPUT_GUARD, POISON, GuardedArray
 from autotune.measurement.reference import reference_arguments
-from autotune.operation import Array, operation
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
 REFERENCE_BYTES = 256 << 20  # the most that one reference may take
@@ -58,7 +58,7 @@ def error_factor(accuracy: str, reduction: int) -> float:
     raise ValueError(f"accuracy class {accuracy!r} has no bound")
 
 
-def exact_on_integers(accuracy: str, problem: Conv2dProblem) -> bool:
+def exact_on_integers(accuracy: str, problem: Problem) -> bool:
     """Whether integer data must give the exact result: always, but for half accumulation of long sums."""
     return accuracy != "fp16-acc16" or 2 * problem.reduction + 2 <= 2048
 
@@ -86,7 +86,7 @@ class Verified:
     """a forward pass on integers, from a cold cache, if there was one"""
 
 
-def data_bytes(problem: Conv2dProblem) -> int:
+def data_bytes(problem: Problem) -> int:
     """What a Verifier takes at most, without copies: two sets of arrays, and their references."""
     reference = _REFERENCE_ELEMENT_BYTES * problem.output.elements
     return 2 * (problem.tensor_bytes + min(REFERENCE_BYTES, reference))
@@ -95,7 +95,7 @@ def data_bytes(problem: Conv2dProblem) -> int:
 class Verifier:
     """A layer's data sets and references on one device, made once and used for every kernel of the layer."""
 
-    def __init__(self, device: Device, problem: Conv2dProblem, check: Binary) -> None:
+    def __init__(self, device: Device, problem: Problem, check: Binary) -> None:
         self.device = device
         self.problem = problem
         self._module = device.load(check)
@@ -104,14 +104,14 @@ class Verifier:
         self._owned: list[int] = [self._result, self._bands]
         self._arrays: list[GuardedArray] = []
         self._copies: list[Tensors] = []
-        outputs = problem.output.elements // problem.n
+        outputs = problem.output.elements // problem.runtime_size
         most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
         if most < 1:
             raise DeviceError(f"{problem}: one image's reference exceeds {REFERENCE_BYTES >> 20} MB; make it smaller")
         most = max(most, 3)  # with fewer, images mixed up in pairs would be equal
         self.y = self._array(problem.output, guard=OUTPUT_GUARD)
-        self.integers = self._data_set(_period(problem.n, most, _PERIODS[1]), integers=True)
-        self.normal = self._data_set(_period(problem.n, most, _PERIODS[0]), integers=False)
+        self.integers = self._data_set(_period(problem.runtime_size, most, _PERIODS[1]), integers=True)
+        self.normal = self._data_set(_period(problem.runtime_size, most, _PERIODS[0]), integers=False)
         self._inputs = self._input_hashes()
 
     def tensors(self, data: DataSet, packed_w: int = 0, workspace: int = 0) -> Tensors:
@@ -224,20 +224,23 @@ class Verifier:
 
     def _data_set(self, period: int, *, integers: bool) -> DataSet:
         problem = self.problem
-        outputs = period * (problem.output.elements // problem.n)
+        outputs = period * (problem.output.elements // problem.runtime_size)
         ref, magnitude = self.device.allocate(8 * outputs), self.device.allocate(4 * outputs)
         self._owned += [ref, magnitude]
         inputs = {array.name: self._array(array) for array in problem.inputs}
         data = DataSet(inputs, period, ref, magnitude)
         self._fill(data, integers=integers)
-        self._launch("reference", outputs, *reference_arguments(self.tensors(data), ref, magnitude, outputs))
+        self._launch(
+            "reference", outputs, *reference_arguments(problem.operation, self.tensors(data), ref, magnitude, outputs)
+        )
         self.device.synchronize()
         return data
 
     def _fill(self, data: DataSet, *, integers: bool) -> None:
-        for array in self.problem.inputs:
-            elements, seed = array.elements, operation().seed(array.name)
-            period = data.period * (elements // self.problem.n) if array.per_item else elements
+        problem = self.problem
+        for array in problem.inputs:
+            elements, seed = array.elements, problem.operation.seed(array.name)
+            period = data.period * (elements // problem.runtime_size) if array.per_item else elements
             address = np.uint64(data.inputs[array.name].address)
             counts = (address, np.int64(elements), np.int64(period), np.uint64(seed << 40))
             if integers:
@@ -272,7 +275,7 @@ class Verifier:
         factor = -1.0 if exact else source.error_factor * error_factor(source.accuracy, problem.reduction)
         self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
         outputs = problem.output.elements
-        period_outputs = data.period * (outputs // problem.n)
+        period_outputs = data.period * (outputs // problem.runtime_size)
         self._launch(
             "compare",
             period_outputs,

@@ -10,14 +10,14 @@ from pathlib import Path
 from autotune.errors import StudyError
 from autotune.interchange.files import read_recording
 from autotune.interchange.recorded_space import JointRecording, Record, Recording, recording_of
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.store import Store, TrialRow, is_sqlite
 from autotune.trial import END_TO_END, Config, Outcome, Trial, Value
 
 REPLAYED = "replay"
 """The kind of device of trials that were themselves read from a recording."""
 
-Measured = tuple[Conv2dProblem, tuple[str, str, int, int, int], tuple[str, str, str], str]
+Measured = tuple[Problem, tuple[str, str, int, int, int], tuple[str, str, str], str]
 """What trials must share to be compared: layer, device, environment and policy."""
 
 
@@ -51,7 +51,7 @@ def recorded_layers(path: Path) -> tuple[JointRecording, ...]:
     return recordings
 
 
-def stored_recordings(store: Store, problems: Sequence[Conv2dProblem] | None = None) -> dict[Measured, JointRecording]:
+def stored_recordings(store: Store, problems: Sequence[Problem] | None = None) -> dict[Measured, JointRecording]:
     """The recordings of some problems or of all, named `study.layer on DEVICE`; none without a correct trial."""
     groups = measured_rows(store, problems)
     recordings = {}
@@ -65,9 +65,7 @@ def stored_recordings(store: Store, problems: Sequence[Conv2dProblem] | None = N
     return recordings
 
 
-def measured_rows(
-    store: Store, problems: Sequence[Conv2dProblem] | None = None
-) -> dict[Measured, tuple[TrialRow, ...]]:
+def measured_rows(store: Store, problems: Sequence[Problem] | None = None) -> dict[Measured, tuple[TrialRow, ...]]:
     """The evaluated configs of some problems or of all, oldest first, by what makes them comparable.
 
     Of a config that was evaluated several times the latest trial counts.

@@ -16,7 +16,7 @@ from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import summarise
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.replay.recorded_trials import REPLAYED, is_database, measured_rows
 from autotune.store import Store, TrialRow
 from autotune.trial import Config, ErrorStats, Measured, Outcome, Trial, Value
@@ -44,7 +44,7 @@ class ReplayEvaluator:
         newest = max(rows, key=lambda row: row.id)
         self._info = replace(newest.device, kind=REPLAYED, name=f"replay of {newest.device.name}")
         self._environment = replace(newest.environment, attributes={"recording": str(path)})
-        self._trials: dict[tuple[Conv2dProblem, str], dict[_Key, Trial]] = {}
+        self._trials: dict[tuple[Problem, str], dict[_Key, Trial]] = {}
         for row in rows:
             if row.environment.identity == newest.environment.identity:
                 self._trials.setdefault((row.problem, row.policy), {})[_key(row.trial.config)] = row.trial
@@ -74,7 +74,7 @@ class ReplayEvaluator:
         """As everything, in a sequential run."""
         return self.ahead == 1
 
-    def listed(self, problem: Conv2dProblem, *, cache: str) -> frozenset[Config]:
+    def listed(self, problem: Problem, *, cache: str) -> frozenset[Config]:
         """The recorded configs of a layer. Raises DeviceError when there are none."""
         found = self._trials.get((problem, cache))
         if found is None:
@@ -84,10 +84,10 @@ class ReplayEvaluator:
             )
         return frozenset(trial.config for trial in found.values())
 
-    def expect(self, problem: Conv2dProblem) -> None:
+    def expect(self, problem: Problem) -> None:
         """Nothing to start."""
 
-    def begin_layer(self, problem: Conv2dProblem) -> None:
+    def begin_layer(self, problem: Problem) -> None:
         """Every layer is there."""
 
     def compile(self, source: KernelSource) -> Future[Binary]:

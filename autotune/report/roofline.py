@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autotune.measurement.floor import ARITHMETIC_RATE
 from autotune.measurement.rates import Rate, best_rates
 from autotune.measurement.traffic import minimal_bytes
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.report.axis import logarithmic
 from autotune.report.chart import LEFT, TOP, WIDTH, Chart, Label, Line, Mark, Marks, Plane, apart
 from autotune.report.words import count, digits, microseconds, rate
@@ -23,7 +23,7 @@ class Standing:
     """A kernel's, a rival's or the floor's place."""
 
     name: str
-    problem: Conv2dProblem
+    problem: Problem
     time_us: float
     kind: str
     """a class of the style sheet"""

@@ -23,7 +23,7 @@ from autotune.errors import TemplateError
 from autotune.family.features import feasible_positions, features, positions_of
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.search.initial_design import WARM_START
 from autotune.similarity import device_distance, layer_distance
 from autotune.trial import Config
@@ -70,7 +70,7 @@ class TunedTrial(Protocol):
         """`study.layer` of a study that has it."""
 
     @property
-    def problem(self) -> Conv2dProblem: ...
+    def problem(self) -> Problem: ...
     @property
     def device(self) -> DeviceInfo: ...
     @property
@@ -146,7 +146,7 @@ class WarmStart:
 
 
 def warm_start(
-    problem: Conv2dProblem, device: DeviceInfo, tuned: Sequence[TunedTrial], spaces: Sequence[SearchSpace], most: int
+    problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial], spaces: Sequence[SearchSpace], most: int
 ) -> WarmStart:
     """What a search of up to `most` configs starts with; nothing where nothing near was ever tuned."""
     wanted = {space.template for space in spaces}
@@ -155,9 +155,9 @@ def warm_start(
     return WarmStart(layers, families, most)
 
 
-def near(problem: Conv2dProblem, device: DeviceInfo, tuned: Sequence[TunedTrial]) -> list[TunedLayer]:
+def near(problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial]) -> list[TunedLayer]:
     """The nearest layers and devices with their trials, nearest first; none where even the nearest is far."""
-    groups: dict[tuple[Conv2dProblem, tuple[str, str, int, int, int]], list[TunedTrial]] = {}
+    groups: dict[tuple[Problem, tuple[str, str, int, int, int]], list[TunedTrial]] = {}
     for trial in tuned:
         groups.setdefault((trial.problem, trial.device.identity), []).append(trial)
     layers = [

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from autotune.devices.device import DeviceInfo
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Layer, Problem
 from autotune.store.column_types import Text, date_text, views
 from autotune.store.devices import devices
 from autotune.store.finals import finals
@@ -102,7 +102,7 @@ class BestStore:
     @reading
     def list(
         self,
-        what: str | Conv2dProblem | None = None,
+        what: str | Problem | None = None,
         device: DeviceInfo | None = None,
         *,
         kind: str | None = None,
@@ -120,7 +120,7 @@ class BestStore:
             statement = statement.where(best_trials.c.accuracy == accuracy)
         with self.database.read() as connection:
             places = None
-            if isinstance(what, Conv2dProblem):
+            if isinstance(what, Problem):
                 subject = select(subjects.c.id).join(layers).where(*of_problem(what))
                 statement = statement.where(best_trials.c.subject_id == subject.scalar_subquery())
             elif what is not None:

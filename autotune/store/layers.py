@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 
 from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
     ForeignKey,
+    Integer,
     RowMapping,
     Table,
     UniqueConstraint,
@@ -18,16 +22,21 @@ from sqlalchemy import (
 )
 
 from autotune.errors import StoreError
-from autotune.operation import operation
-from autotune.problem import Conv2dProblem, Layer
-from autotune.store.column_types import Text, Values, integer, metadata, row_id, text
+from autotune.operation import CONV2D, operation, operations, parse_operation
+from autotune.problem import Layer, Problem, make_problem
+from autotune.store.column_types import SqlValue, Text, Values, integer, metadata, row_id, text
 from autotune.store.statements import identify, insert
 
-_SIZES = tuple(size.name for size in operation().sizes)
-_WORDS = tuple(operation().words)
-
-PROBLEM_COLUMNS = (*_SIZES, *_WORDS)
-"""Conv2dProblem's fields, in its order: the operation's declared sizes and words. A new one needs a migration."""
+_KEPT = 4096  # problems that a process keeps
+_SIZES = tuple(size.name for size in operation(CONV2D).sizes)
+_WORDS = tuple(operation(CONV2D).words)
+_DERIVED = ("p", "q")
+NAMED = (*_SIZES, *_WORDS, *_DERIVED)
+"""conv2d's sizes and words, for SQL; another operation has those that are its own, and NULL. More need a migration."""
+IDENTITY = ("operation", "problem")
+"""The columns that identify a layer."""
+PROBLEM_COLUMNS = (*IDENTITY, "declaration", *NAMED)
+"""All that a problem is made of."""
 
 LARGEST_INTEGER = 2**63 - 1
 """SQLite's integers are signed and have 64 bits"""
@@ -36,10 +45,13 @@ layers = Table(
     "layers",
     metadata,
     row_id(),
-    *(integer(name) for name in _SIZES),
-    *(text(name) for name in _WORDS),
-    *(integer(name) for name in ("p", "q", "flops", "minimal_bytes")),
-    UniqueConstraint(*PROBLEM_COLUMNS),
+    *(Column(name, Integer) for name in _SIZES),
+    *(Column(name, Text) for name in _WORDS),
+    *(Column(name, Integer) for name in _DERIVED),
+    *(integer(name) for name in ("flops", "minimal_bytes")),
+    *(text(name) for name in IDENTITY),
+    Column("declaration", Text),
+    UniqueConstraint(*IDENTITY),
 )
 
 subjects = Table(
@@ -61,22 +73,47 @@ subject_layers = Table(
 )
 
 
-def problem_values(problem: Conv2dProblem) -> Values:
-    """The columns that identify a layer."""
-    return {name: getattr(problem, name) for name in PROBLEM_COLUMNS}
+def problem_values(problem: Problem) -> Values:
+    """The columns that identify a layer: its operation's name, and sizes and words as JSON whose keys are sorted."""
+    return {
+        "operation": problem.operation.name,
+        "problem": json.dumps(dict(problem.values), sort_keys=True, separators=(",", ":")),
+    }
 
 
-def problem_extras(problem: Conv2dProblem) -> Values:
+def problem_extras(problem: Problem) -> Values:
     """The columns computed from a problem. Raises StoreError when they do not fit SQLite's integers."""
-    extras: Values = {"p": problem.p, "q": problem.q, "flops": problem.flops, "minimal_bytes": problem.tensor_bytes}
     if max(problem.flops, problem.tensor_bytes) > LARGEST_INTEGER:
-        raise StoreError(f"layer {problem}: too large to store, over 2^63 operations or bytes; make n smaller")
-    return extras
+        raise StoreError(
+            f"layer {problem}: too large to store, over 2^63 operations or bytes; "
+            f"make {problem.operation.runtime} smaller"
+        )
+    declared, names = problem.operation, problem.names()
+    return {
+        **{name: names.get(name) for name in NAMED},
+        "declaration": None if declared.name in operations() else declared.text,
+        "flops": problem.flops,
+        "minimal_bytes": problem.tensor_bytes,
+    }
 
 
-def problem_of(row: RowMapping) -> Conv2dProblem:
-    """The problem of a row that has the columns of `layers`."""
-    return Conv2dProblem(*(row[layers.c[name]] for name in PROBLEM_COLUMNS))
+def problem_of(row: RowMapping) -> Problem:
+    """The problem of a row that has the columns of `layers`. Raises as `stored_problem` does."""
+    return stored_problem(*(row[layers.c[name]] for name in PROBLEM_COLUMNS))
+
+
+@lru_cache(maxsize=_KEPT)
+def stored_problem(name: str, values: str, declaration: str | None, *named: SqlValue) -> Problem:
+    """A problem of what `PROBLEM_COLUMNS` say: its operation, its values as JSON, the declaration, and values by name.
+
+    Raises ValueError, TypeError, StudyError or TemplateError for what is no problem, or where they disagree.
+    """
+    given = json.loads(values)
+    problem = make_problem(operation(name) if declaration is None else parse_operation(Path(name), declaration), given)
+    names = problem.names()
+    if given != problem.values or named != tuple(names.get(column) for column in NAMED):
+        raise ValueError("its columns do not agree")
+    return problem
 
 
 def store_layer(connection: Connection, layer: Layer) -> tuple[int, int]:
@@ -103,7 +140,7 @@ def store_layer_set(connection: Connection, members: Sequence[Layer]) -> int:
     return subject_id
 
 
-def of_problem(problem: Conv2dProblem) -> tuple[ColumnElement[bool], ...]:
+def of_problem(problem: Problem) -> tuple[ColumnElement[bool], ...]:
     """The conditions on a row of `layers` that it is of this shape."""
     return tuple(layers.c[name] == value for name, value in problem_values(problem).items())
 

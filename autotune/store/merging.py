@@ -24,7 +24,7 @@ from autotune.store.dispatchers import dispatched_layers, dispatchers
 from autotune.store.end_to_end_timings import end_to_end_timings
 from autotune.store.finals import finals, verdicts
 from autotune.store.foreign_rows import ForeignRows
-from autotune.store.layers import PROBLEM_COLUMNS, layers, layers_of_sets, subject_layers, subjects
+from autotune.store.layers import IDENTITY, layers, layers_of_sets, subject_layers, subjects
 from autotune.store.measurements import measurements
 from autotune.store.noise_floors import noise_floors
 from autotune.store.packed import unpacked
@@ -111,7 +111,7 @@ class _Merge:
     def run(self) -> Merged:
         """Bring the tables, parents first; with each trial what was measured of it."""
         with self._writing():
-            self._bring(layers, PROBLEM_COLUMNS)
+            self._bring(layers, IDENTITY)
             self._subjects()
             self._bring(devices, DEVICE_COLUMNS[:5])
             self._bring(environments, ("driver", "toolkit", "flags"))
@@ -237,9 +237,9 @@ class _Merge:
         """Raise StoreError for two kernels of one hash, before anything is written."""
         with self._target.read() as self._to:
             self._compared_id = next_id(self._to, sources) - 1
-            known = self._known(layers, PROBLEM_COLUMNS)
+            known = self._known(layers, IDENTITY)
             there = chain.from_iterable(self._from.batches(layers))
-            ids = {id_of(row["id"]): known.get(tuple(row[name] for name in PROBLEM_COLUMNS)) for row in there}
+            ids = {id_of(row["id"]): known.get(tuple(row[name] for name in IDENTITY)) for row in there}
             for rows in self._from.batches(sources) if self._compared_id else ():
                 here = self._same_hashes(rows)
                 for row in rows:

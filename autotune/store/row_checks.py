@@ -23,10 +23,9 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from autotune.errors import StudyError
-from autotune.problem import Conv2dProblem
+from autotune.errors import StudyError, TemplateError
 from autotune.store.column_types import EARLIEST, LARGEST, LATEST, date_text, metadata
-from autotune.store.layers import PROBLEM_COLUMNS
+from autotune.store.layers import PROBLEM_COLUMNS, stored_problem
 from autotune.store.packed import unpacked
 from autotune.store.sources import check_launches
 from autotune.store.sqlite.database import one_line
@@ -36,6 +35,7 @@ from autotune.trial import Outcome
 WIDE = {"layers.flops", "layers.minimal_bytes", "studies.seed"}
 """integers of any size that SQLite has"""
 
+_OURS = (StudyError, TemplateError)
 _KEPT = 4096  # texts of launches whose check is remembered
 _SHOWN = 60  # characters of a value in a reason
 
@@ -86,7 +86,7 @@ _TOGETHER = {
         _Rule("(kind = 'space') <> (params IS NOT NULL)", "a space, and nothing else, has params"),
     ),
     "retimes": (_Rule("(label = 'failed') <> (after_us IS NULL)", "a failure, and nothing else, has no time"),),
-    "layers": (_Rule(f"is_problem({', '.join(PROBLEM_COLUMNS)}) = 0", "a problem of conv2d"),),
+    "layers": (_Rule(f"is_problem({', '.join(PROBLEM_COLUMNS)}) = 0", "a problem of its operation"),),
     "templates": (_Rule("is_header(header) = 0", "a family's header, TOML", "header"),),
     "sources": (_Rule("is_launches(launches) = 0", "how a kernel is launched, JSON", "launches"),),
 }
@@ -243,7 +243,7 @@ def _flag(test: Callable[..., object]) -> Callable[..., int]:
     def flag(*values: object) -> int:
         try:
             test(*values)
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, zlib.error, StudyError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, zlib.error, *_OURS):
             return 0
         return 1
 
@@ -267,7 +267,7 @@ def _check_utf8(content: bytes) -> None:
 
 _FUNCTIONS: dict[str, Callable[..., int | str]] = {
     "legible": _legible,
-    "is_problem": _flag(Conv2dProblem),
+    "is_problem": _flag(stored_problem),
     "is_header": _flag(_check_header),
     "is_launches": lru_cache(_KEPT)(_flag(check_launches)),
     "is_text": _flag(unpacked),

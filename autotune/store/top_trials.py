@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 
 from autotune.devices.device import DeviceInfo
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.store.devices import device_of, devices
 from autotune.store.layers import layers, problem_of, subjects
 from autotune.store.reading import reading
@@ -30,7 +30,7 @@ class TopTrial:
 
     name: str
     """`study.layer` of a study that has it"""
-    problem: Conv2dProblem
+    problem: Problem
     device: DeviceInfo
     config: Config
     median_us: float

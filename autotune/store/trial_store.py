@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case,
 
 from autotune.errors import StoreError
 from autotune.family.source import KernelSource
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.store.alike import AlikeTrial, alike
 from autotune.store.column_types import Values, date_of
 from autotune.store.devices import devices
@@ -255,7 +255,7 @@ class TrialStore:
     @reading
     def list(
         self,
-        what: str | Conv2dProblem | None = None,
+        what: str | Problem | None = None,
         *,
         outcome: str | None = None,
         sort: str = "number",
@@ -303,11 +303,11 @@ class TrialStore:
         self,
         connection: Connection,
         statement: Select[*tuple[object, ...]],
-        what: str | Conv2dProblem | None,
+        what: str | Problem | None,
         generations: str,
     ) -> Select[*tuple[object, ...]]:
         """The statement with only the trials of what is asked for."""
-        if isinstance(what, Conv2dProblem):
+        if isinstance(what, Problem):
             return statement.where(*of_problem(what))
         if what is None and generations == "all":
             return statement

@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.family.source import Stage
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Layer, Problem
 from autotune.store.column_types import (
     Text,
     Values,
@@ -130,7 +130,7 @@ class TrialRow:
         return f"{self.study}.{self.layer.name}"
 
     @property
-    def problem(self) -> Conv2dProblem:
+    def problem(self) -> Problem:
         """The layer's problem."""
         return self.layer.problem
 
@@ -145,7 +145,7 @@ class TrialRow:
         return None if self.median_us is None else gflops(self.problem, self.median_us)
 
 
-def gflops(problem: Conv2dProblem, time_us: float) -> float:
+def gflops(problem: Problem, time_us: float) -> float:
     """GFLOP/s of the direct algorithm at a time; 1e3 from FLOP per microsecond to GFLOP per second."""
     return problem.flops / time_us / 1e3
 

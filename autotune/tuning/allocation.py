@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.search.warm_start import NEAR
 from autotune.similarity import layer_distance
 
@@ -25,7 +25,7 @@ def expected_gain_us(*, count: int, evaluated: int, best_us: float, floor_us: fl
     return count * (above_us if above_us > 0 else best_us) / math.pow(max(1, evaluated), DECAY)
 
 
-def leaders(problems: Sequence[Conv2dProblem]) -> list[int | None]:
+def leaders(problems: Sequence[Problem]) -> list[int | None]:
     """For each layer the position of an earlier one that it is to learn from: the nearest that itself waits for none.
 
     None: no such layer is near enough for a warm start.

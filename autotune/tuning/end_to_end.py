@@ -129,12 +129,12 @@ class _EndToEndLine:
             )
         self.template = templates[family]
         self.admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes)
-        self.whole = self._render(layer.problem.n)
+        self.whole = self._render(layer.problem.runtime_size)
         self.compiled: dict[str, Future[Binary]] = {}
 
     def run(self, observe: Callable[[Progress], None], stopping: Callable[[], bool]) -> EndToEndResult:
         """Time what is not known yet."""
-        wanted = list(configs(self.choices, self.layer.problem.n))
+        wanted = list(configs(self.choices, self.layer.problem.runtime_size))
         known = {
             trial.config: trial
             for trial in self.store.trials.history(self.scope)
@@ -172,7 +172,7 @@ class _EndToEndLine:
         )
 
     def _render(self, n: int) -> KernelSource:
-        bound = BoundTemplate(self.template, self.layer.problem.with_n(n), self.evaluator.info, self.admission)
+        bound = BoundTemplate(self.template, self.layer.problem.with_runtime(n), self.evaluator.info, self.admission)
         return render(bound, self.kernel.row.trial.config)
 
     def _try(self, number: int, config: Config, attempts: int) -> Trial:
@@ -224,7 +224,7 @@ class _EndToEndLine:
 
     @property
     def _n(self) -> int:
-        return self.layer.problem.n
+        return self.layer.problem.runtime_size
 
     def _binary(self, program: Program) -> Binary:
         """Compiled once: the text of most families is the same for every n."""

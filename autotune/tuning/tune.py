@@ -11,7 +11,7 @@ from autotune.errors import DeviceError, NoTemplate, StudyError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, narrow
 from autotune.family.template import KernelTemplate
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Layer, Problem
 from autotune.search import InitialDesign, single_threaded
 from autotune.search.prior import prior
 from autotune.search.warm_start import MOST, warm_start
@@ -58,7 +58,7 @@ def tune(
     key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, study.layers), fresh=fresh)
     records = [TemplateRecord(template.name, template.hash, template.header) for template in templates.values()]
     run = Run(study, evaluator, store, observe, stopping, clock, search, finals)
-    shapes: dict[Conv2dProblem, Layer] = {}
+    shapes: dict[Problem, Layer] = {}
     for layer in chosen:  # a shape is tuned once, for all layers that have it
         first = shapes.setdefault(layer.problem, replace(layer, count=0))
         shapes[layer.problem] = replace(first, count=first.count + layer.count)
@@ -133,10 +133,11 @@ def _check_calibrated(info: DeviceInfo, store: Store) -> Mapping[str, float]:
 def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:
     """Raise StudyError when the arrays of a layer and its second set of test data exceed the device's memory."""
     problem = layer.problem
-    needed, one, two = (2 * problem.with_n(n).tensor_bytes for n in (problem.n, 1, 2))
+    needed, one, two = (2 * problem.with_runtime(n).tensor_bytes for n in (problem.runtime_size, 1, 2))
     if needed > info.memory_bytes:
         most = (info.memory_bytes - one) // (two - one) + 1
-        advice = f"n = {most} would do" if most > 0 else "no n would do, make the layer smaller"
+        runtime = problem.operation.runtime
+        advice = f"{runtime} = {most} would do" if most > 0 else f"no {runtime} would do, make the layer smaller"
         raise StudyError(
             f"{study.path or study.name}: layer {layer.name} ({problem}): verifying it takes {needed / 2**30:.4g} GiB "
             f"of memory, {info.name} has {info.memory_bytes / 2**30:.4g}; {advice}"

@@ -13,7 +13,7 @@ from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
 from autotune.measurement.verify import data_bytes
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.trial import ErrorStats, Measured, Outcome
 from autotune.workers.reports import explained
 from autotune.workers.worker import (
@@ -67,9 +67,9 @@ class DeviceWorker:
 
     def __init__(self, name: str, deadlines: Deadlines, runtime: Binary | None) -> None:
         self.name = name
-        self._layers: dict[Conv2dProblem, LayerRequest] = {}
+        self._layers: dict[Problem, LayerRequest] = {}
         """those that were begun"""
-        self._held: dict[Conv2dProblem, int] = {}
+        self._held: dict[Problem, int] = {}
         """layers whose data the present worker has, with their bytes at most; the one used last comes last"""
         self._deadlines = deadlines
         self._open_request = OpenRequest(name, runtime)
@@ -82,7 +82,7 @@ class DeviceWorker:
         self._last = threading.Event()
         """set when all is done about the kernel that was sent last"""
         self._last.set()
-        self._known_good: dict[Conv2dProblem, EvaluateRequest | VerifyRequest] = {}
+        self._known_good: dict[Problem, EvaluateRequest | VerifyRequest] = {}
         self._doubtful = False
         """the last kernel failed: its successor's layer's known-good one must pass before it"""
         try:
@@ -112,7 +112,7 @@ class DeviceWorker:
             self._last.wait()
             yield
 
-    def _hold(self, problem: Conv2dProblem) -> None:
+    def _hold(self, problem: Problem) -> None:
         """See to it that the worker has a layer's data. Raises DeviceError when they cannot be made there."""
         if self._worker is None:
             self._revive()
@@ -202,7 +202,7 @@ class DeviceWorker:
         assert isinstance(reply, FinalsTimings)  # noqa: S101 - the type of this request's answer
         return reply
 
-    def perform(self, request: Request, deadline_s: float, problem: Conv2dProblem | None = None) -> Reply:
+    def perform(self, request: Request, deadline_s: float, problem: Problem | None = None) -> Reply:
         """Have the worker do something else with kernels, of a layer if given. Raises Rejected when they end it."""
         self._ready(problem)
         try:
@@ -245,7 +245,7 @@ class DeviceWorker:
             self._worker = None
             self._held.clear()
 
-    def _ready(self, problem: Conv2dProblem | None) -> None:
+    def _ready(self, problem: Problem | None) -> None:
         """A live worker, not too old, that has a layer's data and in which its known-good kernel still is right."""
         if self._answered >= _RECYCLE_AFTER:
             self.drop()
@@ -299,6 +299,6 @@ class DeviceWorker:
             raise
 
 
-def _data_bytes(problem: Conv2dProblem) -> int:
+def _data_bytes(problem: Problem) -> int:
     """What a layer takes in a worker at most: two data sets with references, and copies for short kernels."""
     return data_bytes(problem) + min(COPIES_BYTES, MOST_PASSES * problem.tensor_bytes)

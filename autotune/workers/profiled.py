@@ -22,7 +22,7 @@ from autotune.devices.device import Device
 from autotune.family.source import KernelSource
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.network import encoded
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 
 _DRAWN = 1 << 24  # random numbers drawn for an array; a longer one repeats them
 
@@ -50,7 +50,7 @@ def launch_once(device: Device, kernels: Sequence[Kernel], *, first_round: bool)
                 _launch(device, source, binary, arrays, first_round=first_round)
 
 
-def _arrays(device: Device, problem: Conv2dProblem, owned: ExitStack) -> Tensors:
+def _arrays(device: Device, problem: Problem, owned: ExitStack) -> Tensors:
     """Random inputs, and an output."""
     random = np.random.default_rng(0)
     addresses = {array.name: _allocated(device, array.size_bytes, owned) for array in problem.arrays}

@@ -26,7 +26,7 @@ from autotune.measurement.calibrate import Calibration
 from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.host_to_host import EndToEndRequest, EndToEndTiming
 from autotune.measurement.network import Agreement, NetworkRequest
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.temporary import temporary_folder
 from autotune.trial import ErrorStats, Measured, Timing
 
@@ -70,9 +70,9 @@ class Opened:
 class LayerRequest:
     """Make a layer's test data and reference, beside those of other layers. Answer: None."""
 
-    problem: Conv2dProblem
+    problem: Problem
     check: Binary
-    without: tuple[Conv2dProblem, ...] = ()
+    without: tuple[Problem, ...] = ()
     """layers whose data make room for it"""
 
 

@@ -45,7 +45,7 @@ from autotune.measurement.guarded import GuardedArray
 from autotune.measurement.host_to_host import EndToEndRequest, measure_end_to_end
 from autotune.measurement.network import Network, NetworkRequest
 from autotune.measurement.verify import Verifier
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.temporary import remove
 from autotune.trial import Measured, Outcome
 from autotune.workers.worker import (
@@ -92,13 +92,13 @@ class WorkerServer:
         self._clock = clock
         self._open = open_named
         self._device: Device | None = None
-        self._verifiers: dict[Conv2dProblem, Verifier] = {}
-        self._current: Conv2dProblem | None = None
+        self._verifiers: dict[Problem, Verifier] = {}
+        self._current: Problem | None = None
         """the layer of what was asked for last"""
         self._network: Network | None = None
         self._clocks = Clocks()
         self._compiles = False
-        self._fastest_us: dict[tuple[Conv2dProblem, str], float] = {}
+        self._fastest_us: dict[tuple[Problem, str], float] = {}
         """median of a layer's fastest kernel, with cold or hot caches"""
         self._failed = False
         """the last kernel to be evaluated did"""
@@ -162,7 +162,7 @@ class WorkerServer:
             raise DeviceError(f"the worker has no data of the layer {self._current}")
         return self._verifiers[self._current]
 
-    def _forget(self, problem: Conv2dProblem) -> None:
+    def _forget(self, problem: Problem) -> None:
         """Free a layer's data, if there are any."""
         verifier = self._verifiers.pop(problem, None)
         if verifier is not None:

@@ -121,7 +121,7 @@ def kernel_tuner(layer: Layer, sources: list[KernelSource], seconds: float) -> N
     rng = np.random.default_rng(0)
     x = rng.standard_normal(problem.array("x").elements, dtype=np.float32)
     w = rng.standard_normal(problem.array("w").elements, dtype=np.float32)
-    bias = np.zeros(problem.k, np.float32)
+    bias = np.zeros(int(problem.values["k"]), np.float32)
     y = np.zeros(problem.array("y").elements, np.float32)
     done, failed, started = 0, "", time.perf_counter()
     for source in sources:
@@ -130,7 +130,7 @@ def kernel_tuner(layer: Layer, sources: list[KernelSource], seconds: float) -> N
         if source.constants or len(source.stages) > 1:
             continue  # it has no device-to-device copy into a constant array
         stage = source.stages[0]
-        scalars = {"n": np.int32(problem.n), "i": np.int32(0)}
+        scalars = {"n": np.int32(problem.runtime_size), "i": np.int32(0)}
         arrays = {"x": x, "w": w, "bias": bias, "y": y}
         with contextlib.redirect_stdout(io.StringIO()):
             try:

@@ -23,7 +23,7 @@ from autotune.api.devices import evaluator_of, jobs_default
 from autotune.errors import StoreWarning
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.template import load_templates
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Layer, Problem
 from autotune.store import Store
 from autotune.study import Study, find_study, load_study
 from autotune.tuning.tune import tune
@@ -73,15 +73,15 @@ def best_us(db: Path, study: Study, layer: Layer, evaluator: Evaluator) -> float
     return min(found)
 
 
-def forget(db: Path, problem: Conv2dProblem) -> None:
+def forget(db: Path, problem: Problem) -> None:
     """Hide every trial of a problem, whatever its n, under a policy that nobody asks for."""
-    shape = [name for name in Conv2dProblem.__dataclass_fields__ if name != "n"]
+    shape = [name for name in problem.values if name != "n"]
     same = " AND ".join(f"layers.{name} = ?" for name in shape)
     with closing(sqlite3.connect(db)) as connection, connection:
         connection.execute(
             "UPDATE trials SET policy = 'left out' WHERE subject_id IN "
             f"(SELECT subjects.id FROM subjects JOIN layers ON layers.id = layer_id WHERE {same})",
-            [getattr(problem, name) for name in shape],
+            [problem.values[name] for name in shape],
         )
     connection.close()
 

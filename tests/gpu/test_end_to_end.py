@@ -35,7 +35,9 @@ def compiled(gpu: DeviceEvaluator, problem: Conv2dProblem) -> tuple[KernelSource
 
 def timed(gpu: DeviceEvaluator, plan: EndToEndPlan) -> EndToEndTiming:
     sizes = {segment.n for segment in cut(CONV1.n, plan.segments)}
-    return gpu.end_to_end(EndToEndRequest(CONV1, plan, tuple(compiled(gpu, CONV1.with_n(n)) for n in sorted(sizes))))
+    return gpu.end_to_end(
+        EndToEndRequest(CONV1, plan, tuple(compiled(gpu, CONV1.with_runtime(n)) for n in sorted(sizes)))
+    )
 
 
 def test_copies_overlap_with_kernels(gpu: DeviceEvaluator) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.space import BoundTemplate
-from autotune.operation import operation
+from autotune.operation import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from tests.templates.shipped_families import default_of, family, verify
 
@@ -25,7 +25,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("word", operation().words["epilogue"])
+@pytest.mark.parametrize("word", operation(CONV2D).words["epilogue"])
 @pytest.mark.parametrize("name", CASES)
 def test_epilogue_is_right(name: str, word: str, gpu: DeviceEvaluator) -> None:
     problem = replace(CASES[name], epilogue=word)

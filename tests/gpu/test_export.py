@@ -31,7 +31,7 @@ def kernel(name: str, info: DeviceInfo, images: int = IMAGES, **pinned: Value) -
     """The first config of a family with these values, on the first awkward problem that has one."""
     template = load_template(FILES[name])
     for problem in AWKWARD.values():
-        bound = BoundTemplate(template, problem.with_n(images), info)
+        bound = BoundTemplate(template, problem.with_runtime(images), info)
         if bound.supported:
             narrowed = {param: [value] for param, value in pinned.items()}
             default = SearchSpace(bound, narrowed, most_rows=0, sampled_rows=1).default

@@ -31,7 +31,7 @@ def large_rows(path: Path, gpu: DeviceEvaluator) -> list[CheckRow]:
 
 def test_a_family_that_counts_in_64_bits_serves_large_problems(gpu: DeviceEvaluator) -> None:
     rows = large_rows(GOOD, gpu)
-    assert {row.source.problem.layout for row in rows} == {"nchw", "nhwc"}
+    assert {row.source.problem.values["layout"] for row in rows} == {"nchw", "nhwc"}
     assert all(row.outcome == Outcome.CORRECT for row in rows), [row.message for row in rows]
     assert all(
         min(row.source.problem.array("x").elements, row.source.problem.array("y").elements) > BEYOND for row in rows

@@ -13,7 +13,7 @@ from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.checking.coverage import coverage, in_common
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import KernelTemplate, load_template
-from autotune.operation import operation
+from autotune.operation import CONV2D, operation
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Outcome
 from tests.fork_server import ForkServer
@@ -65,8 +65,8 @@ def checked(
 
 def test_correct_family_passes_and_what_was_left_is_said(tmp_path: Path, host: DeviceEvaluator) -> None:
     checking, rows, gaps = checked(family(tmp_path), host, FEW)
-    assert {row.problem.layout for row in rows} == {"nchw", "nhwc"}
-    assert {row.problem.groups == 1 for row in rows} == {True, False}
+    assert {row.problem.values["layout"] for row in rows} == {"nchw", "nhwc"}
+    assert {row.problem.values["groups"] == 1 for row in rows} == {True, False}
     assert gaps["dtype f16, bf16"] == "`supports` refuses it"
     assert any(what.startswith("more than 2147483648 elements") and "GPU" in why for what, why in gaps.items())
     found = coverage(checking).features
@@ -76,7 +76,7 @@ def test_correct_family_passes_and_what_was_left_is_said(tmp_path: Path, host: D
 @pytest.mark.long
 def test_some_cases_have_each_activation_and_most_pairs(tmp_path: Path, host: DeviceEvaluator) -> None:
     checking, rows, _ = checked(family(tmp_path), host, CASES)
-    assert {row.problem.activation for row in rows} == set(operation().enumerations["activation"])
+    assert {row.problem.names()["activation"] for row in rows} == set(operation(CONV2D).enumerations["activation"])
     assert {row.problem.names()["terms"] for row in rows} == {"none", "bias", "bias_add"}
     found = coverage(checking)
     assert found.params.covered == found.params.feasible
@@ -130,7 +130,7 @@ def test_own_layers_take_the_place_of_derived_problems(tmp_path: Path, host: Dev
     plan = CasePlan(family(tmp_path), host.info, layers=(own, other))
     checking = FamilyCheck(plan, host)
     rows = list(checking.rows())
-    assert {row.problem.with_n(1) for row in rows} == {own.problem.with_n(1)}
+    assert {row.problem.with_runtime(1) for row in rows} == {own.problem.with_runtime(1)}
     assert {row.outcome for row in rows} == {Outcome.CORRECT}
     gaps = [gap for gap in coverage(checking).gaps if gap.what == "layer other"]
     assert [gap.why for gap in gaps] == [f"the family does not support {other.problem}"]

@@ -16,7 +16,7 @@ from autotune.exporting import Exported, export_library
 from autotune.exporting.build import Built, build_for_host, clean, self_test
 from autotune.exporting.proof import NotProven, beside, prove
 from autotune.family.template import load_template
-from autotune.operation import operation
+from autotune.operation import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Timing
 from tests.exports import CHUNKED, CONSTANT, H200, KERNELS, PACKED, TIMING, chosen, contents, kernel
@@ -174,7 +174,7 @@ def test_any_name_is_a_kernels(cxx: str, tmp_path: Path) -> None:
     kernels = []
     for at, name in enumerate(names):
         study, layer = name.split(".")
-        made = kernel("direct", layer, CONSTANT.problem.with_n(40 + at))
+        made = kernel("direct", layer, CONSTANT.problem.with_runtime(40 + at))
         kernels.append(dataclasses.replace(made, row=dataclasses.replace(made.row, study=study)))
     export_library(kernels, tmp_path, ())
     command = [cxx, "-std=c++17", "-fsyntax-only", "conv2d.cpp", "kernels.cpp", "selftest.cpp"]
@@ -206,7 +206,7 @@ def test_strictest_class_of_a_problem_is_served(tmp_path: Path) -> None:
 def test_classes_that_differ_between_numbers_of_images(cxx: str, tmp_path: Path) -> None:
     problem = Conv2dProblem(8, 3, 12, 13, 8, 3, 3)
     few = kernel("mma_strip", "few", problem, precision="tf32")
-    many = kernel("direct", "many", problem.with_n(80))
+    many = kernel("direct", "many", problem.with_runtime(80))
     built = build_for_host(export_library([few, many], tmp_path / "exported", ()), tmp_path, cxx=Path(cxx))
     passed, words = self_test(built)
     assert passed, words
@@ -220,7 +220,7 @@ def test_architecture_that_a_kernel_is_not_for_is_refused(tmp_path: Path) -> Non
 
 def test_architecture_is_the_gpus_where_a_layer_was_tuned_on_a_cpu(tmp_path: Path) -> None:
     on_cpu = dataclasses.replace(H200, kind="host", name="CPU", arch=80)
-    kernels = [kernel("direct", "cpu", CONSTANT.problem.with_n(7), on_cpu), PACKED]
+    kernels = [kernel("direct", "cpu", CONSTANT.problem.with_runtime(7), on_cpu), PACKED]
     assert export_library(kernels, tmp_path, ()).archs == (90,)
 
 
@@ -277,7 +277,7 @@ def test_wrong_kernel_fails_the_proof(tmp_path: Path) -> None:
 
 def test_activations_and_residuals_pass_the_self_test(cxx: str, tmp_path: Path) -> None:
     """What the kernels, the reference and the golden values take an activation for is the same."""
-    words = operation().words["epilogue"][5:]
+    words = operation(CONV2D).words["epilogue"][5:]
     layer = Conv2dProblem(20, 2, 6, 7, 4, 3, 3, pad_h=1)
     sizes = {word: dataclasses.replace(layer, h=6 + at, epilogue=word) for at, word in enumerate(words)}
     assert sizes["bias_add_silu"].has("z")

@@ -24,7 +24,7 @@ from autotune.autotune_conv2d.library import ABI_VERSION, ARRAYS, DTYPES, EPILOG
 from autotune.errors import Rejected
 from autotune.exporting import Exported
 from autotune.exporting.build import Built
-from autotune.measurement.exported import prepared
+from autotune.measurement.exported import library_problem, prepared
 from autotune.measurement.forward import Tensors
 from tests import exports
 from tests.host.host_driver import Array, DeviceArray, OnHostDriver, device_array, host_driver
@@ -32,7 +32,7 @@ from tests.host.host_driver import Array, DeviceArray, OnHostDriver, device_arra
 pytestmark = pytest.mark.cxx
 
 RELU, CHUNKED, ADDED = (
-    Problem(**asdict(tested.problem)) for tested in (exports.CONSTANT, exports.CHUNKED, exports.ADDED)
+    library_problem(tested.problem) for tested in (exports.CONSTANT, exports.CHUNKED, exports.ADDED)
 )
 """A kernel with its filters in constant memory, and one with a workspace."""
 
@@ -111,7 +111,7 @@ def in_a_worker(library: str, x: Array, w: Array, bias: Array) -> Array:
     arrays = {"x": x, "w": w, "bias": bias, "y": np.empty(RELU.y_shape(len(x)), np.float32)}
     there = {name: device_array(array) for name, array in arrays.items()}
     tensors = Tensors({name: array.array.ctypes.data for name, array in there.items()})
-    with prepared(Path(library), exports.CONSTANT.problem.with_n(len(x)), tensors) as handle:
+    with prepared(Path(library), exports.CONSTANT.problem.with_runtime(len(x)), tensors) as handle:
         handle.run(tensors, 0)
         with pytest.raises(Rejected, match="an argument that must point to something is NULL"):
             handle.run(replace(tensors, arrays={**tensors.arrays, "x": 0}), 0)
@@ -137,7 +137,7 @@ def test_kernels_are_those_of_the_provenance(exported: Exported, on_cpu: OnHostD
     provenance = json.loads((exported.folder / "provenance.json").read_text())
     assert version == f"autotune {provenance['autotune']}"
     assert [one.name for one in found] == [one["name"] for one in provenance["kernels"]]
-    assert [asdict(one.problem) for one in found] == [asdict(one.problem) for one in exported.served]
+    assert [asdict(one.problem) for one in found] == [one.problem.values for one in exported.served]
     assert [one.accuracy for one in found] == ["fp32", "fp16", "fp32", "fp32", "fp16", "tf32", "fp32"]
     assert [one.deterministic for one in found] == [one["deterministic"] for one in provenance["kernels"]]
 

@@ -12,6 +12,7 @@ import pytest
 from autotune.errors import TemplateError
 from autotune.expressions.expression import Expression
 from autotune.family.folding import fold
+from autotune.operation import CONV2D, operation
 from autotune.shipped import shipped
 
 pytestmark = pytest.mark.cxx
@@ -60,7 +61,7 @@ def computed(texts: list[str], cxx: str, folder: Path) -> list[str]:
 
 def printed(text: str) -> str:
     """An expression as C++."""
-    return fold(Expression(text, "here"), KNOWN).cpp
+    return fold(Expression(text, "here"), KNOWN, operation(CONV2D)).cpp
 
 
 def value(text: str, names: Mapping[str, int]) -> str:

@@ -69,8 +69,8 @@ class EndToEndRunner:
     def __call__(self, plan: EndToEndPlan) -> EndToEndTiming:
         problem = self.verifier.problem
         sources = [
-            render(BoundTemplate(self.family, problem.with_n(n), self.device.info), CONFIG)
-            for n in sorted({segment.n for segment in cut(problem.n, plan.segments)})
+            render(BoundTemplate(self.family, problem.with_runtime(n), self.device.info), CONFIG)
+            for n in sorted({segment.n for segment in cut(problem.runtime_size, plan.segments)})
         ]
         kernels = tuple((source, compile_host(source.program, Target("host"), cxx=self.cxx)) for source in sources)
         return measure_end_to_end(

@@ -85,7 +85,9 @@ def sampled() -> Iterator[Chosen]:
     """A few configs of every family, each on a problem of its own, tuned at an n that is no small one."""
     for at, name in enumerate(FAMILIES):
         for seed, (label, problem) in enumerate(list(supported(name, H200).items())[:CONFIGS]):
-            bound = BoundTemplate(family(name), problem.with_n(200 + at), H200)  # a library has one kernel a problem
+            bound = BoundTemplate(
+                family(name), problem.with_runtime(200 + at), H200
+            )  # a library has one kernel a problem
             space = SearchSpace(bound, seed=seed, most_rows=0, sampled_rows=6)
             if len(space.rows):
                 config = space.config((3 * seed + 1) % len(space.rows))
@@ -141,7 +143,7 @@ def bound_to(name: str, problem: Conv2dProblem, device: DeviceInfo) -> BoundTemp
 
 def admitted(kernel: Chosen, n: int, device: DeviceInfo) -> bool:
     """Whether the tuner would take a kernel for n images on a device."""
-    bound = bound_to(kernel.source.config.template, kernel.problem.with_n(n), device)
+    bound = bound_to(kernel.source.config.template, kernel.problem.with_runtime(n), device)
     try:
         bound.check(kernel.source.config)
     except Rejected:
@@ -151,7 +153,7 @@ def admitted(kernel: Chosen, n: int, device: DeviceInfo) -> bool:
 
 def launched(kernel: Chosen, n: int, device: DeviceInfo) -> tuple[list[int], list[list[object]], list[list[int]]]:
     """What the tuner would launch: bytes of packed filters and workspace, rounds; the launches of a round, and maps."""
-    bound = bound_to(kernel.source.config.template, kernel.problem.with_n(n), device)
+    bound = bound_to(kernel.source.config.template, kernel.problem.with_runtime(n), device)
     template = bound.template
     names: dict[str, Value] = dict(kernel.source.config.values())
     for name, derived in bound.derived:
@@ -192,7 +194,7 @@ def test_library_launches_what_the_tuner_would(kernels: tuple[Chosen, ...], plan
         status, *sizes = plan["numbers"]
         what = f"{kernel.source.config} tuned at {kernel.problem}, n = {n} on {device.name}: {plan['reason']}"
         # Fewer images than were tuned for are always served: any kernel takes them, however little it suits them.
-        assert (status == 0) == admitted(kernel, max(n, kernel.problem.n), device), what
+        assert (status == 0) == admitted(kernel, max(n, kernel.problem.runtime_size), device), what
         if status == 0:
             assert (sizes, plan["launches"], plan["maps"]) == launched(kernel, n, device), what
         else:

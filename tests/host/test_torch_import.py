@@ -185,7 +185,9 @@ def test_the_study_is_what_conversion_looks_for(
     network = importlib.import_module("my_models").build().eval()
     looked_for = [layer.problems[0] for layer in read_network(fuse(network).eval(), (2, 3, 16, 16)).layers]
     found = layers(autotune, "my_models.py:build", "--input", "2x3x16x16")
-    assert Counter(map(astuple, looked_for)) == Counter({astuple(layer.problem): layer.count for layer in found})
+    assert Counter(astuple(problem) for problem in looked_for) == Counter(
+        {tuple(layer.problem.values.values()): layer.count for layer in found}
+    )
 
 
 @pytest.mark.parametrize("name", ["looking", "weights", "model"])
@@ -197,8 +199,8 @@ def test_dtype_layout_and_batches(models: Path, autotune: Command) -> None:
     words = ("--input", "64x3x16x16", "--dtype", "f16", "--layout", "nhwc", "--batch", "2")
     assert list(layers(autotune, "my_models.py:build", *words)) == expected(dtype="f16", layout="nhwc")
     found = layers(autotune, "my_models.py:last", "--input", "2x3x16x16", "--batch", "2,3")
-    assert {layer.problem.layout for layer in found} == {"nhwc"}
-    assert [layer.problem.n for layer in found] == [2] * 6 + [3] * 6
+    assert {layer.problem.values["layout"] for layer in found} == {"nhwc"}
+    assert [layer.problem.runtime_size for layer in found] == [2] * 6 + [3] * 6
 
 
 def test_a_module_of_the_current_folder_and_its_own_catalogue(
@@ -216,15 +218,15 @@ def test_resnet50_has_its_additions(models: Path, autotune: Command) -> None:
     found = layers(autotune, *words)
     counts = Counter[str]()
     for layer in found:
-        counts[layer.problem.epilogue] += layer.count
+        counts[str(layer.problem.values["epilogue"])] += layer.count
     assert counts == {"bias_relu": 33, "bias_add_relu": 16, "bias": 4}
-    assert {layer.name for layer in found if layer.problem.epilogue == "bias"} == {
+    assert {layer.name for layer in found if layer.problem.values["epilogue"] == "bias"} == {
         f"blocks-{first}-conv3" for first in (0, 3, 7, 13)
     }, "where a block has other sizes its last convolution, the downsampling one, takes the addition"
     alone = layers(autotune, *words, "--no-residuals")
     assert len(alone) == 23
     assert sum(layer.count for layer in alone) == 53
-    assert not any("add" in layer.problem.epilogue for layer in alone)
+    assert not any("add" in str(layer.problem.values["epilogue"]) for layer in alone)
 
 
 def test_other_dimensions_are_left_out(models: Path, autotune: Command) -> None:
@@ -296,7 +298,10 @@ def test_an_archive_of_dynamic_sizes_is_read_for_those_asked_for(folder: Path, a
     path = archive(folder / "net.pt2", dynamic=True)
     refused(autotune("import-model", path), "are not all fixed; give them by --input; it has")
     found = layers(autotune, path, "--input", "7x3x20x9")
-    assert [(layer.problem.n, layer.problem.h, layer.problem.w) for layer in found] == [(7, 20, 9), (7, 10, 5)]
+    assert [(layer.problem.runtime_size, layer.problem.values["h"], layer.problem.values["w"]) for layer in found] == [
+        (7, 20, 9),
+        (7, 10, 5),
+    ]
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")

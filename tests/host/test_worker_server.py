@@ -23,7 +23,7 @@ from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate, load_template, load_templates
 from autotune.measurement.choices import Choices, ChoicesRequest
 from autotune.measurement.reference import check_program
-from autotune.problem import Conv2dProblem
+from autotune.problem import Conv2dProblem, Problem
 from autotune.trial import Measured
 from autotune.workers.worker import (
     EvaluateRequest,
@@ -75,7 +75,7 @@ class Watched(HostDevice):
         return replace(sample, us=self.paced_us or sample.us)
 
     def baselines(
-        self, baselines: Sequence[Baseline], problem: Conv2dProblem, *, passes: int, cold: bool
+        self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
         """Note how they are to be run."""
         self.beside = (passes, cold)

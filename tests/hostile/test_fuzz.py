@@ -20,7 +20,7 @@ from autotune.family.render import render
 from autotune.family.space import SearchSpace
 from autotune.family.template import load_template
 from autotune.interchange.files import read_recording
-from autotune.operation import FILE, operation, read_operation
+from autotune.operation import CONV2D, FILE, operation, read_operation
 from autotune.store import dump, load
 from autotune.study import load_study
 from tests.unit.tiny import STUDY, TINY, bind
@@ -149,7 +149,7 @@ KERNEL_TUNER = b"""{"device_name": "A", "kernel_name": "k", "tune_params_keys": 
 T4 = b"""{"schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds", "kernel_name": "k"}, "results": [
 {"configuration": {"x": 1}, "invalidity": "correct", "measurements": [{"name": "time", "value": 1.5}],
 "times": {"runtimes": [1.5]}}]}"""
-OPERATION = (operation().folder / FILE).read_bytes()
+OPERATION = (operation(CONV2D).folder / FILE).read_bytes()
 READERS: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
     "study": ("small.toml", STUDY.encode(), load_study),
     "header": ("tiny.cu.j2", TINY[: TINY.index("#*/") + 4].encode(), rendered),

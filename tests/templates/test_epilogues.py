@@ -17,7 +17,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
-from autotune.operation import operation
+from autotune.operation import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from tests.exports import H200
 from tests.long_run import every
@@ -25,7 +25,7 @@ from tests.templates.shipped_families import default_of, family, output_bytes, v
 
 pytestmark = pytest.mark.cxx
 
-ACTIVATIONS = operation().enumerations["activation"][1:]
+ACTIVATIONS = operation(CONV2D).enumerations["activation"][1:]
 ODD = Conv2dProblem(3, 8, 9, 11, 16, 3, 3, pad_h=1, pad_w=1)
 HALF = replace(ODD, dtype="f16", layout="nhwc")
 SERVED: Mapping[str, tuple[str, Conv2dProblem, str]] = {

@@ -25,6 +25,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render, visible_names
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
+from autotune.operation import CONV2D, operation
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Outcome
 from tests.long_run import every
@@ -85,7 +86,7 @@ def test_default_is_feasible_wherever_the_family_is_supported(name: str) -> None
 def test_kernel_serves_every_batch_size(name: str) -> None:
     for label, problem in supported(name).items():
         source = default_source(name, label)
-        again = render(BoundTemplate(family(name), problem.with_n(problem.n + 10), H200), source.config)
+        again = render(BoundTemplate(family(name), problem.with_runtime(problem.n + 10), H200), source.config)
         assert again.program == source.program, f"{name} on {label}: the text depends on n"
         assert all("n" in stage.args for stage in source.stages if "y" in stage.args)
 
@@ -195,7 +196,7 @@ def test_every_golden_file_has_a_family() -> None:
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in TESTED])
 def test_first_case_of_a_check_is_right(name: str, host: DeviceEvaluator) -> None:
     """On the first problem alone, given as a layer: deriving all of them takes seconds."""
-    covering = Covering([len(values) for _, values in problem_features().values])
+    covering = Covering([len(values) for _, values in problem_features(operation(CONV2D)).values])
     (first,) = derive(family(name), host.info, covering, 2026, most=1).problems
     assert_right(CasePlan(family(name), host.info, layers=[Layer("first", first.bound.problem)], seed=2026), host, 1)
 

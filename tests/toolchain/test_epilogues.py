@@ -11,7 +11,7 @@ from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_nvcc
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate
-from autotune.operation import operation
+from autotune.operation import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config, Value
 from tests.exports import H200
@@ -31,7 +31,7 @@ MOST_ACCUMULATORS: Mapping[str, Value] = {
 }
 
 
-@pytest.mark.parametrize("word", every(7, reversed(operation().words["epilogue"])))
+@pytest.mark.parametrize("word", every(7, reversed(operation(CONV2D).words["epilogue"])))
 def test_no_activation_spills(word: str) -> None:
     template, problem = family(NAME), replace(PROBLEM, epilogue=word)
     values = {param.name: MOST_ACCUMULATORS.get(param.name, param.values[0]) for param in template.params}

@@ -91,7 +91,7 @@ def test_best_is_asked_by_study_layer_file_problem_and_device(folder: Path, fill
         assert autotune.best(what) == (best,), what
     assert autotune.best("small", device="null")[0].match == "exact"
     assert autotune.best("small", device=best.row.device) == (best,)
-    assert autotune.best(SMALL.with_n(77)) == ()
+    assert autotune.best(SMALL.with_runtime(77)) == ()
     assert autotune.best("small", accuracy="tf32") == ()
 
 
@@ -170,7 +170,7 @@ def test_it_stops_when_asked_to_and_runs_in_any_thread(folder: Path) -> None:
 
 def test_an_export_says_what_it_wrote_and_what_not(folder: Path, filled: Path) -> None:
     study = replace(load_study(Path("small.toml")), trials=1)
-    both = replace(study, layers=(*study.layers, autotune.Layer("two", SMALL.with_n(5))))
+    both = replace(study, layers=(*study.layers, autotune.Layer("two", SMALL.with_runtime(5))))
     autotune.tune(both, device="null:compile=1", templates=FAMILIES, layers=["two"])
     exported = autotune.export(both, "kernels", proof=False)
     assert [path.name for path in exported.sources] == ["small.one.null.cu"]

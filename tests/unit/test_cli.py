@@ -401,7 +401,7 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
             Leaf(("few",)),
         )
         (study,) = store.studies.list()
-        layers = (best.layer, dataclasses.replace(best.layer, name="other", problem=best.layer.problem.with_n(1)))
+        layers = (best.layer, dataclasses.replace(best.layer, name="other", problem=best.layer.problem.with_runtime(1)))
         key = store.studies.begin(StudyRecord(study.name, study.seed, study.text, layers))
         scope = store.scopes.open_set(
             key, layers, best.row.device, best.row.environment, best.row.policy, TemplateRecord("dispatch", "0", "")

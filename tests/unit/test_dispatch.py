@@ -74,7 +74,7 @@ class Device(NullEvaluator):
 
 
 def _timing(source: KernelSource, cache: str) -> Timing:
-    wanted, has = source.problem.k, int(source.config.values().get("threads", 4096)) // 4
+    wanted, has = int(source.problem.values["k"]), int(source.config.values().get("threads", 4096)) // 4
     turns = int(source.config.values().get("turns", 1))
     return summarise((source.problem.flops / 1e4 * max(wanted / has, has / wanted) * (10 + turns),) * 5, cache)
 
@@ -192,7 +192,7 @@ def test_held_out_layers_are_judged_and_never_seen_and_shapes_are_interpolated_b
     assert held_out(5, 5) == {4} != held_out(5, 0)
     alone, beside = Device(), Device()
     made = built(path, replace(study, layers=tuple(known)), families, alone)
-    between = {layer.problem.with_n(16) for layer in known}
+    between = {layer.problem.with_runtime(16) for layer in known}
     assert {source.problem for source in alone.ran} >= between == {layer.problem for layer in made.interpolated}
     held = built(path, study, families, beside, holdout=5)
     assert held.dispatcher == made.dispatcher
@@ -205,10 +205,13 @@ def test_what_is_interpolated_follows_from_the_layers_given() -> None:
         return Layer(f"n{n}k{k}", Conv2dProblem(n=n, c=4, h=20, w=20, k=k, r=3, s=3), count)
 
     few = layer(100, 4, 8), layer(1000, 4, 2), layer(1000, 8, 1)
-    assert [(one.problem.n, one.problem.k, one.count) for one in interpolated_layers(few)] == [(316, 4, 4), (316, 8, 1)]
+    assert [(one.problem.runtime_size, one.problem.values["k"], one.count) for one in interpolated_layers(few)] == [
+        (316, 4, 4),
+        (316, 8, 1),
+    ]
     assert interpolated_layers(few[1:]) == ()
-    assert [one.problem.k for one in interpolated_layers(few, but=[layer(316, 4, 1)])] == [8]
-    assert [one.problem.n for one in interpolated_layers([*few, layer(316, 4, 1)])] == [178, 562, 178, 562]
+    assert [one.problem.values["k"] for one in interpolated_layers(few, but=[layer(316, 4, 1)])] == [8]
+    assert [one.problem.runtime_size for one in interpolated_layers([*few, layer(316, 4, 1)])] == [178, 562, 178, 562]
 
 
 class Choosing(Device):
@@ -271,7 +274,7 @@ class Fickle(Device):
 
     def timing(self, source: KernelSource, cache: str) -> Timing:
         """By the threads a block."""
-        place = [size[0] for size in SIZES].index(source.problem.k)
+        place = [size[0] for size in SIZES].index(int(source.problem.values["k"]))
         liked = source.config.values().get("threads") == (32, 64, 128, 256)[place % 4]
         time_us = 300.0 if source.config.template == "implicit_gemm" else 100.0 if liked else 390.0
         return summarise((time_us,) * 5, cache)

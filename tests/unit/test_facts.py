@@ -122,7 +122,7 @@ def test_best_and_trials_print_the_facts(printed: Mapping[str, Mapping[str, obje
         # 128 threads of 64 registers: 8 warps of 2048 registers in each of 4 subpartitions
         assert (row["registers"], row["blocks_per_sm"], row["warps_per_sm"]) == (64, 8, 32)
         assert (row["occupancy"], row["occupancy_limits"]) == (0.5, ["registers"])
-        bytes_moved = minimal_bytes(CONV1.with_n(100))
+        bytes_moved = minimal_bytes(CONV1.with_runtime(100))
         assert row["gb_per_s"] == pytest.approx(bytes_moved / 30.0 / 1e3)
         assert row["floor_fraction"] == pytest.approx(bytes_moved / 4e12 * 1e6 / 30.0)
         assert row["limiter"] == "latency"

@@ -154,12 +154,12 @@ def test_of_two_convolutions_that_meet_one_takes_the_addition(
     nodes: Nodes, words: Sequence[str], epilogues: Sequence[str], autotune: Command, tmp_path: Path
 ) -> None:
     found = layers(autotune, saved(tmp_path / "net.onnx", nodes), *words)
-    assert [layer.problem.epilogue for layer in found for _ in range(layer.count)] == epilogues
+    assert [layer.problem.values["epilogue"] for layer in found for _ in range(layer.count)] == epilogues
 
 
 def test_an_output_that_the_network_returns_is_not_changed(autotune: Command, tmp_path: Path) -> None:
     (layer,) = layers(autotune, saved(tmp_path / "net.onnx", [CONV, node("Relu", "c", "y")], outputs=["c"]))
-    assert layer.problem.epilogue == "bias"
+    assert layer.problem.values["epilogue"] == "bias"
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_layers_have_counts_names_and_the_settings_asked_for(autotune: Command, 
         ("stem-n16", 1),
         ("body-body-0-n16", 2),
     ]
-    assert [layer.problem.n for layer in found] == [1, 1, 16, 16]
-    assert {(layer.problem.dtype, layer.problem.layout) for layer in found} == {("f16", "nhwc")}
+    assert [layer.problem.runtime_size for layer in found] == [1, 1, 16, 16]
+    assert {(layer.problem.dtype, layer.problem.values["layout"]) for layer in found} == {("f16", "nhwc")}
     study = load_study(tmp_path / "net.toml")
     assert (study.name, study.accuracy) == ("net", "fp16-acc16")
     assert "\n# 72.7 %: body.body.0, body.body.1\n" in study.text

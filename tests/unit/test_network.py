@@ -194,7 +194,7 @@ def test_layer_at_its_roofline_leaves_the_budget_to_others(
 
 
 def test_layers_fill_what_others_leave_free(store: Store, families: Mapping[str, KernelTemplate]) -> None:
-    device, third = Watched("compile_ms=50,delay_ms=10,compilers=4"), Layer("third", SMALL.with_n(30))
+    device, third = Watched("compile_ms=50,delay_ms=10,compilers=4"), Layer("third", SMALL.with_runtime(30))
     results = tune(network(layers=(FAST, SLOW, third), trials=20, sampler="random"), families, device, store)
     device.close()
     assert [result.evaluated for result in results] == [20, 20, 20]
@@ -244,7 +244,13 @@ def test_gain_is_largest_where_much_time_is_and_little_was_tried() -> None:
 
 def test_layers_learn_from_an_earlier_one_like_them() -> None:
     far = replace(SMALL, n=64, c=512, h=56, w=56, k=512)
-    assert leaders([SMALL, SMALL.with_n(9), far, SMALL.with_n(11), far.with_n(32)]) == [None, 0, None, 0, 2]
+    assert leaders([SMALL, SMALL.with_runtime(9), far, SMALL.with_runtime(11), far.with_runtime(32)]) == [
+        None,
+        0,
+        None,
+        0,
+        2,
+    ]
 
 
 # On the command line.

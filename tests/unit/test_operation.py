@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import TemplateError
-from autotune.operation import operation, read_operation
+from autotune.operation import CONV2D, operation, read_operation
 from autotune.problem import Conv2dProblem
 from tests.problems import AWKWARD
 from tests.unit.tiny import changed
 
-TEXT = (operation().folder / "operation.toml").read_text()
+TEXT = (operation(CONV2D).folder / "operation.toml").read_text()
 
 
 def test_the_record_has_the_declared_sizes_words_and_defaults() -> None:
-    declared: list[tuple[str, int | str | None]] = [(size.name, size.default) for size in operation().sizes]
-    declared += [(name, words[0]) for name, words in operation().words.items()]
+    declared: list[tuple[str, int | str | None]] = [(size.name, size.default) for size in operation(CONV2D).sizes]
+    declared += [(name, words[0]) for name, words in operation(CONV2D).words.items()]
     found = [
         (field.name, None if field.default is dataclasses.MISSING else field.default)
         for field in dataclasses.fields(Conv2dProblem)
@@ -48,7 +48,7 @@ def test_a_kernel_reads_all_but_the_output() -> None:
     problem = Conv2dProblem(2, 3, 5, 5, 7, 1, 1, epilogue="bias")
     assert [array.name for array in problem.inputs] == ["x", "w", "bias"]
     assert problem.output.name == "y"
-    assert operation().names_of("weights") == ("w", "bias")
+    assert operation(CONV2D).names_of("weights") == ("w", "bias")
 
 
 def test_a_further_array_is_a_further_table(tmp_path: Path) -> None:
@@ -64,22 +64,22 @@ def test_a_further_array_is_a_further_table(tmp_path: Path) -> None:
 
 
 def test_an_epilogue_says_what_is_added_and_what_is_applied() -> None:
-    words = operation().words["epilogue"]
+    words = operation(CONV2D).words["epilogue"]
     assert words[:5] == ("none", "bias", "bias_relu", "bias_add", "bias_add_relu"), "their numbers in the C interface"
-    found = {word: operation().names_from({"epilogue": word}) for word in words}
+    found = {word: operation(CONV2D).names_from({"epilogue": word}) for word in words}
     assert {word: (names["terms"], names["activation"], names["residual"]) for word, names in found.items()} == {
         "none": ("none", "identity", 0),
         "bias": ("bias", "identity", 0),
         "bias_add": ("bias_add", "identity", 1),
-        **{f"bias_{each}": ("bias", each, 0) for each in operation().enumerations["activation"][1:]},
-        **{f"bias_add_{each}": ("bias_add", each, 1) for each in operation().enumerations["activation"][1:]},
+        **{f"bias_{each}": ("bias", each, 0) for each in operation(CONV2D).enumerations["activation"][1:]},
+        **{f"bias_add_{each}": ("bias_add", each, 1) for each in operation(CONV2D).enumerations["activation"][1:]},
     }
 
 
 def test_a_further_activation_is_a_further_word(tmp_path: Path) -> None:
     (tmp_path / "operation.toml").write_text(changed(TEXT, ('"identity", ', '"identity", "softplus", ')))
     declared = read_operation(tmp_path)
-    assert set(declared.words["epilogue"]) - set(operation().words["epilogue"]) == {
+    assert set(declared.words["epilogue"]) - set(operation(CONV2D).words["epilogue"]) == {
         "bias_softplus",
         "bias_add_softplus",
     }

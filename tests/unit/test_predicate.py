@@ -14,6 +14,7 @@ from autotune.expressions.expression import Expression
 from autotune.family.folding import fold
 from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files
+from autotune.operation import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
 from tests.long_run import every
@@ -96,7 +97,7 @@ def configs_of(space: SearchSpace) -> Iterator[Config]:
     ],
 )
 def test_what_is_known_is_folded_away(text: str, left: str, cpp: str) -> None:
-    found = fold(Expression(text, "here"), {"thread_k": 4, "unroll": 1, "store": "direct"})
+    found = fold(Expression(text, "here"), {"thread_k": 4, "unroll": 1, "store": "direct"}, operation(CONV2D))
     assert (found.text, found.cpp) == (left, cpp)
 
 

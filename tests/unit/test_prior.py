@@ -57,7 +57,7 @@ def test_early_trials_of_all_families_are_ordered_as_they_were_measured() -> Non
 
 def test_what_costs_more_is_estimated_to(tmp_path: Path) -> None:
     def estimate(family: KernelTemplate, **changes: int) -> float:
-        bound = bind(family, SMALL.with_n(4000))
+        bound = bind(family, SMALL.with_runtime(4000))
         config = Config.of(family.name, {"threads": 256, "turns": 1, "order": "rows", "fast": False, **changes})
         return estimate_us(bound, config, bound.device, RATES)
 

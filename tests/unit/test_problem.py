@@ -123,9 +123,9 @@ def test_names_are_what_expressions_see() -> None:
 
 def test_another_batch_size_changes_nothing_else() -> None:
     problem = Conv2dProblem(2, 6, 8, 9, 4, 3, 3, pad_w=1)
-    other = problem.with_n(7)
+    other = problem.with_runtime(7)
     assert other.n == 7
-    assert other.with_n(2) == problem
+    assert other.with_runtime(2) == problem
 
 
 def test_in_words_only_what_is_special_is_said() -> None:

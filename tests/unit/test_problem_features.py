@@ -12,16 +12,16 @@ from autotune.checking.problem_features import FILE, problem_features, read_feat
 from autotune.checking.problems import derive
 from autotune.devices.device import DeviceInfo
 from autotune.errors import TemplateError
-from autotune.operation import operation
+from autotune.operation import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from tests.unit.tiny import changed, tiny
 
-TEXT = (operation().folder / FILE).read_text()
+TEXT = (operation(CONV2D).folder / FILE).read_text()
 DEVICE = DeviceInfo("cuda", "any", arch=90, sm_count=132, memory_bytes=1 << 34)
 
 
 def test_every_shape_is_a_small_problem() -> None:
-    shapes = problem_features().shapes()
+    shapes = problem_features(operation(CONV2D)).shapes()
     for place in np.random.default_rng(0).permutation(len(shapes.rows))[:500]:
         sizes = {name: int(column[place]) for name, column in shapes.sizes.items()}
         problem = Conv2dProblem(n=1, **sizes)  # type: ignore[arg-type]  # fields by name
@@ -29,7 +29,7 @@ def test_every_shape_is_a_small_problem() -> None:
 
 
 def test_every_value_occurs_and_what_another_decides_says_nothing() -> None:
-    features, shapes = problem_features(), problem_features().shapes()
+    features, shapes = problem_features(operation(CONV2D)), problem_features(operation(CONV2D)).shapes()
     codes = {feature.name: column for feature, column in zip(features.features, shapes.rows.T, strict=True)}
     for feature in features.features:
         assert set(codes[feature.name]) - {-1} == set(range(len(feature.values)))
@@ -40,16 +40,16 @@ def test_every_value_occurs_and_what_another_decides_says_nothing() -> None:
 
 
 def test_shapes_occur_once() -> None:
-    shapes = problem_features().shapes()
+    shapes = problem_features(operation(CONV2D)).shapes()
     assert len(np.unique(shapes.rows, axis=0)) == len(shapes.rows)
 
 
 def test_supports_may_name_whatever_is_derived(tmp_path: Path) -> None:
     family = tiny(tmp_path, ("epilogue == 'none'", "residual == 0"))
-    covering = Covering([len(values) for _, values in problem_features().values])
+    covering = Covering([len(values) for _, values in problem_features(operation(CONV2D)).values])
     found = [derived.bound.problem for derived in derive(family, DEVICE, covering, 0, most=9).problems]
-    assert len({problem.epilogue for problem in found}) > 1
-    assert not any(problem.epilogue.startswith("bias_add") for problem in found)
+    assert len({problem.values["epilogue"] for problem in found}) > 1
+    assert not any(str(problem.values["epilogue"]).startswith("bias_add") for problem in found)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,6 @@ def test_supports_may_name_whatever_is_derived(tmp_path: Path) -> None:
 def test_mistakes_are_told_by_key(tmp_path: Path, old: str, new: str, complaint: str) -> None:
     (tmp_path / FILE).write_text(changed(TEXT, (old, new)))
     with pytest.raises(TemplateError) as raised:
-        read_features(operation(), tmp_path)
+        read_features(operation(CONV2D), tmp_path)
     assert complaint in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -73,7 +73,7 @@ def test_one_text_serves_every_batch_size(name: str) -> None:
         bound = bind(family, problem)
         if problem.n == 1 or not bound.supported or compared >= 4:
             continue
-        others = [bind(family, problem.with_n(n)) for n in (9, 1000)]
+        others = [bind(family, problem.with_runtime(n)) for n in (9, 1000)]
         for config in samples(bound):
             text = render(bound, config).program.text
             for other in others:
@@ -103,7 +103,7 @@ def test_the_hash_is_of_what_runs(tmp_path: Path) -> None:
         "accuracy": source(bind(tiny(tmp_path, ('"fp32"', '"tf32"')))),
         "determinism": source(bind(tiny(tmp_path, ("[params]", 'deterministic = "false"\n[params]')))),
         "config": source(bind(tiny(tmp_path)), turns=2),
-        "batch size": source(bind(tiny(tmp_path), SMALL.with_n(4))),
+        "batch size": source(bind(tiny(tmp_path), SMALL.with_runtime(4))),
         "problem": source(bind(tiny(tmp_path), dataclasses.replace(SMALL, h=10))),
     }
     hashes = {name: found.hash for name, found in different.items()}

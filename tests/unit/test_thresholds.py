@@ -158,7 +158,7 @@ def test_what_idles_is_not_held_against_a_kernel_where_nothing_does() -> None:
 def test_a_layer_interpolated_between_two_batches_speaks_where_both_are_known() -> None:
     """1 and 2 are as fast on the study's layers, and only what was interpolated between tells them apart."""
     shape = layer(4)
-    layers = [replace(shape, problem=shape.problem.with_n(n)) for n in (100, 1000, 316)]
+    layers = [replace(shape, problem=shape.problem.with_runtime(n)) for n in (100, 1000, 316)]
     for slow, fast in ((1, 2), (2, 1)):
         times = [[20.0, 10.0, 10.0] for _ in layers]
         times[2][slow] = 15.0

@@ -282,7 +282,7 @@ class Stop:
 
 @pytest.mark.parametrize("sampler", ["default", "random"])
 def test_resuming_is_the_same_as_running(tmp_path: Path, families: Mapping[str, KernelTemplate], sampler: str) -> None:
-    study = small(sampler=sampler, templates=None, layers=(Layer("one", SMALL), Layer("two", SMALL.with_n(5))))
+    study = small(sampler=sampler, templates=None, layers=(Layer("one", SMALL), Layer("two", SMALL.with_runtime(5))))
     with Store(tmp_path / "whole.db") as store:
         whole = tune(study, families, Device(FAILING), store)
         expected = told(store.trials.list("small"))
@@ -405,7 +405,7 @@ def test_another_environment_policy_or_problem_is_measured_anew(
     for study, device in (
         (small(name="elsewhere"), Elsewhere()),
         (small(name="hot", measure=hot), Device()),
-        (small(name="larger", layers=(Layer("one", SMALL.with_n(4)),)), Device()),
+        (small(name="larger", layers=(Layer("one", SMALL.with_runtime(4)),)), Device()),
     ):
         (result,) = tune(study, families, device, store)
         assert result.new == len(device.ran) == 12, study.name
@@ -487,7 +487,7 @@ def test_a_time_budget_ends_a_layer_and_resuming_goes_on(
         tune(small(), families, Device(), store)
         expected = told(store.trials.list("small"))
     with Store(tmp_path / "parts.db") as store:
-        study = small(time_budget_s=5.0, layers=(Layer("one", SMALL), Layer("two", SMALL.with_n(9))))
+        study = small(time_budget_s=5.0, layers=(Layer("one", SMALL), Layer("two", SMALL.with_runtime(9))))
         for new in (5, 5, 2, 0):
             clock = Clock()
             results = tune(study, families, Device(before=clock.tick), store, clock=clock)
@@ -505,7 +505,7 @@ def test_an_interrupt_finishes_the_trial_at_hand_and_begins_no_other(
         if count == 4:
             asked.append(count)  # while the fifth kernel runs
 
-    study = small(layers=(Layer("one", SMALL), Layer("two", SMALL.with_n(9))))
+    study = small(layers=(Layer("one", SMALL), Layer("two", SMALL.with_runtime(9))))
     device = Device(before=interrupt)
     results = tune(study, families, device, store, stopping=lambda: bool(asked))
     assert [(result.name, result.stopped, result.new) for result in results] == [("small.one", "interrupted", 5)]

@@ -170,7 +170,7 @@ def test_a_run_cut_short_goes_on_as_it_would_have(tmp_path: Path, families: Mapp
             run(store, families, study("before", SMALL, 12))
             for trials in stops:
                 run(store, families, study("after", LARGER, trials))
-                run(store, families, study("later", SMALL.with_n(8), 48))  # which must not change what comes next
+                run(store, families, study("later", SMALL.with_runtime(8), 48))  # which must not change what comes next
             found.append(configs(store, "after"))
     assert found[0] == found[1]
 

@@ -54,7 +54,7 @@ def config_of(number: int, family: str = "direct") -> Config:
 
 def source_of(config: Config, layer: Layer = CONV1, text: str | None = None) -> KernelSource:
     """A kernel of its own for each config, unless a text is given."""
-    stage = Stage("conv2d_fwd", ("x", "w", "y", "n"), (32, 4, 1), (7, 3, layer.problem.n), 4096)
+    stage = Stage("conv2d_fwd", ("x", "w", "y", "n"), (32, 4, 1), (7, 3, layer.problem.runtime_size), 4096)
     return KernelSource(
         problem=layer.problem,
         config=config,

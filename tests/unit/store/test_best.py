@@ -104,7 +104,7 @@ def test_an_upgraded_driver_leaves_the_earlier_best_in_place(store: Store) -> No
 def test_a_layer_is_its_shape_whatever_its_name(store: Store) -> None:
     run_trial(store, open_scope(store), correct(0, 10.0))
     renamed = Layer("first", CONV1.problem, count=3)
-    other_n = Layer("small", CONV1.problem.with_n(1))
+    other_n = Layer("small", CONV1.problem.with_runtime(1))
     store.studies.begin(study_record("copy", [renamed, other_n]))
     (best,) = store.best.list("copy")
     assert (best.name, best.layer, best.row.name) == ("copy.first", renamed, "lenet.conv1")
@@ -187,7 +187,12 @@ def test_the_views_say_what_the_functions_say(store: Store) -> None:
     )
     assert store.query("SELECT layer, n, k, epilogue, device, median_us, gflops, basis FROM best").rows == tuple(
         (
-            *(row.layer.name, row.layer.problem.n, row.layer.problem.k, row.layer.problem.epilogue),
+            *(
+                row.layer.name,
+                row.layer.problem.runtime_size,
+                row.layer.problem.values["k"],
+                row.layer.problem.values["epilogue"],
+            ),
             *(H200.name, row.median_us, row.gflops, row.basis),
         )
         for row in store.best.list()
@@ -216,7 +221,7 @@ def test_a_problem_is_asked_about_whatever_it_is_called(store: Store) -> None:
     run_trial(store, open_scope(store, layer=CONV2), correct(0, 20.0))
     (best,) = store.best.list(CONV1.problem, H200)
     assert (best.name, best.median_us, best.match) == ("other.conv1", 9.0, "exact")
-    assert store.best.list(CONV1.problem.with_n(7), H200) == ()
+    assert store.best.list(CONV1.problem.with_runtime(7), H200) == ()
     assert store.best.list(CONV1.problem, kind="host") == ()
     assert [row.median_us for row in store.trials.list(CONV1.problem)] == [10.0, 9.0]
-    assert store.trials.list(CONV1.problem.with_n(7)) == ()
+    assert store.trials.list(CONV1.problem.with_runtime(7)) == ()

@@ -201,7 +201,7 @@ BAD: dict[str, Callable[[str], str]] = {
     "columns q, qq are missing": lambda line: line.replace('"q":', '"qq":'),
     'n = "100": expected INTEGER': lambda line: changed(line, n="100"),
     "n = true: expected INTEGER": lambda line: changed(line, n=True),
-    "n = null: expected INTEGER": lambda line: changed(line, n=None),
+    "flops = null: expected INTEGER": lambda line: changed(line, flops=None),
     "n = 1.5: expected INTEGER": lambda line: changed(line, n=1.5),
     "too large": lambda line: changed(line, n=2**70),
     "dtype = 32: expected TEXT": lambda line: changed(line, dtype=32),

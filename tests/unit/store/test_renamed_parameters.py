@@ -110,7 +110,9 @@ def test_headers_as_they_were_launch_what_was_recorded() -> None:
         for found in best:
             config = found.row.trial.config
             template = template_of_header(
-                config.template, store.templates.header(config.template, found.row.template_hash)
+                config.template,
+                store.templates.header(config.template, found.row.template_hash),
+                found.row.problem.operation,
             )
             bound = BoundTemplate(template, found.row.problem, found.row.device)
             source = store.sources.get(found.row.trial.source_hash or "")

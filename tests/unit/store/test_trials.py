@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from autotune.errors import StoreError
 from autotune.measurement.rates import Rate
-from autotune.problem import Conv2dProblem, Layer
+from autotune.problem import Conv2dProblem, Layer, make_problem
 from autotune.store import Store, TemplateRecord, merge
 from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats, Outcome, Phases, Resources, Timing, Trial
 
@@ -207,7 +207,7 @@ def test_a_study_resumes_and_fresh_starts_anew_without_deleting(store: Store) ->
 
 def test_an_edited_study_keeps_the_trials_of_the_layer_it_had(store: Store) -> None:
     run_trial(store, open_scope(store), correct(0, 10.0))
-    wider = Layer("conv1", dataclasses.replace(CONV1.problem, k=24), count=5)
+    wider = Layer("conv1", make_problem(CONV1.problem.operation, {**CONV1.problem.values, "k": 24}), count=5)
     store.studies.begin(dataclasses.replace(study_record("lenet", [CONV2, wider], seed=9), text="edited"))
     assert [(row.name, row.layer) for row in store.studies.layers("lenet")] == [
         ("lenet.conv2", CONV2),

@@ -1,0 +1,150 @@
+"""The records that an operation's file comes to: sizes, parts of words, rules, distances and arrays."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from autotune.expressions.expression import Bound, Expression
+from autotune.trial import Value
+
+DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+Role = Literal["in", "weights", "out"]
+ROLES: tuple[Role, ...] = ("in", "weights", "out")
+"""in and out: arrays of each launch. weights: what is prepared once and used for many."""
+_IN_MESSAGE = re.compile(r"\$\{([^}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A whole number of a problem."""
+
+    name: str
+    doc: str
+    default: int | None
+    """None: it must be given"""
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that a word says, a name of its own: an epilogue's activation."""
+
+    name: str
+    word: str
+    """the enumeration whose words say it"""
+    values: tuple[str, ...]
+    """the first where a word leaves it out"""
+    of: Mapping[str, str]
+    """its value by word, in the order of the words"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition that a problem must meet."""
+
+    holds: Bound
+    message: str
+    """what is said where it is not met, with expressions in ${...}"""
+
+    def broken(self, names: Mapping[str, Value]) -> str:
+        """What is said of a problem that breaks the rule; empty where it does not."""
+        if self.holds.integer(names):
+            return ""
+        where = self.holds.expression.where
+        return _IN_MESSAGE.sub(lambda found: str(Expression(found[1], where).bind({}).value(names)), self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A part of the distance between two problems."""
+
+    of: Bound
+    weight: float
+    factors: bool
+    """whether it is for a factor of two, and not for any difference"""
+
+    def apart(self, one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
+        """What it adds to the distance of two problems with these names."""
+        if self.factors:
+            return self.weight * abs(math.log2(self.of.integer(one) / self.of.integer(other)))
+        return self.weight if self.of.any(one) != self.of.any(other) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which places on an axis are needed: tap t of output i is at i * stride + t * dilation - pad."""
+
+    outputs: int
+    taps: int
+    stride: int
+    dilation: int
+    pad: int
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array of one problem."""
+
+    name: str
+    role: Role
+    axes: tuple[str, ...]
+    """what each extent is, such as `n` or `c // groups`"""
+    shape: tuple[int, ...]
+    """as it is stored, the last axis densest"""
+    dtype: str
+    per_item: bool
+    """whether there is one for each unit of the run-time size, as for each image"""
+    least: int
+    most: int
+    """of whole numbers as test data"""
+    windows: tuple[Window | None, ...]
+    """for each axis; None: the whole axis is needed"""
+
+    @property
+    def elements(self) -> int:
+        """Elements of the whole array."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole array."""
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayTemplate:
+    """An `[[array]]` of the file, not yet evaluated."""
+
+    name: str
+    role: Role
+    shapes: Mapping[str, tuple[Bound, ...]]
+    """by layout; of no name where the operation has no word for it"""
+    when: Bound
+    least: int
+    most: int
+    windows: Mapping[str, Mapping[str, Bound]]
+    """by axis, what a Window has"""
+
+    def evaluate(self, names: Mapping[str, Value], runtime: str) -> Array:
+        """The array of a problem with these names."""
+        extents = self.shapes[str(names.get("layout", ""))]
+        return Array(
+            name=self.name,
+            role=self.role,
+            axes=tuple(extent.expression.text for extent in extents),
+            shape=tuple(extent.integer(names) for extent in extents),
+            dtype=str(names["dtype"]),
+            per_item=any(runtime in extent.names for extent in extents),
+            least=self.least,
+            most=self.most,
+            windows=tuple(self._window(extent.expression.text, names) for extent in extents),
+        )
+
+    def _window(self, axis: str, names: Mapping[str, Value]) -> Window | None:
+        if axis not in self.windows:
+            return None
+        return Window(**{key: bound.integer(names) for key, bound in self.windows[axis].items()})

@@ -1,0 +1,147 @@
+"""Problems of an operation that does not come along: made, said in studies, stored beside conv2d's."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import StudyError, TemplateError
+from autotune.operation import find_operation, operations, read_operation
+from autotune.problem import Layer, Problem, make_problem, of_conv2d
+from autotune.similarity import differences, layer_distance
+from autotune.store import Store
+from autotune.store.dump import dump, load
+from autotune.store.merging import merge
+from autotune.study import load_study
+from autotune.study_toml import written
+from tests.operations import DECLARATION, declare
+from tests.unit.store.builders import CONV1, correct, open_scope, run_trial, source_of
+
+STUDY = """op = "scale"
+
+[[layer]]
+name = "wide"
+rows = 8
+columns = 100
+halo = 3
+dtype = "f16"
+count = 2
+
+[[layer]]
+name = "conv"
+op = "conv2d"
+n = 2
+c = 1
+h = 9
+w = 9
+k = 4
+r = 3
+s = 3
+"""
+
+
+def scale(tmp_path: Path, **values: int | str) -> Problem:
+    folder = tmp_path / "scale"
+    return make_problem(read_operation(folder if folder.exists() else declare(tmp_path)), values)
+
+
+def test_a_problem_is_its_declaration_with_values(tmp_path: Path) -> None:
+    problem = scale(tmp_path, rows=8, columns=100, halo=3)
+    assert {array.name: array.shape for array in problem.arrays} == {"x": (8, 100), "y": (8, 94)}
+    assert [array.per_item for array in problem.arrays] == [True, True]
+    assert (problem.dtype, problem.flops, problem.tensor_bytes, problem.runtime_size) == ("f32", 752, 6208, 8)
+    assert str(problem) == "scale rows 8 columns 100 halo 3 f32"
+    larger = problem.with_runtime(9)
+    assert larger == scale(tmp_path, rows=9, columns=100, halo=3) != problem
+    assert pickle.loads(pickle.dumps(larger)) == larger
+    assert pickle.loads(pickle.dumps(larger)).output.shape == (9, 94)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"rows": 8}, "columns: missing; scale has no problem without it (columns)"),
+        ({"rows": 8, "columns": 9, "colums": 9}, "colums: scale has no such size or word (did you mean 'columns'?)"),
+        ({"rows": 0, "columns": 9}, "rows = 0: expected 1 to 2147483647"),
+        ({"rows": 8, "columns": 9, "dtype": "bf16"}, "dtype = 'bf16': expected one of f32, f16"),
+        ({"rows": 8, "columns": 6, "halo": 3}, "halo = 3 leaves nothing of 6 columns"),
+    ],
+)
+def test_what_is_no_problem_is_said(tmp_path: Path, values: dict[str, int | str], words: str) -> None:
+    with pytest.raises(StudyError) as caught:
+        scale(tmp_path, **values)
+    assert words in str(caught.value)
+
+
+def test_operations_are_kept_apart(tmp_path: Path) -> None:
+    one, other = scale(tmp_path, rows=8, columns=16), scale(tmp_path, rows=8, columns=32, halo=1)
+    assert layer_distance(one, other) == 1.0
+    assert layer_distance(one, CONV1.problem) == float("inf")
+    assert differences(one, other) == "columns 16 -> 32, halo 0 -> 1"
+    with pytest.raises(StudyError, match=r"^a network's accuracy is for conv2d only, and this is scale rows 8"):
+        of_conv2d(one, "a network's accuracy")
+
+
+def test_a_study_names_operations(tmp_path: Path) -> None:
+    declare(tmp_path)
+    (tmp_path / "mixed.toml").write_text(STUDY)
+    study = load_study(tmp_path / "mixed.toml")
+    assert [layer.problem.operation.name for layer in study.layers] == ["scale", "conv2d"]
+    assert study.layers[0] == Layer("wide", scale(tmp_path, rows=8, columns=100, halo=3, dtype="f16"), count=2)
+    assert written(study).layers == study.layers
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('op = "scale"', 'op = "scal"', "op: no operation 'scal' (did you mean 'scale'?); there are conv2d, scale"),
+        ("halo = 3", "hallo = 3", "layer[0] (wide).hallo: unknown key (did you mean 'halo'?)"),
+        ("columns = 100", "", "columns"),
+        ("halo = 3", "halo = 50", "halo = 50 leaves nothing of 100 columns"),
+    ],
+)
+def test_a_mistake_in_a_study_is_said(tmp_path: Path, old: str, new: str, words: str) -> None:
+    declare(tmp_path)
+    (tmp_path / "mixed.toml").write_text(STUDY.replace(old, new, 1))
+    with pytest.raises(StudyError) as caught:
+        load_study(tmp_path / "mixed.toml")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_operations_are_found_by_their_folders(tmp_path: Path) -> None:
+    declare(tmp_path)
+    assert set(operations([tmp_path])) == {*operations(), "scale"}
+    assert find_operation("scale", [tmp_path]).runtime == "rows"
+    (tmp_path / "again").mkdir()
+    declare(tmp_path / "again")
+    with pytest.raises(TemplateError, match=r"again/scale/operation.toml: scale is declared in .*; remove or rename"):
+        operations([tmp_path, tmp_path / "again"])
+    (tmp_path / "operation.toml").write_text(DECLARATION)
+    with pytest.raises(TemplateError, match=r"an operation is a folder of its name below the directory"):
+        operations([tmp_path])
+
+
+def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
+    """And are read, dumped and merged without the operation's folder."""
+    layer = Layer("wide", scale(tmp_path, rows=8, columns=100, halo=3))
+    with Store(tmp_path / "a.db") as store:
+        for each in (layer, CONV1):
+            scope, source = open_scope(store, layer=each, study=each.name), source_of(correct(0, 9.0).config, each)
+            run_trial(store, scope, correct(0, 9.0, source=source), source)
+    shutil.rmtree(tmp_path / "scale")
+    lines: list[str] = []
+    dump(tmp_path / "a.db", lines.append)
+    load(lines, "dump", tmp_path / "loaded.db")
+    merge(tmp_path / "loaded.db", tmp_path / "merged.db")
+    for name in ("a.db", "loaded.db", "merged.db"):
+        with Store(tmp_path / name, create=False) as store:
+            found = {row.layer.name: row.layer.problem for row in store.trials.list()}
+            assert found == {"wide": layer.problem, "conv1": CONV1.problem}
+            assert found["wide"].output.shape == (8, 94)
+            rows = store.query("SELECT operation, n, dtype, p, problem FROM layers ORDER BY id LIMIT 2").rows
+    assert [row[:4] for row in rows] == [("scale", None, "f32", None), ("conv2d", 100, "f32", 66)]
+    assert rows[0][4] == '{"columns":100,"dtype":"f32","halo":3,"rows":8}'
