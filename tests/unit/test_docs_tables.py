@@ -198,7 +198,7 @@ def test_the_readmes_networks_are_what_the_record_says(autotune: Command) -> Non
         (ROOT / "README.md").read_text(),
         re.MULTILINE,
     )
-    assert len(lines) == 4
+    assert len(lines) == 8
     for study, count, *told in lines:
         rows = json.loads(autotune("best", study, "--db", str(ROOT / NETWORKS), "--json").out)
         layers = [row for row in rows if row["count"] is not None]
