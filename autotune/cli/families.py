@@ -77,6 +77,7 @@ def templates(
     for label, text in (
         ("", f"{family.name}: {family.summary}"),
         ("supports", family.supports.text),
+        ("tuned for", family.tuned_for.text),
         ("arch", family.arch.text),
         ("accuracy", family.accuracy.text),
         ("deterministic", family.deterministic.text),

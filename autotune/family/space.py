@@ -88,6 +88,11 @@ class BoundTemplate:
         )
 
     @cached_property
+    def tuned(self) -> bool:
+        """Whether a search tries the family for this problem, where the study does not name it."""
+        return bool(self.bind(self.template.tuned_for).integer({}))
+
+    @cached_property
     def _absent(self) -> frozenset[str]:
         """The operation's optional inputs that this problem does not have, and tensor maps of them."""
         absent = set(self.problem.operation.names_of("in")) - {array.name for array in self.problem.arrays}

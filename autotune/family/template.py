@@ -34,7 +34,7 @@ SCRATCH = ("packed_w", "workspace")
 MOST_VALUES = 1000
 """Of one parameter."""
 _HEADER_KEYS = {
-    *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
+    *("summary", "supports", "tuned_for", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
     *("padded_outputs", "conflicts", "error_factor", "flops", "tensor_map"),
     *("stage", "prepare", "packed_w", "workspace", "loop"),
 }
@@ -91,6 +91,8 @@ class KernelTemplate:
     path: Path
     summary: str
     supports: Expression
+    tuned_for: Expression
+    """the problems for which a search tries it, of those that it supports"""
     arch: Expression
     accuracy: Expression
     deterministic: Expression
@@ -277,6 +279,7 @@ class _Header:
             path=self.path,
             summary=self.string("summary"),
             supports=self.expression("supports", self.string("supports"), self.operation.names),
+            tuned_for=self.expression("tuned_for", self.header.get("tuned_for", "true"), self.operation.names),
             arch=self.expression("arch", self.string("arch"), self.device_only),
             accuracy=self.accuracy(),
             deterministic=self.expression("deterministic", self.header.get("deterministic", "true")),

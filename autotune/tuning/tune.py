@@ -166,6 +166,9 @@ def open_spaces(
         if not bound.supported:
             refusals.append(f"{name} needs {templates[name].supports.text} and {templates[name].arch.text}")
             continue
+        if not bound.tuned and not study.templates:
+            refusals.append(f"{name} is tried for {templates[name].tuned_for.text}, or where the study names it")
+            continue
         space = SearchSpace(bound, narrowed, seed=study.seed)
         if space.default is None:
             refusals.append(f"{name} has no feasible config (accuracy classes {', '.join(admission.accuracy)})")

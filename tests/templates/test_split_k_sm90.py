@@ -73,9 +73,16 @@ def test_no_other_architecture_is_offered_it(arch: int) -> None:
     assert not BoundTemplate(family(NAME), DEEP, replace(H200, arch=arch)).supported
 
 
-def test_layers_of_many_pixels_have_no_config() -> None:
-    many = replace(DEEP, n=64, h=56, w=56)
-    assert SearchSpace(BoundTemplate(family(NAME), many, H200)).default is None
+@pytest.mark.parametrize("problem", [replace(DEEP, n=64, h=56, w=56), replace(POINTS, c=136)])
+def test_layers_of_many_pixels_have_configs_too(problem: Conv2dProblem) -> None:
+    """A kernel that was chosen for few images is called with many."""
+    bound = BoundTemplate(family(NAME), problem, H200)
+    assert SearchSpace(bound).default is not None
+    assert bound.tuned == (problem.n < 64)
+
+
+def test_layers_of_few_products_are_not_supported() -> None:
+    assert not BoundTemplate(family(NAME), replace(POINTS, c=128), H200).supported
 
 
 @pytest.mark.nvcc

@@ -666,6 +666,19 @@ def test_a_family_that_does_not_serve_a_layer_is_left_out(
     assert used == {("small.one", "tiny"), ("small.two", "nhwc")}
 
 
+def test_a_family_is_tried_for_what_it_is_tuned_for_unless_the_study_names_it(
+    tmp_path: Path, store: Store, families: Mapping[str, KernelTemplate]
+) -> None:
+    few = tiny(tmp_path / "few", ("arch     =", 'tuned_for = "n <= 4"\narch     ='), name="few")
+    layers = (Layer("one", SMALL), Layer("many", SMALL.with_runtime(5)))
+    both = {"tiny": families["tiny"], "few": few}
+    tune(small(templates=None, layers=layers, trials=8), both, Device(), store)
+    used = {(row.name, row.trial.config.template) for row in evaluated(store.trials.list("small"))}
+    assert used == {("small.one", "tiny"), ("small.one", "few"), ("small.many", "tiny")}
+    tune(small(templates=("few",), layers=layers, trials=8), both, Device(), store)
+    assert ("small.many", "few") in {(row.name, row.trial.config.template) for row in store.trials.list("small")}
+
+
 def test_a_layer_with_no_feasible_config_says_why(tmp_path: Path, store: Store) -> None:
     family = tiny(tmp_path, ("outputs <= 512", "outputs > 100000"))
     (result,) = tune(small(), {"tiny": family}, Device(), store)
