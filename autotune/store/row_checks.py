@@ -155,15 +155,19 @@ def _identities(table: Table) -> Iterator[Sequence[str]]:
 
 def _wrong(connection: Connection, table: Table, *, texts: bool) -> Iterator[Fault]:
     """The rows of a table that break one of its rules, each with the first."""
-    arms = []
-    for rule in _rules(table, texts=texts):
-        quoted = f"CAST(substr(quote({rule.column}), 1, {_SHOWN}) AS BLOB)"
-        shown = "" if not rule.column else f"'{rule.column} = ' || legible({quoted}) || ': ' || "
-        expected = "expected " + rule.expected.replace("'", "''")
-        arms.append(f"WHEN {rule.bad} THEN {shown}'{expected}'")
-    sql = f"SELECT rowid, CASE {' '.join(arms)} END AS said_of_row FROM {table.name} WHERE said_of_row IS NOT NULL"  # noqa: S608
-    for row, reason in connection.exec_driver_sql(sql):
+    rules = tuple(_rules(table, texts=texts))
+    reasons = " ".join(f"WHEN {rule.bad} THEN {_reason(rule)}" for rule in rules)
+    some = " OR ".join(f"({rule.bad})" for rule in rules)  # once more: to ask for a reason takes a third longer
+    for row, reason in connection.exec_driver_sql(f"SELECT rowid, CASE {reasons} END FROM {table.name} WHERE {some}"):  # noqa: S608
         yield Fault(table.name, row, one_line(reason))
+
+
+def _reason(rule: _Rule) -> str:
+    """Why a row is none, in SQL."""
+    quoted = f"CAST(substr(quote({rule.column}), 1, {_SHOWN}) AS BLOB)"
+    shown = "" if not rule.column else f"'{rule.column} = ' || legible({quoted}) || ': ' || "
+    expected = rule.expected.replace("'", "''")
+    return f"{shown}'expected {expected}'"
 
 
 def _dangling(connection: Connection, table: Table, gone: dict[str, set[int]]) -> Iterator[Fault]:
@@ -216,8 +220,9 @@ def _text_rules(path: str, name: str) -> Iterator[_Rule]:
     if name.endswith("_at"):
         seconds, rest = f"substr({name}, 1, 19)", f"substr({name}, 20)"
         yield _Rule(
-            f"strftime('%Y-%m-%dT%H:%M:%S', {seconds}, '+0 days') IS NOT {seconds} "
-            f"OR ({rest} <> 'Z' AND {rest} NOT GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]Z') "
+            f"NOT ({_is_soon_a_date(name)}) "
+            f"AND (strftime('%Y-%m-%dT%H:%M:%S', {seconds}, '+0 days') IS NOT {seconds} "
+            f"OR ({rest} <> 'Z' AND {rest} NOT GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]Z')) "
             f"OR {name} NOT BETWEEN '{date_text(EARLIEST)}' AND '{date_text(LATEST)}'",
             "a date such as 2026-11-20T14:00:00.000000Z",
             name,
@@ -228,13 +233,22 @@ def _text_rules(path: str, name: str) -> Iterator[_Rule]:
     if path in _JSON:
         kind, elements, expected = _JSON[path]
         yield _Rule(f"{name} IS NOT NULL AND json_valid({name}) = 0", expected, name)
-        yield _Rule(f"json_type({name}) <> '{kind}'", expected, name)
+        begins = {"object": "{", "array": "["}[kind]  # or with a space; JSON is read for those alone
+        yield _Rule(f"substr({name}, 1, 1) <> '{begins}' AND json_type({name}) <> '{kind}'", expected, name)
         # A whole number that SQLite cannot keep is a real one to it.
         odd = (
             f"type NOT IN ({elements}) OR (type = 'integer' AND typeof(value) <> 'integer') "
             f"OR (type = 'real' AND abs(value) > 1.7976931348623157e308)"
         )
         yield _Rule(f"EXISTS (SELECT 1 FROM json_each({name}) WHERE {odd})", expected, name)  # noqa: S608
+
+
+def _is_soon_a_date(name: str) -> str:
+    """Whether a text is the date of one of the days that each month has: twice as fast as to make a date of it."""
+    day, digits = "[0-9][0-9][0-9][0-9]-[01][0-9]-[0-2][0-9]", "[0-9]" * 6
+    within = ((6, "01", "12"), (9, "01", "28"), (12, "00", "23"))
+    ranges = " AND ".join(f"substr({name}, {at}, 2) BETWEEN '{first}' AND '{last}'" for at, first, last in within)
+    return f"{name} GLOB '{day}T[0-2][0-9]:[0-5][0-9]:[0-5][0-9].{digits}Z' AND {ranges}"
 
 
 def _flag(test: Callable[..., object]) -> Callable[..., int]:
