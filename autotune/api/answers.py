@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from autotune.analysis.rooflines import undominated
 from autotune.api.devices import Say, evaluator_of
 from autotune.api.studies import name_of
+from autotune.api.terms import in_arguments
 from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo, devices_named
 from autotune.dispatch.dispatcher import Dispatcher
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _KINDS = ("cuda", "host", "null", "replay")
 
 
+@in_arguments
 def best(
     what: Study | Problem | str | Path | None = None,
     *,

@@ -12,6 +12,7 @@ from autotune.api.answers import devices_asked, dispatcher_of, one_asked
 from autotune.api.devices import Say, first_gpu, jobs_default
 from autotune.api.sanitizers import sanitizer_here
 from autotune.api.studies import is_asked, name_of
+from autotune.api.terms import in_arguments
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Dispatcher
@@ -41,6 +42,7 @@ class ExportResult:
     """what building and testing the folder showed, as in its proof.txt; empty without `proof`"""
 
 
+@in_arguments
 def export(
     what: Study | str | Path,
     out: str | Path,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from autotune.api.answers import devices_asked
 from autotune.api.devices import Say
 from autotune.api.studies import is_asked, name_of
+from autotune.api.terms import in_arguments
 from autotune.errors import StoreError
 from autotune.study import Study
 
@@ -28,7 +29,7 @@ class FamilyImportance:
     found: Importance
 
 
-def importance(
+def importances(
     what: Study | str | Path,
     *,
     db: str | Path = "autotune.db",
@@ -76,3 +77,7 @@ def importance(
             f"where they were measured"
         )
     return rows
+
+
+importance = in_arguments(importances)
+"""`autotune.importance`; the command line calls the other"""

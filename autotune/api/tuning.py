@@ -11,6 +11,7 @@ from autotune.analysis.rooflines import undominated
 from autotune.api.devices import cache_folder, evaluator_of, jobs_default
 from autotune.api.interrupts import orderly_interrupts
 from autotune.api.studies import as_study, layers_named
+from autotune.api.terms import in_arguments
 from autotune.devices.device import BASELINES, DeviceInfo
 from autotune.devices.torch_baseline import require_torch
 from autotune.errors import DeviceError, StudyError
@@ -47,6 +48,7 @@ class TuneResult:
     end_to_end: tuple[EndToEndResult, ...] = ()
 
 
+@in_arguments
 def tune(
     study: Study | str | Path,
     *,

@@ -8,8 +8,7 @@ from itertools import groupby
 
 import click
 
-from autotune.api.importance import FamilyImportance
-from autotune.api.importance import importance as importance_of
+from autotune.api.importance import FamilyImportance, importances
 from autotune.cli.brief import Below, show_brief
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import say_device
@@ -59,7 +58,7 @@ def importance(
     parameters each for itself, and beyond that by two of them together where that is 2 % or more. Families with fewer
     than 20 correct trials are left out.
     """
-    found = importance_of(
+    found = importances(
         what, db=db, device=device, gpu=gpu, families=only_templates, layers=only_layers, say=say_device
     )
     rows = [row for family in found for row in _rows(family)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import autotune
+from autotune.api.terms import arguments_for_options
 from autotune.errors import DeviceError, StoreError, StudyError
 from autotune.study import EndToEnd, Measure, NamedRule, Technique, find_study, load_study, parse_study, study_names
 from autotune.study_toml import study_toml
@@ -110,7 +113,12 @@ def test_best_is_asked_by_study_layer_file_problem_and_device(folder: Path, fill
         ({"study": replace(STUDY, space={"tiny": {"threads": (7,)}})}, StudyError, "threads"),
         ({"device": "gpu"}, DeviceError, "gpu: no such device; there are cuda:N, host"),
         ({"jobs": 0}, DeviceError, "expected at least 1 compiler"),
-        ({"baselines": ("cudn",)}, DeviceError, "expected one of cudnn, inductor"),
+        ({"baselines": ("cudn",)}, DeviceError, "^baselines cudn: expected one of cudnn, inductor"),
+        (
+            {"baselines": ("cudnn",)},
+            DeviceError,
+            "baselines cudnn is for CUDA devices; .* give device cuda",
+        ),
         ({"db": "nosuch/autotune.db"}, StoreError, "there is no folder nosuch; create it first"),
     ],
 )
@@ -119,7 +127,7 @@ def test_what_is_wrong_is_an_error_of_one_line_and_nothing_runs(
 ) -> None:
     with pytest.raises(error, match=words) as raised:
         autotune.tune(**{"study": STUDY, "device": "null", "templates": FAMILIES, **given})  # type: ignore[arg-type]
-    assert "\n" not in str(raised.value)
+    assert not re.search(r"\n|--|`", str(raised.value)), "an API has no options and no commands"
     assert capfd.readouterr() == ("", "")
     assert not Path("autotune.db").exists() or outcomes("autotune.db") == {}
 
@@ -179,8 +187,9 @@ def test_an_export_says_what_it_wrote_and_what_not(folder: Path, filled: Path) -
     with pytest.raises(StoreError, match="no study or layer 'nosuch'; it has small"):
         autotune.export("nosuch", "kernels")
     for wrong in ({"admit": "x"}, {"admit": "fp32", "accuracy": "fp32"}, {"dispatcher": True, "accuracy": "fp32"}):
-        with pytest.raises(autotune.AutotuneError, match="--"):
+        with pytest.raises(autotune.AutotuneError, match=r"admit|accuracy") as raised:
             autotune.export("small", "kernels", **wrong)
+        assert "--" not in str(raised.value)
 
 
 def comparable(study: autotune.Study) -> autotune.Study:
@@ -223,3 +232,23 @@ def test_a_study_with_everything_is_the_same_when_written_and_read() -> None:
         rules=(NamedRule("rule", "n", 5, "a", "b"),),
     )
     assert comparable(parse_study(study_toml(study), "other")) == study
+
+
+def test_errors_of_answers_name_arguments(folder: Path) -> None:
+    asked: tuple[Callable[[], object], ...] = (
+        lambda: autotune.best(db="nosuch.db"),
+        lambda: autotune.importance("small", db="nosuch.db"),
+        lambda: autotune.export("small", "kernels", db="nosuch.db"),
+        lambda: autotune.importance("lenet-k5", db="recorded", device="cuda", gpu="H200"),
+    )
+    for ask in asked:
+        with pytest.raises(autotune.AutotuneError) as raised:
+            ask()
+        assert "--" not in str(raised.value)
+        assert "`" not in str(raised.value)
+
+
+def test_a_shells_commands_keep_their_options() -> None:
+    message = "--db x.db: see `autotune dump --check`, run `autotune tune STUDY --db x.db`, or --no-proof; --dtype"
+    told = arguments_for_options(message, ("db", "proof"))
+    assert told == "db x.db: see `autotune dump --check`, run autotune.tune, or proof=False; dtype"

@@ -1,0 +1,48 @@
+"""Errors in the terms of whoever asked: parts that the command line shares name its options, a caller has arguments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection
+from typing import ParamSpec, TypeVar
+
+from autotune.errors import AutotuneError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
+_COMMAND = re.compile(r"`autotune (tune|export)\b[^`]*`")
+_SHELL = re.compile(r"(`[^`]*`)")
+"""a command for a shell, which has options there, too"""
+
+
+def in_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose AutotuneErrors name its arguments in place of the command line's options."""
+    names = tuple(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def called(*given: P.args, **named: P.kwargs) -> R:
+        try:
+            return function(*given, **named)
+        except AutotuneError as error:
+            error.args = (arguments_for_options(str(error), names),)
+            raise
+
+    return called
+
+
+def arguments_for_options(message: str, names: Collection[str]) -> str:
+    """The message with `device` for `--device`, `layers` for `--layer`, and `autotune.tune` for `autotune tune`."""
+    parts = _SHELL.split(_COMMAND.sub(r"autotune.\1", message))
+    parts[::2] = [_OPTION.sub(lambda found: _argument(found, names), part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _argument(option: re.Match[str], names: Collection[str]) -> str:
+    name = option[1].replace("-", "_")
+    if name.startswith("no_") and name[3:] in names:
+        return f"{name[3:]}=False"
+    return next((one for one in (name, f"{name}s") if one in names), name)
