@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -47,8 +48,8 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> 
 
     def compiled(kernel: Chosen) -> None:
         codes = gencode(exported.archs, kernel.source.program.text)
-        options = [*NVCC_FLAGS, *codes, "-fatbin", "-o", str(into / f"{kernel.stem}.fatbin"), _source(kernel)]
-        _run([str(nvcc), *options], exported.folder, into)
+        options = [*NVCC_FLAGS, *codes, "-fatbin", "-o", str(into / f"{kernel.stem}.fatbin")]
+        _compile(nvcc, options, exported.folder, kernel, into)
 
     _each(compiled, exported)
     _link(exported.folder, into, cxx)
@@ -69,8 +70,8 @@ def images(nvcc: Path, *, cubin: bool, ptx: bool) -> Images:
                 name = f"{kernel.stem}.{prefix}_{arch}.{kind}"
                 number = architecture(arch, kernel.source.program.text)
                 into = Path(folder) / name
-                options = [*NVCC_FLAGS, f"-arch={prefix}_{number}", f"-{kind}", "-o", str(into), _source(kernel)]
-                _run([str(nvcc), *options], sources, Path(folder))
+                options = [*NVCC_FLAGS, f"-arch={prefix}_{number}", f"-{kind}", "-o", str(into)]
+                _compile(nvcc, options, sources, kernel, Path(folder))
                 found[name] = into.read_bytes()
         return found
 
@@ -97,9 +98,11 @@ def build_for_host(exported: Exported, into: Path, *, cxx: Path) -> Built:
     return Built(into, {**environment, "LD_LIBRARY_PATH": ":".join(filter(None, libraries))})
 
 
-def _source(kernel: Chosen) -> str:
-    """A kernel's file seen from its folder: nvcc takes neither every folder nor a name that begins as an option."""
-    return f"./{kernel.stem}.cu"
+def _compile(nvcc: Path, options: Sequence[str], sources: Path, kernel: Chosen, temporary: Path) -> None:
+    """Compile a copy of a kernel: nvcc gives the whole path of its source, with links followed, to a shell."""
+    name = f"{kernel.stem}.cu"
+    shutil.copyfile(sources / name, temporary / name)
+    _run([str(nvcc), *options, f"./{name}"], temporary, temporary)  # the name may begin as an option
 
 
 def _each(compiled: Callable[[Chosen], None], exported: Exported) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.compilation.toolchain import find_nvcc
+from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.exporting import Chosen, export_library
-from autotune.exporting.build import images
+from autotune.exporting.build import build_for_cuda, images
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
 from tests.exports import H200, chosen, contents, kernel
@@ -76,31 +76,43 @@ def test_machine_code_and_ptx_on_request(tmp_path: Path) -> None:
     assert ".target sm_90" in (folders[0] / "tested.direct.compute_90.ptx").read_text()
 
 
+def test_nothing_runs_that_a_folders_name_says(tmp_path: Path) -> None:
+    folder = tmp_path / "`touch ran` $(touch ran)"
+    (into := tmp_path / "built").mkdir()
+    exported = export_library(kernels()[:1], folder, (90,))
+    built = build_for_cuda(exported, into, nvcc=find_nvcc(), cxx=find_cxx())
+    assert built.library.is_file()
+    assert not list(tmp_path.rglob("ran"))
+
+
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
 def test_cmake_builds_it_for_several_architectures_in_any_folder(tmp_path: Path) -> None:
     tmp_path = tmp_path / TELLING
     export_library(kernels(), tmp_path, ())
+    built_in = tmp_path.parent / "built"
+    within = cmake(tmp_path, "-B", "build", f"-DCONV2D_NVCC={find_nvcc()}", "-DCONV2D_ARCHS=90")
+    assert "nvcc would run a part of this name; build in another folder" in " ".join(within.stderr.split())
     configured = cmake(
-        *(tmp_path, "-B", "build", f"-DCONV2D_NVCC={find_nvcc()}", "-DCONV2D_ARCHS=75;90"),
+        *(tmp_path, "-B", str(built_in), f"-DCONV2D_NVCC={find_nvcc()}", "-DCONV2D_ARCHS=75;90"),
         "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Werror",
     )
     assert configured.returncode == 0, configured.stderr
     assert "tested.direct_strip is not for compute capability 75" in configured.stdout
     assert "tested.direct is not for" not in configured.stdout
-    built = cmake(tmp_path, "--build", "build")
+    built = cmake(tmp_path, "--build", str(built_in))
     assert built.returncode == 0, built.stdout + built.stderr
     assert "warning" not in (built.stdout + built.stderr).lower()
     for name in ("selftest", "benchmark"):
-        assert (tmp_path / "build" / name).is_file()
-    tested = subprocess.run(["ctest"], cwd=tmp_path / "build", capture_output=True, text=True, check=False)
-    ran = subprocess.run(["./selftest"], cwd=tmp_path / "build", capture_output=True, text=True, check=False)
+        assert (built_in / name).is_file()
+    tested = subprocess.run(["ctest"], cwd=built_in, capture_output=True, text=True, check=False)
+    ran = subprocess.run(["./selftest"], cwd=built_in, capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stdout
     assert ("***Skipped" in tested.stdout) == (ran.returncode == 77) == (ran.stderr == NO_GPU), tested.stdout
-    symbols = ["nm", "--dynamic", "--defined-only", "--format=posix", "build/libconv2d.so"]
+    symbols = ["nm", "--dynamic", "--defined-only", "--format=posix", str(built_in / "libconv2d.so")]
     listed = subprocess.run(symbols, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     functions = re.findall(r"^CONV2D_API [^(]*?\*?(conv2d_\w+)\(", (tmp_path / "autotune_conv2d.h").read_text(), re.M)
     assert sorted(line.split()[0] for line in listed.splitlines()) == sorted(functions), "its interface, nothing else"
-    refused = cmake(tmp_path, "-B", "older", f"-DCONV2D_NVCC={find_nvcc()}", "-DCONV2D_ARCHS=75")
+    refused = cmake(tmp_path, "-B", str(tmp_path.parent / "older"), f"-DCONV2D_NVCC={find_nvcc()}", "-DCONV2D_ARCHS=75")
     assert refused.returncode != 0
     words = " ".join(refused.stderr.split())
     assert "tested.direct_strip needs a compute capability of at least 80 in CONV2D_ARCHS" in words
