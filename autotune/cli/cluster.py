@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import undominated, with_roofline
-from autotune.api.devices import cache_folder, device_names, jobs_default
+from autotune.api.devices import binary_cache, cache_folder, device_names, jobs_default
 from autotune.cli.best import BEST_COLUMNS, answer, show_answers
 from autotune.cli.cluster_progress import cluster_observer
 from autotune.cli.devices import open_evaluator
@@ -26,12 +26,17 @@ from autotune.cli.interrupts import end_interrupted, stopping_on_interrupt
 from autotune.cli.one_tuner import its_turn
 from autotune.cli.options import writable
 from autotune.cli.summary import left, summary
+from autotune.compilation.compile import NVCC_FLAGS, Target
+from autotune.compilation.toolchain import compiler_version, find_nvcc
 from autotune.errors import AutotuneError, StudyError, ToolchainError
+from autotune.evaluation.null import NullEvaluator
 from autotune.family.template import load_templates
 from autotune.problem import Layer
 from autotune.study import Study
+from autotune.workers.compilers import CompilePool
 
 if TYPE_CHECKING:
+    from autotune.cluster.agent import CompilingAgent
     from autotune.cluster.coordinator import ClusterResult, Overview
     from autotune.cluster.lease import DeviceClass
     from autotune.cluster.ledger import Ledger
@@ -58,8 +63,19 @@ DEVICE_CLASS = click.option(
 @click.option("--device", help="As of `tune`; of several (all, cuda:0,cuda:1) each gets an agent of its own.")
 @click.option("--compilers", type=click.IntRange(min=1), help="Compilers at once; default: the cores, shared evenly.")
 @click.option("--name", help="What it is called, and its journals; default: host and device.")
+@click.option(
+    "--compile-only", is_flag=True, help="Lend compilers alone, for GPUs on other hosts; no GPU is needed here."
+)
 @click.option("--ends-with-parent", is_flag=True, hidden=True)
-def agent(cluster: str, device: str | None, compilers: int | None, name: str | None, ends_with_parent: bool) -> None:
+def agent(
+    cluster: str,
+    device: str | None,
+    compilers: int | None,
+    name: str | None,
+    *,
+    compile_only: bool,
+    ends_with_parent: bool,
+) -> None:
     """Lend a device to the Dask scheduler at ADDRESS.
 
     ADDRESS is HOST:PORT, tls://HOST:PORT or a scheduler file.
@@ -68,7 +84,7 @@ def agent(cluster: str, device: str | None, compilers: int | None, name: str | N
     and delivered when both are there again. Schedulers may come and go. Ctrl-C ends it after the trials at hand.
     """
     _require_distributed()
-    names = device_names(device) if device else []
+    names = device_names(device) if device and not compile_only else []
     cores = compilers or max(1, jobs_default() // max(1, len(names)))
     if len(names) > 1:
         _one_each(cluster, names, cores, name)
@@ -81,9 +97,13 @@ def agent(cluster: str, device: str | None, compilers: int | None, name: str | N
     _warn(address, is_open)
     quiet()
     parent = os.getppid()
-    called = name or f"{socket.gethostname()}-{device or 'default'}"
-    folder = cache_folder() / "agents" / re.sub(r"[^\w.-]+", "_", called)[:80]
-    served = Agent(called, folder, lambda: open_evaluator(device, cores), cores)
+    called = name or f"{socket.gethostname()}-{'compilers' if compile_only else device or 'default'}"
+    served: Agent | CompilingAgent
+    if compile_only:
+        served = _compiling(called, device, cores)
+    else:
+        folder = cache_folder() / "agents" / re.sub(r"[^\w.-]+", "_", called)[:80]
+        served = Agent(called, folder, lambda: open_evaluator(device, cores), cores)
     try:
         with stopping_on_interrupt() as interrupted:
 
@@ -95,6 +115,27 @@ def agent(cluster: str, device: str | None, compilers: int | None, name: str | N
         served.close()
     if served.retired:
         raise AutotuneError(served.retired)
+
+
+def _compiling(name: str, device: str | None, cores: int) -> CompilingAgent:
+    """An agent that compiles for CUDA devices, or for the null device, which is one to try it out.
+
+    Raises ToolchainError without nvcc, StudyError for another device.
+    """
+    from autotune.cluster.agent import CompilingAgent
+
+    kind, _, options = (device or "cuda").partition(":")
+    if kind == "null":
+        null = NullEvaluator(options)
+        toolchain = (kind, null.environment.toolkit, null.environment.flags)
+        return CompilingAgent(name, cores, toolchain, lambda source, _: null.compile(source), null.close)
+    if kind != "cuda":
+        raise StudyError(f"--compile-only: compiles for cuda (or null); kernels of {kind} are compiled where they run")
+    toolchain = (kind, compiler_version(find_nvcc()), " ".join(NVCC_FLAGS))
+    pool = CompilePool(cores, binary_cache())
+    return CompilingAgent(
+        name, cores, toolchain, lambda source, arch: pool.submit(source.program, Target(kind, arch)), pool.close
+    )
 
 
 def _one_each(cluster: str, names: Sequence[str], cores: int, name: str | None) -> None:

@@ -1,21 +1,45 @@
-"""An agent: one device and its compilers, on which the line of one layer after another runs, each on a lease."""
+"""An agent: one device and its compilers, on which the line of one layer after another runs, each on a lease.
+
+Between leases it measures and compiles for the lines of others. An agent without a device compiles, and nothing else.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 
 from autotune import __version__
 from autotune.cluster.journal import NEVER, Families, Journal, Journals
-from autotune.cluster.lease import AgentInfo, Collecting, DeviceClass, Lease, LeaseEnd, News
-from autotune.errors import DeviceError, DeviceLost
+from autotune.cluster.lease import (
+    AgentInfo,
+    Collecting,
+    CompileFor,
+    DeviceClass,
+    Lease,
+    LeaseEnd,
+    MeasureFor,
+    News,
+)
+from autotune.cluster.shared import Ask, SharedEvaluator
+from autotune.compilation.compile import Binary
+from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.evaluation.evaluator import Evaluator
+from autotune.family.source import KernelSource
+from autotune.problem import Conv2dProblem
 from autotune.store import Finals
-from autotune.trial import Config
+from autotune.trial import Config, Measured
 from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import tune
+
+
+def alone(address: str, request: CompileFor | MeasureFor) -> object:
+    """How an agent asks others before it is told how."""
+    raise OSError(f"{address} cannot be asked to {type(request).__name__}")
+
 
 FAILURES = 3  # times that a device is lost, after which it is left alone
 
@@ -35,15 +59,19 @@ class Agent:
 
         `families` are those that other agents of this process have loaded.
         """
+        self.ask: Ask = alone
+        """how it asks others"""
+        self._compilers = compilers
         self._open_device = open_device
-        self._evaluator: Evaluator | None = open_device()
+        self._evaluator: SharedEvaluator | None = self._opened()
         try:
             self._journals = Journals(folder, name, families)
         except BaseException:
             self._evaluator.close()
             raise
-        device_class = DeviceClass.of(self._evaluator.info, self._evaluator.environment)
-        self.info = AgentInfo(name, device_class, compilers, __version__)
+        self.device_class = device_class = DeviceClass.of(self._evaluator.info, self._evaluator.environment)
+        toolchain = (device_class.info.kind, device_class.environment.toolkit, device_class.environment.flags)
+        self.info = AgentInfo(name, device_class, compilers, __version__, toolchain, self._evaluator.slots)
         self.retired = ""
         """why it takes no further lease; empty while it does"""
         self.state = time.time_ns()
@@ -51,6 +79,11 @@ class Agent:
         self._failures = 0
         self._line = threading.Lock()
         """held while a layer is tuned"""
+        self._lent = 0
+        """kernels of others under way"""
+        self._lending = threading.Condition()
+        self._prepared: Conv2dProblem | None = None
+        """what others' kernels were measured on last"""
         self._wanted = ""
         """the lease whose line is to run"""
 
@@ -61,9 +94,12 @@ class Agent:
         """
         self._wanted = lease.id  # an earlier line, which lost its lease unheard, ends by that
         with self._line:
+            with self._lending:
+                self._lending.wait_for(lambda: not self._lent)
+                self._prepared = None
             evaluator = self._device()
-            if lease.device_class != self.info.device_class:
-                raise DeviceError(f"{self.info.name}: is a {self.info.device_class.name} in another environment now")
+            if lease.device_class != self.device_class:
+                raise DeviceError(f"{self.info.name}: is a {self.device_class.name} in another environment now")
             journal = self._journals.open(lease)
             journal.live = True
             self.state += 1
@@ -77,7 +113,7 @@ class Agent:
                 journal.live = False
                 self.state += 1
 
-    def _tuned(self, journal: Journal, lease: Lease, evaluator: Evaluator) -> LeaseEnd:
+    def _tuned(self, journal: Journal, lease: Lease, evaluator: SharedEvaluator) -> LeaseEnd:
         def observe(progress: Progress) -> None:
             journal.progress = progress
             self.state += 1
@@ -98,10 +134,16 @@ class Agent:
         disproved = tuple((row.row.trial.source_hash or "", row.message) for row in retimes if row.label == "failed")
         return LeaseEnd(self.info.name, result, finals, _named(finals, configs), disproved)
 
-    def _device(self) -> Evaluator:
+    def _opened(self) -> SharedEvaluator:
+        return SharedEvaluator(self._open_device(), self._compilers, self._ask_other)
+
+    def _ask_other(self, address: str, request: CompileFor | MeasureFor) -> object:
+        return self.ask(address, request)
+
+    def _device(self) -> SharedEvaluator:
         if self._evaluator is None:
             try:
-                self._evaluator = self._open_device()
+                self._evaluator = self._opened()
             except DeviceError as error:
                 raise self._failed(error) from error
         return self._evaluator
@@ -119,6 +161,8 @@ class Agent:
         A line whose lease was given to another agent meanwhile is asked to stop.
         """
         found, state = [], self.state
+        if self._evaluator is not None:
+            self._evaluator.lend(asked.helpers)
         for journal in self._journals:
             lease = journal.lease
             if lease.owner != asked.owner:
@@ -139,6 +183,41 @@ class Agent:
                     journal.told = state = self.state = self.state + 1
         return News(state, self.retired, tuple(found))
 
+    def lend(self, request: CompileFor | MeasureFor) -> Binary | Measured | Rejected | None:
+        """Compile or measure for the line of another agent; None while it has its own. Takes as long as that takes."""
+        with self._helping() as evaluator:
+            try:
+                if evaluator is None:
+                    return None
+                if isinstance(request, CompileFor):
+                    return evaluator.own.compile(request.source).result()
+                self._prepare(evaluator, request.source.problem)
+                return evaluator.own.evaluate(
+                    request.source, request.binary, cache=request.cache, best_us=request.best_us
+                )
+            except Rejected as rejected:
+                return rejected
+
+    @contextmanager
+    def _helping(self) -> Iterator[SharedEvaluator | None]:
+        """The device, which no line takes meanwhile; None when one has it."""
+        with self._lending:
+            busy = self._line.locked() or self.retired
+            self._lent += not busy
+        try:
+            yield None if busy else self._evaluator
+        finally:
+            with self._lending:
+                self._lent -= not busy
+                self._lending.notify_all()
+
+    def _prepare(self, evaluator: SharedEvaluator, problem: Conv2dProblem) -> None:
+        """Have a layer's data on the device."""
+        with self._lending:
+            if self._prepared != problem:
+                evaluator.own.begin_layer(problem)
+                self._prepared = problem
+
     def stop(self) -> None:
         """Ask the line at hand to end after the trials at hand."""
         self._wanted = ""
@@ -150,6 +229,46 @@ class Agent:
             if self._evaluator is not None:
                 self._evaluator.close()
             self._journals.close()
+
+
+class CompilingAgent:
+    """An agent without a device: it compiles for the lines of others."""
+
+    def __init__(
+        self,
+        name: str,
+        compilers: int,
+        toolchain: tuple[str, str, str],
+        compile_for: Callable[[KernelSource, int], Future[Binary]],
+        close: Callable[[], None],
+    ) -> None:
+        """`compile_for` takes a kernel and the compute capability of its device, times ten; `close` ends compilers."""
+        self.info = AgentInfo(name, None, compilers, __version__, toolchain, 0)
+        self.ask: Ask = alone
+        self.retired = ""
+        self.state = time.time_ns()
+        self._compile_for = compile_for
+        self.close = close
+
+    def run(self, lease: Lease) -> LeaseEnd:
+        """Nobody leases a layer to one who has no device."""
+        raise DeviceError(f"{self.info.name}: only compiles; {lease.layer.name} needs a device")
+
+    def collect(self, _: Collecting) -> News:
+        """It measures nothing."""
+        return News(self.state, "", ())
+
+    def lend(self, request: CompileFor | MeasureFor) -> Binary | Rejected | None:
+        """Compile a kernel."""
+        if isinstance(request, MeasureFor):
+            return None
+        try:
+            return self._compile_for(request.source, request.arch).result()
+        except Rejected as rejected:
+            return rejected
+
+    def stop(self) -> None:
+        """What it compiles ends by itself."""
 
 
 def _named(finals: Finals | None, configs: Mapping[int, Config]) -> Mapping[int, Config]:

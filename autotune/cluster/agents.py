@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distributed import Client
 
 from autotune.cluster.dask_agent import COLLECT, LISTEN_S, introduce
-from autotune.cluster.lease import AgentInfo, Collecting, DeviceClass, News
+from autotune.cluster.lease import AgentInfo, Collecting, DeviceClass, Helper, News
 from autotune.errors import AutotuneError
 
 PATIENCE_S = 5.0  # for an agent's answer, beyond what it may take; a stopped one gives none
@@ -22,6 +22,7 @@ class KnownAgent:
     """An agent that the scheduler knows."""
 
     info: AgentInfo
+    address: str
     visits: asyncio.Task[None] | None = None
     doing: str = "idle"
     empty: bool = False
@@ -51,7 +52,7 @@ class Agents:
     def __init__(
         self,
         admits: Callable[[DeviceClass], bool],
-        asking: Callable[[Mapping[str, frozenset[int]], int], Collecting],
+        asking: Callable[[KnownAgent, Mapping[str, frozenset[int]], int], Collecting],
         say: Callable[[str], None],
     ) -> None:
         self._admits, self._asking, self._say = admits, asking, say
@@ -83,8 +84,8 @@ class Agents:
         with contextlib.suppress(OSError, TimeoutError, ValueError):
             async with asyncio.timeout(PATIENCE_S):
                 info = (await client.run(introduce, workers=[address], on_error="return")).get(address)
-        if isinstance(info, AgentInfo) and self._admits(info.device_class):
-            self._known[address] = agent = KnownAgent(info)
+        if isinstance(info, AgentInfo) and (info.device_class is None or self._admits(info.device_class)):
+            self._known[address] = agent = KnownAgent(info, address)
             agent.visits = asyncio.create_task(self._visit(client, address, agent))
         elif info is not None:
             self._known[address] = None
@@ -94,7 +95,7 @@ class Agents:
         stored: Mapping[str, frozenset[int]] = {}
         state = 0
         while True:
-            asked = pickle.dumps(self._asking(stored, state))
+            asked = pickle.dumps(self._asking(agent, stored, state))
             try:
                 async with asyncio.timeout(LISTEN_S + PATIENCE_S):
                     news = pickle.loads(await getattr(client.rpc(address), COLLECT)(words=asked))  # noqa: S301
@@ -137,3 +138,28 @@ class Agents:
 def _end(agent: KnownAgent | None) -> None:
     if agent is not None and agent.visits is not None:
         agent.visits.cancel()
+
+
+def lent(
+    busy: Sequence[tuple[str, KnownAgent | None]], agents: Sequence[KnownAgent]
+) -> Mapping[KnownAgent, tuple[Helper, ...]]:
+    """Who helps which agent's line, evenly: those of its class that have none, and those that only compile.
+
+    `busy` are leases: the class of each and its agent, None while that was not heard of.
+    """
+    lines = [agent for _, agent in busy if agent is not None]
+    unheard = {label for label, agent in busy if agent is None}
+    helpers: dict[KnownAgent, list[Helper]] = {line: [] for line in lines}
+    for agent in agents:
+        info = agent.info
+        if info.device_class is not None and agent not in helpers and info.device_class.label not in unheard:
+            served = [line for line in lines if line.info.device_class == info.device_class]
+            if served:
+                line = min(served, key=lambda each: len(helpers[each]))
+                helpers[line].append(Helper(info.name, agent.address, info.slots, info.compilers))
+        elif info.device_class is None:
+            served = [line for line in lines if line.info.toolchain == info.toolchain]
+            share = max(1, info.compilers // max(1, len(served)))
+            for line in served:
+                helpers[line].append(Helper(info.name, agent.address, 0, share))
+    return {line: tuple(found) for line, found in helpers.items()}

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from distributed import Client, Future, KilledWorker
 
-from autotune.cluster.agents import PATIENCE_S, Agents, KnownAgent, Visit
+from autotune.cluster.agents import PATIENCE_S, Agents, KnownAgent, Visit, lent
 from autotune.cluster.dask_agent import run_lease
 from autotune.cluster.dask_cluster import CONNECT_S, TTL_S, address_of, prepare
-from autotune.cluster.lease import Collected, Collecting, DeviceClass, Lease, LeaseEnd
+from autotune.cluster.lease import Collected, Collecting, DeviceClass, Helper, Lease, LeaseEnd
 from autotune.cluster.ledger import Ledger
 from autotune.devices.device import devices_named
 from autotune.errors import AutotuneError, StudyError
@@ -103,6 +103,8 @@ class Coordinator:
         self._failed: dict[str, dict[str, str]] = {}
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._retired: set[str] = set()
+        self._lent: Mapping[KnownAgent, tuple[Helper, ...]] = {}
+        """who helps whom"""
         self._serial = 0
         self._ttl_s = TTL_S
         self._stopped = 0.0
@@ -162,6 +164,10 @@ class Coordinator:
             else:
                 self._tell_lacking()
                 self._give(client)
+                self._lent = lent(
+                    [(each.lease.device_class.label, each.agent) for each in self._given.values() if each.future],
+                    [agent for agent in self._agents if agent.info.name not in self._retired],
+                )
             self._observe(self._overview)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
@@ -197,10 +203,18 @@ class Coordinator:
 
     # Trials come in.
 
-    def _asking(self, stored: Mapping[str, frozenset[int]], seen: int) -> Collecting:
+    def _asking(self, agent: KnownAgent, stored: Mapping[str, frozenset[int]], seen: int) -> Collecting:
         given = () if self._stopping() else self._given.values()
         current = frozenset(each.lease.id for each in given)
-        return Collecting(self._ledger.owner, self._serial, current, stored, seen, self._ttl_s / BEATS)
+        return Collecting(
+            self._ledger.owner,
+            self._serial,
+            current,
+            stored,
+            seen,
+            self._ttl_s / BEATS,
+            self._lent.get(agent, ()),
+        )
 
     def _take(self, visits: Sequence[Visit]) -> None:
         """Store what agents have answered."""
@@ -236,7 +250,11 @@ class Coordinator:
 
     def _give(self, client: Client) -> None:
         """A lease of the next layer for each agent that has none."""
-        there = Counter(agent.info.device_class.label for agent in self._agents if agent.info.name not in self._retired)
+        there = Counter(
+            agent.info.device_class.label
+            for agent in self._agents
+            if agent.info.device_class is not None and agent.info.name not in self._retired
+        )
         for label, device_class in self._classes.items():
             busy = sum(at == label and given.future is not None for (at, _), given in self._given.items())
             for layer in self._ledger.layers:
@@ -317,13 +335,19 @@ class Coordinator:
     @property
     def _overview(self) -> Overview:
         return Overview(
-            agents={agent.info.name: agent.doing for agent in self._agents},
+            agents={agent.info.name: self._doing(agent) for agent in self._agents},
             layers=len(self._classes) * len(self._ledger.layers),
             done=sum(len(self._found[label]) + len(self._failed[label]) for label in self._classes),
             trials=self._ledger.trials,
             elapsed_s=time.monotonic() - self._started,
             dashboard=self._dashboard,
         )
+
+    def _doing(self, agent: KnownAgent) -> str:
+        for line, helpers in self._lent.items():
+            if any(helper.address == agent.address for helper in helpers):
+                return f"helps {line.info.name}" if agent.info.device_class else "compiles"
+        return agent.doing
 
     def _say_once(self, words: str) -> None:
         if words != self._said:

@@ -10,15 +10,18 @@ from collections.abc import Callable
 
 from distributed import Worker, WorkerPlugin, get_worker
 
-from autotune.cluster.agent import Agent
+from autotune.cluster.agent import Agent, CompilingAgent
 from autotune.cluster.dask_cluster import CONNECT_S, address_of
-from autotune.cluster.lease import AgentInfo, Collecting, Lease, LeaseEnd
+from autotune.cluster.lease import AgentInfo, Collecting, CompileFor, Lease, LeaseEnd, MeasureFor
 
 PLUGIN = "autotune-agent"
 _AGAIN_S = 1.0  # between two attempts to reach a scheduler
 _LOOK_S = 0.2
 COLLECT = "autotune_collect"
 """what the coordinator asks an agent's worker for, without the scheduler between them"""
+LEND = "autotune_lend"
+"""what an agent asks another one's worker for"""
+LEND_S = 120.0  # until one that was asked to measure or compile is taken for lost: longer than any kernel may take
 LISTEN_S = 5.0  # until an agent answers that it has nothing new
 _NEWS_S = 0.1  # between two looks for something new
 _HEARTBEAT_S = 5.0  # between two words to the scheduler, at most; Dask's own two a second cost it more than the trials
@@ -42,13 +45,31 @@ class AgentPlugin(WorkerPlugin):
 
     name = PLUGIN
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent | CompilingAgent) -> None:
         self.agent = agent
 
     def setup(self, worker: Worker) -> None:
         """Answer the coordinator."""
         self._worker = worker
+        self._loop = asyncio.get_running_loop()
         worker.handlers[COLLECT] = self._collect
+        worker.handlers[LEND] = self._lend
+        self.agent.ask = self._ask
+
+    def _ask(self, address: str, request: CompileFor | MeasureFor) -> object:
+        """Ask another agent, from a thread of the line's."""
+        return asyncio.run_coroutine_threadsafe(self._asked(address, request), self._loop).result()
+
+    async def _asked(self, address: str, request: CompileFor | MeasureFor) -> object:
+        async with asyncio.timeout(LEND_S):
+            answer = await getattr(self._worker.rpc(address), LEND)(words=pickle.dumps(request))
+        return pickle.loads(answer)  # noqa: S301 - as all that comes from another Dask worker
+
+    async def _lend(self, words: bytes) -> bytes:
+        """What another agent's line asks for."""
+        request = pickle.loads(words)  # noqa: S301 - as all that Dask's own handlers take
+        assert isinstance(request, CompileFor | MeasureFor)  # noqa: S101
+        return pickle.dumps(await asyncio.to_thread(self.agent.lend, request))
 
     async def _collect(self, words: bytes) -> bytes:
         """An agent's news, once there are some."""
@@ -73,15 +94,18 @@ def introduce(dask_worker: Worker) -> AgentInfo | None:
     return _agent(dask_worker).info if PLUGIN in dask_worker.plugins else None
 
 
-def _agent(worker: Worker) -> Agent:
+def _agent(worker: Worker) -> Agent | CompilingAgent:
     plugin = worker.plugins[PLUGIN]
     assert isinstance(plugin, AgentPlugin)  # noqa: S101
     return plugin.agent
 
 
-async def serve(agent: Agent, cluster: str, *, say: Callable[[str], None], stopping: Callable[[], bool]) -> None:
+async def serve(
+    agent: Agent | CompilingAgent, cluster: str, *, say: Callable[[str], None], stopping: Callable[[], bool]
+) -> None:
     """Be a worker of a cluster, again and again when its scheduler was lost, until asked to stop or retired."""
-    label = agent.info.device_class.label
+    device_class = agent.info.device_class
+    label = device_class.label if device_class else "a compiler"
     waiting = False
     while not stopping() and not agent.retired:
         try:
@@ -89,7 +113,7 @@ async def serve(agent: Agent, cluster: str, *, say: Callable[[str], None], stopp
                 address_of(cluster),
                 nthreads=1,
                 name=f"{agent.info.name}-{secrets.token_hex(3)}",  # a lost one may be known yet
-                resources={label: 1},
+                resources={label: 1} if device_class else {},
                 plugins=[AgentPlugin(agent)],
                 heartbeat_interval="1s",
             )

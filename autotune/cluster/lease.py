@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo, Environment
+from autotune.family.source import KernelSource
 from autotune.measurement.rates import Rate
 from autotune.problem import Layer
 from autotune.store import Delivery, Finals, TopTrial
@@ -14,6 +16,9 @@ from autotune.study import Study
 from autotune.trial import Config
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.layer_result import LayerResult
+
+HARMLESS = ("null", "replay")
+"""kinds of devices that run nothing: no kernel of theirs takes an agent down"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +96,43 @@ class AgentInfo:
     """An agent as it introduces itself."""
 
     name: str
-    device_class: DeviceClass
+    device_class: DeviceClass | None
+    """None: it only compiles"""
     compilers: int
     version: str
+    toolchain: tuple[str, str, str]
+    """kind of device, compiler and flags of what it compiles"""
+    slots: int
+    """kernels that its device takes at once"""
+
+
+@dataclass(frozen=True, slots=True)
+class Helper:
+    """Who measures or compiles for the line of another agent."""
+
+    name: str
+    address: str
+    slots: int
+    """kernels that it measures at once; 0 where it only compiles"""
+    compilers: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompileFor:
+    """A kernel to be compiled. Answer: its Binary, Rejected, or None where there is other work to be done."""
+
+    source: KernelSource
+    arch: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureFor:
+    """A kernel to be verified and timed. Answer: Measured, Rejected, or None as above."""
+
+    source: KernelSource
+    binary: Binary
+    cache: str
+    best_us: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +150,8 @@ class Collecting:
     """the state that the agent told last: it answers once it has another"""
     heartbeat_s: float
     """between two words to the scheduler: often enough not to be taken for lost"""
+    helpers: tuple[Helper, ...] = ()
+    """who measures and compiles for the agent's line from now on"""
 
 
 @dataclass(frozen=True, slots=True)

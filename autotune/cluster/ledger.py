@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from autotune.cluster.lease import Collected, DeviceClass, Lease, LeaseEnd
+from autotune.cluster.lease import HARMLESS, Collected, DeviceClass, Lease, LeaseEnd
 from autotune.errors import StudyError
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer, Problem
@@ -19,9 +19,6 @@ from autotune.trial import Outcome
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.tune import check_study, policy, tuned_before
-
-_HARMLESS = ("null", "replay")
-"""kinds of devices that run nothing: no kernel of theirs takes an agent down"""
 
 
 class Ledger:
@@ -106,6 +103,8 @@ class Ledger:
         for (lease, collected), wanted in zip(arrived, asked, strict=True):
             if wanted and not collected.live:
                 self.lost(lease, collected.running)
+            if wanted:
+                self._quarantine(lease, [each for each in collected.done if each.trial["reason"] == LOST])
         return tuple(
             frozenset(each.id for each in (collected.done if collected.live else collected.deliveries) if wanted)
             for (_, collected), wanted in zip(arrived, asked, strict=True)
@@ -113,7 +112,7 @@ class Ledger:
 
     def lost(self, lease: Lease, running: Sequence[Delivery]) -> None:
         """An agent was lost while it ran these: they are kept from every other agent."""
-        if lease.device_class.info.kind in _HARMLESS or not running:
+        if lease.device_class.info.kind in HARMLESS or not running:
             return
         scope = self.scope(lease.device_class, lease.layer)
         message = "its agent was lost while it was running"
@@ -122,9 +121,15 @@ class Ledger:
             replace(each, trial={**each.trial, **ended, "ended_at": each.trial["started_at"]}) for each in running
         ]
         self._store.deliveries.add([(scope, trials)])
-        for each in running:
+        self._quarantine(lease, trials)
+
+    def _quarantine(self, lease: Lease, lost: Sequence[Delivery]) -> None:
+        """Keep kernels under which an agent, or one who helped it, was lost from every other."""
+        scope = self.scope(lease.device_class, lease.layer)
+        for each in lost:
             if each.source is not None:
-                self._store.quarantine.add_unseen(scope, str(each.source["hash"]), LOST, message)
+                source_hash, message = str(each.source["hash"]), str(each.trial["message"])
+                self._store.quarantine.add_unseen(scope, source_hash, LOST, message)
 
     def conclude(self, lease: Lease, end: LeaseEnd) -> LayerResult:
         """Store what the finals said; the layer's result, its trials numbered as they are in the database."""

@@ -87,12 +87,10 @@ class Pipeline:
 
     def __init__(self, evaluator: Evaluator, store: Store, *, clock: Callable[[], float]) -> None:
         self._evaluator, self._store, self._clock = evaluator, store, clock
-        self._threads = ThreadPoolExecutor(evaluator.slots, thread_name_prefix="measure")
+        self._threads = ThreadPoolExecutor(evaluator.most_slots, thread_name_prefix="measure")
         self._finals = ThreadPoolExecutor(1, thread_name_prefix="finals")
         self._under_way: list[_InFlight] = []
         self._measuring: dict[Future[Measured], _Launched] = {}
-        self._queue = min(evaluator.slots + 1, evaluator.ahead)
-        """kernels given to the devices at most: one more than they take, since a proposal takes as long as a kernel"""
         self._switch_s = sys.getswitchinterval()
 
     def __enter__(self) -> Pipeline:
@@ -114,6 +112,11 @@ class Pipeline:
     def has_room(self) -> bool:
         """Whether another config is worth starting now."""
         return self.under_way < self._evaluator.ahead
+
+    @property
+    def _queue(self) -> int:
+        """Kernels given to the devices at most: one more than they take, since a proposal takes as long as a kernel."""
+        return min(self._evaluator.slots + 1, self._evaluator.ahead)
 
     @property
     def under_way(self) -> int:

@@ -1,6 +1,6 @@
 """What a trial costs coordinator and scheduler, and how busy simulated GPUs are: null devices of one second a trial.
 
-    python -m tests.benchmarks.cluster --folder DIR --gpus 1 8 64 256 1024
+    python -m tests.benchmarks.cluster --folder DIR --gpus 1 8 64 256 1000
 
 Scheduler and coordinator are a process each, whose CPU time is told, from the first stored trials to the last,
 divided by the trials between. The simulated GPUs share `--processes` others. Each is a Dask worker of its own, with
@@ -23,11 +23,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from autotune.cluster.agent import Agent
+import dask
+
+from autotune.cluster.agent import Agent, CompilingAgent
 from autotune.cluster.coordinator import Coordinator
 from autotune.cluster.dask_agent import AgentPlugin, AgentWorker
 from autotune.cluster.dask_cluster import address_of, quiet
-from autotune.cluster.journal import Families
 from autotune.cluster.lease import Collected, Collecting, DeviceClass, Lease, LeaseEnd, News
 from autotune.cluster.ledger import Ledger
 from autotune.evaluation.null import NullEvaluator
@@ -100,11 +101,15 @@ class Recording:
         return replace(end, result=replace(end.result, layer=lease.layer)), tuple(own)
 
 
-class SimulatedAgent(Agent):
+class SimulatedAgent(CompilingAgent):
     """One GPU of a second a kernel: told as an agent tells it, of recorded trials instead of a line and a journal."""
 
-    def __init__(self, name: str, folder: Path, recording: Recording) -> None:
-        super().__init__(name, folder, lambda: NullEvaluator(""), 1, Families())
+    def __init__(self, name: str, recording: Recording) -> None:
+        device = NullEvaluator("")
+        toolchain = (device.info.kind, device.environment.toolkit, device.environment.flags)
+        super().__init__(name, 1, toolchain, lambda source, _: device.compile(source), device.close)
+        self.device_class = DeviceClass.of(device.info, device.environment)
+        self.info = replace(self.info, device_class=self.device_class, slots=1)
         self._recording = recording
         self._told: dict[str, tuple[Lease, list[Delivery]]] = {}
         self._live = ""
@@ -143,10 +148,11 @@ class SimulatedAgent(Agent):
 
 async def simulate(address: str, folder: Path, numbers: range) -> None:
     """Agents in this process, until the scheduler has gone."""
+    dask.config.set({"distributed.worker.use-file-locking": False, "temporary-directory": str(folder)})
     workers, recording = [], Recording(folder / f"recorded-{numbers.start}")
     for number in numbers:
-        made = SimulatedAgent(f"gpu-{number}", folder / f"gpu-{number}", recording)
-        resources = {made.info.device_class.label: 1}
+        made = SimulatedAgent(f"gpu-{number}", recording)
+        resources = {made.device_class.label: 1}
         worker = AgentWorker(address, nthreads=1, name=made.info.name, resources=resources, plugins=[AgentPlugin(made)])
         workers.append(await worker)
     print("ready", flush=True)

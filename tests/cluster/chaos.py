@@ -12,7 +12,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,12 @@ from tests.unit.tiny import STUDY, changed, write_family
 
 TTL_S = 4  # after which a silent agent is lost
 SLOWER = 1000.0  # times that a recording's trials take longer than the null device's, which it is made of
+
+THREE_HUNDRED = (
+    ("values = [1, 2, 3, 4, 6]", f"values = {list(range(1, 26))}"),
+    ("outputs <= 512", "outputs <= 6400"),
+)
+"""what makes the tiny family one of 300 kernels: all are tried, so that the winner does not hang on their order"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +47,12 @@ class Told:
 
 
 class Chaos:
-    """A scheduler, agents by name and a coordinator in a folder."""
+    """A scheduler, agents by name, and a coordinator for each budget, in a folder."""
 
-    def __init__(self, folder: Path, fork_server: ForkServer, layers: int, trials: int, *, seed: int = 0) -> None:
+    def __init__(
+        self, folder: Path, fork_server: ForkServer, layers: int, trials: Mapping[str, int], *, seed: int = 0
+    ) -> None:
+        """`trials` are of a layer, by kind of device."""
         self.folder, self.rng, self.mark = folder, random.Random(seed), f"chaos-{os.getpid()}-{time.monotonic_ns()}"
         self._fork_server = fork_server
         self._environ = {
@@ -50,13 +60,18 @@ class Chaos:
             "XDG_CACHE_HOME": str(folder / "cache"),
             "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": f"{TTL_S}s",
         }
-        write_family(folder / "families")
-        (folder / "small.toml").write_text(study_of(layers, trials))
+        self.trials = trials
+        write_family(folder / "families", *(THREE_HUNDRED if max(trials.values()) > 60 else ()))
+        text = study_of(layers, max(trials.values()))
+        (folder / "small.toml").write_text(text.replace("trials =", 'sampler = "random"\ntrials =', 1))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self.agents: dict[str, ForkedRun] = {}
+        self.coordinators: dict[int, ForkedRun] = {}
+        """by the trials that each is to make of a layer"""
         self._devices: dict[str, str] = {}
+        self.struck: Counter[str] = Counter()
         self._logs = (folder / "log.txt").open("w")
 
     def start_scheduler(self) -> None:
@@ -75,12 +90,16 @@ class Chaos:
         self._devices[name] = device = device or self._devices[name]
         self.agents[name] = self._run("agent", self.address, "--device", device, "--name", name, "--compilers", 1)
 
-    def start_coordinator(self) -> None:
-        """Begin or resume the study, on the devices that agents were started on."""
-        kinds = {device.partition(":")[0] for device in self._devices.values()}
-        wanted = [word for kind in kinds for word in ("--device-class", kind)]
-        words = ("--templates", "families", "--cluster", self.address, "--db", "chaos.db", *wanted)
-        self.coordinator = self._run("tune", "small.toml", *words)
+    def start_coordinator(self, trials: int) -> None:
+        """Begin or resume the study, on the kinds of devices that get so many trials."""
+        wanted = [word for kind, own in self.trials.items() if own == trials for word in ("--device-class", kind)]
+        words = ("--templates", "families", "--cluster", self.address, "--db", "chaos.db", "--trials", trials, *wanted)
+        self.coordinators[trials] = self._run("tune", "small.toml", *words)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all coordinators have ended."""
+        return all(run.done or run.ended for run in self.coordinators.values())
 
     def _run(self, *words: object) -> ForkedRun:
         return self._fork_server.start(self.folder, *words, env=self._environ, err=self._logs.fileno())
@@ -117,7 +136,7 @@ class Chaos:
 
     def wait_for(self, kernels: int) -> set[Told]:
         """Wait until so many kernels were evaluated, or the coordinator has ended; what is stored by then."""
-        self.wait_until(lambda: evaluated(self.rows) >= kernels or self.coordinator.ended)
+        self.wait_until(lambda: evaluated(self.rows) >= kernels or self.ended)
         return {told(row) for row in self.rows}
 
     def wait_until(self, what: Callable[[], bool], patience_s: float = 120) -> None:
@@ -131,26 +150,42 @@ class Chaos:
     def strike(self) -> None:
         """Kill or stop one of them at a random moment, and let it come back a while later."""
         time.sleep(self.rng.uniform(1, 6))
-        name = self.rng.choice([*self.agents, "scheduler", "coordinator"])
         stops = self.rng.random() < 0.4
-        number = self.scheduler.pid if name == "scheduler" else self._run_of(name).number
-        os.kill(number, signal.SIGSTOP if stops else signal.SIGKILL)
+        sent = signal.SIGSTOP if stops else signal.SIGKILL
+        targets: list[str | int] = [*self.agents, *self.coordinators, "scheduler", "worker"]
+        whom = self.rng.choice(targets)
+        self.struck[f"{sent.name} {'coordinator' if isinstance(whom, int) else whom.partition('-')[0]}"] += 1
+        run = self.coordinators[whom] if isinstance(whom, int) else self.agents.get(whom)
+        if run is not None and (run.done or run.ended):
+            return
+        number = self.scheduler.pid if whom == "scheduler" else self._worker() if run is None else run.number
+        if number is None:
+            return
+        os.kill(number, sent)
         time.sleep(self.rng.uniform(0, 2.5 * TTL_S))
         if stops:
-            os.kill(number, signal.SIGCONT)
-        elif name == "scheduler":
+            with contextlib.suppress(ProcessLookupError):  # a worker that hangs is killed by its agent
+                os.kill(number, signal.SIGCONT)
+        elif whom == "scheduler":
             self.scheduler.wait()
             self.start_scheduler()
-        else:
-            self._run_of(name).finish()
-            self.start_coordinator() if name == "coordinator" else self.start_agent(name)
+        elif run is not None:
+            run.finish()
+            self.start_coordinator(whom) if isinstance(whom, int) else self.start_agent(str(whom))
 
-    def _run_of(self, name: str) -> ForkedRun:
-        return self.coordinator if name == "coordinator" else self.agents[name]
+    def _worker(self) -> int | None:
+        """A process that an agent has started, to compile or to run kernels; None while there is none."""
+        agents = {run.number for run in self.agents.values()}
+        found = []
+        for number in sorted(marked(self.mark)):
+            with contextlib.suppress(OSError):  # it has just ended
+                parent = int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+                found += [number] if parent in agents else []
+        return self.rng.choice(found) if found else None
 
     def end(self) -> None:
         """Kill what is left."""
-        for run in (*self.agents.values(), self.coordinator):
+        for run in (*self.agents.values(), *self.coordinators.values()):
             if not run.done:
                 run.send_signal(signal.SIGKILL)
                 run.finish()

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autotune.cluster.agent import FAILURES, Agent
-from autotune.cluster.lease import Collected, Collecting, DeviceClass, Lease
+from autotune.cluster.agent import FAILURES, Agent, CompilingAgent
+from autotune.cluster.agents import KnownAgent, lent
+from autotune.cluster.lease import (
+    AgentInfo,
+    Collected,
+    Collecting,
+    CompileFor,
+    DeviceClass,
+    Helper,
+    Lease,
+    MeasureFor,
+)
 from autotune.cluster.ledger import Ledger
+from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
 from autotune.errors import DeviceLost, StoreError, StudyError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
+from autotune.family.source import KernelSource
 from autotune.family.template import load_templates
 from autotune.store import LOST, Store
 from autotune.study import load_study
-from autotune.trial import Outcome
+from autotune.trial import Measured, Outcome
 from autotune.tuning.layer_finals import PLAIN_FINALS
+from autotune.workers.worker import FinalsTimings
 from tests.cluster.chaos import medians, study_of
 from tests.unit.tiny import write_family
 
 TRIALS = 8
+MANY = 40
 Open = Callable[..., Agent]
 
 
@@ -43,13 +58,29 @@ class Dying(GpuOfPaper):
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """A study of one layer in a new database."""
+def begin(tmp_path: Path) -> Iterator[Callable[[int], Ledger]]:
+    """Begins a study of one layer of so many trials in a new database."""
     write_family(tmp_path / "families")
-    (tmp_path / "small.toml").write_text(study_of(1, TRIALS))
-    study, families = load_study(tmp_path / "small.toml"), load_templates([tmp_path / "families"])
     with Store(tmp_path / "all.db") as store:
-        yield Ledger(store, study, families, study.layers, PLAIN_FINALS)
+
+        def begins(trials: int) -> Ledger:
+            (tmp_path / "small.toml").write_text(study_of(1, trials))
+            study, families = load_study(tmp_path / "small.toml"), load_templates([tmp_path / "families"])
+            return Ledger(store, study, families, study.layers, PLAIN_FINALS)
+
+        yield begins
+
+
+@pytest.fixture
+def ledger(begin: Callable[[int], Ledger]) -> Ledger:
+    """A study of one layer in a new database."""
+    return begin(TRIALS)
+
+
+@pytest.fixture
+def many(begin: Callable[[int], Ledger]) -> Ledger:
+    """The same with so many trials that several are under way at once."""
+    return begin(MANY)
 
 
 @pytest.fixture
@@ -67,7 +98,7 @@ def open_agent(tmp_path: Path) -> Iterator[Open]:
 
 
 def leased(ledger: Ledger, agent: Agent) -> Lease:
-    return ledger.lease(agent.info.device_class, ledger.layers[0])
+    return ledger.lease(agent.device_class, ledger.layers[0])
 
 
 def deliver(ledger: Ledger, agent: Agent) -> int:
@@ -204,3 +235,116 @@ def test_two_agents_of_one_name_are_told(open_agent: Open) -> None:
     open_agent()
     with pytest.raises(StoreError, match="one: an agent of this name runs here already"):
         open_agent()
+
+
+Reach = Callable[[str, CompileFor | MeasureFor], object]
+
+
+class Slow(GpuOfPaper):
+    """It takes a while for a kernel, and counts those that it measured, that it compiled, and the finals."""
+
+    def __init__(self) -> None:
+        super().__init__("delay_ms=20,compile_ms=20,compilers=1")
+        self.measured, self.compiled, self.finals_held = 0, 0, 0
+
+    def evaluate(self, *words: object, **named: object) -> Measured:
+        self.measured += 1
+        return super().evaluate(*words, **named)  # type: ignore[arg-type]
+
+    def compile(self, source: KernelSource) -> Future[Binary]:
+        self.compiled += 1
+        return super().compile(source)
+
+    def finals(self, *words: object, **named: object) -> FinalsTimings:
+        self.finals_held += 1
+        return super().finals(*words, **named)  # type: ignore[arg-type]
+
+
+def helped(ledger: Ledger, open_agent: Open, others: Mapping[str, tuple[Evaluator, Helper]], reach: Reach) -> Slow:
+    """Tune a layer on one agent that has helpers; its device."""
+    device = Slow()
+    one = open_agent(lambda _: device)
+    one.ask = reach
+    helpers = tuple(helper for _, helper in others.values())
+    one.collect(Collecting(ledger.owner, 0, frozenset(), {}, 0, 1.0, helpers))
+    one.run(leased(ledger, one))
+    assert deliver(ledger, one) >= MANY
+    return device
+
+
+def test_a_layer_is_measured_on_two_gpus_and_its_finals_on_one(tmp_path: Path, many: Ledger, open_agent: Open) -> None:
+    other = Slow()
+    two = open_agent(lambda _: other, "two")
+    own = helped(
+        many, open_agent, {"two": (other, Helper("two", "at-two", 1, 1))}, lambda _, request: two.lend(request)
+    )
+    assert own.measured + other.measured == MANY
+    assert other.measured >= MANY // 3
+    assert (own.finals_held, other.finals_held) == (1, 0)
+    assert len(set(medians(tmp_path / "all.db"))) == len(medians(tmp_path / "all.db")), "no config came twice"
+
+
+def test_an_agent_with_a_lease_of_its_own_lends_nothing(ledger: Ledger, open_agent: Open) -> None:
+    answers: list[object] = []
+
+    class Asked(GpuOfPaper):
+        def evaluate(self, source: KernelSource, binary: Binary, **named: object) -> Measured:
+            answers.append(one.lend(MeasureFor(source, binary, "cold", None)))
+            return super().evaluate(source, binary, **named)  # type: ignore[arg-type]
+
+    one = open_agent(Asked)
+    one.run(leased(ledger, one))
+    assert answers == [None] * TRIALS
+
+
+def test_a_kernel_under_which_a_helper_is_lost_is_tried_nowhere_else(
+    tmp_path: Path, many: Ledger, open_agent: Open
+) -> None:
+    other, asked = Slow(), []
+
+    def reach(_: str, request: CompileFor | MeasureFor) -> object:
+        if isinstance(request, CompileFor):
+            return None
+        asked.append(request.source.config)
+        raise OSError("the other host is down")
+
+    own = helped(many, open_agent, {"two": (other, Helper("two", "at-two", 1, 0))}, reach)
+    assert len(asked) == 1, "who was lost is asked no more"
+    assert own.measured == MANY - 1
+    with Store(tmp_path / "all.db", create=False) as store:
+        (row,) = [row for row in store.trials.list() if row.trial.reason == LOST]
+        assert row.trial.config == asked[0]
+        assert [each.reason for each in store.quarantine.list()] == [LOST]
+
+
+def test_nodes_without_a_gpu_compile(many: Ledger, open_agent: Open) -> None:
+    elsewhere = Slow()
+    toolchain = (elsewhere.info.kind, "none", "")
+    node = CompilingAgent("node", 4, toolchain, lambda source, _: elsewhere.compile(source), elsewhere.close)
+    own = helped(
+        many, open_agent, {"node": (elsewhere, Helper("node", "at-node", 0, 4))}, lambda _, asked: node.lend(asked)
+    )
+    assert elsewhere.compiled >= MANY // 3
+    assert own.measured == MANY
+    assert elsewhere.measured == 0
+
+
+def test_who_is_idle_helps_a_line_of_its_class_and_compilers_help_all() -> None:
+    null, paper = NullEvaluator(""), GpuOfPaper("")
+    classes = [DeviceClass.of(each.info, each.environment) for each in (null, paper)]
+
+    def known(name: str, device_class: DeviceClass | None, kind: str, compilers: int = 1) -> KnownAgent:
+        return KnownAgent(AgentInfo(name, device_class, compilers, "", (kind, "none", ""), 1), f"at-{name}")
+
+    line, other = known("line", classes[0], "null"), known("other", classes[1], "cuda")
+    idle = [known(f"idle-{number}", classes[0], "null") for number in range(2)]
+    node, foreign = known("node", None, "null", 6), known("foreign", None, "cuda")
+    agents = [line, other, *idle, node]
+    busy = [(classes[0].label, line), (classes[1].label, other)]
+    found = lent(busy, agents)
+    assert [each.name for each in found[line]] == ["idle-0", "idle-1", "node"]
+    assert found[line][2].slots == 0
+    assert found[other] == ()
+    assert [each.name for each in lent(busy, [*agents, foreign])[other]] == ["foreign"]
+    begun = [*busy, (classes[0].label, None)]
+    assert [each.name for each in lent(begun, agents)[line]] == ["node"], "one of the idle has begun"
