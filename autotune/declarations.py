@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from autotune.expressions.expression import Bound, Expression
 from autotune.trial import Value
 
@@ -15,6 +18,9 @@ DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 Role = Literal["in", "weights", "out"]
 ROLES: tuple[Role, ...] = ("in", "weights", "out")
 """in and out: arrays of each launch. weights: what is prepared once and used for many."""
+ErrorModel = Literal["multilinear", "tolerance", "exact"]
+ERROR_MODELS: tuple[ErrorModel, ...] = ("multilinear", "tolerance", "exact")
+"""multilinear: an output is a sum of products, its bound follows from how many and how large they are."""
 _IN_MESSAGE = re.compile(r"\$\{([^}]*)\}")
 
 
@@ -56,6 +62,21 @@ class Rule:
             return ""
         where = self.holds.expression.where
         return _IN_MESSAGE.sub(lambda found: str(Expression(found[1], where).bind({}).value(names)), self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far outputs may be from the reference, besides the rounding of what is stored."""
+
+    model: ErrorModel
+    rtol: float = 0.0
+    """of a tolerance, times the reference's magnitude"""
+    atol: float = 0.0
+    """of a tolerance, added to that"""
+
+    def unit(self, value: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """What errors are measured in where outputs are not sums; their reference's values give it."""
+        return self.atol + self.rtol * np.abs(value)
 
 
 @dataclass(frozen=True, slots=True)

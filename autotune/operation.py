@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from autotune.declarations import DTYPE_BYTES, ROLES, Apart, Array, ArrayTemplate, Part, Role, Rule, Size
+from autotune.declarations import (
+    DTYPE_BYTES,
+    ERROR_MODELS,
+    ROLES,
+    Apart,
+    Array,
+    ArrayTemplate,
+    Bounds,
+    Part,
+    Role,
+    Rule,
+    Size,
+)
 from autotune.errors import StudyError, TemplateError
 from autotune.expressions.expression import Bound, Expression
 from autotune.reading import read_text
@@ -20,10 +32,23 @@ from autotune.trial import Value
 
 FILE = "operation.toml"
 REFERENCE = "reference.cuh"
+NUMPY_REFERENCE = "reference.py"
 CONV2D = "conv2d"
 """The operation that has a typed record, `Conv2dProblem`."""
 MAX_SIZE = 2**31 - 1  # a size is a 32-bit int in every kernel
-_KEYS = {"runtime", "sizes", "words", "parts", "derived", "rules", "array", "similarity", "cost"}
+_KEYS = {
+    "runtime",
+    "sizes",
+    "words",
+    "parts",
+    "derived",
+    "rules",
+    "array",
+    "similarity",
+    "cost",
+    "errors",
+    "independent",
+}
 _SIMILARITY = ("factors", "differences", "kinds")
 _ARRAY_KEYS = {"name", "role", "shape", "integers", "when", "windows"}
 _WINDOW_KEYS = ("outputs", "taps", "stride", "dilation", "pad")
@@ -51,6 +76,9 @@ class Operation:
     """what makes up the distance of two problems, in the order in which it is added up"""
     reduction: Bound
     flops: Bound
+    bounds: Bounds
+    independent: bool
+    """whether outputs of one unit of the run-time size, such as an image, need the inputs of that unit alone"""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Operation) and (self.name, self.text) == (other.name, other.text)
@@ -246,7 +274,8 @@ class _Reader:
         )
         cost = self.section("cost")
         cost.allow({"reduction", "flops"})
-        cost.require(("reduction", "flops"))
+        bounds = self.bounds()
+        cost.require(("reduction", "flops") if bounds.model == "multilinear" else ("flops",))
         runtime = table.word("runtime", "")
         if runtime not in {size.name for size in sizes}:
             raise table.error("runtime", f"{runtime!r} is no size")
@@ -258,6 +287,11 @@ class _Reader:
         )
         if [array.role for array in arrays].count("out") != 1:
             raise table.error("array", "expected one array of the role out")
+        independent = table.flag("independent", default=True)
+        for index, array in enumerate(arrays):
+            if independent and not all(_first_or_not(extents, runtime) for extents in array.shapes.values()):
+                what = f"{runtime}, the run-time size, is not its first axis; put it there, or say independent = false"
+                raise table.error(f"array[{index}] ({array.name}).shape", what)
         return Operation(
             name=self.folder.name,
             folder=self.folder,
@@ -270,9 +304,24 @@ class _Reader:
             rules=rules,
             arrays=arrays,
             similarity=tuple(tuple(self.apart(key)) for key in _SIMILARITY),
-            reduction=self.bound(cost, "reduction"),
+            reduction=self.bound(cost, "reduction", "1"),
             flops=self.bound(cost, "flops"),
+            bounds=bounds,
+            independent=independent,
         )
+
+    def bounds(self) -> Bounds:
+        table = self.section("errors")
+        table.allow({"model", "rtol", "atol"})
+        model = next((each for each in ERROR_MODELS if each == table.word("model", "multilinear")), None)
+        if model is None:
+            raise table.error("model", f"{table.get('model')!r}: expected one of {', '.join(ERROR_MODELS)}")
+        if model != "tolerance":
+            table.allow({"model"})
+            return Bounds(model)
+        table.require(("rtol", "atol"))
+        rtol, atol = (table.fraction(key) for key in ("rtol", "atol"))
+        return Bounds(model, rtol or 0.0, atol or 0.0)
 
     def section(self, key: str) -> Table:
         return self.table.table(key, f"expected a table [{key}]")
@@ -370,6 +419,12 @@ class _Reader:
         window.allow(_WINDOW_KEYS)
         window.require(_WINDOW_KEYS)
         return {key: self.bound(window, key) for key in _WINDOW_KEYS}
+
+
+def _first_or_not(extents: tuple[Bound, ...], runtime: str) -> bool:
+    """Whether an array has a part for each unit of the run-time size, one behind the other, or is of all of them."""
+    first, *others = extents
+    return not any(runtime in each.names for each in (others if first.expression.text == runtime else extents))
 
 
 def _strings(table: Table, key: str, value: object) -> list[str]:

@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterator, Mapping
 
 from autotune.errors import StudyError
-from autotune.problem import Conv2dProblem
+from autotune.operation import operation
+from autotune.problem import Conv2dProblem, Problem, make_problem
 
 AWKWARD: Mapping[str, Conv2dProblem] = {
     "small": Conv2dProblem(2, 3, 9, 11, 5, 3, 3),
@@ -47,6 +48,16 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
     "deep": Conv2dProblem(4, 30, 9, 19, 42, 3, 3, stride_w=2, pad_h=1, pad_w=1, epilogue="bias_relu"),
     "wide_depthwise": Conv2dProblem(3, 5, 18, 21, 5, 7, 7, pad_h=3, pad_w=3, groups=5, epilogue="bias"),
 }
+
+SOFTMAX = operation("softmax")
+PROBLEMS: Mapping[str, Problem] = {
+    **AWKWARD,
+    **{
+        f"softmax {rows}x{columns} {dtype}": make_problem(SOFTMAX, {"rows": rows, "columns": columns, "dtype": dtype})
+        for rows, columns, dtype in ((3, 100, "f32"), (2, 33, "bf16"), (5, 4096, "f16"), (1, 1, "f32"))
+    },
+}
+"""Awkward ones of every operation that comes along."""
 """Problems that no tile divides, of many features; golden files and regressions know them by name."""
 
 _ODD: tuple[Mapping[str, int | str], ...] = (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from autotune.devices.device import DeviceInfo
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, refusal
+from autotune.operation import MAX_SIZE
 from autotune.problem import Problem
 from autotune.trial import Config
 
@@ -26,13 +27,16 @@ class Large:
 
 def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple[Large, ...]:
     """For each layout that there is the one of these problems that is largest with the least memory, at the
-    run-time size that it takes.
+    run-time size that it takes; none where no 32-bit size is enough.
 
     A CPU has neither the memory nor the time.
     """
     found = []
     for layout in dict.fromkeys(bound.problem.values.get("layout") for bound in bounds):
-        large = [_enlarged(bound.problem) for bound in bounds if bound.problem.values.get("layout") == layout]
+        of_layout = (bound.problem for bound in bounds if bound.problem.values.get("layout") == layout)
+        large = [_enlarged(problem) for problem in of_layout if _size(problem) <= MAX_SIZE]
+        if not large:
+            continue
         problem = min(large, key=lambda problem: (_bytes(problem), problem.flops))
         admission = Admission(workspace_limit_bytes=max(0, int(_SHARE * device.memory_bytes) - _bytes(problem)))
         bound = BoundTemplate(bounds[0].template, problem, device, admission)
@@ -53,9 +57,13 @@ def _tried(bound: BoundTemplate, device: DeviceInfo) -> Large:
 
 
 def _enlarged(problem: Problem) -> Problem:
-    """At a run-time size at which each array that grows with it has more than 2^31 elements."""
+    return problem.with_runtime(_size(problem))
+
+
+def _size(problem: Problem) -> int:
+    """The run-time size at which each array that grows with it has more than 2^31 elements."""
     fewest = min(array.elements for array in problem.arrays if array.per_item)
-    return problem.with_runtime(BEYOND // (fewest // problem.runtime_size) + 1)
+    return BEYOND // max(1, fewest // problem.runtime_size) + 1
 
 
 def _bytes(problem: Problem) -> int:

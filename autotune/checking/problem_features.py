@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,12 +14,15 @@ import numpy as np
 from autotune.checking.covering import Rows
 from autotune.errors import TemplateError
 from autotune.expressions.columns import Column, Columns
-from autotune.expressions.expression import Bound
+from autotune.expressions.expression import Bound, Expression
 from autotune.operation import Operation, expression_of
 from autotune.reading import read_text
 from autotune.table import Table, did_you_mean, read_toml
 
 FILE = "check.toml"
+_NUMBERS = (8, 1, 2, 5, 33, 128)  # that a size is, where no file says more; the first is a plain problem's
+_RUNTIME = (3, 2, 9)
+_MOST_SHAPES = 1_000_000
 _KEYS = {"runtime", "words", "rules", "feature"}
 _FEATURE_KEYS = {"name", "sizes", "values", "when", "decides"}
 
@@ -93,9 +97,9 @@ class ProblemFeatures:
         for name, bound in self.operation.derived:
             if bound.names <= sizes.keys():  # what words decide is no shape's
                 columns[name] = bound.column(columns)
-        kept = np.logical_and.reduce(
-            [bound.column(columns) != 0 for bound in (*(rule.holds for rule in self.operation.rules), *self.rules)]
-        )
+        kept = np.ones(len(rows), np.bool_)
+        for bound in (*(rule.holds for rule in self.operation.rules), *self.rules):
+            kept &= bound.column(columns) != 0
         decided = np.zeros(rows.shape, np.bool_)
         names = [feature.name for feature in self.features]
         for feature, codes in zip(self.features, rows.T, strict=True):
@@ -135,10 +139,33 @@ def problem_features(declared: Operation) -> ProblemFeatures:
 
 
 def read_features(declared: Operation, folder: Path | None = None) -> ProblemFeatures:
-    """What a folder, by default the operation's own, declares. Raises TemplateError naming the dotted key."""
+    """What a folder, by default the operation's own, declares; without a file, some values of each size.
+
+    Raises TemplateError naming the dotted key, or where sizes without a file are too many.
+    """
     path = (folder or declared.folder) / FILE
+    if not path.exists():
+        return _undeclared(declared, path)
     table = read_toml(read_text(path, TemplateError), TemplateError, str(path))
     return _Reader(declared, table).read()
+
+
+def _undeclared(declared: Operation, path: Path) -> ProblemFeatures:
+    """Each size is a feature; one that may be left out has few values."""
+    always = Expression("true", str(path)).bind({})
+    features = []
+    for size in declared.sizes:
+        if size.name == declared.runtime:
+            continue
+        least, optional = size.default if size.default is not None else size.least, size.default is not None
+        numbers = sorted({max(least, number) for number in _NUMBERS}, key=lambda number: (number != 8, number))
+        found = (least, least + 1, least + 2) if optional else numbers
+        bounds = {str(number): Expression(str(number), str(path)).bind({}) for number in found}
+        values = tuple(FeatureValue(name, (bound,), always, frozenset()) for name, bound in bounds.items())
+        features.append(Feature(size.name, (size.name,), values))
+    if math.prod(len(feature.values) for feature in features) > _MOST_SHAPES:
+        raise TemplateError(f"{path}: missing, and {declared.name} has too many sizes to cross; declare its features")
+    return ProblemFeatures(declared, _RUNTIME, declared.words, (), tuple(features))
 
 
 class _Reader:

@@ -35,7 +35,7 @@ from autotune.dispatch.plan import (
 from autotune.dispatch.portfolio import Matrix, served
 from autotune.dispatch.rule_line import RuleLine, Tried
 from autotune.errors import StudyError
-from autotune.problem import Layer
+from autotune.problem import Layer, of_conv2d
 from autotune.search import single_threaded
 from autotune.store import DispatchedLayer, StudyRecord, TemplateRecord
 from autotune.study import Study
@@ -101,6 +101,8 @@ def build(
     study = run.study
     check_study(study, run.templates)
     layers = study.layers
+    for layer in layers:
+        of_conv2d(layer.problem, "a dispatcher")
     held = held_out(len(layers), holdout)
     if len(layers) - len(held) < 2 or (holdout is not None and not held):
         raise StudyError(

@@ -1,8 +1,9 @@
-// Verification kernels of autotune, one source for GPU and host: test data, the float64 reference and the comparison.
+// Verification kernels of autotune, one source for GPU and host: test data and the comparison.
 //
 // What stands above (written by reference.py): element (the storage type), LEAST_ROUNDING (of one to its smallest
 // numbers), Problem (sizes and words of a problem), Inputs (its arrays, as arguments of `reference` the macros
-// REFERENCE_PARAMETERS and REFERENCE_ARGUMENTS) and the operation's reference_output and activation_error.
+// REFERENCE_PARAMETERS and REFERENCE_ARGUMENTS), ERROR_UNIT (of an output) and the operation's reference_output, which
+// `reference.cu` runs, and activation_error. Of a reference in numpy there is no more than an activation_error of 0.
 //
 // Images repeat with a prime period: x[image] == x[image % period]. The reference then covers `period` images only,
 // and a kernel that confuses two images is caught unless they are a multiple of the period apart; the two data sets
@@ -34,17 +35,6 @@ extern "C" __global__ void fill_integers(element* to, wide elements, wide period
          i += static_cast<wide>(gridDim.x) * blockDim.x) {
         const bits64 random = mixed(seed + static_cast<bits64>(i % period));
         to[i] = from_float(static_cast<float>(low + static_cast<int>((random >> 33) % static_cast<bits64>(span))));
-    }
-}
-
-// ref[o] = the exact output o of the first images, in its array's layout; magnitude[o] = its terms' magnitudes.
-extern "C" __global__ void reference(REFERENCE_PARAMETERS, double* ref, float* magnitude, wide outputs) {
-    const Inputs in = {REFERENCE_ARGUMENTS};
-    for (wide o = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; o < outputs;
-         o += static_cast<wide>(gridDim.x) * blockDim.x) {
-        const Output exact = reference_output(Problem(), in, o);
-        ref[o] = exact.value;
-        magnitude[o] = static_cast<float>(exact.magnitude);
     }
 }
 

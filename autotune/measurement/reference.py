@@ -7,13 +7,20 @@ from pathlib import Path
 import numpy as np
 
 from autotune.compilation.compile import Program
+from autotune.declarations import Bounds
 from autotune.errors import TemplateError
 from autotune.measurement.forward import Tensors
+from autotune.measurement.numpy_reference import in_numpy
 from autotune.operation import REFERENCE, Operation
 from autotune.problem import Problem
 from autotune.reading import read_text
 
-ENTRIES = ("fill_normal", "fill_integers", "reference", "compare", "hash_words", "count_changed")
+ENTRIES = ("fill_normal", "fill_integers", "compare", "hash_words", "count_changed")
+_NO_ACTIVATION = """template <class Problem>
+__device__ inline double activation_error(const Problem&, double, double) {
+    return 0.0;
+}
+"""
 
 _ELEMENT = {
     "f32": """using element = float;
@@ -93,9 +100,23 @@ def reference_arguments(
 
 
 def _program(element: str, problem: Problem) -> Program:
+    parts = (element, _VALUES, _prologue(problem))
+    body = _own("check.cu")
+    if in_numpy(problem.operation):
+        return Program("\n".join((*parts, _NO_ACTIVATION, body)), ENTRIES)
     reference = read_text(problem.operation.folder / REFERENCE, TemplateError).removeprefix("#pragma once\n")
-    body = read_text(Path(__file__).parent / "check.cu", TemplateError)
-    return Program("\n".join((element, _VALUES, _prologue(problem), reference, body)), ENTRIES)
+    return Program("\n".join((*parts, reference, body, _own("reference.cu"))), (*ENTRIES, "reference"))
+
+
+def _own(name: str) -> str:
+    return read_text(Path(__file__).parent / name, TemplateError)
+
+
+def _error_unit(bounds: Bounds) -> str:
+    """Of an output of the reference, in C++."""
+    if bounds.model == "tolerance":
+        return f"({bounds.atol!r} + {bounds.rtol!r} * fabs((exact).value))"
+    return "((exact).magnitude)"
 
 
 def _prologue(problem: Problem) -> str:
@@ -115,6 +136,7 @@ def _prologue(problem: Problem) -> str:
             f"#define REFERENCE_PARAMETERS {', '.join(f'const element* {name}' for name in inputs)}",
             f"#define REFERENCE_ARGUMENTS {', '.join(f'{{{name}}}' for name in inputs)}",
             "#define REFERENCE_FUNCTION __device__ inline",
+            f"#define ERROR_UNIT(exact) {_error_unit(declared.bounds)}",
             "",
         )
     )

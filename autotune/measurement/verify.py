@@ -23,6 +23,7 @@ from autotune.family.source import KernelSource
 from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GUARD_BYTES, OUTPUT_GUARD, POISON, GuardedArray
+from autotune.measurement.numpy_reference import in_numpy, numpy_reference, values_of
 from autotune.measurement.reference import reference_arguments
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
@@ -58,8 +59,15 @@ def error_factor(accuracy: str, reduction: int) -> float:
     raise ValueError(f"accuracy class {accuracy!r} has no bound")
 
 
+def bound_factor(accuracy: str, problem: Problem) -> float:
+    """What the unit of an output's error is multiplied by to bound it, for one accuracy class."""
+    return error_factor(accuracy, problem.reduction) if problem.operation.bounds.model == "multilinear" else 1.0
+
+
 def exact_on_integers(accuracy: str, problem: Problem) -> bool:
-    """Whether integer data must give the exact result: always, but for half accumulation of long sums."""
+    """Whether integer data must give the exact result: always for sums, but for half accumulation of long ones."""
+    if problem.operation.bounds.model != "multilinear":
+        return problem.operation.bounds.model == "exact"
     return accuracy != "fp16-acc16" or 2 * problem.reduction + 2 <= 2048
 
 
@@ -104,14 +112,14 @@ class Verifier:
         self._owned: list[int] = [self._result, self._bands]
         self._arrays: list[GuardedArray] = []
         self._copies: list[Tensors] = []
-        outputs = problem.output.elements // problem.runtime_size
+        outputs = max(1, problem.output.elements // problem.runtime_size)
         most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
         if most < 1:
             raise DeviceError(f"{problem}: one image's reference exceeds {REFERENCE_BYTES >> 20} MB; make it smaller")
         most = max(most, 3)  # with fewer, images mixed up in pairs would be equal
         self.y = self._array(problem.output, guard=OUTPUT_GUARD)
-        self.integers = self._data_set(_period(problem.runtime_size, most, _PERIODS[1]), integers=True)
-        self.normal = self._data_set(_period(problem.runtime_size, most, _PERIODS[0]), integers=False)
+        self.integers = self._data_set(_period(problem, most, _PERIODS[1]), integers=True)
+        self.normal = self._data_set(_period(problem, most, _PERIODS[0]), integers=False)
         self._inputs = self._input_hashes()
 
     def tensors(self, data: DataSet, packed_w: int = 0, workspace: int = 0) -> Tensors:
@@ -224,23 +232,38 @@ class Verifier:
 
     def _data_set(self, period: int, *, integers: bool) -> DataSet:
         problem = self.problem
-        outputs = period * (problem.output.elements // problem.runtime_size)
+        outputs = problem.with_runtime(period).output.elements
         ref, magnitude = self.device.allocate(8 * outputs), self.device.allocate(4 * outputs)
         self._owned += [ref, magnitude]
         inputs = {array.name: self._array(array) for array in problem.inputs}
         data = DataSet(inputs, period, ref, magnitude)
         self._fill(data, integers=integers)
+        if in_numpy(problem.operation):
+            self._compute(data)
+            return data
         self._launch(
             "reference", outputs, *reference_arguments(problem.operation, self.tensors(data), ref, magnitude, outputs)
         )
         self.device.synchronize()
         return data
 
+    def _compute(self, data: DataSet) -> None:
+        """The reference of the first units on the host, where the operation has it in numpy."""
+        some = self.problem.with_runtime(data.period)
+        inputs = {
+            array.name: values_of(self.device.read(data.inputs[array.name].address, array.size_bytes), array.dtype)
+            for array in some.inputs
+        }
+        value, unit = numpy_reference(some, inputs)
+        self.device.write(data.ref, value.tobytes())
+        self.device.write(data.magnitude, unit.astype(np.float32).tobytes())
+
     def _fill(self, data: DataSet, *, integers: bool) -> None:
         problem = self.problem
+        some = problem.with_runtime(data.period)
         for array in problem.inputs:
             elements, seed = array.elements, problem.operation.seed(array.name)
-            period = data.period * (elements // problem.runtime_size) if array.per_item else elements
+            period = some.array(array.name).elements
             address = np.uint64(data.inputs[array.name].address)
             counts = (address, np.int64(elements), np.int64(period), np.uint64(seed << 40))
             if integers:
@@ -272,10 +295,11 @@ class Verifier:
 
     def _compare(self, data: DataSet, source: KernelSource, y: int, *, exact: bool) -> ErrorStats:
         problem = self.problem
-        factor = -1.0 if exact else source.error_factor * error_factor(source.accuracy, problem.reduction)
+        exact = exact or problem.operation.bounds.model == "exact"
+        factor = -1.0 if exact else source.error_factor * bound_factor(source.accuracy, problem)
         self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
         outputs = problem.output.elements
-        period_outputs = data.period * (outputs // problem.runtime_size)
+        period_outputs = problem.with_runtime(data.period).output.elements
         self._launch(
             "compare",
             period_outputs,
@@ -351,9 +375,19 @@ class Verifier:
         self._module.launch(Launch(entry, (blocks, rows, 1), (_BLOCK, 1, 1), 0, args))
 
 
-def _period(n: int, most: int, prime: int) -> int:
-    """Images that differ: all of them when that is few, else the largest prime that is at most `most` and `prime`."""
-    limit = min(most, prime)
+def _period(problem: Problem, most: int, prime: int) -> int:
+    """Images that differ: all of them when that is few, else the largest prime that is at most `most` and `prime`.
+
+    All of them, too, where each needs others. Raises DeviceError when that is too many.
+    """
+    n, limit = problem.runtime_size, min(most, prime)
+    if not problem.operation.independent:
+        if n > most:
+            raise DeviceError(
+                f"{problem}: its reference exceeds {REFERENCE_BYTES >> 20} MB; "
+                f"make {problem.operation.runtime} at most {most}"
+            )
+        return n
     if n <= limit:
         return n
     return next((size for size in range(limit, 1, -1) if all(size % d for d in range(2, size))), 1)

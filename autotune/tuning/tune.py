@@ -160,7 +160,11 @@ def open_spaces(
     listed = evaluator.listed(layer.problem, cache=study.measure.cache)
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed)
     spaces, refusals = [], []
-    for name in study.templates or tuple(templates):
+    declared = layer.problem.operation.name
+    named = [name for name in study.templates or templates if templates[name].operation.name == declared]
+    if not named:
+        raise NoTemplate(f"{study.path or study.name}: layer {layer.name}: none of the families is one of {declared}")
+    for name in named:
         bound = BoundTemplate(templates[name], layer.problem, evaluator.info, admission)
         narrowed = (study.space or {}).get(name, {})
         if not bound.supported:

@@ -21,7 +21,7 @@ from autotune.family.template import load_template, template_files
 from autotune.measurement.reference import check_program
 from autotune.problem import Conv2dProblem
 from autotune.trial import Outcome
-from tests.problems import AWKWARD
+from tests.problems import PROBLEMS
 from tests.templates.shipped_families import rounds_to_nearest_tf32
 
 pytestmark = pytest.mark.gpu
@@ -56,7 +56,7 @@ def told(row: CheckRow) -> str:
 def test_pycuda_compiles_the_same_cubin_as_nvcc_alone(name: str, gpu: DeviceEvaluator) -> None:
     template, arch = load_template(FILES[name]), gpu.info.arch
     bound = next(
-        bound for problem in AWKWARD.values() if (bound := BoundTemplate(template, problem, gpu.info)).supported
+        bound for problem in PROBLEMS.values() if (bound := BoundTemplate(template, problem, gpu.info)).supported
     )
     default = SearchSpace(bound, most_rows=0, sampled_rows=1).default
     assert default is not None

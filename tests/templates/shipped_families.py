@@ -26,9 +26,9 @@ from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate, load_template, template_files
 from autotune.measurement.forward import LoadedKernel, Tensors
-from autotune.problem import Conv2dProblem
+from autotune.problem import Conv2dProblem, Problem
 from autotune.trial import Config
-from tests.problems import AWKWARD
+from tests.problems import PROBLEMS
 
 FILES = template_files()
 FAMILIES = tuple(FILES)
@@ -50,15 +50,15 @@ def family(name: str) -> KernelTemplate:
 
 
 @cache
-def supported(name: str, device: DeviceInfo = H200) -> Mapping[str, Conv2dProblem]:
+def supported(name: str, device: DeviceInfo = H200) -> Mapping[str, Problem]:
     """The awkward problems that a family supports on a device."""
     return {
-        label: problem for label, problem in AWKWARD.items() if BoundTemplate(family(name), problem, device).supported
+        label: problem for label, problem in PROBLEMS.items() if BoundTemplate(family(name), problem, device).supported
     }
 
 
 @cache
-def default_of(name: str, problem: Conv2dProblem, device: DeviceInfo = H200) -> Config | None:
+def default_of(name: str, problem: Problem, device: DeviceInfo = H200) -> Config | None:
     """What a space's `default` would be, without enumerating the space; None when it is empty."""
     space = SearchSpace(BoundTemplate(family(name), problem, device), most_rows=0, sampled_rows=1)
     return space.default

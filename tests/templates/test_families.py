@@ -25,11 +25,10 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render, visible_names
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
-from autotune.operation import CONV2D, operation
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Outcome
 from tests.long_run import every
-from tests.problems import AWKWARD
+from tests.problems import PROBLEMS
 
 from .shipped_families import FAMILIES, H200, TURING, default_of, family, supported
 
@@ -40,9 +39,9 @@ TESTED = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob
 @cache
 def default_source(name: str, label: str) -> KernelSource:
     """A family's default config on an awkward problem."""
-    default = default_of(name, AWKWARD[label])
+    default = default_of(name, PROBLEMS[label])
     assert default is not None, f"{name}: no feasible config on {label}"
-    return render(BoundTemplate(family(name), AWKWARD[label], H200), default)
+    return render(BoundTemplate(family(name), PROBLEMS[label], H200), default)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -86,9 +85,11 @@ def test_default_is_feasible_wherever_the_family_is_supported(name: str) -> None
 def test_kernel_serves_every_batch_size(name: str) -> None:
     for label, problem in supported(name).items():
         source = default_source(name, label)
-        again = render(BoundTemplate(family(name), problem.with_runtime(problem.n + 10), H200), source.config)
+        again = render(
+            BoundTemplate(family(name), problem.with_runtime(problem.runtime_size + 10), H200), source.config
+        )
         assert again.program == source.program, f"{name} on {label}: the text depends on n"
-        assert all("n" in stage.args for stage in source.stages if "y" in stage.args)
+        assert all(problem.operation.runtime in stage.args for stage in source.stages if "y" in stage.args)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -105,7 +106,7 @@ def test_rendered_source_stands_alone_and_reads_as_written_by_hand(name: str) ->
 RENDER_ALL = """
 import json
 from pathlib import Path
-from tests.problems import AWKWARD
+from tests.problems import PROBLEMS
 from autotune.devices.device import DeviceInfo
 from autotune.family.render import render, visible_names
 from autotune.family.space import BoundTemplate
@@ -116,7 +117,7 @@ families = load_templates()
 device = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=150_000_000_000)
 hashes = {}
 for name, label, values in json.load(sys.stdin):
-    bound = BoundTemplate(families[name], AWKWARD[label], device)
+    bound = BoundTemplate(families[name], PROBLEMS[label], device)
     hashes[f"{name} {label}"] = render(bound, Config.of(name, values)).hash
 json.dump(hashes, sys.stdout)
 """
@@ -172,7 +173,8 @@ CHANGED = "generated code changed; if that is meant: pytest tests/templates --up
 def test_default_source_is_the_golden_file(name: str, update_golden: bool) -> None:
     source = default_source(name, golden_problem(name))
     text = source.program.text if name == WHOLE else own_text(source)
-    golden = f"// conv2d {source.problem}\n// {source.config}\n\n{text.strip()}\n"
+    of = "conv2d " if isinstance(source.problem, Conv2dProblem) else ""  # others begin with it
+    golden = f"// {of}{source.problem}\n// {source.config}\n\n{text.strip()}\n"
     assert matches_golden(f"{name}.cu", golden, update=update_golden), CHANGED
 
 
@@ -196,7 +198,7 @@ def test_every_golden_file_has_a_family() -> None:
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in TESTED])
 def test_first_case_of_a_check_is_right(name: str, host: DeviceEvaluator) -> None:
     """On the first problem alone, given as a layer: deriving all of them takes seconds."""
-    covering = Covering([len(values) for _, values in problem_features(operation(CONV2D)).values])
+    covering = Covering([len(values) for _, values in problem_features(family(name).operation).values])
     (first,) = derive(family(name), host.info, covering, 2026, most=1).problems
     assert_right(CasePlan(family(name), host.info, layers=[Layer("first", first.bound.problem)], seed=2026), host, 1)
 

@@ -18,7 +18,7 @@ from autotune.shipped import shipped
 from autotune.store import Store
 from autotune.trial import Config
 from tests.long_run import every
-from tests.problems import AWKWARD
+from tests.problems import PROBLEMS
 from tests.templates.shipped_families import FAMILIES, family
 
 A100 = DeviceInfo(
@@ -122,7 +122,7 @@ def test_what_needs_hopper_is_offered_to_no_other(gpu: str) -> None:
     offered = {
         name
         for name in FAMILIES
-        if any(BoundTemplate(family(name), problem, GPUS[gpu]).supported for problem in AWKWARD.values())
+        if any(BoundTemplate(family(name), problem, GPUS[gpu]).supported for problem in PROBLEMS.values())
     }
     assert not offered & HOPPER_ONLY
     assert {"mma_strip", "mma_gemm", "implicit_gemm", "direct"} <= offered

@@ -15,20 +15,22 @@ from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import template_files
 from autotune.measurement.calibrate import calibration_program
 from autotune.measurement.reference import check_program
-from autotune.problem import Conv2dProblem
+from autotune.operation import CONV2D
+from autotune.problem import Conv2dProblem, Problem
 from tests.exports import chosen
 from tests.long_run import long_run
-from tests.problems import AWKWARD
+from tests.problems import PROBLEMS
 from tests.templates.shipped_families import family
 
 pytestmark = pytest.mark.nvcc
 
 FILES = template_files()
+EXPORTED = [name for name, path in FILES.items() if path.parent.name == CONV2D]
 SMEM_BYTES = {75: 65536, 80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 """Architecture to the most shared memory of a block (CUDA C++ Programming Guide, compute capabilities)."""
 ARCHS = tuple(SMEM_BYTES)
 SEED = 11
-PREFERRED = ("half_nhwc", "half", "bfloat", "groups", "pointwise", *AWKWARD)  # for the sampled config
+PREFERRED = ("half_nhwc", "half", "bfloat", "groups", "pointwise", *PROBLEMS)  # for the sampled config
 
 
 def device(arch: int) -> DeviceInfo:
@@ -41,14 +43,14 @@ def tightest(archs: tuple[int, ...]) -> DeviceInfo:
     return device(min(archs, key=lambda arch: SMEM_BYTES[arch]))
 
 
-def admitted(name: str, problem: Conv2dProblem) -> tuple[int, ...]:
+def admitted(name: str, problem: Problem) -> tuple[int, ...]:
     """Architectures on which a family serves a problem."""
     return tuple(arch for arch in ARCHS if BoundTemplate(family(name), problem, device(arch)).supported)
 
 
 def served(name: str, order: tuple[str, ...], *, configs: int) -> tuple[SearchSpace, tuple[int, ...]]:
     """The first problem that a family serves with configs for every admitted architecture; those and the archs."""
-    for problem in (AWKWARD[label] for label in order):
+    for problem in (PROBLEMS[label] for label in order):
         if archs := admitted(name, problem):
             bound = BoundTemplate(family(name), problem, tightest(archs))
             space = SearchSpace(bound, seed=SEED, most_rows=0, sampled_rows=configs)
@@ -84,21 +86,21 @@ def exported(folder: Path, space: SearchSpace, row: int) -> Path:
     return source
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", EXPORTED)
 def test_exported_default_compiles_on_the_newest(name: str, tmp_path: Path) -> None:
-    space, archs = served(name, ("stride", *AWKWARD), configs=1)
+    space, archs = served(name, ("stride", *PROBLEMS), configs=1)
     nvcc(exported(tmp_path, space, 0), archs[-1:])
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", EXPORTED)
 def test_exported_default_compiles_everywhere(name: str, tmp_path: Path) -> None:
-    space, archs = served(name, ("stride", *AWKWARD), configs=1)
+    space, archs = served(name, ("stride", *PROBLEMS), configs=1)
     nvcc(exported(tmp_path, space, 0), archs)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", EXPORTED)
 def test_exported_sample_compiles_on_the_oldest_and_the_newest(name: str, tmp_path: Path) -> None:
     space, archs = served(name, PREFERRED, configs=8)
     nvcc(exported(tmp_path, space, len(space.rows) - 1), (archs[0], archs[-1]))

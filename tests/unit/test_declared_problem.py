@@ -97,7 +97,7 @@ def test_a_study_names_operations(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('op = "scale"', 'op = "scal"', "op: no operation 'scal' (did you mean 'scale'?); there are conv2d, scale"),
+        ('op = "scale"', 'op = "scal"', "op: no operation 'scal' (did you mean 'scale'?); there are conv2d, "),
         ("halo = 3", "hallo = 3", "layer[0] (wide).hallo: unknown key (did you mean 'halo'?)"),
         ("columns = 100", "", "columns"),
         ("halo = 3", "halo = 50", "halo = 50 leaves nothing of 100 columns"),

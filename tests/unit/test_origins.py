@@ -13,14 +13,14 @@ from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate, load_template, load_templates
 from tests.injected_faults import GOOD, RAGGED
-from tests.problems import AWKWARD
+from tests.problems import PROBLEMS
 
 DEVICE = DeviceInfo("cuda", "any", arch=90, sm_count=132, memory_bytes=1 << 34)
 
 
 def rendered(template: KernelTemplate) -> KernelSource:
     """The first config on the first problem that has one."""
-    for problem in (RAGGED, *AWKWARD.values()):
+    for problem in (RAGGED, *PROBLEMS.values()):
         bound = BoundTemplate(template, problem, DEVICE)
         if bound.supported:
             space = SearchSpace(bound, most_rows=100, sampled_rows=10)

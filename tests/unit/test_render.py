@@ -17,7 +17,7 @@ from autotune.family.source import KernelSource, Stage
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import load_template, template_files
 from autotune.trial import Config, Value
-from tests.problems import AWKWARD
+from tests.problems import PROBLEMS
 from tests.unit.tiny import DEVICE, SMALL, bind, tiny
 
 DEFAULTS: dict[str, Value] = {"threads": 64, "turns": 1, "order": "rows", "fast": False}
@@ -69,9 +69,9 @@ def samples(bound: BoundTemplate) -> Sequence[Config]:
 def test_one_text_serves_every_batch_size(name: str) -> None:
     family = load_template(template_files()[name])
     compared = 0
-    for problem in AWKWARD.values():
+    for problem in PROBLEMS.values():
         bound = bind(family, problem)
-        if problem.n == 1 or not bound.supported or compared >= 4:
+        if problem.runtime_size == 1 or not bound.supported or compared >= 4:
             continue
         others = [bind(family, problem.with_runtime(n)) for n in (9, 1000)]
         for config in samples(bound):

@@ -13,7 +13,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template import KernelTemplate, load_template
-from autotune.problem import Conv2dProblem
+from autotune.problem import Conv2dProblem, Problem
 
 TINY = """/*# kernel
 summary  = "One output a thread and turn; a block of threads walks over the outputs."
@@ -121,7 +121,7 @@ def tiny(folder: Path, *edits: tuple[str, str], name: str = "tiny") -> KernelTem
 
 def bind(
     template: KernelTemplate,
-    problem: Conv2dProblem = SMALL,
+    problem: Problem = SMALL,
     device: DeviceInfo = DEVICE,
     admission: Admission | None = None,
 ) -> BoundTemplate:

@@ -1,0 +1,95 @@
+"""An operation's reference in numpy: `reference.py` of its folder, computed in float64 on the host.
+
+It has a function `reference(p, ...)`. `p` has the problem's sizes, words and derived sizes as attributes; behind it
+come the operation's inputs in its order, float64 arrays in the declared shapes, None where the problem has no such
+array. It returns the output, of its shape; for an operation of the error model `multilinear` a pair of that and of the
+sums of the terms' magnitudes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+
+import numpy as np
+import numpy.typing as npt
+
+from autotune.declarations import Array
+from autotune.errors import TemplateError
+from autotune.operation import NUMPY_REFERENCE, REFERENCE, Operation
+from autotune.problem import Problem
+from autotune.reading import read_text
+
+Doubles = npt.NDArray[np.float64]
+_FUNCTION = "reference"
+
+
+def in_numpy(declared: Operation) -> bool:
+    """Whether the operation's reference is one of numpy. Raises TemplateError where it has none, or two."""
+    ours, other = declared.folder / NUMPY_REFERENCE, declared.folder / REFERENCE
+    if ours.exists() == other.exists():
+        what = "has both" if ours.exists() else f"{declared.name} has no reference"
+        raise TemplateError(f"{declared.folder}: {what}; expected {NUMPY_REFERENCE} or {REFERENCE}")
+    return ours.exists()
+
+
+def values_of(content: bytes, dtype: str) -> Doubles:
+    """Stored elements as doubles."""
+    if dtype == "bf16":
+        return (np.frombuffer(content, np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return np.frombuffer(content, np.float16 if dtype == "f16" else np.float32).astype(np.float64)
+
+
+def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Doubles, Doubles]:
+    """The output and what its error is measured in, flat; `inputs` are flat, too.
+
+    Raises TemplateError where the function is none, fails or gives something of another shape.
+    """
+    declared = problem.operation
+    path = declared.folder / NUMPY_REFERENCE
+    shapes = {array.name: array.shape for array in problem.inputs}
+    given = [
+        inputs[name].reshape(shapes[name]) if name in shapes else None for name in declared.names_of("in", "weights")
+    ]
+    function = _function(declared)
+    try:
+        with np.errstate(all="ignore"):
+            found = function(SimpleNamespace(**problem.names()), *given)
+    except Exception as error:
+        raise TemplateError(f"{path}: {_FUNCTION} on {problem}: {type(error).__name__}: {error}") from error
+    model = declared.bounds.model
+    if (model == "multilinear") != isinstance(found, tuple):
+        expected = "the output and its terms' magnitudes" if model == "multilinear" else "one array"
+        raise TemplateError(
+            f"{path}: {_FUNCTION} returns {type(found).__name__}: expected {expected}, as it is {model}"
+        )
+    parts = [_checked(part, problem.output, declared) for part in (found if isinstance(found, tuple) else (found,))]
+    return parts[0], parts[1] if model == "multilinear" else declared.bounds.unit(parts[0])
+
+
+def _checked(part: object, output: Array, declared: Operation) -> Doubles:
+    values = np.asarray(part, np.float64)
+    if values.shape != output.shape:
+        raise TemplateError(
+            f"{declared.folder / NUMPY_REFERENCE}: {_FUNCTION} returns an array of {values.shape}, "
+            f"and {output.name} has {output.shape}"
+        )
+    return values.ravel()
+
+
+def _function(declared: Operation) -> Callable[..., object]:
+    path = declared.folder / NUMPY_REFERENCE
+    names: dict[str, object] = {}
+    try:
+        exec(compile(read_text(path, TemplateError), str(path), "exec"), names)  # noqa: S102 - the operation's own code
+    except TemplateError:
+        raise
+    except Exception as error:
+        where = f"line {error.lineno}: " if isinstance(error, SyntaxError) else ""
+        raise TemplateError(f"{path}: {where}{type(error).__name__}: {error}") from error
+    function = names.get(_FUNCTION)
+    if not callable(function):
+        raise TemplateError(
+            f"{path}: expected a function {_FUNCTION}(p, {', '.join(declared.names_of('in', 'weights'))})"
+        )
+    return function

@@ -1,0 +1,118 @@
+"""Kernels of operations other than conv2d are held against their reference, in numpy or CUDA, by each error model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.checking.cases import CasePlan
+from autotune.checking.check import CheckRow, FamilyCheck
+from autotune.errors import TemplateError
+from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.family.template import load_template, template_files
+from autotune.problem import Layer, make_problem
+from autotune.trial import Outcome
+from tests.operations import whole
+
+pytestmark = pytest.mark.cxx
+
+TOLERANCE = ('[cost]\nreduction = "1"\n', '[errors]\nmodel = "tolerance"\nrtol = 1e-6\natol = 1e-6\n[cost]\n')
+EXACT = ('[cost]\nreduction = "1"\n', '[errors]\nmodel = "exact"\n[cost]\n')
+ALONE = ("return y, abs(y)", "return y")
+
+
+def checked(path: Path, host: DeviceEvaluator, most: int = 1, **values: int | str) -> list[CheckRow]:
+    """The first cases of a family's check, on a problem of these values where there are some."""
+    family = load_template(path)
+    layers = [Layer("own", make_problem(family.operation, values))] if values else []
+    return list(FamilyCheck(CasePlan(family, host.info, layers=layers), host).rows(most=most))
+
+
+@pytest.mark.parametrize(
+    ("edits", "reference"),
+    [
+        ((), "reference.py"),
+        ((), "reference.cuh"),
+        ((TOLERANCE, ALONE), "reference.py"),
+        ((EXACT, ALONE), "reference.py"),
+    ],
+    ids=["sums in numpy", "sums in CUDA", "tolerance", "exact"],
+)
+def test_a_right_kernel_is_right_and_a_wrong_one_is_not(
+    tmp_path: Path, host: DeviceEvaluator, edits: tuple[tuple[str, str], ...], reference: str
+) -> None:
+    path = whole(tmp_path, *edits, reference=reference) / "scale.cu.j2"
+    columns = 100 + len(str(edits)) + len(reference)  # a problem of its own: a worker keeps the reference of one
+    (row,) = checked(path, host, rows=70, columns=columns, halo=3, dtype="f16")
+    assert row.outcome == Outcome.CORRECT, row.message
+    path.write_text(path.read_text().replace("i + HALO]", "i]"))
+    (row,) = checked(path, host, rows=70, columns=columns, halo=3, dtype="f16")
+    assert (row.outcome, row.reason) == (Outcome.CORRECTNESS, "inexact" if "exact" in str(edits) else "wrong")
+
+
+def test_problems_are_derived_without_a_file_of_features(tmp_path: Path, host: DeviceEvaluator) -> None:
+    rows = checked(whole(tmp_path) / "scale.cu.j2", host, most=4)
+    assert [row.outcome for row in rows] == [Outcome.CORRECT] * 4
+    assert len({row.problem.values["columns"] for row in rows}) > 1
+
+
+def test_a_reference_that_is_wrong_is_found(tmp_path: Path, host: DeviceEvaluator) -> None:
+    path = whole(tmp_path, ("x[:, p.halo : p.columns - p.halo]", "x[:, 0 : p.inner]")) / "scale.cu.j2"
+    assert [row.outcome for row in checked(path, host, rows=3, columns=9)] == [Outcome.CORRECT]
+    assert [row.reason for row in checked(path, host, rows=3, columns=9, halo=1)] == ["wrong"]
+
+
+def test_rows_that_need_others_are_said_to(tmp_path: Path, host: DeviceEvaluator) -> None:
+    kernel = (
+        "to_float(x[row * COLUMNS + i + HALO])",
+        "to_float(x[(row + 1) % rows * COLUMNS + i + HALO])",
+    )
+    reference = ("y = 2 * x[:,", "y = 2 * __import__('numpy').roll(x, -1, 0)[:,")
+    path = whole(tmp_path, kernel, reference) / "scale.cu.j2"
+    assert [row.reason for row in checked(path, host, rows=70, columns=9)] == ["wrong"]
+    path.with_name("operation.toml").write_text("independent = false\n" + path.with_name("operation.toml").read_text())
+    assert [row.outcome for row in checked(path, host, rows=71, columns=9)] == [Outcome.CORRECT]
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (("return y, abs(y)", "return y"), "reference returns ndarray: expected the output and its terms' magnitudes"),
+        (("return y, abs(y)", "return y[1:], abs(y)"), "reference returns an array of (2, "),
+        (("p.columns", "p.colums"), "AttributeError: 'types.SimpleNamespace' object has no attribute 'colums'"),
+        (("def reference(p, x):", "def reference(p, x"), "reference.py: line 1: SyntaxError: '(' was never closed"),
+        (("def reference", "def scaled"), "reference.py: expected a function reference(p, x)"),
+    ],
+)
+def test_a_mistake_in_a_reference_is_said(
+    tmp_path: Path, host: DeviceEvaluator, edit: tuple[str, str], words: str
+) -> None:
+    path = whole(tmp_path, edit) / "scale.cu.j2"
+    with pytest.raises(TemplateError) as caught:
+        checked(path, host, rows=3, columns=11 + len(words))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_there_is_one_reference(tmp_path: Path, host: DeviceEvaluator) -> None:
+    path = whole(tmp_path) / "scale.cu.j2"
+    path.with_name("reference.cuh").write_text("")
+    with pytest.raises(TemplateError, match=r"has both; expected reference.py or reference.cuh"):
+        checked(path, host, rows=3, columns=9)
+
+
+@pytest.mark.parametrize("fault", ["/ sum", "- largest"])
+def test_softmax_is_held_to_its_tolerance(tmp_path: Path, host: DeviceEvaluator, fault: str) -> None:
+    shipped = template_files()["softmax_rows"]
+    folder = tmp_path / "softmax"
+    folder.mkdir()
+    text = shipped.read_text()
+    path = folder / "faulty.cu.j2"
+    path.write_text(
+        text.replace(
+            "expf(to_float(own.at[i]) - largest) / sum",
+            "expf(to_float(own.at[i]) - largest)" if fault == "/ sum" else "expf(to_float(own.at[i])) / sum",
+        )
+    )
+    assert [row.reason for row in checked(path, host, rows=2, columns=70)] == ["wrong"]
