@@ -145,6 +145,11 @@ class Study:
         return ADMITTED[self.accuracy or _DEFAULT_ACCURACY[problem.dtype]]
 
 
+def operations_of(study: Study) -> tuple[Operation, ...]:
+    """The operations of its layers, each once."""
+    return tuple(dict.fromkeys(layer.problem.operation for layer in study.layers))
+
+
 def admits(accuracy: str, dtype: str) -> bool:
     """Whether a study of this accuracy lets any kernel win on layers of a storage type."""
     return _DEFAULT_ACCURACY[dtype] in ADMITTED[accuracy]

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
+from autotune.operation import operation
 from autotune.problem import Conv2dProblem, Layer, Problem
-from autotune.study import EndToEnd, Measure, Study, parse_study
+from autotune.study import EndToEnd, FindOperation, Measure, Study, parse_study
 from autotune.trial import END_TO_END, Value
 
 _SIZES = ("n", "c", "h", "w", "k", "r", "s")
@@ -25,8 +26,13 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 def written(study: Study) -> Study:
     """The study as its file would be read, with its text. Raises StudyError as `load_study` does."""
     text = study_toml(study)
-    known = {layer.problem.operation.name: layer.problem.operation for layer in study.layers}
-    return replace(parse_study(text, study.name, str(study.path or ""), known.__getitem__), path=study.path)
+    return replace(parse_study(text, study.name, str(study.path or ""), known_to(study)), path=study.path)
+
+
+def known_to(study: Study) -> FindOperation:
+    """The operations of its layers, and those that come along."""
+    own = {layer.problem.operation.name: layer.problem.operation for layer in study.layers}
+    return lambda name: own[name] if name in own else operation(name)
 
 
 def study_toml(study: Study) -> str:

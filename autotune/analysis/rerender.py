@@ -9,6 +9,7 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
+from autotune.problem import Problem, make_problem
 from autotune.store import Store, TrialRow
 
 ANOTHER = "renders another kernel by now"
@@ -21,6 +22,13 @@ def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate
         return stored
     again = rerender(row, families)
     return f"its text is not kept, and {row.trial.config.template} {again}" if isinstance(again, str) else again
+
+
+def located(problem: Problem, families: Mapping[str, KernelTemplate]) -> Problem:
+    """A stored problem as one of its operation where its families lie, and so its reference; as stored without one."""
+    of = (family.operation for family in families.values() if family.operation.name == problem.operation.name)
+    declared = next(of, None)
+    return problem if declared is None else make_problem(declared, problem.values)
 
 
 def rerender(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from autotune.analysis.rerender import kernel_of
+from autotune.analysis.rerender import kernel_of, located
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Disproved, Rejected
@@ -115,7 +115,7 @@ def retime(
     budget_s: float = FINALS_S,
 ) -> Iterator[Retimed | NotRetimed]:
     """Verify and time kernels of one layer again and store what came of each; `budget_s` is for each policy."""
-    evaluator.begin_layer(problem)
+    evaluator.begin_layer(located(problem, families))
     here = (evaluator.info.name, evaluator.environment.driver, evaluator.environment.toolkit)
     refused = {row.source_hash for row in store.quarantine.list() if (row.device, row.driver, row.toolkit) == here}
     for policy in dict.fromkeys(row.policy for row in rows):

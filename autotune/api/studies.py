@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.errors import StudyError
+from autotune.operation import find_operation
 from autotune.problem import Layer
 from autotune.study import Study, find_study, load_study, parse_study
-from autotune.study_toml import written
+from autotune.study_toml import known_to, written
 
 if TYPE_CHECKING:
     from autotune.store import StudyRow
 
 
-def as_study(study: Study | str | Path, db: str | Path) -> Study:
+def as_study(study: Study | str | Path, db: str | Path, directories: Sequence[Path] = ()) -> Study:
     """A study as its file says it, or would say it: one that was built in Python is checked and gets its text.
 
-    Raises StudyError.
+    Its operations come along, lie in `directories` or beside its file. Raises StudyError.
     """
     if not isinstance(study, Study):
-        return study_named(str(study), db)
-    as_file = study.text and parse_study(study.text, study.name)
+        return study_named(str(study), db, directories)
+    as_file = study.text and parse_study(study.text, study.name, find=known_to(study))
     return study if as_file and (as_file.name, as_file.layers) == (study.name, study.layers) else written(study)
 
 
-def study_named(name: str, db: str | Path) -> Study:
-    """A study's file, a shipped study of that name, or what the database keeps of one. Raises StudyError for none."""
+def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> Study:
+    """A study's file, a shipped study of that name, or what the database keeps of one. Raises StudyError for none.
+
+    Its operations come along, lie in `directories` or beside its file.
+    """
     try:
         file = find_study(name)
     except StudyError:
@@ -36,11 +41,13 @@ def study_named(name: str, db: str | Path) -> Study:
             raise
         if not stored.text:
             raise StudyError(f"{name}: {db} has its results without its file; give the file") from None
-        study = parse_study(stored.text, name, f"study {name} of {db}")
+        study = parse_study(
+            stored.text, name, f"study {name} of {db}", partial(find_operation, directories=directories)
+        )
         if study.name != name:
             raise StudyError(f"{name}: {db} keeps the file of {study.name} for it; give the file") from None
         return study
-    return load_study(file)
+    return load_study(file, directories)
 
 
 def stored_studies(db: str | Path) -> tuple[StudyRow, ...]:

@@ -19,7 +19,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.family.template import KernelTemplate, load_templates
 from autotune.problem import Layer
 from autotune.store import BestRow, Store
-from autotune.study import Study
+from autotune.study import Study, operations_of
 from autotune.study_toml import written
 from autotune.table import is_time
 from autotune.trial import Trial
@@ -75,7 +75,7 @@ def tune(
     Raises StudyError, TemplateError, DeviceError, ToolchainError or StoreError before anything is run, and
     KeyboardInterrupt after Ctrl-C, when the trials at hand have ended and are stored; a second Ctrl-C ends at once.
     """
-    wanted = as_study(study, db)
+    wanted = as_study(study, db, templates)
     if trials is not None:
         wanted = replace(wanted, trials=trials)
     if time_budget_s is not None:
@@ -84,7 +84,7 @@ def tune(
     if jobs is not None and jobs < 1:
         raise DeviceError(f"jobs = {jobs}: expected at least 1 compiler")
     chosen = layers_named(wanted, layers)
-    families = load_templates(tuple(templates))
+    families = load_templates(tuple(templates), operations_of(wanted))
     check_study(wanted, families)
 
     def observe(progress: Progress) -> None:

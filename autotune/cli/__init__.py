@@ -28,6 +28,7 @@ from autotune.cli.import_model import import_model
 from autotune.cli.importance import importance
 from autotune.cli.interrupts import cleaning_up_on
 from autotune.cli.ladder import ladder
+from autotune.cli.new_op import new_op
 from autotune.cli.optuna_study import optuna_study
 from autotune.cli.profile import profile
 from autotune.cli.replay import replay
@@ -46,7 +47,7 @@ from autotune.errors import AutotuneError, StoreWarning, what_the_machine_lacks
 
 _VERSION = "Show the version, and those of nvcc, driver and GPU."
 _GROUPS = {
-    "Tune": (import_model, studies, tune, watch, agent, compare, ladder, dispatch, replay),
+    "Tune": (import_model, new_op, studies, tune, watch, agent, compare, ladder, dispatch, replay),
     "Ask": (best, report, why, trials, show_trial, history, importance, diff, choose, query, accuracy, profile),
     "Ship": (export, source, export_t4, optuna_study),
     "Look after": (

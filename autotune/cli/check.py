@@ -87,7 +87,7 @@ def check(
     """
     end = time.monotonic() + _SHARE * seconds
     family = find_family(template, directories)
-    wanted = None if study is None else study_named(study, db)
+    wanted = None if study is None else study_named(study, db, directories)
     narrowed = None if wanted is None or wanted.space is None else wanted.space.get(family.name)
     jobs = jobs or jobs_default()
     evaluator = open_evaluator(device, jobs, Deadlines(compile_s=_COMPILE_S))

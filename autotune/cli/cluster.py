@@ -32,7 +32,7 @@ from autotune.errors import AutotuneError, StudyError, ToolchainError
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template import load_templates
 from autotune.problem import Layer
-from autotune.study import Study
+from autotune.study import Study, operations_of
 from autotune.workers.compilers import CompilePool
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def tune_on_cluster(
     from autotune.store import Store
     from autotune.tuning.tune import check_study
 
-    families = load_templates(directories)
+    families = load_templates(directories, operations_of(study))
     check_study(study, families)
     with (
         Store(writable(db)) as store,

@@ -158,7 +158,7 @@ def dispatch(
 
     if out is not None and not out.parent.is_dir():
         raise StoreError(f"{out}: there is no folder {out.parent}; create it first or give another --out")
-    wanted = study_named(study, db)
+    wanted = study_named(study, db, directories)
     families = load_templates(directories)
     template = load_dispatch_template()
     with (

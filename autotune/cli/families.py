@@ -72,7 +72,9 @@ def templates(
     if style:
         show(family.params, _PARAM_COLUMNS, style)
         return
-    evaluated = list(_evaluated(family, None if study is None else study_named(study, db), device_of(arch), config))
+    evaluated = list(
+        _evaluated(family, None if study is None else study_named(study, db, directories), device_of(arch), config)
+    )
     out = console()
     for label, text in (
         ("", f"{family.name}: {family.summary}"),

@@ -23,7 +23,7 @@ from autotune.compilation.toolchain import find_ncu
 from autotune.errors import StoreError, ToolchainError
 from autotune.family.template import KernelTemplate, load_templates
 from autotune.problem import Layer
-from autotune.study import Study
+from autotune.study import Study, operations_of
 
 if TYPE_CHECKING:
     from autotune.analysis.profile import Compiled
@@ -118,7 +118,7 @@ def ladder(
 
     The reports' own times stand beside it; they are of other GPUs. What a profiler saw stands beside it, too.
     """
-    wanted = study_named(study, db)
+    wanted = study_named(study, db, directories)
     layers = layers_named(wanted, only_layers)
     if stored:
         if profile:
@@ -163,7 +163,7 @@ def _climb(
     from autotune.store import Store
     from autotune.tuning.ladder import check_techniques, climb
 
-    families = load_templates(directories)
+    families = load_templates(directories, operations_of(study))
     check_techniques(study, families)  # before a database is made
     with closing(open_evaluator(device, jobs or jobs_default())) as evaluator:
         if profiled:

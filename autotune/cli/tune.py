@@ -32,7 +32,7 @@ from autotune.errors import AutotuneError, StoreError, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import load_templates
 from autotune.problem import Layer
-from autotune.study import SAMPLERS, Study
+from autotune.study import SAMPLERS, Study, operations_of
 from autotune.table import LARGEST
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def tune(
     twice. Ctrl-C ends it after the trials at hand, without further finals, with status 130; it says which layers were
     not tuned. Status 1: a layer has no correct kernel, which is told.
     """
-    wanted = study_named(study, db)
+    wanted = study_named(study, db, directories)
     wanted = replace(
         wanted,
         templates=only_templates or wanted.templates,
@@ -195,7 +195,7 @@ def compare(
     style: str | None,
 ) -> None:
     """Hold only the finals of STUDY again, on recorded kernels."""
-    wanted = study_named(study, db)
+    wanted = study_named(study, db, directories)
     layers = layers_named(wanted, only_layers)
     tune_and_show(
         *(wanted, layers, directories, device, jobs, db, style),
@@ -226,7 +226,7 @@ def tune_and_show(
     from autotune.store import Store
     from autotune.tuning.tune import check_study
 
-    families = load_templates(directories)
+    families = load_templates(directories, operations_of(study))
     check_study(study, families)  # before a database is made
     with (
         closing(open_evaluator(device, jobs or jobs_default())) as evaluator,  # before a database is made, too

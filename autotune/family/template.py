@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 
 from jinja2 import meta, nodes
@@ -156,32 +155,34 @@ class KernelTemplate:
         return Config.of(self.name, {param.name: values.get(param.name, param.values[0]) for param in self.params})
 
 
-def template_files(directories: Sequence[Path] = ()) -> Mapping[str, Path]:
-    """Family name to file: the shipped families, then those of `directories`, in order.
+def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, Path]:
+    """Family name to file: the shipped families, those of `directories`, in order, and those of further operations.
 
     The families of an operation lie in a folder of its name; files that lie flat in a directory are conv2d's.
 
     Raises TemplateError when a directory does not exist or has families of an unknown operation, two files share a
     name, or two operations do.
     """
-    found: dict[str, Path] = {}
     declared = operations(directories)
+    paths: list[Path] = []
     for directory in (shipped("templates"), *directories):
         if not directory.is_dir():
             raise TemplateError(f"{directory}: no such directory of templates")
         if directory != shipped("templates"):
             _refuse_unknown(directory, declared)
-        folders = (directory / name for name in declared)
-        for path in (
-            *sorted(directory.glob(f"*{SUFFIX}")),
-            *chain(*(sorted(each.glob(f"*{SUFFIX}")) for each in folders)),
-        ):
-            name = path.name.removesuffix(SUFFIX)
-            if name in found:
-                raise TemplateError(f"{path}: a family named {name!r} exists already in {found[name]}; rename the file")
-            if not path.name.startswith("_") and name != "dispatch":
-                found[name] = path
+        paths += _families_in(directory, *(directory / name for name in declared))
+    found: dict[str, Path] = {}
+    for path in (*paths, *_families_in(*(each.folder for each in more if each.name not in declared))):
+        name = path.name.removesuffix(SUFFIX)
+        if name in found:
+            raise TemplateError(f"{path}: a family named {name!r} exists already in {found[name]}; rename the file")
+        if not path.name.startswith("_") and name != "dispatch":
+            found[name] = path
     return found
+
+
+def _families_in(*folders: Path) -> list[Path]:
+    return [path for folder in folders for path in sorted(folder.glob(f"*{SUFFIX}"))]
 
 
 def _refuse_unknown(directory: Path, declared: Mapping[str, Operation]) -> None:
@@ -205,9 +206,9 @@ def operation_of(path: Path) -> Operation:
     return operation(name if name in operations() else CONV2D)
 
 
-def load_templates(directories: Sequence[Path] = ()) -> Mapping[str, KernelTemplate]:
+def load_templates(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, KernelTemplate]:
     """Every family of `template_files`, loaded and checked, by name."""
-    return {name: load_template(path) for name, path in template_files(directories).items()}
+    return {name: load_template(path) for name, path in template_files(directories, more).items()}
 
 
 def load_template(path: Path) -> KernelTemplate:

@@ -26,6 +26,10 @@ _FUNCTION = "reference"
 
 def in_numpy(declared: Operation) -> bool:
     """Whether the operation's reference is one of numpy. Raises TemplateError where it has none, or two."""
+    if not declared.folder.is_dir():
+        raise TemplateError(
+            f"{declared.name}: the operation's folder is not here; name the one it lies in by --templates"
+        )
     ours, other = declared.folder / NUMPY_REFERENCE, declared.folder / REFERENCE
     if ours.exists() == other.exists():
         what = "has both" if ours.exists() else f"{declared.name} has no reference"

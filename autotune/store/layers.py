@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +29,7 @@ from autotune.store.column_types import SqlValue, Text, Values, integer, metadat
 from autotune.store.statements import identify, insert
 
 _KEPT = 4096  # problems that a process keeps
+_NOWHERE = Path(os.devnull)  # the folder of a stored operation: nothing is read or run there
 _SIZES = tuple(size.name for size in operation(CONV2D).sizes)
 _WORDS = tuple(operation(CONV2D).words)
 _DERIVED = ("p", "q")
@@ -109,7 +111,9 @@ def stored_problem(name: str, values: str, declaration: str | None, *named: SqlV
     Raises ValueError, TypeError, StudyError or TemplateError for what is no problem, or where they disagree.
     """
     given = json.loads(values)
-    problem = make_problem(operation(name) if declaration is None else parse_operation(Path(name), declaration), given)
+    problem = make_problem(
+        operation(name) if declaration is None else parse_operation(_NOWHERE / name, declaration), given
+    )
     names = problem.names()
     if given != problem.values or named != tuple(names.get(column) for column in NAMED):
         raise ValueError("its columns do not agree")

@@ -385,14 +385,19 @@ def test_a_folder_named_like_no_operation(tmp_path: Path) -> None:
         template_files([tmp_path])
 
 
-@pytest.mark.parametrize("folder", [".", "conv2d", "pool"])
-def test_an_operation_of_ones_own_is_refused(tmp_path: Path, folder: str) -> None:
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        (".", "operation.toml: an operation is a folder of its name below the directory of templates"),
+        ("conv2d", r"conv2d/operation.toml: conv2d is declared in .*/conv2d/operation.toml; remove or rename one"),
+        ("pool", "pool/operation.toml: runtime: missing"),
+    ],
+)
+def test_a_declaration_that_is_none_is_refused(tmp_path: Path, folder: str, words: str) -> None:
     path = tmp_path / folder / "operation.toml"
     path.parent.mkdir(exist_ok=True)
     path.write_text("")
-    pool = f"{tmp_path}/pool: no operation 'pool'; "
-    found = pool if folder == "pool" else f"{path}: conv2d is declared where it comes along; remove the file"
-    with pytest.raises(TemplateError, match=found):
+    with pytest.raises(TemplateError, match=words):
         template_files([tmp_path])
 
 

@@ -1,0 +1,43 @@
+"""A folder to begin an operation in: a small one that works, to be changed into one's own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from autotune.errors import TemplateError, not_written
+from autotune.operation import operations
+from autotune.shipped import shipped
+
+_FILES = {
+    # of templates/starter, and where they go
+    "operation.toml.in": "{name}/operation.toml",
+    "reference.py.in": "{name}/reference.py",
+    "kernel.cu.j2.in": "{name}/{name}.cu.j2",
+    "study.toml.in": "{name}.toml",
+}
+
+
+def new_operation(name: str, directory: Path = Path()) -> tuple[Path, ...]:
+    """Write an operation's folder and, beside it, a study; their files.
+
+    Raises TemplateError for a name that is none or taken, and where the files cannot be written.
+    """
+    if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
+        raise TemplateError(f"{name!r}: expected letters, digits and _, a letter first: a kernel is named so")
+    if name in operations():
+        raise TemplateError(f"{name}: an operation of this name comes along; give another")
+    starter = shipped("templates") / "starter"
+    written = {directory / where.format(name=name): starter / of for of, where in _FILES.items()}
+    folder = directory / name
+    for path in (folder, *written):
+        if path.exists():
+            raise TemplateError(f"{path}: exists already; remove it or give another name")
+    try:
+        folder.mkdir()
+        for path, template in written.items():
+            path.write_text(template.read_text(encoding="utf-8").replace("@NAME@", name), encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise TemplateError(not_written(folder, error, "go to another folder")) from None
+    return tuple(written)
