@@ -29,7 +29,7 @@ from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.store import Finals
 from autotune.trial import Config, Measured
 from autotune.tuning.trial_log import Progress
@@ -82,7 +82,7 @@ class Agent:
         self._lent = 0
         """kernels of others under way"""
         self._lending = threading.Condition()
-        self._prepared: Conv2dProblem | None = None
+        self._prepared: Problem | None = None
         """what others' kernels were measured on last"""
         self._wanted = ""
         """the lease whose line is to run"""
@@ -211,7 +211,7 @@ class Agent:
                 self._lent -= not busy
                 self._lending.notify_all()
 
-    def _prepare(self, evaluator: SharedEvaluator, problem: Conv2dProblem) -> None:
+    def _prepare(self, evaluator: SharedEvaluator, problem: Problem) -> None:
         """Have a layer's data on the device."""
         with self._lending:
             if self._prepared != problem:

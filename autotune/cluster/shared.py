@@ -16,7 +16,7 @@ from autotune.devices.device import Baseline, DeviceInfo, Environment
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
-from autotune.problem import Conv2dProblem
+from autotune.problem import Problem
 from autotune.store import LOST
 from autotune.trial import Config, Measured, Outcome
 from autotune.workers.worker import FinalsTimings
@@ -90,15 +90,15 @@ class SharedEvaluator:
         """As on the own device."""
         return self.own.finals_alone
 
-    def listed(self, problem: Conv2dProblem, *, cache: str) -> frozenset[Config] | None:
+    def listed(self, problem: Problem, *, cache: str) -> frozenset[Config] | None:
         """As on the own device."""
         return self.own.listed(problem, cache=cache)
 
-    def expect(self, problem: Conv2dProblem) -> None:
+    def expect(self, problem: Problem) -> None:
         """On the own device; helpers get ready with the first kernel."""
         self.own.expect(problem)
 
-    def begin_layer(self, problem: Conv2dProblem) -> None:
+    def begin_layer(self, problem: Problem) -> None:
         """On the own device; helpers get ready with the first kernel."""
         self.own.begin_layer(problem)
 

@@ -33,8 +33,8 @@ SCRATCH = ("packed_w", "workspace")
 MOST_VALUES = 1000
 """Of one parameter."""
 _HEADER_KEYS = {
-    *("summary", "supports", "tuned_for", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
-    *("padded_outputs", "conflicts", "error_factor", "flops", "tensor_map"),
+    *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "constant"),
+    *("tuned_for", "padded_outputs", "conflicts", "error_factor", "flops", "tensor_map"),
     *("stage", "prepare", "packed_w", "workspace", "loop"),
 }
 _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
