@@ -48,7 +48,9 @@ def _improvements(rows: Sequence[TrialRow]) -> list[Event]:
     events = []
     for row in rows:
         kind = (row.problem, row.device.identity, row.trial.accuracy, row.policy)
-        time_us, steady_us = row.median_us or 0.0, best_us.get((kind, True))
+        time_us, steady_us = row.median_us, best_us.get((kind, True))
+        if time_us is None:
+            continue  # another program has taken its measurement
         if not row.trial.deterministic and steady_us is not None and steady_us <= time_us:
             continue
         before, earlier = best_us.get((kind, row.trial.deterministic)), timings.get((kind, row.trial.deterministic))

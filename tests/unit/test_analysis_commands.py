@@ -169,6 +169,16 @@ def test_diff_of_what_cannot_be_compared(
     assert autotune("diff", *words).complaint.startswith(complaint)
 
 
+def test_a_trial_whose_measurement_another_program_took_is_no_improvement(filled: Path, autotune: Command) -> None:
+    before = rows(autotune("history", "small.one", "--json"))
+    improved = [row["trial"] for row in before if row["event"] == "improvement"]
+    first = "SELECT min(id) FROM trials WHERE median_us IS NOT NULL"
+    change(filled, f"DELETE FROM measurements WHERE trial_id = ({first})")
+    after = rows(autotune("history", "small.one", "--json"))
+    assert [row["trial"] for row in after if row["event"] == "improvement"] != improved
+    assert autotune("report", "small").code == 0
+
+
 def test_history_ends_with_the_best(filled: Path, autotune: Command) -> None:
     found = rows(autotune("history", "small.one", "--json"))
     (best,) = rows(autotune("best", "--json"))
