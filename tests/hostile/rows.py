@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing, nullcontext, suppress
@@ -69,6 +70,8 @@ def _put_in(raw: sqlite3.Connection, number: int, *, apart: bool) -> dict[str, i
         cursor = raw.execute(f"SELECT * FROM {table} WHERE id = ?", (row_id,))
         row = dict(zip((column[0] for column in cursor.description), cursor.fetchone(), strict=True))
         row |= {"id": None, **{name: value for name, value in changed.items() if name in row}}
+        if "problem" in row:  # not yet where the schema is older
+            row["problem"] = json.dumps({**json.loads(row["problem"]), "n": row["n"]}, separators=(",", ":"))
         marks = ", ".join("?" * len(row))
         return raw.execute(f"INSERT INTO {table} VALUES ({marks})", tuple(row.values())).lastrowid or 0
 
