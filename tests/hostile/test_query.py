@@ -89,6 +89,7 @@ def test_what_sorts_without_an_end_has_limits(sql: str, filled: Path, fork_serve
     ("sql", "words"),
     [
         ("SELECT hex(zeroblob(200000000))", "too big"),
+        (f"{ENDLESS} SELECT json_group_array(hex(zeroblob(9000000))) FROM endless", "512 MB of memory at once"),
         (f"SELECT {', '.join(['hex(zeroblob(30000000))'] * 20)}", "needs more than 512 MB of memory at once"),
         (
             "SELECT sqlar_uncompress(x'78da', 200000000)",
