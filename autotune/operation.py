@@ -24,17 +24,14 @@ from autotune.declarations import (
     Size,
 )
 from autotune.errors import StudyError, TemplateError
-from autotune.expressions.expression import Bound, Expression
-from autotune.reading import read_text
-from autotune.shipped import shipped
+from autotune.expressions.expression import FUNCTIONS, Bound, Expression
 from autotune.table import Table, did_you_mean, is_time, read_toml
 from autotune.trial import Value
 
 FILE = "operation.toml"
 REFERENCE = "reference.cuh"
 NUMPY_REFERENCE = "reference.py"
-CONV2D = "conv2d"
-"""The operation that has a typed record, `Conv2dProblem`."""
+RESERVED = ("packed_w", "workspace", "i")  # what kernels may take besides the arrays and the run-time size
 MAX_SIZE = 2**31 - 1  # a size is a 32-bit int in every kernel
 _KEYS = {
     "runtime",
@@ -175,63 +172,6 @@ class Operation:
 
 
 @lru_cache
-def operation(name: str) -> Operation:
-    """An operation that comes along, read once. Raises TemplateError naming the dotted key, or those that there are."""
-    names = _declared_in(shipped("templates"))
-    if name not in names:
-        raise TemplateError(f"no operation {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}")
-    return read_operation(shipped("templates") / name)
-
-
-def operations(directories: Sequence[Path] = ()) -> Mapping[str, Operation]:
-    """Every operation by name: those that come along, then those of folders in `directories` that have a file of one.
-
-    Raises TemplateError for a file that is wrong, and for a second operation of one name.
-    """
-    found = {name: operation(name) for name in _declared_in(shipped("templates"))}
-    for directory in directories:
-        if (directory / FILE).exists():
-            raise TemplateError(
-                f"{directory / FILE}: an operation is a folder of its name below the directory of templates; "
-                f"move it to {directory / 'NAME' / FILE}"
-            )
-        for name in _declared_in(directory):
-            if name in found:
-                where = found[name].folder / FILE
-                raise TemplateError(f"{directory / name / FILE}: {name} is declared in {where}; remove or rename one")
-            found[name] = read_operation(directory / name)
-    return found
-
-
-def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
-    """The operation of this name: one that comes along, else the first that a folder in the directories declares.
-
-    Raises TemplateError where there is none.
-    """
-    names = _declared_in(shipped("templates"))
-    if name not in names:
-        for directory in directories:
-            if name in _declared_in(directory):
-                return read_operation(directory / name)
-        names = tuple(dict.fromkeys((*names, *(each for directory in directories for each in _declared_in(directory)))))
-        raise TemplateError(
-            f"no operation {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}; "
-            f"another is a folder of its name with {FILE}, beside the study or in a directory given with --templates"
-        )
-    return operation(name)
-
-
-def _declared_in(directory: Path) -> tuple[str, ...]:
-    """Names of the folders that declare an operation."""
-    return tuple(path.parent.name for path in sorted(directory.glob(f"*/{FILE}")))
-
-
-def read_operation(folder: Path) -> Operation:
-    """The operation that a folder declares. Raises TemplateError naming the dotted key."""
-    return parse_operation(folder, read_text(folder / FILE, TemplateError))
-
-
-@lru_cache
 def parse_operation(folder: Path, text: str) -> Operation:
     """The operation of its file's text; it is named after the folder. Raises TemplateError naming the dotted key."""
     return _Reader(folder, read_toml(text, TemplateError, str(folder / FILE))).read(text)
@@ -266,6 +206,7 @@ class _Reader:
             parts += made
         self.known |= {size.name for size in sizes} | words.keys() | {part.name for part in parts}
         derived = []
+        self.check_names()
         for name in self.section("derived").content:
             derived.append((name, self.bound(self.section("derived"), name)))
             self.known.add(name)
@@ -285,13 +226,7 @@ class _Reader:
             self.array(each, words.get("layout", ()))
             for each in table.tables("array", "expected [[array]]", label="name")
         )
-        if [array.role for array in arrays].count("out") != 1:
-            raise table.error("array", "expected one array of the role out")
-        independent = table.flag("independent", default=True)
-        for index, array in enumerate(arrays):
-            if independent and not all(_first_or_not(extents, runtime) for extents in array.shapes.values()):
-                what = f"{runtime}, the run-time size, is not its first axis; put it there, or say independent = false"
-                raise table.error(f"array[{index}] ({array.name}).shape", what)
+        self.check_arrays(arrays, runtime)
         return Operation(
             name=self.folder.name,
             folder=self.folder,
@@ -307,8 +242,33 @@ class _Reader:
             reduction=self.bound(cost, "reduction", "1"),
             flops=self.bound(cost, "flops"),
             bounds=bounds,
-            independent=independent,
+            independent=table.flag("independent", default=True),
         )
+
+    def check_names(self) -> None:
+        """Sizes, words and derived sizes are names in expressions and in C++, each its own."""
+        taken: set[str] = set(FUNCTIONS)
+        for key in ("sizes", "words", "derived"):
+            for name in self.section(key).content:
+                if not name.isidentifier() or name in taken:
+                    what = "is no name" if name not in taken else "is a function's, a size's or a word's name"
+                    raise self.section(key).error(name, f"{what}; expected letters, digits and _ that are not taken")
+                taken.add(name)
+
+    def check_arrays(self, arrays: Sequence[ArrayTemplate], runtime: str) -> None:
+        """Arrays have names of their own as arguments, and their parts lie where test data repeat."""
+        independent = self.table.flag("independent", default=True)
+        taken = {runtime, *RESERVED}
+        for index, array in enumerate(arrays):
+            key = f"array[{index}] ({array.name})"
+            if array.name in taken:
+                raise self.table.error(f"{key}.name", "another argument of kernels has this name")
+            taken.add(array.name)
+            if independent and not all(_first_or_not(extents, runtime) for extents in array.shapes.values()):
+                what = f"{runtime}, the run-time size, is not its first axis; put it there, or say independent = false"
+                raise self.table.error(f"{key}.shape", what)
+        if [array.role for array in arrays].count("out") != 1:
+            raise self.table.error("array", "expected one array of the role out")
 
     def bounds(self) -> Bounds:
         table = self.section("errors")

@@ -16,7 +16,8 @@ from typing import Self
 
 from autotune.declarations import DTYPE_BYTES, Array
 from autotune.errors import StudyError
-from autotune.operation import CONV2D, Operation, operation
+from autotune.operation import Operation
+from autotune.operations import CONV2D, operation
 from autotune.trial import Value
 
 _KEPT = 4096  # problems whose arrays and cost a process keeps
@@ -117,6 +118,10 @@ class DeclaredProblem(Problem):
 
     def __post_init__(self) -> None:
         self.operation.check(self.values)
+        for array in self.arrays:
+            if min(array.shape) < 1:
+                shape = " x ".join(map(str, array.shape))
+                raise StudyError(f"{array.name} would have {shape} elements; a rule in [rules] can say what is wrong")
 
     @property
     def values(self) -> Mapping[str, Value]:

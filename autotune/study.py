@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from autotune.errors import StudyError, TemplateError
-from autotune.operation import CONV2D, Operation, find_operation, operation
+from autotune.operation import Operation
+from autotune.operations import CONV2D, find_operation, operation
 from autotune.problem import Layer, Problem, make_problem
 from autotune.reading import read_text
 from autotune.shipped import shipped

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
-from autotune.operation import operation
+from autotune.operations import operation
 from autotune.problem import Conv2dProblem, Layer, Problem
 from autotune.study import EndToEnd, FindOperation, Measure, Study, parse_study
 from autotune.trial import END_TO_END, Value

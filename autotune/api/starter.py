@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from autotune.errors import TemplateError, not_written
-from autotune.operation import operations
+from autotune.operations import operations
 from autotune.shipped import shipped
 
 _FILES = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.errors import StudyError
-from autotune.operation import find_operation
+from autotune.operations import find_operation
 from autotune.problem import Layer
 from autotune.study import Study, find_study, load_study, parse_study
 from autotune.study_toml import known_to, written

@@ -29,7 +29,7 @@ from autotune.family.comments import in_comment
 from autotune.family.folding import fold
 from autotune.family.template import SUFFIX
 from autotune.family.text import Body, environment
-from autotune.operation import CONV2D, operation
+from autotune.operations import CONV2D, operation
 from autotune.problem import Problem
 from autotune.shipped import shipped
 from autotune.similarity import SAME

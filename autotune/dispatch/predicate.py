@@ -12,7 +12,7 @@ from functools import cached_property
 from autotune.expressions.expression import Bound, Expression
 from autotune.family.folding import Folded, fold
 from autotune.family.space import BoundTemplate, device_names
-from autotune.operation import CONV2D, operation
+from autotune.operations import CONV2D, operation
 from autotune.problem import Problem
 from autotune.trial import Config, Value
 

@@ -35,7 +35,8 @@ from autotune.family.space import BoundTemplate
 from autotune.family.template import template_of_header
 from autotune.measurement.exported import library_problem
 from autotune.measurement.verify import ROUNDING, error_factor, exact_on_integers
-from autotune.operation import CONV2D, REFERENCE, operation
+from autotune.operation import REFERENCE
+from autotune.operations import CONV2D, operation
 from autotune.problem import Problem, of_conv2d
 from autotune.shipped import shipped
 from autotune.store import BestRow

@@ -20,7 +20,8 @@ from autotune.errors import TemplateError
 from autotune.expressions.expression import FUNCTIONS, Expression, words_of
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
 from autotune.family.text import KEPT, includes_of, parse
-from autotune.operation import CONV2D, FILE, Operation, operation, operations, read_operation
+from autotune.operation import FILE, Operation
+from autotune.operations import CONV2D, operation, operations, read_operation
 from autotune.reading import read_text
 from autotune.shipped import shipped
 from autotune.table import Table, did_you_mean, read_toml, shortened

@@ -23,7 +23,8 @@ from sqlalchemy import (
 )
 
 from autotune.errors import StoreError
-from autotune.operation import CONV2D, operation, operations, parse_operation
+from autotune.operation import parse_operation
+from autotune.operations import CONV2D, operation, operations
 from autotune.problem import Layer, Problem, make_problem
 from autotune.store.column_types import SqlValue, Text, Values, integer, metadata, row_id, text
 from autotune.store.statements import identify, insert

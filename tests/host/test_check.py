@@ -13,7 +13,7 @@ from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.checking.coverage import coverage, in_common
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import KernelTemplate, load_template
-from autotune.operation import CONV2D, operation
+from autotune.operations import CONV2D, operation
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Outcome
 from tests.fork_server import ForkServer

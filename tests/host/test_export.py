@@ -16,7 +16,7 @@ from autotune.exporting import Exported, export_library
 from autotune.exporting.build import Built, build_for_host, clean, self_test
 from autotune.exporting.proof import NotProven, beside, prove
 from autotune.family.template import load_template
-from autotune.operation import CONV2D, operation
+from autotune.operations import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from autotune.trial import Timing
 from tests.exports import CHUNKED, CONSTANT, H200, KERNELS, PACKED, TIMING, chosen, contents, kernel

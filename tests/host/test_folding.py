@@ -12,7 +12,7 @@ import pytest
 from autotune.errors import TemplateError
 from autotune.expressions.expression import Expression
 from autotune.family.folding import fold
-from autotune.operation import CONV2D, operation
+from autotune.operations import CONV2D, operation
 from autotune.shipped import shipped
 
 pytestmark = pytest.mark.cxx

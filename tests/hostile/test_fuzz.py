@@ -20,7 +20,8 @@ from autotune.family.render import render
 from autotune.family.space import SearchSpace
 from autotune.family.template import load_template
 from autotune.interchange.files import read_recording
-from autotune.operation import CONV2D, FILE, operation, read_operation
+from autotune.operation import FILE
+from autotune.operations import CONV2D, operation, read_operation
 from autotune.store import dump, load
 from autotune.study import load_study
 from tests.unit.tiny import STUDY, TINY, bind

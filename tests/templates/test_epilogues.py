@@ -17,7 +17,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
-from autotune.operation import CONV2D, operation
+from autotune.operations import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from tests.exports import H200
 from tests.long_run import every

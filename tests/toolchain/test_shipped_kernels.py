@@ -15,7 +15,7 @@ from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import template_files
 from autotune.measurement.calibrate import calibration_program
 from autotune.measurement.reference import check_program
-from autotune.operation import CONV2D
+from autotune.operations import CONV2D
 from autotune.problem import Conv2dProblem, Problem
 from tests.exports import chosen
 from tests.long_run import long_run

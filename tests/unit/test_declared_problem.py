@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StudyError, TemplateError
-from autotune.operation import find_operation, operations, read_operation
+from autotune.operations import find_operation, operations, read_operation
 from autotune.problem import Layer, Problem, make_problem, of_conv2d
 from autotune.similarity import differences, layer_distance
 from autotune.store import Store
@@ -145,3 +145,45 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
             rows = store.query("SELECT operation, n, dtype, p, problem FROM layers ORDER BY id LIMIT 2").rows
     assert [row[:4] for row in rows] == [("scale", None, "f32", None), ("conv2d", 100, "f32", 66)]
     assert rows[0][4] == '{"columns":100,"dtype":"f32","halo":3,"rows":8}'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('role = "in"', 'role = "inn"', "array[0] (x).role: 'inn': expected one of in, weights, out"),
+        ('name = "y"', 'name = "x"', "array[1] (x).name: another argument of kernels has this name"),
+        ('name = "x"', 'name = "rows"', "array[0] (rows).name: another argument of kernels has this name"),
+        ('"inner"]', '"iner"]', "array[1] (y).shape: undeclared name 'iner' in 'iner' (did you mean 'inner'?)"),
+        (
+            '["rows", "inner"]',
+            '["inner", "rows"]',
+            "array[1] (y).shape: rows, the run-time size, is not its first axis",
+        ),
+        ('runtime = "rows"', 'runtime = "row"', "runtime: 'row' is no size"),
+        ("halo = {", "min = {", "sizes.min: is a function's, a size's or a word's name"),
+        ("halo = {", '"ha-lo" = {', "sizes.ha-lo: is no name"),
+        ("dtype = [", "rows = [", "words.rows: is a function's, a size's or a word's name"),
+        ("dtype = [", "kind = [", "words.dtype: expected f32, f16, bf16"),
+        (
+            "[cost]",
+            '[errors]\nmodel = "sums"\n[cost]',
+            "errors.model: 'sums': expected one of multilinear, tolerance, exact",
+        ),
+        ("[cost]", '[errors]\nmodel = "tolerance"\nrtol = 0.1\n[cost]', "errors.atol: missing"),
+        ("[cost]", "[costs]", "costs: unknown key (did you mean 'cost'?)"),
+        ("columns = 1.0", "colums = 1.0", "similarity.factors.colums: undeclared name 'colums'"),
+    ],
+)
+def test_a_mistake_in_a_declaration_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert old in DECLARATION
+    folder = declare(tmp_path, text=DECLARATION.replace(old, new))
+    with pytest.raises(TemplateError) as caught:
+        read_operation(folder)
+    assert str(caught.value).startswith(f"{folder}/operation.toml: ")
+    assert words in str(caught.value)
+
+
+def test_an_empty_array_is_no_problem(tmp_path: Path) -> None:
+    folder = declare(tmp_path, text=DECLARATION.replace('= "inner > 0"', '= "true"'))
+    with pytest.raises(StudyError, match="y would have 8 x 0 elements"):
+        make_problem(read_operation(folder), {"rows": 8, "columns": 6, "halo": 3})

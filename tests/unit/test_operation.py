@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import TemplateError
-from autotune.operation import CONV2D, operation, read_operation
+from autotune.operations import CONV2D, operation, read_operation
 from autotune.problem import Conv2dProblem
 from tests.problems import AWKWARD
 from tests.unit.tiny import changed
@@ -52,12 +52,12 @@ def test_a_kernel_reads_all_but_the_output() -> None:
 
 
 def test_a_further_array_is_a_further_table(tmp_path: Path) -> None:
-    residual = '[[array]]\nname = "z"\nrole = "in"\nintegers = [-2, 2]\nwhen = "epilogue == \'bias\'"\n'
+    residual = '[[array]]\nname = "v"\nrole = "in"\nintegers = [-2, 2]\nwhen = "epilogue == \'bias\'"\n'
     shape = 'shape = { nchw = ["n", "k", "p", "q"], nhwc = ["n", "p", "q", "k"] }\n'
     (tmp_path / "operation.toml").write_text(TEXT + residual + shape)
     declared = read_operation(tmp_path)
     names = Conv2dProblem(2, 3, 5, 6, 7, 3, 3, epilogue="bias").names()
-    assert [array.name for array in declared.arrays_of(names)] == ["x", "w", "bias", "y", "z"]
+    assert [array.name for array in declared.arrays_of(names)] == ["x", "w", "bias", "y", "v"]
     assert declared.arrays_of(names)[-1].shape == (2, 7, 3, 4)
     without = Conv2dProblem(2, 3, 5, 6, 7, 3, 3).names()
     assert [array.name for array in declared.arrays_of(without)] == ["x", "w", "y"]

@@ -12,7 +12,7 @@ from autotune.checking.problem_features import FILE, problem_features, read_feat
 from autotune.checking.problems import derive
 from autotune.devices.device import DeviceInfo
 from autotune.errors import TemplateError
-from autotune.operation import CONV2D, operation
+from autotune.operations import CONV2D, operation
 from autotune.problem import Conv2dProblem
 from tests.unit.tiny import changed, tiny
 
