@@ -49,12 +49,16 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
     "wide_depthwise": Conv2dProblem(3, 5, 18, 21, 5, 7, 7, pad_h=3, pad_w=3, groups=5, epilogue="bias"),
 }
 
-SOFTMAX = operation("softmax")
+SOFTMAX, STENCIL = operation("softmax"), operation("stencil")
 PROBLEMS: Mapping[str, Problem] = {
     **AWKWARD,
     **{
         f"softmax {rows}x{columns} {dtype}": make_problem(SOFTMAX, {"rows": rows, "columns": columns, "dtype": dtype})
         for rows, columns, dtype in ((3, 100, "f32"), (2, 33, "bf16"), (5, 4096, "f16"), (1, 1, "f32"))
+    },
+    **{
+        f"stencil {n}x{h}x{w}": make_problem(STENCIL, {"n": n, "h": h, "w": w})
+        for n, h, w in ((3, 33, 131), (2, 9, 40), (1, 1, 1))
     },
 }
 """Awkward ones of every operation that comes along."""
