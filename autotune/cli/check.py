@@ -28,6 +28,8 @@ from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import AutotuneError, ToolchainError
 from autotune.family.space import BoundTemplate
+from autotune.family.template import KernelTemplate
+from autotune.operations import operations
 from autotune.problem import Layer, Problem
 from autotune.study import Study
 from autotune.study_toml import study_toml
@@ -108,7 +110,10 @@ def check(
         click.echo(line, err=style is not None)
     verified = [row for row in rows if row.images]
     if wrong:
-        raise AutotuneError(f"{family.name}: {len(wrong)} of {len(rows)} configs failed; each kind is shown above")
+        doubt = _doubt(family, rows)
+        raise AutotuneError(
+            f"{family.name}: {len(wrong)} of {len(rows)} configs failed; each kind is shown above{doubt}"
+        )
     if not verified:
         raise AutotuneError(f"{family.name}: nothing was verified; give --seconds more time")
     problems = {row.problem.with_runtime(1) for row in verified}
@@ -127,6 +132,14 @@ def _counted(name: str, found: Iterator[CheckRow], most: int | None, seconds: fl
             counts = Counter(row.outcome for row in rows)
             tell(len(rows), f"{', '.join(f'{count} {outcome}' for outcome, count in counts.items())}{of_time}")
     return rows
+
+
+def _doubt(family: KernelTemplate, rows: Sequence[CheckRow]) -> str:
+    """Where every kernel is wrong, the plainest too, that the reference of a user's operation may be."""
+    declared = family.operation
+    if declared.name in operations() or not all(row.outcome == Outcome.CORRECTNESS for row in rows):
+        return ""
+    return f". All are wrong, the plainest too: is the reference in {declared.folder}?"
 
 
 def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]:

@@ -121,6 +121,9 @@ class _EndToEndLine:
     ) -> None:
         self.study, self.choices, self.layer, self.kernel = study, choices, layer, kernel
         self.evaluator, self.store, self.scope, self.clock = evaluator, store, scope, clock
+        declared = layer.problem.operation
+        if not declared.independent:
+            raise StudyError(f"{scope.name}: {declared.name} has independent = false, so it cannot be cut for copies")
         family = kernel.row.trial.config.template
         if family not in templates:
             raise StudyError(

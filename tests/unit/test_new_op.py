@@ -49,6 +49,16 @@ def test_a_kernel_is_measured_again_where_its_folder_is_named(autotune: Command,
     assert [row["layer"] for row in json.loads(again.out)] == ["moved.small"]
 
 
+def test_a_reference_that_every_kernel_contradicts_is_doubted(autotune: Command) -> None:
+    autotune("new-op", "doubted")
+    path = Path("doubted/reference.py")
+    path.write_text(path.read_text().replace("return x + bias", "return x - bias"))
+    wrong = autotune("check", "doubted/doubted.cu.j2", "--device", "host", "--configs", "2")
+    assert wrong.code == 1
+    doubt = "All are wrong, the plainest too: is the reference in doubted?"
+    assert wrong.err.endswith(f"2 of 2 configs failed; each kind is shown above. {doubt}\n"), wrong.err
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
