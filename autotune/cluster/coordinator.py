@@ -18,6 +18,7 @@ from autotune.cluster.dask_agent import run_lease
 from autotune.cluster.dask_cluster import CONNECT_S, TTL_S, address_of, prepare
 from autotune.cluster.lease import Collected, Collecting, DeviceClass, Helper, Lease, LeaseEnd
 from autotune.cluster.ledger import Ledger
+from autotune.cluster.stragglers import Stragglers
 from autotune.devices.device import devices_named
 from autotune.errors import AutotuneError, StudyError
 from autotune.problem import Layer, Problem
@@ -103,6 +104,7 @@ class Coordinator:
         self._failed: dict[str, dict[str, str]] = {}
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._retired: set[str] = set()
+        self._stragglers = Stragglers()
         self._lent: Mapping[KnownAgent, tuple[Helper, ...]] = {}
         """who helps whom"""
         self._serial = 0
@@ -250,30 +252,38 @@ class Coordinator:
 
     def _give(self, client: Client) -> None:
         """A lease of the next layer for each agent that has none."""
-        there = Counter(
-            agent.info.device_class.label
-            for agent in self._agents
-            if agent.info.device_class is not None and agent.info.name not in self._retired
-        )
         for label, device_class in self._classes.items():
+            able = self._able(label)
             busy = sum(at == label and given.future is not None for (at, _), given in self._given.items())
             for layer in self._ledger.layers:
-                if busy >= there[label]:
+                if busy >= len(able):
                     break
                 if self._is_open(label, layer):
-                    self._give_one(client, device_class, layer)
+                    self._give_one(client, device_class, layer, able)
                     busy += 1
+
+    def _able(self, label: str) -> list[KnownAgent]:
+        """Agents of a class that take leases; stragglers where there is no other."""
+        there = [
+            agent
+            for agent in self._agents
+            if agent.info.device_class is not None
+            and agent.info.device_class.label == label
+            and agent.info.name not in self._retired
+        ]
+        return [agent for agent in there if agent.info.name not in self._stragglers.of(label)] or there
 
     def _is_open(self, label: str, layer: Layer) -> bool:
         done = layer.problem in self._found[label] or layer.name in self._failed[label]
         return not done and (label, layer.name) not in self._given
 
-    def _give_one(self, client: Client, device_class: DeviceClass, layer: Layer) -> None:
+    def _give_one(self, client: Client, device_class: DeviceClass, layer: Layer, able: Sequence[KnownAgent]) -> None:
         lease = self._ledger.lease(device_class, layer)
         self._serial = lease.serial
         resources = {device_class.label: 1}
         key = f"{lease.study.name}.{layer.name}-{lease.id}"
-        future = client.submit(run_lease, lease, key=key, pure=False, retries=0, resources=resources)
+        only = [agent.address for agent in able] if self._stragglers.of(device_class.label) else None
+        future = client.submit(run_lease, lease, key=key, pure=False, retries=0, resources=resources, workers=only)
         self._given[device_class.label, layer.name] = _Given(lease, future)
 
     async def _settle(self) -> None:
@@ -292,7 +302,13 @@ class Coordinator:
         future, given.future = given.future, None
         assert future is not None  # noqa: S101 - the caller looked
         if future.status == "finished":
-            given.end = await future
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    given.end = await future
+            except (KilledWorker, TimeoutError, AutotuneError):
+                # Its agent died between the end of its line and our asking for it: Dask has begun the lease again.
+                del self._given[at]
+                self._say(f"{given.lease.layer.name} on {given.lease.device_class.name}: its agent was lost")
             return
         del self._given[at]
         if future.status != "error":
@@ -305,8 +321,13 @@ class Coordinator:
             self._refused(at, given.lease, error)
 
     def _conclude(self, lease: Lease, end: LeaseEnd) -> None:
+        label, finals = lease.device_class.label, end.result.finals
+        why = "" if finals is None else self._stragglers.judge(label, end.agent, finals.noise)
+        if why:
+            self._say(why)
+            if any(agent.info.name not in self._stragglers.of(label) for agent in self._able(label)):
+                return  # the layer is open again: another agent holds the finals
         if not end.result.cut_short or self._stopping():  # else its agent was taken for lost
-            label = lease.device_class.label
             self._found[label][lease.layer.problem] = self._ledger.conclude(lease, end)
 
     def _refused(self, at: tuple[str, str], lease: Lease, error: BaseException) -> None:
