@@ -355,20 +355,19 @@ class Coordinator:
 
     @property
     def _overview(self) -> Overview:
+        helping = {
+            helper.address: f"helps {line.info.name}" if helper.slots else "compiles"
+            for line, helpers in self._lent.items()
+            for helper in helpers
+        }
         return Overview(
-            agents={agent.info.name: self._doing(agent) for agent in self._agents},
+            agents={agent.info.name: helping.get(agent.address, agent.doing) for agent in self._agents},
             layers=len(self._classes) * len(self._ledger.layers),
             done=sum(len(self._found[label]) + len(self._failed[label]) for label in self._classes),
             trials=self._ledger.trials,
             elapsed_s=time.monotonic() - self._started,
             dashboard=self._dashboard,
         )
-
-    def _doing(self, agent: KnownAgent) -> str:
-        for line, helpers in self._lent.items():
-            if any(helper.address == agent.address for helper in helpers):
-                return f"helps {line.info.name}" if agent.info.device_class else "compiles"
-        return agent.doing
 
     def _say_once(self, words: str) -> None:
         if words != self._said:
