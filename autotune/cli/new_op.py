@@ -8,10 +8,10 @@ import click
 @click.command("new-op")
 @click.argument("name")
 def new_op(name: str) -> None:
-    """Write a folder NAME with a small operation that works, and a study of it, to be changed into your own.
+    """Write a small operation that works, to be made your own.
 
-    The folder has what is no kernel (operation.toml), the reference that kernels are held against (reference.py) and a
-    kernel family; docs/your-kernel.md leads on from there.
+    A folder NAME, and a study of it. The folder has what is no kernel (operation.toml), the reference that kernels are
+    held against (reference.py) and a kernel family; docs/your-kernel.md leads on from there.
     """
     from autotune.api.starter import new_operation
 

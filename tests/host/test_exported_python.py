@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import re
 import shutil
@@ -152,6 +153,7 @@ def test_kernel_of_a_problem_has_a_name(on_cpu: OnHostDriver) -> None:
 
 def last_errors(library: str) -> list[bytes]:
     """What there is to say after a call that is refused, and after one that is not."""
+    gc.collect()  # a handle that is freed between is a call, too
     c = ctypes.CDLL(library)
     c.conv2d_last_error.restype = ctypes.c_char_p
     with contextlib.suppress(Conv2dError):
