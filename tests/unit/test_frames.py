@@ -123,6 +123,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         shown.append(eval(compile(ast.Expression(last.value), cell["id"], "eval"), names))
     best, tried, line, bars, table = shown
     assert isinstance(best, autotune.Trial)
-    assert best.median_us == min(tried.median_us)
+    # Not always the fastest of the search: finals decide.
+    assert best.median_us == tried.median_us[tried.number == best.number].item()
     assert line.to_dict()["data"]["values"]
     assert len(bars.to_dict()["data"]["values"]) == table.count().sum()
