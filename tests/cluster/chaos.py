@@ -44,6 +44,13 @@ class Told:
     number: int
     outcome: str
     median_us: float | None
+    lost: bool
+    """stands for what ran on a lost agent, until its own result comes"""
+
+    @property
+    def place(self) -> tuple[str, str, str, int]:
+        """What stays even where its own result replaces it."""
+        return self.device, self.layer, self.config, self.number
 
 
 class Chaos:
@@ -137,12 +144,12 @@ class Chaos:
     def wait_for(self, kernels: int) -> set[Told]:
         """Wait until so many kernels were evaluated, or the coordinator has ended; what is stored by then."""
         self.wait_until(lambda: evaluated(self.rows) >= kernels or self.ended)
-        return self.delivered
+        return self.stored
 
     @property
-    def delivered(self) -> set[Told]:
-        """The stored trials, but for those that stand for what ran on a lost agent: its own result replaces them."""
-        return {told(row) for row in self.rows if row.trial.reason != LOST}
+    def stored(self) -> set[Told]:
+        """The stored trials."""
+        return {told(row) for row in self.rows}
 
     def wait_until(self, what: Callable[[], bool], patience_s: float = 120) -> None:
         """Wait until something holds. Raises TimeoutError with the log when it takes too long."""
@@ -224,7 +231,8 @@ def evaluated(rows: tuple[TrialRow, ...]) -> int:
 def told(row: TrialRow) -> Told:
     """A stored trial."""
     trial = row.trial
-    return Told(row.device.name, row.layer.name, str(trial.config), trial.number, str(trial.outcome), row.median_us)
+    place = row.device.name, row.layer.name, str(trial.config), trial.number
+    return Told(*place, str(trial.outcome), row.median_us, trial.reason == LOST)
 
 
 def medians(path: Path) -> dict[tuple[str, str], float | None]:
