@@ -34,6 +34,7 @@ from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import template_of_header
 from autotune.measurement.exported import library_problem
+from autotune.measurement.reference import reference_text
 from autotune.measurement.verify import ROUNDING, error_factor, exact_on_integers
 from autotune.operation import REFERENCE
 from autotune.operations import CONV2D, operation
@@ -177,10 +178,10 @@ def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, s
     """Name to content of every file of the library but the kernels and `provenance.json`."""
     templates = shipped("templates") / "export"
     files = {name: templates / name for name in COPIED}
-    files[REFERENCE] = operation(CONV2D).folder / REFERENCE
     package = Path(autotune_conv2d.__file__).parent
     files |= {f"python/{package.name}/{path.name}": path for path in sorted(package.glob("*.py"))}
     texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+    texts[REFERENCE] = f"#pragma once\n{reference_text(operation(CONV2D))}"
     identifiers = _identifiers([kernel.row.name for kernel in served])
     views = [_view(kernel, identifier, archs) for kernel, identifier in zip(served, identifiers, strict=True)]
     values = {

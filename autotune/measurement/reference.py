@@ -9,6 +9,7 @@ import numpy as np
 from autotune.compilation.compile import Program
 from autotune.declarations import Bounds
 from autotune.errors import TemplateError
+from autotune.family.text import includes_of
 from autotune.measurement.forward import Tensors
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.operation import REFERENCE, Operation
@@ -16,6 +17,7 @@ from autotune.problem import Problem
 from autotune.reading import read_text
 
 ENTRIES = ("fill_normal", "fill_integers", "compare", "hash_words", "count_changed")
+_ONCE = "#pragma once\n"
 _NO_ACTIVATION = """template <class Problem>
 __device__ inline double activation_error(const Problem&, double, double) {
     return 0.0;
@@ -104,8 +106,17 @@ def _program(element: str, problem: Problem) -> Program:
     body = _own("check.cu")
     if in_numpy(problem.operation):
         return Program("\n".join((*parts, _NO_ACTIVATION, body)), ENTRIES)
-    reference = read_text(problem.operation.folder / REFERENCE, TemplateError).removeprefix("#pragma once\n")
+    reference = reference_text(problem.operation)
     return Program("\n".join((*parts, reference, body, _own("reference.cu"))), (*ENTRIES, "reference"))
+
+
+def reference_text(declared: Operation) -> str:
+    """An operation's reference.cuh with what it includes in its place. Raises TemplateError where one is not there."""
+    path = declared.folder / REFERENCE
+    text = read_text(path, TemplateError)
+    for name, content in includes_of(path, text, declared.folder):
+        text = text.replace(f'#include "{name}"', content.removeprefix(_ONCE).strip("\n"))
+    return text.removeprefix(_ONCE)
 
 
 def _own(name: str) -> str:
