@@ -49,7 +49,7 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
     "wide_depthwise": Conv2dProblem(3, 5, 18, 21, 5, 7, 7, pad_h=3, pad_w=3, groups=5, epilogue="bias"),
 }
 
-SOFTMAX, STENCIL = operation("softmax"), operation("stencil")
+GEMM, SOFTMAX, STENCIL = operation("gemm"), operation("softmax"), operation("stencil")
 PROBLEMS: Mapping[str, Problem] = {
     **AWKWARD,
     **{
@@ -59,6 +59,19 @@ PROBLEMS: Mapping[str, Problem] = {
     **{
         f"stencil {n}x{h}x{w}": make_problem(STENCIL, {"n": n, "h": h, "w": w})
         for n, h, w in ((3, 33, 131), (2, 9, 40), (1, 1, 1))
+    },
+    **{
+        f"gemm {transposes} {batch}x{m}x{n}x{k} {dtype} {epilogue}": make_problem(
+            GEMM,
+            {"batch": batch, "m": m, "n": n, "k": k, "transposes": transposes, "dtype": dtype, "epilogue": epilogue},
+        )
+        for transposes, batch, m, n, k, dtype, epilogue in (
+            ("nn", 2, 40, 72, 136, "f16", "bias_relu"),
+            ("nt", 3, 8, 200, 520, "bf16", "none"),
+            ("tn", 1, 72, 24, 200, "f16", "none"),
+            ("nt", 2, 37, 19, 53, "f16", "bias"),
+            ("tn", 2, 33, 17, 9, "f32", "bias"),
+        )
     },
 }
 """Awkward ones of every operation that comes along."""

@@ -29,7 +29,9 @@ from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
 REFERENCE_BYTES = 256 << 20  # the most that one reference may take
+_UNIT_REFERENCE_BYTES = 1 << 30  # and that of a single unit of the run-time size, such as an image
 _REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
+_LEAST_UNITS = 3  # that differ; with fewer, units mixed up in pairs would be equal
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
 ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}  # unit roundoff of the stored output
 REPEATS = 2  # further runs whose bits must equal the first's
@@ -97,7 +99,8 @@ class Verified:
 def data_bytes(problem: Problem) -> int:
     """What a Verifier takes at most, without copies: two sets of arrays, and their references."""
     reference = _REFERENCE_ELEMENT_BYTES * problem.output.elements
-    return 2 * (problem.tensor_bytes + min(REFERENCE_BYTES, reference))
+    most = max(REFERENCE_BYTES, _LEAST_UNITS * reference // problem.runtime_size)
+    return 2 * (problem.tensor_bytes + min(most, reference))
 
 
 class Verifier:
@@ -114,9 +117,10 @@ class Verifier:
         self._copies: list[Tensors] = []
         outputs = max(1, problem.output.elements // problem.runtime_size)
         most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
-        if most < 1:
-            raise DeviceError(f"{problem}: one image's reference exceeds {REFERENCE_BYTES >> 20} MB; make it smaller")
-        most = max(most, 3)  # with fewer, images mixed up in pairs would be equal
+        if _REFERENCE_ELEMENT_BYTES * outputs > _UNIT_REFERENCE_BYTES:
+            what = f"the reference for {problem.operation.runtime} = 1 exceeds {_UNIT_REFERENCE_BYTES >> 20} MB"
+            raise DeviceError(f"{problem}: {what}; make it smaller")
+        most = max(most, _LEAST_UNITS)
         self.y = self._array(problem.output, guard=OUTPUT_GUARD)
         self.integers = self._data_set(_period(problem, most, _PERIODS[1]), integers=True)
         self.normal = self._data_set(_period(problem, most, _PERIODS[0]), integers=False)
