@@ -64,7 +64,7 @@ def default_of(name: str, problem: Problem, device: DeviceInfo = H200) -> Config
     return space.default
 
 
-def verify(name: str, problem: Conv2dProblem, values: Mapping[str, int | str], evaluator: DeviceEvaluator) -> None:
+def verify(name: str, problem: Problem, values: Mapping[str, int | str], evaluator: DeviceEvaluator) -> None:
     """Verify one config of a family; raises Rejected when it is wrong."""
     source = render(BoundTemplate(family(name), problem, evaluator.info), Config.of(name, values))
     evaluator.begin_layer(problem)
@@ -73,7 +73,7 @@ def verify(name: str, problem: Conv2dProblem, values: Mapping[str, int | str], e
 
 def refuses_changed(
     name: str,
-    problem: Conv2dProblem,
+    problem: Problem,
     values: Mapping[str, int | str],
     change: tuple[str, str],
     evaluator: DeviceEvaluator,

@@ -47,6 +47,8 @@ struct AutotuneCopy {
     unsigned char what[160];                    // that it is told
 };
 void autotune_defer(const AutotuneCopy* copy);
+void autotune_cluster_defer(const AutotuneCopy* copy, unsigned rank);
+void autotune_cluster_wake(unsigned rank);
 void autotune_commit();
 int autotune_due(const void* owner, unsigned groups, AutotuneCopy* due);
 __attribute__((weak)) void* autotune_smem_address();  // of a kernel's dynamic shared memory

@@ -81,18 +81,29 @@ inline void barrier_init(Barrier* barrier, int arrivals) {
 inline void barrier_init_fence() {}
 
 namespace autotune_host {
-inline int complete_phase(Barrier* barrier) {  // how many threads now go on
-    if (barrier->awaited || barrier->bytes) return 0;
+inline bool next_phase(Barrier* barrier) {  // whether this one is complete
+    if (barrier->awaited || barrier->bytes) return false;
     barrier->awaited = barrier->arrivals;
     barrier->parity ^= 1;
-    return autotune_wake();
+    return true;
+}
+inline int complete_phase(Barrier* barrier) {  // how many threads now go on
+    return next_phase(barrier) ? autotune_wake() : 0;
+}
+inline void arrive(Barrier* barrier) {
+    if (!barrier->awaited) autotune_stop("deadlock", "more arrivals than barrier_init was told", __FILE__, __LINE__);
+    --barrier->awaited;
 }
 }  // namespace autotune_host
 
 inline void barrier_arrive(Barrier* barrier) {
-    if (!barrier->awaited) autotune_stop("deadlock", "more arrivals than barrier_init was told", __FILE__, __LINE__);
-    --barrier->awaited;
+    autotune_host::arrive(barrier);
     if (autotune_host::complete_phase(barrier)) autotune_yield();  // they may be a copy that was let go too early
+}
+inline void barrier_arrive_cluster(Barrier* barrier, int rank, int line = __builtin_LINE()) {
+    auto* const theirs = static_cast<Barrier*>(autotune_cluster_smem(barrier, static_cast<unsigned>(rank), line));
+    autotune_host::arrive(theirs);
+    if (autotune_host::next_phase(theirs)) autotune_cluster_wake(static_cast<unsigned>(rank));
 }
 inline void barrier_arrive_if(Barrier* barrier, bool arrives) {
     if (arrives) barrier_arrive(barrier);

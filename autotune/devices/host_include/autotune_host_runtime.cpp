@@ -91,7 +91,8 @@ struct Copy {  // as AutotuneCopy in autotune_host.h
     unsigned char what[160];
 };
 
-enum BlockState : unsigned char { RUNNABLE, ARRIVED, ENDED };  // ARRIVED: at its cluster's barrier
+// ARRIVED: at its cluster's barrier. AWAITING: its threads wait for what another block of the cluster does.
+enum BlockState : unsigned char { RUNNABLE, ARRIVED, AWAITING, ENDED };
 
 // Blocks on an OS thread each, one cluster after another. They take turns: each goes on for as long as it can without the others.
 struct Cluster {
@@ -101,6 +102,7 @@ struct Cluster {
     unsigned turn;   // the block that runs
     BlockState states[MAX_CLUSTER];
     char* smem[MAX_CLUSTER];  // of those that have begun and not ended
+    struct Worker* workers[MAX_CLUSTER];  // of the same
 };
 
 struct Launch {
@@ -326,9 +328,12 @@ inline Fiber* pick(Worker* w) {
     return w->lingering_count ? w->lingering[--w->lingering_count] : nullptr;
 }
 
+Fiber* pick_when_woken(Worker* w);
+
 inline void suspend(Worker* w, Fiber* fiber) {
-    Fiber* const to = pick(w);
-    if (!to) deadlock(w);
+    Fiber* to = pick(w);
+    if (__builtin_expect(!to, 0)) to = pick_when_woken(w);
+    if (to == fiber) return;  // another block woke it
 #ifndef AUTOTUNE_UCONTEXT
     if (w->head != w->tail) {
         const char* const next = static_cast<char*>(w->ready[w->head % MAX_THREADS]->sp);
@@ -436,7 +441,7 @@ __attribute__((noinline)) void fiber_main() {
         }
         w->free[w->free_count++] = fiber;
         Fiber* to = w->live ? pick(w) : &w->main;
-        if (!to) deadlock(w);
+        if (!to) to = pick_when_woken(w);
         if (to == fiber) continue;
         switch_to(w, fiber, to);
     }
@@ -498,6 +503,7 @@ void run_block(Worker* w, Launch* launch, uint64_t block) {
     if (w->cluster) {
         memset(w->meetings_of, 0, launch->threads * sizeof *w->meetings_of);
         w->cluster->smem[w->cluster_rank] = smem_base(launch);
+        w->cluster->workers[w->cluster_rank] = w;
     }
     for (unsigned i = 0; 32 * i < launch->threads; ++i) {
         const unsigned lanes = launch->threads - 32 * i;
@@ -547,13 +553,25 @@ unsigned first_runnable(const Cluster* cluster, const Launch* launch) {
 }
 
 // This block goes no further; another one's turn comes. All pass the barrier together, and all end before the next cluster begins.
+// Where no turn is left, those that await something wait for each other.
 void pass_turn(Worker* w, Launch* launch, BlockState state) {
     Cluster* const cluster = w->cluster;
     cluster->states[w->cluster_rank] = state;
     cluster->turn = first_runnable(cluster, launch);
     if (cluster->turn == launch->cluster) {
-        bool all_ended = true;
-        for (unsigned i = 0; i < launch->cluster; ++i) all_ended &= cluster->states[i] == ENDED;
+        bool all_ended = true, awaited = false;
+        for (unsigned i = 0; i < launch->cluster; ++i) {
+            all_ended &= cluster->states[i] == ENDED;
+            awaited |= cluster->states[i] == AWAITING;
+        }
+        if (awaited) {
+            cluster->states[w->cluster_rank] = RUNNABLE;  // to say so
+            cluster->turn = w->cluster_rank;
+            if (state == AWAITING) return;
+            record(launch, "deadlock", "deadlock in cluster %llu: some of its blocks wait for others that have %s",
+                   static_cast<unsigned long long>(cluster->index), state == ENDED ? "ended" : "come to the cluster's barrier");
+            return;
+        }
         for (unsigned i = 0; i < launch->cluster; ++i)
             if (all_ended || cluster->states[i] == ARRIVED) cluster->states[i] = RUNNABLE;
         if (all_ended) cluster->index = __atomic_fetch_add(&launch->next, 1, __ATOMIC_RELAXED);
@@ -569,6 +587,20 @@ void meet(Worker* w) {
     const bool passed = wait_for_turn(w, w->launch);
     pthread_mutex_unlock(&w->cluster->lock);
     if (!passed) abandon(w);
+}
+
+// The thread of this block that goes on once another block of the cluster woke it. A deadlock where none does.
+Fiber* pick_when_woken(Worker* w) {
+    Cluster* const cluster = w->cluster;
+    if (!cluster) deadlock(w);
+    pthread_mutex_lock(&cluster->lock);
+    pass_turn(w, w->launch, AWAITING);
+    const bool passed = wait_for_turn(w, w->launch);
+    pthread_mutex_unlock(&cluster->lock);
+    if (!passed) abandon(w);
+    Fiber* const to = pick(w);
+    if (!to) deadlock(w);
+    return to;
 }
 
 void check_time(Launch* launch, uint64_t started) {
@@ -589,6 +621,7 @@ void run_clusters(Worker* w, Launch* launch, unsigned seat) {
         check_time(launch, block);
         pthread_mutex_lock(&cluster->lock);
         cluster->smem[w->cluster_rank] = nullptr;
+        cluster->workers[w->cluster_rank] = nullptr;
         pass_turn(w, launch, ENDED);
     }
     pthread_mutex_unlock(&cluster->lock);
@@ -760,6 +793,23 @@ void run_launch(Launch* launch, unsigned cores) {
 
 extern "C" [[noreturn]] void autotune_stop(const char* reason, const char* what, const char* file, int line);
 
+static Copy* put_off(Worker* w, const Copy* copy) {
+    if (w->copy_count == MAX_COPIES) {
+        record(w->launch, "out_of_memory", "more than %u bulk copies of a block are under way", MAX_COPIES);
+        abandon(self_worker);
+    }
+    Copy* const kept = &w->copies[w->copy_count++];
+    *kept = *copy;
+    return kept;
+}
+
+static int wake(Worker* w) {
+    const int woken = static_cast<int>(w->asleep_count);
+    for (unsigned i = 0; i < w->asleep_count; ++i) w->ready[w->tail++ % MAX_THREADS] = w->asleep[i];
+    w->asleep_count = 0;
+    return woken;
+}
+
 extern "C" unsigned autotune_barrier(int predicate, int line) {
     Worker* const w = self_worker;
     Fiber* const fiber = w->current;
@@ -849,14 +899,15 @@ extern "C" unsigned long long autotune_warp(int kind, unsigned mask, unsigned lo
 // Puts off a copy of a barrier object, its owner, or with no owner of this thread's next group.
 extern "C" void autotune_defer(const Copy* copy) {
     Worker* const w = self_worker;
-    if (w->copy_count == MAX_COPIES) {
-        record(w->launch, "out_of_memory", "more than %u bulk copies of a block are under way", MAX_COPIES);
-        abandon(w);
-    }
+    Copy* const kept = put_off(w, copy);
     const unsigned thread = w->current->thread;
-    Copy* const kept = &w->copies[w->copy_count++];
-    *kept = *copy;
     if (!kept->owner) kept->owner = &w->groups[thread], kept->group = w->groups[thread];
+}
+
+// The same of a barrier object of another block of the cluster, in its shared memory.
+extern "C" void autotune_cluster_defer(const Copy* copy, unsigned rank) {
+    Worker* const w = self_worker;
+    put_off(w->cluster ? w->cluster->workers[rank] : w, copy);
 }
 
 extern "C" void* autotune_thread_state(unsigned thread) {
@@ -903,12 +954,13 @@ extern "C" void autotune_linger() {
 }
 
 // A barrier object completed a phase: whoever waits for one looks again. How many do.
-extern "C" int autotune_wake() {
-    Worker* const w = self_worker;
-    const int woken = static_cast<int>(w->asleep_count);
-    for (unsigned i = 0; i < w->asleep_count; ++i) w->ready[w->tail++ % MAX_THREADS] = w->asleep[i];
-    w->asleep_count = 0;
-    return woken;
+extern "C" int autotune_wake() { return wake(self_worker); }
+
+// The same in another block of the cluster, whose turn may come again.
+extern "C" void autotune_cluster_wake(unsigned rank) {
+    Cluster* const cluster = self_worker->cluster;
+    if (!cluster) return static_cast<void>(wake(self_worker));
+    if (wake(cluster->workers[rank]) && cluster->states[rank] == AWAITING) cluster->states[rank] = RUNNABLE;
 }
 
 // Lets those who can go on do so first.

@@ -129,6 +129,20 @@ inline void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier
     autotune_host::load_later("tma_load_im2col", shared, {*map, {c, w, h, n}, {s, r}}, barrier, 4);
 }
 
+// To the same place of several blocks of the cluster, each of which has its own barrier told.
+inline void tma_load_multicast(void* shared, const TensorMap* map, Barrier* barrier, int blocks, int c0, int c1, int c2,
+                               int line = __builtin_LINE()) {
+    for (unsigned rank = 0; blocks >> rank; ++rank) {
+        if (!(blocks >> rank & 1)) continue;
+        void* const to = autotune_cluster_smem(shared, rank, line);
+        const AutotuneCopy copy = autotune_host::box_copy("tma_load_multicast", &autotune_host::load_box, to, nullptr,
+                                                          {*map, {c0, c1, c2}, {}}, autotune_cluster_smem(barrier, rank, line), 3);
+        memset(to, 0xff, copy.bytes);
+        autotune_cluster_defer(&copy, rank);
+        autotune_cluster_wake(rank);
+    }
+}
+
 namespace autotune_host {
 inline void store_later(const void* shared, const Box& box, int dimensions) {
     const AutotuneCopy copy = box_copy("tma_store", &store_box, nullptr, shared, box, nullptr, dimensions);

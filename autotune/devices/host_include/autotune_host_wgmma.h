@@ -21,6 +21,22 @@ struct Operand {
     size_t stride() const { return field(32); }   // to the next eight rows
     int swizzle_bytes() const { return bits >> 62 == 1 ? 128 : 0; }
 
+    // Where an element of a transposed operand lies, whose rows are its depth: 64 neighbours across it, then `leading` bytes on.
+    const char* transposed(int row, int k, int element_bytes) const {
+        const size_t at = begin() + static_cast<size_t>(row / 64) * leading() + static_cast<size_t>(k / 8) * stride();
+        char* const smem = static_cast<char*>(autotune_smem_address());
+        const size_t byte = at + static_cast<size_t>(k % 8) * 128 + static_cast<size_t>(row % 64 * element_bytes);
+        return smem + reinterpret_cast<size_t>(swizzled(byte, 128));
+    }
+    void require_transposed(int rows, int line) const {
+        if (bits >> 62 != 1) autotune_stop("trap", "a transposed operand that is not swizzled by 128 bytes", __FILE__, line);
+        for (int row = 0; row < rows; row += 64) {
+            const char* const first = static_cast<const char*>(autotune_smem_address()) + begin() / 1024 * 1024;
+            require_fenced(first + static_cast<size_t>(row / 64) * leading(), stride() + 1024,
+                           "a product of what a thread wrote without fence_bulk", line);
+        }
+    }
+
     // Where 16 bytes of a row lie, eight neighbours in depth.
     const char* chunk(int row, int index) const {
         const size_t eight = begin() + static_cast<size_t>(row / 8) * stride(), in_eight = static_cast<size_t>(row % 8);
@@ -37,9 +53,13 @@ struct Operand {
     }
 };
 
+inline void require_operand(bool transposed, unsigned long long operand, int rows, int line) {
+    transposed ? Operand{operand}.require_transposed(rows, line) : Operand{operand}.require(rows, line);
+}
+template <bool A_TRANSPOSED, bool B_TRANSPOSED>
 inline void require_operands(const Product& product, int columns, int line) {
-    if (!product.registers) Operand{product.a}.require(64, line);
-    Operand{product.b}.require(columns, line);
+    if (!product.registers) require_operand(A_TRANSPOSED, product.a, 64, line);
+    require_operand(B_TRANSPOSED, product.b, columns, line);
 }
 
 struct Tf32Format {
@@ -47,12 +67,16 @@ struct Tf32Format {
     static float widen(unsigned bits) { return float_of(bits & 0xffffe000u); }  // the instruction ignores the last 13 bits
 };
 
-template <class Format>
+template <class Format, bool A_TRANSPOSED, bool B_TRANSPOSED>
 inline void multiply_shared(const Product* const (&quad)[4], float* sums, int tiles, int thread) {
     using Bits = typename Format::Bits;
     constexpr int CHUNK = 16 / sizeof(Bits), DEPTH = 2 * CHUNK;  // elements of a chunk, and of a product
     const Product& product = *quad[thread % 4];
-    const auto row = [](unsigned long long operand, int index, float (&values)[DEPTH]) {
+    const auto row = [](bool transposed, unsigned long long operand, int index, float (&values)[DEPTH]) {
+        for (int k = 0; k < DEPTH && transposed; ++k) {
+            values[k] = Format::widen(*reinterpret_cast<const Bits*>(Operand{operand}.transposed(index, k, sizeof(Bits))));
+        }
+        if (transposed) return;
         for (int chunk = 0; chunk < 2; ++chunk) {
             const auto* const from = reinterpret_cast<const Bits*>(Operand{operand}.chunk(index, chunk));
             for (int i = 0; i < CHUNK; ++i) values[CHUNK * chunk + i] = Format::widen(from[i]);
@@ -60,14 +84,14 @@ inline void multiply_shared(const Product* const (&quad)[4], float* sums, int ti
     };
     float a[2][DEPTH], b[2][DEPTH];
     for (int i = 0; i < 2; ++i) {
-        if (!product.registers) row(product.a, thread / 32 * 16 + thread % 32 / 4 + 8 * i, a[i]);
+        if (!product.registers) row(A_TRANSPOSED, product.a, thread / 32 * 16 + thread % 32 / 4 + 8 * i, a[i]);
         constexpr int NEIGHBOURS = 4 / sizeof(Bits);  // elements of a word
         for (int k = 0; k < DEPTH && product.registers; ++k) {
             a[i][k] = Format::widen(static_cast<Bits>(quad[k / NEIGHBOURS % 4]->words[k / CHUNK * 2 + i] >> k % NEIGHBOURS * 16));
         }
     }
     for (int tile = 0; tile < tiles; ++tile) {
-        for (int i = 0; i < 2; ++i) row(product.b, 8 * tile + thread % 4 * 2 + i, b[i]);
+        for (int i = 0; i < 2; ++i) row(B_TRANSPOSED, product.b, 8 * tile + thread % 4 * 2 + i, b[i]);
         for (int i = 0; i < 4; ++i) {
             float* const d = sums + 4 * tile + i;
             double sum = product.accumulate ? *d : 0.0;
@@ -77,11 +101,11 @@ inline void multiply_shared(const Product* const (&quad)[4], float* sums, int ti
     }
 }
 
-template <class Format, int TILES>
+template <class Format, bool A_TRANSPOSED = false, bool B_TRANSPOSED = false, int TILES>
 inline void begin_shared(float (&d)[TILES][4], unsigned long long a, const unsigned* registers, unsigned long long b, bool accumulate,
                          int line) {
     static_assert(TILES <= 32, "a product has 256 columns at most");
-    Product product = {&multiply_shared<Format>, &require_operands, a, b, registers, {}, 0, accumulate, 0};
+    Product product = {&multiply_shared<Format, A_TRANSPOSED, B_TRANSPOSED>, &require_operands<A_TRANSPOSED, B_TRANSPOSED>, a, b, registers, {}, 0, accumulate, 0};
     if (registers) memcpy(product.words, registers, sizeof product.words);
     thread_state()->begin(product, &d[0][0], TILES, line);
 }
@@ -105,4 +129,14 @@ inline void store_operand(void* to, const V& value) {
 WGMMA(wgmma_f16_shared, HalfFormat)
 WGMMA(wgmma_bf16_shared, Bfloat16Format)
 WGMMA(wgmma_tf32_shared, Tf32Format)
+#undef WGMMA
+
+// Operands of 16 bits whose rows are their depth, where one is transposed.
+#define WGMMA(NAME, FORMAT)                                                                                                          \
+    template <bool A_TRANSPOSED, bool B_TRANSPOSED, int TILES>                                                                       \
+    inline void NAME(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate, int line = __builtin_LINE()) { \
+        autotune_host::begin_shared<autotune_host::FORMAT, A_TRANSPOSED, B_TRANSPOSED>(d, a, nullptr, b, accumulate, line);          \
+    }
+WGMMA(wgmma_f16_transposed, HalfFormat)
+WGMMA(wgmma_bf16_transposed, Bfloat16Format)
 #undef WGMMA

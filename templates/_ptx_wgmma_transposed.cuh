@@ -1,0 +1,13 @@
+#pragma once
+
+// Operands of a warpgroup's matrix products that lie transposed in shared memory (sm_90a), 16-bit elements. Needs _ptx_wgmma_shared.cuh.
+//
+// wgmma_descriptor_transposed: of an operand whose rows of 128 bytes are 64 neighbours across its depth, one row for each of TILE_K
+// steps in depth, swizzled as TMA does with 128 bytes; the next 64 neighbours lie behind these rows. Descriptors count 16 bytes: add
+// 128 for the next 16 steps in depth, TILE_K * 8 for the next 64 neighbours.
+
+template <int TILE_K>
+__device__ __forceinline__ unsigned long long wgmma_descriptor_transposed(const void* pointer) {
+    constexpr unsigned long long NEXT_64 = TILE_K * 128 / 16;
+    return wgmma_descriptor(pointer) | NEXT_64 << 16;
+}

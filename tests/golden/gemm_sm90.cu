@@ -1,0 +1,214 @@
+// gemm batch 2 m 40 n 72 k 136 f16 bias_relu
+// gemm_sm90 tile_n=128 tile_m=8 schedule=pingpong cluster_n=1 raster=8 epilogue_subtiles=1
+
+// Matrix product for Hopper, y = activation(op(a) * op(b) + bias), each of a batch for itself.
+//
+//   a      [batch, M, K]  input
+//   b      [batch, K, N]  input
+//   bias   [N]            read where EPILOGUE has one
+//   y      [batch, M, N]  output
+//   batch  any number
+//
+// Columns of y are the rows of a warpgroup's MMAs and rows of y their columns, of which there may be any multiple of eight: so a
+// few rows of y are no waste. A block stays and takes tiles of TILE_M x TILE_N; RASTER tiles below each other follow one another, and
+// then those to the right of them, so that both operands of the tiles under way are few, and found in the second cache.
+//
+//   producer   one thread of the first warpgroup: TMA loads TILE_K of the depth, of both operands, as a stage
+//   consumers  multiply stages out of shared memory, finish the accumulators in registers, and store them by TMA
+//              in turn: while one multiplies a tile, the other stores the tile before
+#include "_dtype_f16.cuh"
+
+#include "_epilogue.cuh"
+
+#include "_ptx.cuh"
+
+#include "_ptx_barrier.cuh"
+
+#include "_ptx_tma.cuh"
+
+#include "_ptx_wgmma.cuh"
+
+#include "_ptx_wgmma_shared.cuh"
+
+#include "_pipeline.cuh"
+
+#include "_epilogue_tma_16.cuh"
+#include "_ptx_wgmma_transposed.cuh"
+// Problem
+constexpr int N = 72, K = 136;
+using EPILOGUE = Epilogue<true, false, relu>;
+
+// Parameters
+constexpr int TILE_M = 8, TILE_N = 128, TILE_K = 64;
+constexpr int CLUSTER_N = 1, RASTER = 8;
+constexpr int STAGES = 8;
+
+// Derived
+constexpr int THREADS = 384;  // two consumer warpgroups, and the producer's
+constexpr int GROUP_N = 128, BLOCKS_N = GROUP_N / 64;  // columns of a warpgroup; MMAs side by side
+constexpr int EPILOGUE_M = 8, EPILOGUE_STAGES = 2;  // rows staged at once
+constexpr int K_TILES = 3;
+constexpr int K_BLOCKS = 4;  // MMAs in depth of a stage: none of padding alone
+constexpr int TILES_M = 5, CLUSTERS_N = 1;
+constexpr int A_ROWS = 8, STAGE_BYTES = (TILE_N + A_ROWS) * 128;
+constexpr int A_STEP = 2, B_STEP = 128;  // of descriptors, from MMA to MMA in depth
+constexpr int BOXES = 64 / TILE_K, BOX_BYTES = EPILOGUE_M * 128;  // of the 64 columns of an MMA
+constexpr int EPILOGUE_STAGE_BYTES = BOXES * BOX_BYTES;
+
+struct Barriers {
+    PipelineTma<STAGES> pipeline;
+    Barrier mainloop_order[2];  // a warpgroup may multiply
+};
+
+// d = b [64 x 16] * a [16 x TILE_M] (+ d), operands in shared memory.
+__device__ __forceinline__ void mma(float (&d)[1][4], unsigned long long a, unsigned long long b, bool accumulate) {
+#ifdef __CUDACC__
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %6, 0; "
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {"
+        "%0, %1, %2, %3"
+        "}, %4, %5, p, 1, 1, 1, 0;}"
+        :
+        "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3])
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+
+#else
+    wgmma_f16_transposed<1, 0>(d, a, b, accumulate);
+#endif
+}
+
+// Where a tile begins: the rank-th one of a cluster's.
+struct WorkTile {
+    int row, column, product;
+    __device__ WorkTile(int index, int rank) {
+        constexpr int OF_PRODUCT = TILES_M * CLUSTERS_N, OF_PANEL = RASTER * CLUSTERS_N;
+        product = index / OF_PRODUCT;
+        const int at = index % OF_PRODUCT, above = at / OF_PANEL * RASTER, in_panel = at % OF_PANEL;
+        const int height = TILES_M - above < RASTER ? TILES_M - above : RASTER;
+        row = (above + in_panel % height) * TILE_M;
+        column = (in_panel / height * CLUSTER_N + rank) * TILE_N;
+    }
+};
+
+// Loads all stages of the block's tiles.
+__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& a_map,
+                                        const TensorMap& b_map, int first, int step, int tiles, int rank) {
+    PipelineState<STAGES> state;
+    for (int index = first; index < tiles; index += step) {
+        const WorkTile tile(index, rank);
+#pragma unroll 1
+        for (int k = 0; k < K; k += TILE_K, ++state) {
+            pipeline.producer_acquire(state, STAGE_BYTES);
+            unsigned char* const b_stage = stages + state.index * STAGE_BYTES;
+            Barrier* const full = pipeline.full + state.index;
+#pragma unroll
+            for (int i = 0; i < TILE_N; i += 64) tma_load(b_stage + i * 128, &b_map, full, tile.column + i, k, tile.product);
+            const int part = rank * (A_ROWS / CLUSTER_N);  // of the rows of a that this block loads
+            unsigned char* const a_stage = b_stage + (TILE_N + part) * 128;
+            tma_load(a_stage, &a_map, full, k, tile.row + part, tile.product);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap y_map,
+          const T* __restrict__ bias, int batch) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    unsigned char* const stages = smem;                                    // [stage] b [TILE_N][TILE_K], then a [A_ROWS][TILE_K]
+    unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage][box] outputs [EPILOGUE_M][TILE_K]
+    Barriers& barriers = *reinterpret_cast<Barriers*>(epilogue_stages + 2 * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
+    PipelineTma<STAGES>& pipeline = barriers.pipeline;
+
+    // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
+    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+    const int group = warp / 4, lane = static_cast<int>(threadIdx.x) % 32;
+    const int rank = static_cast<int>(blockIdx.x) % CLUSTER_N, first = static_cast<int>(blockIdx.x) / CLUSTER_N;
+    const int step = static_cast<int>(gridDim.x) / CLUSTER_N, tiles = batch * (TILES_M * CLUSTERS_N);
+    if (threadIdx.x == 0) {
+        pipeline.init(4 * CLUSTER_N);
+        for (int i = 0; i < 2; ++i) barrier_init(barriers.mainloop_order + i, 4);
+        barrier_init_fence();
+    }
+    __syncthreads();  // for the barriers
+    if (group == 0) {
+        warpgroup_reg_dealloc<40>();
+        if (threadIdx.x == 0) produce(stages, pipeline, a_map, b_map, first, step, tiles, rank);
+        return;
+    }
+    warpgroup_reg_alloc<232>();
+    const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128;
+    const int group_column = 0;  // of a tile
+    const unsigned long long b_operand = wgmma_descriptor_transposed<TILE_K>(stages + group_column * 128);
+    const unsigned long long a_operand = wgmma_descriptor(stages + TILE_N * 128);
+    unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
+    int epilogue_stage = 0;
+    if (thread == 0) prefetch_tma_descriptor(&y_map);
+    const auto release = [&](int stage) {
+        if (lane == 0) pipeline.consumer_release(stage);
+    };
+
+    PipelineState<STAGES> state;
+    int order_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
+    if (consumer == 1) state.advance<K_TILES>();
+    for (int index = first + consumer * step; index < tiles; index += 2 * step) {
+        const WorkTile tile(index, rank);
+        const int column = tile.column + group_column;
+        float biases[BLOCKS_N][2] = {};
+        if constexpr (EPILOGUE::HAS_BIAS) {
+#pragma unroll
+            for (int i = 0; i < 2 * BLOCKS_N; ++i) {
+                const int own = column + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4;
+                if (own < N) biases[i / 2][i % 2] = to_float(bias[own]);
+            }
+        }
+        float d[BLOCKS_N][TILE_M / 8][4];
+        barrier_wait(barriers.mainloop_order + consumer, order_phase);
+        order_phase ^= 1;
+        wgmma_begin(d);
+        int last = 0;  // stage whose MMAs are under way
+#pragma unroll 1
+        for (int k_tile = 0; k_tile < K_TILES; ++k_tile, ++state) {
+            pipeline.consumer_wait(state);
+            wgmma_fence();
+#pragma unroll
+            for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
+                const int at = state.index * (STAGE_BYTES / 16);
+#pragma unroll
+                for (int i = 0; i < BLOCKS_N; ++i) {
+                    mma(d[i], b_operand + (at + k_block * B_STEP + i * 512), a_operand + (at + k_block * A_STEP), k_tile > 0 || k_block > 0);
+                }
+            }
+            wgmma_commit();
+            if (k_tile > 0) {
+                wgmma_wait_group<1>();
+                release(last);
+            }
+            last = state.index;
+        }
+        if (lane == 0) barrier_arrive(barriers.mainloop_order + (consumer ^ 1));
+        wgmma_wait(d);
+        release(last);
+        state.advance<K_TILES>();
+#pragma unroll
+        for (int i = 0; i < BLOCKS_N; ++i) {
+#pragma unroll
+            for (int subtile = 0; subtile < TILE_M / EPILOGUE_M; ++subtile) {
+                if (thread == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
+                sync_threads<128>(1 + consumer);
+                unsigned char* const to = outputs + epilogue_stage * EPILOGUE_STAGE_BYTES;
+                stage_outputs<T, EPILOGUE, EPILOGUE_M>(to, d[i], subtile * (EPILOGUE_M / 8), biases[i], warp % 4, lane);
+                fence_bulk();
+                sync_threads<128>(1 + consumer);
+                if (thread == 0) {
+#pragma unroll
+                    for (int box = 0; box < BOXES; ++box) {
+                        tma_store(&y_map, to + box * BOX_BYTES, column + i * 64 + box * TILE_K, tile.row + subtile * EPILOGUE_M, tile.product, 0);
+                    }
+                    bulk_store_commit();
+                }
+                epilogue_stage = (epilogue_stage + 1) % EPILOGUE_STAGES;
+            }
+        }
+    }
+    if (thread == 0) bulk_store_wait_read<0>();
+}

@@ -1,0 +1,130 @@
+"""What gemm_sm90 can get wrong: transposed operands, loads for two blocks, tiles at the ends, their order, barriers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from autotune.compilation.compile import compile_cubin
+from autotune.compilation.toolchain import find_nvcc
+from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.family.render import render
+from autotune.family.space import BoundTemplate
+from autotune.operations import operation
+from autotune.problem import Problem, make_problem
+from autotune.trial import Config
+from tests.long_run import every, long_run
+
+from .shipped_families import H200, family, refuses_changed, verify
+
+NAME = "gemm_sm90"
+BASE: dict[str, int | str] = {
+    "tile_n": 128,
+    "tile_m": 16,
+    "schedule": "pingpong",
+    "cluster_n": 2,
+    "raster": 2,
+    "epilogue_subtiles": 1,
+}
+SHARED = {**BASE, "schedule": "cooperative"}
+ALONE = {**BASE, "tile_m": 8, "cluster_n": 1}
+
+
+def product(transposes: str, m: int, n: int, k: int, **others: int | str) -> Problem:
+    """A product of FP16 with a bias, of two that are a batch."""
+    given = {"batch": 2, "dtype": "f16", "epilogue": "bias_relu", **others}
+    return make_problem(operation("gemm"), {"transposes": transposes, "m": m, "n": n, "k": k, **given})
+
+
+SMALL = product("nn", 40, 504, 344)
+"""Three tiles of rows, of which the last is half empty and two follow one another; six stages; two pairs of columns."""
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (SMALL, BASE),
+        (product("tn", 136, 248, 75), {**SHARED, "tile_m": 128, "epilogue_subtiles": 4}),
+        *long_run(
+            (SMALL, SHARED),
+            (product("nt", 40, 504, 344, dtype="bf16"), BASE),
+            (product("nt", 37, 260, 84, dtype="f32"), {**SHARED, "tile_m": 48, "epilogue_subtiles": 2}),
+            (product("tn", 8, 264, 200, batch=3), ALONE),
+            (product("nn", 1, 72, 8, epilogue="bias_gelu"), {**ALONE, "tile_n": 64, "raster": 1}),
+        ),
+    ],
+)
+def test_config_is_right(problem: Problem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
+    verify(NAME, problem, values, checked)
+
+
+@pytest.mark.parametrize(
+    ("problem", "served"),
+    [
+        (product("nn", 7, 16, 24), True),
+        (product("nn", 7, 16, 25), False),
+        (product("nt", 7, 15, 24), False),
+        (product("tn", 8, 16, 25), True),
+        (product("tn", 7, 16, 24), False),
+        (product("nt", 7, 16, 24, dtype="f32"), True),
+        (product("nn", 7, 16, 24, dtype="f32"), False),
+    ],
+)
+def test_it_serves_what_tma_copies_and_wgmma_transposes(problem: Problem, served: bool) -> None:
+    assert BoundTemplate(family(NAME), problem, H200).supported is served
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    ("transposes", "values"),
+    [
+        ("nt", {**SHARED, "tile_m": 256, "epilogue_subtiles": 4}),
+        *long_run(
+            ("nn", {**BASE, "tile_m": 208, "epilogue_subtiles": 2}),
+            ("tn", {**SHARED, "tile_m": 256, "epilogue_subtiles": 4}),
+        ),
+    ],
+)
+def test_the_largest_tiles_compile_without_spills_and_products_overlap(
+    transposes: str, values: dict[str, int | str]
+) -> None:
+    problem = product(transposes, 8192, 8192, 8192, batch=1)
+    source = render(BoundTemplate(family(NAME), problem, H200), Config.of(NAME, values))
+    binary = compile_cubin(source.program, 90, find_nvcc())
+    assert binary.resources.spill_bytes == 0
+    assert not re.search(r"C7\d{3}", binary.log), binary.log
+
+
+FAULTS = {
+    "a block does not wait until the other has read": (
+        "if (lane < CLUSTER_N) barrier_arrive_cluster(pipeline.empty + stage, lane);",
+        "if (lane < CLUSTER_N) barrier_arrive(pipeline.empty + stage);",
+    ),
+    "a block ends while the other arrives at its barriers": ("    cluster_sync();  // no block arrives", "    // no"),
+    "both blocks load the same half of a": ("tile.row + part, tile", "tile.row, tile"),
+    "half of a comes to this block alone": ("(1 << CLUSTER_N) - 1, k", "1 << rank, k"),
+    "the next 64 columns are taken for these": ("NEXT_64 = TILE_K * 128 / 16", "NEXT_64 = 0"),
+    "depth goes on as where b is not transposed": ("B_STEP = 128", "B_STEP = 2"),
+    "a tile is left out of the last panel": ("TILES_M - above < RASTER ? TILES_M - above : RASTER", "RASTER"),
+    "warpgroups multiply the same columns": (
+        "wgmma_descriptor_transposed<TILE_K>(stages + group_column * 128)",
+        "wgmma_descriptor_transposed<TILE_K>(stages)",
+    ),
+    "the producer does not wait": (
+        "pipeline.producer_acquire(state, STAGE_BYTES);",
+        "barrier_arrive_expect(pipeline.full + state.index, STAGE_BYTES);",
+    ),
+    "a stage is released while products read it": ("                wgmma_wait_group<1>();\n", ""),
+    "outputs are stored without a fence": ("                fence_bulk();\n", ""),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("what", every(3, FAULTS))
+def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
+    transposed_b = "next 64" in what
+    problem = product("tn", 200, 504, 344) if transposed_b else SMALL
+    values = {**SHARED, "tile_m": 128} if transposed_b else SHARED
+    assert refuses_changed(NAME, problem, values, FAULTS[what], host)
