@@ -49,7 +49,7 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
     "wide_depthwise": Conv2dProblem(3, 5, 18, 21, 5, 7, 7, pad_h=3, pad_w=3, groups=5, epilogue="bias"),
 }
 
-GEMM, SOFTMAX, STENCIL = operation("gemm"), operation("softmax"), operation("stencil")
+GEMM, MAX_POOL2D, SOFTMAX, STENCIL = map(operation, ("gemm", "max_pool2d", "softmax", "stencil"))
 PROBLEMS: Mapping[str, Problem] = {
     **AWKWARD,
     **{
@@ -59,6 +59,18 @@ PROBLEMS: Mapping[str, Problem] = {
     **{
         f"stencil {n}x{h}x{w}": make_problem(STENCIL, {"n": n, "h": h, "w": w})
         for n, h, w in ((3, 33, 131), (2, 9, 40), (1, 1, 1))
+    },
+    **{
+        f"max_pool2d {c}x{h}x{w} {r}x{s} {dtype} {layout}": make_problem(
+            MAX_POOL2D,
+            {"n": 2, "c": c, "h": h, "w": w, "r": r, "s": s, "stride_h": 2, "stride_w": 2, "pad_h": r // 2}
+            | {"dtype": dtype, "layout": layout},
+        )
+        for c, h, w, r, s, dtype, layout in (
+            (5, 13, 24, 3, 3, "f32", "nchw"),
+            (24, 9, 11, 3, 2, "f16", "nhwc"),
+            (3, 17, 15, 2, 5, "bf16", "nchw"),
+        )
     },
     **{
         f"gemm {transposes} {batch}x{m}x{n}x{k} {dtype} {epilogue}": make_problem(
