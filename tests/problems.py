@@ -45,6 +45,7 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
     "stem": Conv2dProblem(
         3, 3, 21, 30, 40, 7, 7, 2, 2, pad_h=3, pad_w=3, dtype="f16", layout="nhwc", epilogue="bias_relu"
     ),
+    "float_nhwc": Conv2dProblem(2, 36, 9, 8, 20, 3, 3, 2, 2, pad_h=1, pad_w=1, layout="nhwc", epilogue="bias_relu"),
     "deep": Conv2dProblem(4, 30, 9, 19, 42, 3, 3, stride_w=2, pad_h=1, pad_w=1, epilogue="bias_relu"),
     "wide_depthwise": Conv2dProblem(3, 5, 18, 21, 5, 7, 7, pad_h=3, pad_w=3, groups=5, epilogue="bias"),
 }

@@ -9,6 +9,9 @@ struct Product {
     // From the same product of four lanes, one of which is the thread's.
     void (*multiply)(const Product* const (&quad)[4], float* sums, int tiles, int thread);
     void (*require)(const Product& product, int columns, int line);  // ends the kernel where an operand was not fenced
+    // A hash of what a warp of the four reads of shared memory.
+    unsigned long long (*hash)(const Product& product, int columns, int warp);
+    unsigned long long begun_hash;  // of a warp's first lane: the hash when the product was begun
     unsigned long long a, b;    // descriptors
     const unsigned* registers;  // where a lies if not in shared memory
     unsigned words[4];          // and what it was
@@ -107,7 +110,11 @@ inline void finish_warp(void* const* lanes) {
                 autotune_stop("race", "registers of a product changed before a wait", __FILE__, of(lane)->line);
             }
         }
-        product.require(product, 8 * of(0)->state->sums[product.sum].tiles, of(0)->line);
+        const int columns = 8 * of(0)->state->sums[product.sum].tiles;
+        product.require(product, columns, of(0)->line);
+        if (product.hash(product, columns, of(0)->thread / 32) != product.begun_hash) {
+            autotune_stop("race", "an operand of a product changed between its begin and a wait", __FILE__, of(0)->line);
+        }
         for (int lane = 0; lane < 32; ++lane) {
             const Product* quad[4];
             for (int t = 0; t < 4; ++t) quad[t] = of(lane / 4 * 4 + t)->state->products + i;

@@ -1,5 +1,6 @@
 // What templates/_ptx_wgmma_shared.cuh declares, on the CPU. Products of a warpgroup read shared memory, and write their sums, only when a
-// warp waits for them; until then the sums are not numbers. Whatever writes an operand, by store_operand, must fence.
+// warp waits for them; until then the sums are not numbers. Whatever writes an operand, by store_operand, must fence. An operand that changes
+// in between ends the kernel: products began before it was there, or had not read it yet.
 #pragma once
 
 #include "autotune_host_ptx.h"
@@ -62,6 +63,26 @@ inline void require_operands(const Product& product, int columns, int line) {
     require_operand(B_TRANSPOSED, product.b, columns, line);
 }
 
+// Of the two chunks of each row, 32 bytes in depth.
+inline unsigned long long hash_rows(bool transposed, unsigned long long operand, int first, int count) {
+    unsigned long long hash = 0;
+    const auto add = [&](const char* from, size_t bytes) {
+        unsigned long long word = 0;
+        memcpy(&word, from, bytes);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+    };
+    for (int row = first; row < first + count; ++row) {
+        for (int k = 0; k < 16 && transposed; ++k) add(Operand{operand}.transposed(row, k, 2), 2);
+        for (int i = 0; i < 4 && !transposed; ++i) add(Operand{operand}.chunk(row, i / 2) + i % 2 * 8, 8);
+    }
+    return hash;
+}
+template <bool A_TRANSPOSED, bool B_TRANSPOSED>
+inline unsigned long long hash_operands(const Product& product, int columns, int warp) {
+    const unsigned long long a = product.registers ? 0 : hash_rows(A_TRANSPOSED, product.a, 16 * warp, 16);
+    return 31 * a + hash_rows(B_TRANSPOSED, product.b, 0, columns);
+}
+
 struct Tf32Format {
     using Bits = unsigned;
     static float widen(unsigned bits) { return float_of(bits & 0xffffe000u); }  // the instruction ignores the last 13 bits
@@ -105,7 +126,9 @@ template <class Format, bool A_TRANSPOSED = false, bool B_TRANSPOSED = false, in
 inline void begin_shared(float (&d)[TILES][4], unsigned long long a, const unsigned* registers, unsigned long long b, bool accumulate,
                          int line) {
     static_assert(TILES <= 32, "a product has 256 columns at most");
-    Product product = {&multiply_shared<Format, A_TRANSPOSED, B_TRANSPOSED>, &require_operands<A_TRANSPOSED, B_TRANSPOSED>, a, b, registers, {}, 0, accumulate, 0};
+    Product product = {&multiply_shared<Format, A_TRANSPOSED, B_TRANSPOSED>, &require_operands<A_TRANSPOSED, B_TRANSPOSED>,
+                       &hash_operands<A_TRANSPOSED, B_TRANSPOSED>, 0, a, b, registers, {}, 0, accumulate, 0};
+    if (threadIdx.x % 32 == 0) product.begun_hash = product.hash(product, 8 * TILES, static_cast<int>(threadIdx.x % 128 / 32));
     if (registers) memcpy(product.words, registers, sizeof product.words);
     thread_state()->begin(product, &d[0][0], TILES, line);
 }
