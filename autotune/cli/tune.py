@@ -45,8 +45,8 @@ BASELINE = click.option(
     "baselines",
     type=click.Choice(BASELINES),
     multiple=True,
-    help="Time in the same finals what PyTorch runs: cuDNN's operators, fused ones too, or torch.compile's choice "
-    "(inductor; compiling takes minutes); may be repeated.",
+    help="Time in the same finals what PyTorch runs: cuDNN's operators, fused ones too, torch.compile's choice "
+    "(inductor; compiling takes minutes), of gemm cuBLAS's products (cublas); may be repeated.",
 )
 FINALS_SECONDS = click.option(
     "--finals-seconds",

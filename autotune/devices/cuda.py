@@ -36,7 +36,7 @@ from autotune.devices.driver_launch import DriverModule
 from autotune.devices.graphs import record
 from autotune.devices.tensor_map import BoundTensorMap
 from autotune.errors import DeviceError, Rejected
-from autotune.problem import Problem, of_conv2d
+from autotune.problem import Problem
 from autotune.trial import LONG_US, Outcome
 
 try:
@@ -472,7 +472,7 @@ class CudaDevice:
             return ()
         from autotune.devices.torch_baseline import record_baselines
 
-        return record_baselines(baselines, of_conv2d(problem, "a baseline"), self._number, passes, cold=cold)
+        return record_baselines(baselines, problem, self._number, passes, cold=cold)
 
     def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
         """PyTorch's (cuBLAS) in this device's primary context."""

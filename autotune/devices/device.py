@@ -90,8 +90,8 @@ class Launch:
     args: tuple[np.generic | BoundTensorMap, ...]
 
 
-BASELINES = ("cudnn", "inductor")
-"""Libraries whose convolutions can be measured beside the kernels."""
+BASELINES = ("cudnn", "inductor", "cublas")
+"""Libraries that can be measured beside the kernels: of convolutions the first two, of matrix products the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +99,13 @@ class Baseline:
     """What a user would run instead of a kernel, to measure beside it."""
 
     library: str
-    """cudnn: PyTorch's operators; inductor: `torch.compile`"""
+    """cudnn, cublas: PyTorch's operators; inductor: `torch.compile`"""
     layout: str
-    """nchw or nhwc, of all its tensors; nothing is converted inside what is timed"""
+    """nchw or nhwc, of all its tensors, or a product's transposes; nothing is converted inside what is timed"""
     tf32: bool = False
     """whether f32 data may be multiplied as TF32"""
     fused: bool = False
-    """cudnn: bias and activation within the convolution's operator, not as pointwise kernels behind it"""
+    """bias and activation within the library's operator, not as pointwise kernels behind it"""
 
     @property
     def name(self) -> str:

@@ -1,6 +1,6 @@
-"""What a user of PyTorch would run instead of a kernel, as a contender on a CUDA device: cuDNN's operators, Inductor.
+"""What a user of PyTorch would run instead of a kernel, as a contender on a CUDA device: cuDNN, Inductor, cuBLAS.
 
-cuBLAS's matrix product is here as a cross-check of what a device can do.
+A matrix product alone is here as a cross-check of what a device can do.
 
 PyTorch lives in the device's primary context, as `devices.cuda` does, and both use the default stream, so that the
 same events time them. A contender is timed as its users run it at best: recorded in a CUDA graph, `cudnn.benchmark` on,
@@ -13,16 +13,20 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from autotune.devices import torch_gemm
 from autotune.devices.device import Baseline, Passes
 from autotune.devices.graphs import torch_graph
+from autotune.devices.torch_activations import activation
 from autotune.errors import DeviceError
 from autotune.problem import Conv2dProblem, Problem
 
 if TYPE_CHECKING:
     import torch
 
-    Forward: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None], torch.Tensor]
+    Forward: TypeAlias = Callable[..., torch.Tensor]
+    """of a layer's inputs in the operation's order"""
 
+GEMM = "gemm"
 WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
 _MAX_MESSAGE = 160
 
@@ -32,11 +36,15 @@ def baselines_of(library: str, problem: Problem) -> tuple[Baseline, ...]:
 
     `cudnn` is tried in both layouts, `inductor` in the layer's own. PyTorch's fused operator always has a ReLU, which
     costs it nothing: a layer with a bias alone is held against it, too. Other activations are pointwise kernels.
-    Nothing for other operations.
+    `cublas` is for `gemm`, the others are for `conv2d`; nothing for other operations.
     """
-    if not isinstance(problem, Conv2dProblem):
-        return ()
     tf32 = (False, True) if problem.dtype == "f32" else (False,)
+    if library == "cublas" and problem.operation.name == GEMM:
+        calls = (False, True) if torch_gemm.fuses(problem) else (False,)
+        transposes = str(problem.names()["transposes"])
+        return tuple(Baseline("cublas", transposes, tf32=allowed, fused=in_one) for allowed in tf32 for in_one in calls)
+    if library == "cublas" or not isinstance(problem, Conv2dProblem):
+        return ()
     if library == "inductor":
         return tuple(Baseline("inductor", problem.layout, tf32=allowed) for allowed in tf32)
     relu = problem.epilogue != "none" and problem.activation in ("identity", "relu")
@@ -56,7 +64,7 @@ def require_torch() -> None:
 
 
 def record_baselines(
-    baselines: Sequence[Baseline], problem: Conv2dProblem, device_number: int, passes: int, *, cold: bool
+    baselines: Sequence[Baseline], problem: Problem, device_number: int, passes: int, *, cold: bool
 ) -> tuple[Passes | str, ...]:
     """A recorded graph of so many passes for each baseline, or why it cannot run the problem.
 
@@ -73,7 +81,7 @@ def record_baselines(
     device = torch.device("cuda", device_number)
     pool = torch.cuda.graph_pool_handle()  # graphs run one after another, and nobody reads what they write
     arrays = {
-        layout: _Arrays(problem, device, layout, passes, cold=cold)
+        layout: _arrays(problem, device, layout, passes if cold else 1) * (1 if cold else passes)
         for layout in dict.fromkeys(baseline.layout for baseline in baselines)
     }
     recorded: list[Passes | str] = []
@@ -86,55 +94,70 @@ def record_baselines(
     return tuple(recorded)
 
 
-class _Arrays:
-    """Random x, w, bias and z in a layout, for so many passes."""
-
-    def __init__(self, problem: Conv2dProblem, device: torch.device, layout: str, passes: int, *, cold: bool) -> None:
-        import torch
-
-        p = problem
-        dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[p.dtype]
-        memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
-        generator = torch.Generator(device).manual_seed(0)
-
-        def random(*shape: int) -> torch.Tensor:
-            return torch.randn(shape, generator=generator, device=device).to(dtype)
-
-        def laid_out(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.contiguous(memory_format=memory_format)
-
-        x, w = random(p.n, p.c, p.h, p.w), random(p.k, p.c // p.groups, p.r, p.s)
-        bias = random(p.k) if p.has("bias") else None
-        z = random(p.n, p.k, p.p, p.q) if p.has("z") else None
-        own = [
-            (
-                laid_out(x.clone()),
-                laid_out(w.clone()),
-                None if bias is None else bias.clone(),
-                None if z is None else laid_out(z.clone()),
-            )
-            for _ in range(passes if cold else 1)
-        ]
-        self.each = own if cold else own * passes
-
-
-def _recorded(baseline: Baseline, problem: Conv2dProblem, arrays: _Arrays, pool: tuple[int, int]) -> Passes:
-    """The baseline's passes as a graph, once its first output agrees with the convolution and its pointwise kernels."""
+def _arrays(problem: Problem, device: torch.device, layout: str, copies: int) -> list[tuple[torch.Tensor | None, ...]]:
+    """Random inputs of a layer, in a layout, so many times."""
     import torch
 
-    forward = _compiled(problem) if baseline.library == "inductor" else _operators(problem, fused=baseline.fused)
+    dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[problem.dtype]
+    generator = torch.Generator(device).manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+    if isinstance(problem, Conv2dProblem):
+        first = _convolved(problem, layout, random)
+    else:
+        first = torch_gemm.inputs(problem, random)
+    return [tuple(each if each is None else each.clone() for each in first) for _ in range(copies)]
+
+
+def _convolved(p: Conv2dProblem, layout: str, random: Callable[..., torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+    """x, w, bias and z of a convolution."""
+    import torch
+
+    memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
+
+    def laid_out(*shape: int) -> torch.Tensor:
+        return random(*shape).contiguous(memory_format=memory_format)
+
+    x, w = laid_out(p.n, p.c, p.h, p.w), laid_out(p.k, p.c // p.groups, p.r, p.s)
+    bias = random(p.k) if p.has("bias") else None
+    return x, w, bias, laid_out(p.n, p.k, p.p, p.q) if p.has("z") else None
+
+
+def _recorded(
+    baseline: Baseline, problem: Problem, arrays: Sequence[tuple[torch.Tensor | None, ...]], pool: tuple[int, int]
+) -> Passes:
+    """The baseline's passes as a graph, once its first output agrees with the plain operator and pointwise kernels."""
+    import torch
+
+    plain, forward = _plain(problem), _forward(baseline, problem)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = baseline.tf32
     with torch.inference_mode():
-        expected = _operators(problem, fused=False)(*arrays.each[0]).float()
-        if baseline.fused:
+        expected = plain(*arrays[0]).float()
+        if baseline.library == "cudnn" and baseline.fused:
             torch.relu_(expected)
         for _ in range(3):  # cudnn.benchmark chooses its algorithm in the first pass, Inductor compiles
-            first = forward(*arrays.each[0])
+            first = forward(*arrays[0])
         if not (first.float() - expected).abs().max() <= WRONG * expected.abs().max():
-            raise RuntimeError("computes something else than the convolution")
+            raise RuntimeError("computes something else than the plain operator")
         del first, expected
-        graph = torch_graph(lambda: [forward(*each) for each in arrays.each], pool)
-    return Passes(graph.replay, len(arrays.each), launch="graph", close=graph.reset)
+        graph = torch_graph(lambda: [forward(*each) for each in arrays], pool)
+    return Passes(graph.replay, len(arrays), launch="graph", close=graph.reset)
+
+
+def _plain(problem: Problem) -> Forward:
+    """The layer by its plain operator, with pointwise kernels behind it."""
+    if isinstance(problem, Conv2dProblem):
+        return _operators(problem, fused=False)
+    return torch_gemm.product(problem, fused=False)
+
+
+def _forward(baseline: Baseline, problem: Problem) -> Forward:
+    """The layer as a baseline runs it."""
+    if not isinstance(problem, Conv2dProblem):
+        return torch_gemm.product(problem, fused=baseline.fused)
+    return _compiled(problem) if baseline.library == "inductor" else _operators(problem, fused=baseline.fused)
 
 
 def _operators(problem: Conv2dProblem, *, fused: bool) -> Forward:
@@ -143,13 +166,13 @@ def _operators(problem: Conv2dProblem, *, fused: bool) -> Forward:
 
     p = problem
     stride, pad, dilation = (p.stride_h, p.stride_w), (p.pad_h, p.pad_w), (p.dilation_h, p.dilation_w)
-    activation = _activation(p.activation)
+    after = activation(p.activation)
 
     def separate(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
         y = torch.nn.functional.conv2d(x, w, bias, stride, pad, dilation, p.groups)
         if z is not None:
             y += z
-        return activation(y)
+        return after(y)
 
     def in_one(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
         if z is not None:
@@ -157,24 +180,6 @@ def _operators(problem: Conv2dProblem, *, fused: bool) -> Forward:
         return torch.cudnn_convolution_relu(x, w, bias, stride, pad, dilation, p.groups)
 
     return in_one if fused else separate
-
-
-def _activation(word: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """PyTorch's operator, in place where there is such a one."""
-    import torch.nn.functional as f
-
-    operators: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "identity": lambda y: y,
-        "relu": lambda y: f.relu(y, inplace=True),
-        "relu6": lambda y: f.relu6(y, inplace=True),
-        "silu": lambda y: f.silu(y, inplace=True),
-        "hardswish": lambda y: f.hardswish(y, inplace=True),
-        "sigmoid": lambda y: y.sigmoid_(),
-        "gelu": f.gelu,
-        "gelu_tanh": lambda y: f.gelu(y, approximate="tanh"),
-        "leaky_relu": lambda y: f.leaky_relu(y, inplace=True),
-    }
-    return operators[word]
 
 
 def _compiled(problem: Conv2dProblem) -> Forward:

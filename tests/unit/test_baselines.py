@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from autotune.cli.summary import summary
+from autotune.devices import torch_gemm
 from autotune.devices.torch_baseline import baselines_of
-from autotune.problem import Conv2dProblem, Layer
+from autotune.operations import operation
+from autotune.problem import Conv2dProblem, Layer, Problem, make_problem
 from autotune.study import ADMITTED
 from autotune.trial import Config, Outcome, Timing, Trial, comparable
 from autotune.tuning.decision import Comparison
@@ -17,6 +19,16 @@ from autotune.tuning.layer_result import LayerResult
 
 LAYER = Conv2dProblem(64, 64, 56, 56, 64, 3, 3, epilogue="bias_relu", layout="nhwc")
 WINNER = Trial(3, Config.of("direct", {"block_p": 4}), Outcome.CORRECT, accuracy="fp32")
+
+
+PRODUCT = make_problem(
+    operation("gemm"), {"m": 8, "n": 24, "k": 32, "transposes": "nt", "dtype": "f16", "epilogue": "bias_relu"}
+)
+
+
+def with_word(problem: Problem, **words: str) -> Problem:
+    """The problem with other words."""
+    return make_problem(problem.operation, {**problem.values, **words})
 
 
 def timing(us: float, launch: str = "graph") -> Timing:
@@ -36,10 +48,30 @@ def timing(us: float, launch: str = "graph") -> Timing:
         ("cudnn", replace(LAYER, epilogue="none"), ["cudnn nchw", "cudnn nhwc", "cudnn nchw tf32", "cudnn nhwc tf32"]),
         ("inductor", replace(LAYER, dtype="f16"), ["inductor nhwc"]),
         ("inductor", replace(LAYER, layout="nchw"), ["inductor nchw", "inductor nchw tf32"]),
+        ("cublas", LAYER, []),
+        ("cudnn", PRODUCT, []),
+        ("cublas", PRODUCT, ["cublas nt", "cublas nt fused"]),
+        ("cublas", with_word(PRODUCT, epilogue="bias_gelu"), ["cublas nt"]),
+        ("cublas", with_word(PRODUCT, epilogue="none", dtype="f32"), ["cublas nt", "cublas nt tf32"]),
+        ("cublas", PRODUCT.with_runtime(8), ["cublas nt"]),
     ],
 )
-def test_every_way_that_a_library_has_is_a_contender(library: str, problem: Conv2dProblem, names: list[str]) -> None:
+def test_every_way_that_a_library_has_is_a_contender(library: str, problem: Problem, names: list[str]) -> None:
     assert [baseline.name for baseline in baselines_of(library, problem)] == names
+
+
+@pytest.mark.parametrize("transposes", ["nn", "nt", "tn"])
+@pytest.mark.parametrize(("epilogue", "batch"), [("none", 3), ("bias", 1), ("bias_relu", 1), ("bias_gelu_tanh", 1)])
+def test_cublas_computes_what_the_reference_does(transposes: str, epilogue: str, batch: int) -> None:
+    torch = pytest.importorskip("torch")
+    problem = with_word(PRODUCT, dtype="f32", transposes=transposes, epilogue=epilogue).with_runtime(batch)
+    a, b, *bias = torch_gemm.inputs(problem, lambda *shape: torch.randn(shape))
+    y = (a.mT if transposes == "tn" else a) @ (b.mT if transposes == "nt" else b) + sum(bias)
+    after = {"bias_relu": torch.relu, "bias_gelu_tanh": lambda y: torch.nn.functional.gelu(y, approximate="tanh")}
+    expected = after.get(epilogue, lambda y: y)(y)
+    for fused in {False, torch_gemm.fuses(problem)}:
+        found = torch_gemm.product(problem, fused=fused)(a, b, *bias).reshape(y.shape)
+        assert torch.allclose(found, expected, atol=2e-3), "on the CPU PyTorch's fused GELU is the exact one"
 
 
 def test_the_verdict_is_against_the_fastest_that_the_study_admits_and_all_are_shown() -> None:

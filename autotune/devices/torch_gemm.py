@@ -1,0 +1,60 @@
+"""cuBLAS's matrix products through PyTorch, as contenders for the operation `gemm`.
+
+With bias and activation as pointwise kernels behind the product, or, where cuBLASLt has such an epilogue, within it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from autotune.devices.torch_activations import activation
+from autotune.problem import Problem
+
+if TYPE_CHECKING:
+    import torch
+
+    Product: TypeAlias = Callable[..., torch.Tensor]
+    """of a, b and, where there is one, the bias"""
+
+LT_ACTIVATIONS = {"identity": None, "relu": False, "gelu_tanh": True}
+"""those of cuBLASLt's epilogues that PyTorch calls; whether `_addmm_activation` is told to use GELU"""
+
+
+def fuses(problem: Problem) -> bool:
+    """Whether cuBLASLt has the problem's bias and activation: of one product, not of a batch."""
+    names = problem.names()
+    return names["batch"] == 1 and names["terms"] == "bias" and names["activation"] in LT_ACTIVATIONS
+
+
+def inputs(problem: Problem, random: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """a, b and, where the problem has one, the bias, in the operation's order and shapes; `random` makes an array."""
+    return tuple(random(*array.shape) for array in problem.inputs)
+
+
+def product(problem: Problem, *, fused: bool) -> Product:
+    """What computes y of a, b and bias: one cuBLASLt call, or a product and pointwise kernels."""
+    import torch
+
+    names = problem.names()
+    word = str(names["activation"])
+    single, after = names["batch"] == 1, activation(word)
+
+    def operands(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a = a.mT if names["transposes"] == "tn" else a
+        b = b.mT if names["transposes"] == "nt" else b
+        return (a[0], b[0]) if single else (a, b)
+
+    def separate(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        y = torch.matmul(*operands(a, b))
+        if bias is not None:
+            y += bias
+        return after(y)
+
+    def in_one(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        gelu = LT_ACTIVATIONS[word]
+        if gelu is None:
+            return torch.addmm(bias, *operands(a, b))
+        return torch._addmm_activation(bias, *operands(a, b), use_gelu=gelu)
+
+    return in_one if fused else separate
