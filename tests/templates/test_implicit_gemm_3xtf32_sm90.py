@@ -1,4 +1,4 @@
-"""What implicit_gemm_3xtf32_sm90 can get wrong: parts, their products and promotion, waits between its warps, groups."""
+"""What implicit_gemm_3xtf32_sm90 can get wrong: parts, their products and promotion, its warps' waits, groups."""
 
 from __future__ import annotations
 
