@@ -1,5 +1,5 @@
 // softmax rows 3 columns 100 f32
-// softmax_rows row_threads=128 block_rows=1 vector=1 keep=False
+// softmax_rows row_threads=128 block_rows=1 vector=1 keep=nothing min_blocks=1
 
 // Softmax of rows, y[i] = exp(x[i] - max) / sum(exp(x[i] - max)).
 //
@@ -19,7 +19,9 @@ constexpr int COLUMNS = 100;
 constexpr int ROW_THREADS = 128;  // of a row
 constexpr int BLOCK_ROWS = 1;    // rows of a block
 constexpr int VECTOR = 1;            // elements of an access
-constexpr bool KEEP = false;               // a row in registers
+constexpr bool KEEP_INPUTS = false;  // in registers
+constexpr bool KEEP_EXPONENTIALS = false;
+constexpr bool KEEP_IN_SHARED = false;
 
 // Derived
 constexpr int CHUNKS = COLUMNS / VECTOR;
@@ -50,16 +52,23 @@ __device__ __forceinline__ float combined(float value, float (&of_warps)[BLOCK_R
     return value;
 }
 
-extern "C" __global__ __launch_bounds__(ROW_THREADS * BLOCK_ROWS) void softmax_rows(const T* __restrict__ x, T* __restrict__ y,
-                                                                                   int rows) {
+extern "C" __global__ void __launch_bounds__(ROW_THREADS * BLOCK_ROWS, 1)
+softmax_rows(const T* __restrict__ x, T* __restrict__ y, int rows) {
     __shared__ float largest_of[BLOCK_ROWS][WARPS], sum_of[BLOCK_ROWS][WARPS];
     const long long row = static_cast<long long>(blockIdx.x) * BLOCK_ROWS + threadIdx.y;
     const bool inside = row < rows;  // threads of no row go on, for the barriers' sake
     const Chunk* from = reinterpret_cast<const Chunk*>(x + (inside ? row : 0) * COLUMNS);
     Chunk* to = reinterpret_cast<Chunk*>(y + (inside ? row : 0) * COLUMNS);
 
-    Chunk kept[KEEP ? PASSES : 1];
-    const auto chunk_of = [&](int pass, int chunk) { return KEEP ? kept[KEEP ? pass : 0] : from[chunk]; };
+    // Of shared memory a thread reads what it wrote itself.
+    extern __shared__ __align__(16) unsigned char smem[];
+    Chunk* const shared = reinterpret_cast<Chunk*>(smem) + static_cast<int>(threadIdx.y) * CHUNKS;
+    Chunk kept[KEEP_INPUTS ? PASSES : 1];
+    const auto chunk_of = [&](int pass, int chunk) {
+        if constexpr (KEEP_INPUTS) return kept[pass];
+        if constexpr (KEEP_IN_SHARED) return shared[chunk];
+        return from[chunk];
+    };
     const auto for_each = [&](const auto& visit) {
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
@@ -68,7 +77,8 @@ extern "C" __global__ __launch_bounds__(ROW_THREADS * BLOCK_ROWS) void softmax_r
         }
     };
 
-    if constexpr (KEEP) for_each([&](int pass, int chunk) { kept[pass] = from[chunk]; });
+    if constexpr (KEEP_INPUTS) for_each([&](int pass, int chunk) { kept[pass] = from[chunk]; });
+    if constexpr (KEEP_IN_SHARED) for_each([&](int, int chunk) { shared[chunk] = from[chunk]; });
     float largest = -3.402823466e38f;  // the least float
     for_each([&](int pass, int chunk) {
         const Chunk own = chunk_of(pass, chunk);
@@ -77,20 +87,35 @@ extern "C" __global__ __launch_bounds__(ROW_THREADS * BLOCK_ROWS) void softmax_r
     });
     largest = combined(largest, largest_of, Larger());
 
+    // exp(x - largest) as a power of two. What the rounding of the second product costs, all elements have in common.
+    constexpr float LOG2_E = 1.44269504f;
+    const float scaled = largest * LOG2_E;
+    const auto exponential = [&](T element) { return exp2f(fmaf(to_float(element), LOG2_E, -scaled)); };
+    float exponentials[KEEP_EXPONENTIALS ? PASSES : 1][VECTOR];
     float sum = 0.0f;
     for_each([&](int pass, int chunk) {
         const Chunk own = chunk_of(pass, chunk);
 #pragma unroll
-        for (int i = 0; i < VECTOR; ++i) sum += expf(to_float(own.at[i]) - largest);
+        for (int i = 0; i < VECTOR; ++i) {
+            const float term = exponential(own.at[i]);
+            sum += term;
+            if constexpr (KEEP_EXPONENTIALS) exponentials[pass][i] = term;
+        }
     });
     sum = combined(sum, sum_of, Sum());
 
     if (!inside) return;
+    const float inverse = 1.0f / sum;
     for_each([&](int pass, int chunk) {
-        const Chunk own = chunk_of(pass, chunk);
         Chunk result;
+        if constexpr (KEEP_EXPONENTIALS) {
 #pragma unroll
-        for (int i = 0; i < VECTOR; ++i) result.at[i] = from_float<T>(expf(to_float(own.at[i]) - largest) / sum);
+            for (int i = 0; i < VECTOR; ++i) result.at[i] = from_float<T>(exponentials[pass][i] * inverse);
+        } else {
+            const Chunk own = chunk_of(pass, chunk);
+#pragma unroll
+            for (int i = 0; i < VECTOR; ++i) result.at[i] = from_float<T>(exponential(own.at[i]) * inverse);
+        }
         to[chunk] = result;
     });
 }
