@@ -1,4 +1,4 @@
-"""What a test needs of the machine: markers `gpu`, `nvcc` and `cxx`, resolved here and nowhere else; shared devices."""
+"""What a test needs of the machine (`gpu`, `nvcc`, `cxx`: resolved here alone); shared devices; golden files."""
 
 from __future__ import annotations
 
@@ -51,6 +51,10 @@ def _no_cxx() -> str:
 _WHY_NOT: Mapping[str, Callable[[], str]] = {"gpu": _no_gpu, "nvcc": _no_nvcc, "cxx": _no_cxx}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write golden files anew")
+
+
 def pytest_configure() -> None:
     """In the background of a script (`pytest &`) Ctrl-C is ignored, and by all that tests start: here it is heeded."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -64,6 +68,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if marked and (reason := why_not()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be written instead of compared."""
+    return bool(request.config.getoption("--update-golden", default=False))
 
 
 @pytest.fixture(scope="session", autouse=True)

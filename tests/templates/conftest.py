@@ -1,4 +1,4 @@
-"""The option that writes golden files anew, `pytest tests/templates --update-golden`; a device that checks configs."""
+"""A device that checks configs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,6 @@ import pytest
 
 from autotune.api.devices import binary_cache
 from autotune.evaluation.evaluator import DeviceEvaluator
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write the golden files of tests/golden anew")
-
-
-@pytest.fixture
-def update_golden(request: pytest.FixtureRequest) -> bool:
-    """Whether golden files are to be written instead of compared."""
-    return bool(request.config.getoption("--update-golden", default=False))
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,21 @@ from pathlib import Path
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import UniqueConstraint, create_engine, inspect
+from sqlalchemy import Connection, UniqueConstraint, create_engine, inspect
 
 import autotune
 from autotune.store import Store
 from autotune.store.column_types import metadata, views
-from autotune.store.sqlite.schema import MIGRATIONS, newest_schema
+from autotune.store.sqlite.database import utc_now
+from autotune.store.sqlite.schema import (
+    BETWEEN_STATEMENTS,
+    MIGRATIONS,
+    NEWEST,
+    migrate,
+    newest_schema,
+    unenforced,
+    upgrade,
+)
 
 from .builders import config_of, correct, open_scope, run_trial, source_of, ticking
 
@@ -25,6 +34,27 @@ def test_the_code_knows_the_newest_migration() -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     assert ScriptDirectory.from_config(config).get_current_head() == newest_schema()
+
+
+def statements(connection: Connection) -> list[str]:
+    """What makes a database's schema, in order, and says which it is."""
+    made = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid").scalars()
+    version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one()
+    return [*made, f"INSERT INTO alembic_version VALUES ('{version}')"]
+
+
+def test_a_new_database_has_the_schema_that_migrations_make(tmp_path: Path, update_golden: bool) -> None:
+    migrated = tmp_path / "migrated.db"
+    with unenforced(migrated, migrated, 1.0) as connection:
+        upgrade(connection, migrated, newest_schema())
+        expected = statements(connection)
+    if update_golden:
+        NEWEST.write_text(BETWEEN_STATEMENTS.join(expected) + ";\n", encoding="utf-8")
+    new = tmp_path / "new.db"
+    with unenforced(new, new, 1.0) as connection:
+        migrate(connection, new, newest_schema(), utc_now)
+        found = statements(connection)
+    assert found == expected, "write newest.sql anew: pytest tests/unit/store/test_schema.py --update-golden"
 
 
 def unique_columns(path: Path, table: str) -> set[tuple[str, ...]]:
