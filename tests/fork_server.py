@@ -184,9 +184,10 @@ def _run(folder: str, words: list[str], environ: dict[str, str], streams: Sequen
 
 
 if __name__ == "__main__":
-    import autotune.cli
     import autotune.tuning.tune  # noqa: F401 - so that no run has to
+    from autotune.cli import cli
     from autotune.family.template import load_templates
 
+    list(cli.commands.values())  # all of them are loaded
     load_templates()  # their texts are parsed once, and not by every run
     serve(socket.socket(fileno=int(sys.argv[1])))

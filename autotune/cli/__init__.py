@@ -9,56 +9,73 @@ from typing import NoReturn, TextIO
 
 import click
 
-from autotune.cli.accuracy import accuracy
-from autotune.cli.answers import query, trials
-from autotune.cli.best import best
-from autotune.cli.changes import diff, history
-from autotune.cli.check import check
-from autotune.cli.choose import choose
-from autotune.cli.cluster import agent
-from autotune.cli.completion import completion
-from autotune.cli.devices import devices
-from autotune.cli.dispatch import dispatch
-from autotune.cli.doctor import doctor, show_version
-from autotune.cli.export import export
-from autotune.cli.families import templates
-from autotune.cli.freshness import retime, stale
 from autotune.cli.grouped import GroupedCommands
-from autotune.cli.import_model import import_model
-from autotune.cli.importance import importance
 from autotune.cli.interrupts import cleaning_up_on
-from autotune.cli.ladder import ladder
-from autotune.cli.new_op import new_op
-from autotune.cli.optuna_study import optuna_study
-from autotune.cli.profile import profile
-from autotune.cli.replay import replay
-from autotune.cli.report import report
-from autotune.cli.sanitize import sanitize
-from autotune.cli.show import show_trial
-from autotune.cli.source import source
 from autotune.cli.streams import cannot_be_written, for_people
-from autotune.cli.studies import studies
-from autotune.cli.transfer import dump, export_t4, import_, load, merge
-from autotune.cli.tune import compare, tune
-from autotune.cli.upkeep import cache, quarantine
-from autotune.cli.watch import watch
-from autotune.cli.why import why
 from autotune.errors import AutotuneError, StoreWarning, what_the_machine_lacks
 
 _VERSION = "Show the version, and those of nvcc, driver and GPU."
 _GROUPS = {
-    "Tune": (import_model, new_op, studies, tune, watch, agent, compare, ladder, dispatch, replay),
-    "Ask": (best, report, why, trials, show_trial, history, importance, diff, choose, query, accuracy, profile),
-    "Ship": (export, source, export_t4, optuna_study),
-    "Look after": (
-        *(doctor, devices, templates, check, sanitize, stale, retime),
-        *(merge, dump, load, import_, cache, quarantine, completion),
-    ),
+    "Tune": {
+        "import-model": "import_model",
+        "new-op": "new_op",
+        "studies": "studies",
+        "tune": "tune",
+        "watch": "watch",
+        "agent": "cluster",
+        "compare": "tune",
+        "ladder": "ladder",
+        "dispatch": "dispatch",
+        "replay": "replay",
+    },
+    "Ask": {
+        "best": "best",
+        "report": "report",
+        "why": "why",
+        "trials": "answers",
+        "show": "show",
+        "history": "changes",
+        "importance": "importance",
+        "diff": "changes",
+        "choose": "choose",
+        "query": "answers",
+        "accuracy": "accuracy",
+        "profile": "profile",
+    },
+    "Ship": {
+        "export": "export",
+        "source": "source",
+        "export-t4": "transfer",
+        "optuna-study": "optuna_study",
+    },
+    "Look after": {
+        "doctor": "doctor",
+        "devices": "devices",
+        "templates": "families",
+        "check": "check",
+        "sanitize": "sanitize",
+        "stale": "freshness",
+        "retime": "freshness",
+        "merge": "transfer",
+        "dump": "transfer",
+        "load": "transfer",
+        "import": "transfer",
+        "cache": "upkeep",
+        "quarantine": "upkeep",
+        "completion": "completion",
+    },
 }
+"""The commands as help lists them, each with its module"""
+
+
+def _show_version(context: click.Context, option: click.Parameter, asked: bool) -> None:
+    from autotune.cli.doctor import show_version
+
+    show_version(context, option, asked)
 
 
 @click.group(cls=GroupedCommands, groups=_GROUPS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help=_VERSION)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help=_VERSION)
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Tune generated CUDA kernels for convolution layers, keep every trial, export the best."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import pkgutil
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
 
+import autotune.cli
 from autotune.cli import cli
 
 from .tiny import Command
@@ -25,6 +29,17 @@ def options(name: str) -> dict[str, click.Option]:
         for command, each in cli.commands.items()
         for param in each.params
         if isinstance(param, click.Option) and name in param.opts
+    }
+
+
+def test_a_command_is_loaded_without_the_others() -> None:
+    code = "import sys; from autotune.cli import cli; cli.commands['why']; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    own = {each.name for each in pkgutil.iter_modules(autotune.cli.__path__, "autotune.cli.")}
+    loaded = own & set(run.stdout.split())
+    assert "autotune.cli.why" in loaded
+    assert not loaded & {
+        f"autotune.cli.{name}" for name in ("tune", "export", "report", "dispatch", "replay", "cluster")
     }
 
 
