@@ -19,7 +19,7 @@ from autotune.declarations import ROLES
 from autotune.errors import TemplateError
 from autotune.expressions.expression import FUNCTIONS, Expression, words_of
 from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
-from autotune.family.text import KEPT, includes_of, parse
+from autotune.family.text import KEPT, Includes, parse
 from autotune.operation import FILE, Operation
 from autotune.operations import CONV2D, operation, operations, read_operation
 from autotune.reading import read_text
@@ -209,13 +209,17 @@ def operation_of(path: Path) -> Operation:
 
 def load_templates(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, KernelTemplate]:
     """Every family of `template_files`, loaded and checked, by name."""
-    return {name: load_template(path) for name, path in template_files(directories, more).items()}
+    includes = Includes()
+    return {name: load_template(path, includes) for name, path in template_files(directories, more).items()}
 
 
-def load_template(path: Path) -> KernelTemplate:
-    """One family. Raises TemplateError naming the line (syntax, body) or the dotted key (header)."""
+def load_template(path: Path, includes: Includes | None = None) -> KernelTemplate:
+    """One family. Raises TemplateError naming the line (syntax, body) or the dotted key (header).
+
+    `includes` is what others were loaded with.
+    """
     text, declared = read_text(path, TemplateError), operation_of(path)
-    return replace(_family(path, text, declared), includes=includes_of(path, text, declared.folder))
+    return replace(_family(path, text, declared), includes=(includes or Includes()).of(path, text, declared.folder))
 
 
 @lru_cache(maxsize=KEPT)

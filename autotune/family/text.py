@@ -102,38 +102,59 @@ def parse(path: Path, text: str) -> nodes.Template:
         raise TemplateError(f"{path}: its body has a number of more than {MOST_BITS} bits") from None
 
 
-def includes_of(path: Path, text: str, operation: Path) -> tuple[tuple[str, str], ...]:
-    """Name and text of every file that the body includes, or imports macros of, and those that these include.
+class Includes:
+    """What families include, looked for and read once for all that are loaded together."""
 
-    They lie beside it, in the folder of its operation, or are shared ones that come along. An expression in an
-    included name, as in `_element_${dtype}.cuh`, stands for every file that it may come to.
-    """
-    found: dict[str, str] = {}
-    beside = (path.parent, operation, shipped("templates"))  # a copied family finds its parts
+    def __init__(self) -> None:
+        self._named: dict[tuple[str, tuple[Path, ...]], dict[str, Path]] = {}
+        self._read: dict[Path, tuple[str, list[tuple[int, str, bool]]]] = {}
+        """of each file its text, and what that includes"""
 
-    def visit(where: Path, content: str) -> None:
-        imports = [(match, (shipped("templates"),)) for match in _IMPORT.finditer(content)]
-        includes = [(match, beside) for match in _INCLUDE.finditer(content)]
-        for match, folders in (*imports, *includes):
-            name = match.group(1)
-            try:
-                named = _named(name, folders)
-            except TemplateError as error:
-                line = content.count("\n", 0, match.start()) + 1
-                raise TemplateError(f"{where}: line {line}: {error}") from None
-            for each, file in named.items():
-                if each in found:
-                    continue
-                if len(found) == MOST_INCLUDED:
-                    raise TemplateError(f"{where}: more than {MOST_INCLUDED} included files")
-                found[each] = ""
-                included = read_text(file, TemplateError)
-                visit(file, included)
-                del found[each]
-                found[each] = included  # after what it includes itself
+    def of(self, path: Path, text: str, operation: Path) -> tuple[tuple[str, str], ...]:
+        """Name and text of every file that a body includes, or imports macros of, and those that these include.
 
-    visit(path, text)
-    return tuple(found.items())
+        They lie beside it, in the folder of its operation, or are shared ones that come along. An expression in an
+        included name, as in `_element_${dtype}.cuh`, stands for every file that it may come to.
+        """
+        found: dict[str, str] = {}
+        beside = (path.parent, operation, shipped("templates"))  # a copied family finds its parts
+
+        def visit(where: Path, content: str, included: Iterable[tuple[int, str, bool]]) -> None:
+            for start, name, imported in included:
+                try:
+                    named = self._files(name, (shipped("templates"),) if imported else beside)
+                except TemplateError as error:
+                    line = content.count("\n", 0, start) + 1
+                    raise TemplateError(f"{where}: line {line}: {error}") from None
+                for each, file in named.items():
+                    if each in found:
+                        continue
+                    if len(found) == MOST_INCLUDED:
+                        raise TemplateError(f"{where}: more than {MOST_INCLUDED} included files")
+                    found[each] = ""
+                    if file not in self._read:
+                        read = read_text(file, TemplateError)
+                        self._read[file] = read, _included(read)
+                    visit(file, *self._read[file])
+                    del found[each]
+                    found[each] = self._read[file][0]  # after what it includes itself
+
+        visit(path, text, _included(text))
+        return tuple(found.items())
+
+    def _files(self, name: str, folders: tuple[Path, ...]) -> dict[str, Path]:
+        if (name, folders) not in self._named:
+            self._named[name, folders] = _named(name, folders)
+        return self._named[name, folders]
+
+
+def _included(text: str) -> list[tuple[int, str, bool]]:
+    """What a text imports macros of, then what it includes: where it says so, the name, whether it is an import."""
+    return [
+        (match.start(), match.group(1), pattern is _IMPORT)
+        for pattern in (_IMPORT, _INCLUDE)
+        for match in pattern.finditer(text)
+    ]
 
 
 def _named(name: str, folders: Sequence[Path]) -> dict[str, Path]:
