@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import QueuePool
+from sqlalchemy.util import LRUCache
 
 from autotune.errors import DISK_IS_FULL, StoreError, StudyError
 from autotune.reading import check_regular
@@ -45,7 +47,6 @@ LEAST_BYTES = 512
 """of an SQLite file that is not empty: its smallest page (file format, 1.3.2)"""
 
 Clock = Callable[[], datetime]
-
 
 NOT_UNDERSTOOD = (
     ValueError,
@@ -378,8 +379,18 @@ def switch_to_wal(path: Path, timeout_s: float) -> None:
             time.sleep(WAL_RETRY_S)
 
 
+@cache
+def _dialect() -> tuple[Dialect, LRUCache[object, object]]:
+    """Shared by all engines, so that a process compiles a statement once; it keeps as many as one engine would."""
+    engine = create_engine("sqlite+pysqlite://")
+    with closing(engine.connect()):  # it asks for the version
+        return engine.dialect, LRUCache(500)
+
+
 def sqlite_engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
     engine = create_engine("sqlite+pysqlite://", creator=connect, poolclass=QueuePool)
+    engine.dialect, compiled = _dialect()
+    engine.update_execution_options(compiled_cache=compiled)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
