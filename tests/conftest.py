@@ -90,6 +90,9 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
+        if "PYTHONDONTWRITEBYTECODE" in os.environ:  # else each of hundreds of processes compiles every module
+            patch.delenv("PYTHONDONTWRITEBYTECODE")
+            patch.setenv("PYTHONPYCACHEPREFIX", str(shared / "bytecode"))
         yield
 
 
