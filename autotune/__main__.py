@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
+
+_COLLECTED_AFTER = 50_000
+"""objects; from 700 on, as Python does, looking for cycles takes a sixth of a command over very many trials"""
 
 
 def main() -> None:
@@ -19,6 +23,7 @@ def main() -> None:
         if lacking is None:
             raise
         sys.exit(f"autotune: {lacking}")
+    gc.set_threshold(_COLLECTED_AFTER)
     command_line()
 
 

@@ -31,6 +31,9 @@ class Shares:
 Cell = Plain | Config | datetime | Items | Shares
 """A config is an object of its parameters in JSON, a date ISO 8601 with its zone; no infinity is there: it is null."""
 
+PLAIN = frozenset((str, int, float, bool, type(None)))
+"""types of cells that are their own words"""
+
 Json = Plain | list[Plain] | Mapping[str, Plain]
 
 
@@ -38,7 +41,7 @@ def words(cell: Cell) -> Plain:
     """A cell as CSV and a table have it."""
     match cell:
         case Config():
-            return " ".join(f"{name}={value}" for name, value in cell.items)
+            return " ".join([f"{name}={value}" for name, value in cell.items])
         case datetime():
             return cell.isoformat()
         case Items():

@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from autotune.cli.cells import Cell, json_of, words
+from autotune.cli.cells import PLAIN, Cell, json_of, words
 from autotune.cli.streams import exact
 from autotune.printable import printable
 
@@ -93,7 +93,9 @@ def show(rows: Iterable[Row], columns: Sequence[Column[Row]], style: str | None,
     elif style == "csv":
         writer = csv.writer(_Lines(out), lineterminator="\r\n")
         writer.writerow(column.key for column in columns)
-        writer.writerows([words(column.value(row)) for column in columns] for row in rows)
+        values = [column.value for column in columns]
+        given = ([value(row) for value in values] for row in rows)
+        writer.writerows([cell if type(cell) in PLAIN else words(cell) for cell in row] for row in given)
     else:
         shown = [column for column in columns if column.terminal]
         cells = ([human(column.value(row), column.digits) for column in shown] for row in rows)

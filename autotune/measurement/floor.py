@@ -47,13 +47,13 @@ class Floor:
 
 
 def floor(problem: Problem, accuracy: str, rates: Mapping[str, float], flops: int | None = None) -> Floor | None:
-    """What no kernel of this class can beat on a device with these rates; None when not calibrated.
+    """What no kernel of this class can beat on a device with these rates; None when not calibrated, or of no class.
 
     `rates` as the store keeps them: `copy` in bytes per second (read plus written), arithmetic in FLOP per second.
     A unit without a calibrated rate (tensor cores before 8.0) does not bound. `flops` are those of the kernel's
     algorithm, where it is not the direct one.
     """
-    if "copy" not in rates:
+    if "copy" not in rates or accuracy not in ARITHMETIC_RATE:
         return None
     unit, share = ARITHMETIC_RATE[accuracy]
     ffma = rates.get("fp32", 0.0) * _FFMA_SHARES.get(accuracy, 1.0)

@@ -7,8 +7,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
+from typing import Any
 
+import orjson
 from sqlalchemy import Column, Float, ForeignKey, Integer, RowMapping, Table, select
 
 from autotune.errors import StoreError
@@ -37,8 +38,14 @@ measurements = Table(
 )
 
 
-_COLUMN = SimpleNamespace(**measurements.c)
-"""the same columns: `measurements.c` looks each up in Python"""
+TIMING_COLUMNS = tuple(
+    measurements.c[name]
+    for name in (
+        *("samples_us", "median_us", "q1_us", "q3_us", "cache", "sm_clocks_mhz", "discarded_count"),
+        *("throttled_count", "pass_count", "launch", "power_w", "temperature_c"),
+    )
+)
+"""What `timing_from` takes, in this order."""
 
 
 def timing_values(timing: Timing, what: str) -> Values:
@@ -68,29 +75,33 @@ def timing_values(timing: Timing, what: str) -> Values:
 
 def timing_of(row: RowMapping) -> Timing:
     """The timing of a row that has the columns of `measurements`."""
-    column = _COLUMN
-    clocks: str | None = row[column.sm_clocks_mhz]
-    if not 0 < row[column.median_us] < math.inf:
-        raise ValueError(f"median_us = {row[column.median_us]} is no time")
+    return timing_from([row[column] for column in TIMING_COLUMNS])
+
+
+def timing_from(values: Sequence[Any]) -> Timing:
+    """The timing of what `TIMING_COLUMNS` say. Raises ValueError or TypeError for what is none."""
+    samples, median_us, q1_us, q3_us, cache, clocks, discarded, throttled, passes, launch, power, temperature = values
+    if not 0 < median_us < math.inf:
+        raise ValueError(f"median_us = {median_us} is no time")
     return Timing(
-        samples_us=_numbers(row[column.samples_us]),
-        median_us=row[column.median_us],
-        q1_us=row[column.q1_us],
-        q3_us=row[column.q3_us],
-        cache=row[column.cache],
+        samples_us=_numbers(samples),
+        median_us=median_us,
+        q1_us=q1_us,
+        q3_us=q3_us,
+        cache=cache,
         sm_clocks_mhz=() if clocks is None else _numbers(clocks),
-        discarded=row[column.discarded_count] or 0,
-        throttled=row[column.throttled_count] or 0,
-        passes=row[column.pass_count] or 1,
-        launch="graph" if row[column.launch] == "graph" else "stream",
-        power_w=row[column.power_w],
-        temperature_c=row[column.temperature_c],
+        discarded=discarded or 0,
+        throttled=throttled or 0,
+        passes=passes or 1,
+        launch="graph" if launch == "graph" else "stream",
+        power_w=power,
+        temperature_c=temperature,
     )
 
 
 def _numbers(text: str) -> tuple[float, ...]:
     """The numbers of a JSON array. Raises ValueError or TypeError for anything else."""
-    numbers = json.loads(text)
+    numbers = orjson.loads(text)
     if not isinstance(numbers, list) or not math.isfinite(math.fsum(numbers)):
         raise ValueError(f"{text[:40]} is not an array of finite numbers")
     return tuple(numbers)

@@ -30,7 +30,7 @@ from autotune.store.packed import unpacked
 from autotune.store.sources import check_launches
 from autotune.store.sqlite.database import one_line
 from autotune.store.sqlite.hidden_rows import Fault
-from autotune.trial import Outcome
+from autotune.trial import ACCURACY_CLASSES, Outcome
 
 WIDE = {"layers.flops", "layers.minimal_bytes", "studies.seed"}
 """integers of any size that SQLite has"""
@@ -66,6 +66,7 @@ _JSON = {
 }
 _WORDS = {
     "trials.outcome": tuple(map(str, Outcome)),
+    **{f"{table}.accuracy": ("", *ACCURACY_CLASSES) for table in ("trials", "sources")},
     "subjects.kind": ("layer", "layers", "space"),
     "verdicts.verdict": ("win", "tie", "loss"),
     "measurements.launch": ("stream", "graph"),

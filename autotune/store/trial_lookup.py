@@ -34,7 +34,7 @@ class TrialLookup:
         with self.database.read() as connection:
             place = tuple_(trials.c.study_id, trials.c.subject_id).in_(self._places(connection, what, "newest"))
             statement = select_trials().where(trials.c.number == number, place).order_by(trials.c.id)
-            return TrialRows().all(connection, statement)
+            return TrialRows(connection).all(statement)
 
     @reading
     def count(self, what: str | None = None, *, outcome: str | None = None, generations: str = "newest") -> int:

@@ -271,7 +271,7 @@ class TrialStore:
         """
         statement = _listed(outcome, sort, limit, kind)
         with self.database.read() as connection:
-            return TrialRows().all(connection, self._of(connection, statement, what, generations))
+            return TrialRows(connection).all(self._of(connection, statement, what, generations))
 
     def each(
         self,
@@ -290,8 +290,8 @@ class TrialStore:
         statement = _listed(outcome, sort, limit, None)
         if not self.database.hidden:
             hide_faulty_rows(self.database)
-        made = TrialRows()
         with self.database.read() as connection:
+            made = TrialRows(connection)
             only_ids = self._of(connection, statement, what, generations).with_only_columns(trials.c.id)
             # What sorts is the ids alone: whole rows, of which many are texts, would be sorted on the disk.
             ids = array("q", connection.execute(only_ids).scalars())

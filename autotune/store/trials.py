@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from types import SimpleNamespace
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+import orjson
 from sqlalchemy import (
     Column,
     ColumnElement,
@@ -42,20 +42,23 @@ from autotune.store.column_types import (
     text,
 )
 from autotune.store.devices import device_of, devices, environment_of, environments, runs
-from autotune.store.layers import layers, subjects
-from autotune.store.measurements import measurements, timing_of
+from autotune.store.layers import layers, problem_of, subjects
+from autotune.store.measurements import TIMING_COLUMNS, measurements, timing_from
 from autotune.store.scopes import scope_columns
 from autotune.store.sources import sources, stage_of
-from autotune.store.statements import chunks, rows_of
-from autotune.store.studies import layer_of, studies, study_layers
+from autotune.store.statements import chunks, rows_of, tuples_of
+from autotune.store.studies import studies, study_layers
 from autotune.store.templates import templates
-from autotune.trial import Config, ErrorStats, Outcome, Phases, Resources, Trial
+from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats, Outcome, Phases, Resources, Trial
 
 Origin = Literal["measured", "imported"]
 """Where a trial comes from: tuned into this database, or brought in from another file."""
 
 LARGEST_NUMBER = 2**53
 """of a trial, far from where SQLite's integers end"""
+
+CLASSES = frozenset(("", *ACCURACY_CLASSES))
+"""of accuracy, and none: of what was not rendered, of layers with their copies, of recorded spaces"""
 
 Key = TypeVar("Key")
 
@@ -90,8 +93,17 @@ trials = Table(
 )
 
 
-_COLUMN = SimpleNamespace(**trials.c)
-"""the same columns: `trials.c` looks each up in Python, which took a third of the time that a trial takes to make"""
+_OWN = tuple(
+    trials.c[name]
+    for name in (
+        *("number", "config", "outcome", "reason", "message", "accuracy", "deterministic"),
+        *("registers", "spill_bytes", "static_smem_bytes", "constant_bytes", "smem_bytes"),
+        *("occupancy", "error_over_bound", "error_max_abs"),
+        *("render_us", "compile_us", "load_us", "verify_us", "measure_us"),
+    )
+)
+TRIAL_COLUMNS = (*_OWN, templates.c.family, sources.c.hash, measurements.c.id, *TIMING_COLUMNS)
+"""What `trial_from` takes, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,108 +191,145 @@ def outcome_values(trial: Trial) -> Values:
 
 def config_of(row: RowMapping) -> Config:
     """The config of a row that has the columns of `trials` and `templates`."""
-    return config_from(row[templates.c.family], row[_COLUMN.config])
+    return config_from(row[templates.c.family], row[trials.c.config])
 
 
 def config_from(family: str, text: str) -> Config:
     """A family's config from its JSON. Raises ValueError for what is none."""
-    values = json.loads(text)
+    values = _read(text)
     if not isinstance(values, dict) or not _are_plain(values.values()):
         raise ValueError(f"config {text[:40]} is not an object of numbers, words and flags")
-    return Config.of(family, values)
+    return Config(family, tuple(values.items()))
 
 
 _PLAIN = frozenset((str, bool, float, int))
+_LARGE = 2**63
+
+
+def _read(text: str) -> object:
+    """JSON as Python reads it: orjson makes whole numbers beyond 64 bits floats, and refuses lone surrogates."""
+    try:
+        values = orjson.loads(text)
+    except ValueError:
+        return json.loads(text)
+    floats = [value for value in values.values() if type(value) is float] if isinstance(values, dict) else ()
+    return json.loads(text) if any(abs(value) >= _LARGE for value in floats) else values
 
 
 def _are_plain(values: Collection[object]) -> bool:
     if not _PLAIN.issuperset(map(type, values)):
         return False
-    return all(-(2**63) < value < 2**63 for value in values if isinstance(value, int))
+    return not [value for value in values if type(value) is int and not -_LARGE < value < _LARGE]
 
 
 def trial_of(row: RowMapping) -> Trial:
-    """The trial of a row that has the columns of `trials`, `templates`, `sources` and `measurements`."""
-    column = _COLUMN
-    if not 0 <= row[column.number] <= LARGEST_NUMBER:
-        raise ValueError(f"trial {row[column.number]} is beyond the largest number")
-    over_bound, max_abs = row[column.error_over_bound], row[column.error_max_abs]
+    """The trial of a row that has TRIAL_COLUMNS."""
+    return trial_from([row[column] for column in TRIAL_COLUMNS])
+
+
+def trial_from(values: Sequence[Any]) -> Trial:
+    """The trial of what TRIAL_COLUMNS say. Raises ValueError or TypeError for what is none."""
+    number, config, outcome, reason, message, accuracy, deterministic = values[:7]
+    registers, spill_bytes, static_smem_bytes, constant_bytes, smem_bytes = values[7:12]
+    occupancy, over_bound, max_abs = values[12:15]
+    family, source_hash, measurement = values[_PHASES_END : _PHASES_END + 3]
+    if not 0 <= number <= LARGEST_NUMBER:
+        raise ValueError(f"trial {number} is beyond the largest number")
+    if accuracy not in CLASSES:
+        raise ValueError(f"accuracy {accuracy[:40]} is no class")
     error = None
     if over_bound is not None or max_abs is not None:
         error = ErrorStats(math.nan if over_bound is None else over_bound, math.nan if max_abs is None else max_abs)
     return Trial(
-        number=row[column.number],
-        config=config_of(row),
-        outcome=Outcome(row[column.outcome]),
-        reason=row[column.reason],
-        message=row[column.message],
-        source_hash=row[sources.c.hash],
-        accuracy=row[column.accuracy],
-        deterministic=row[column.deterministic],
-        resources=Resources(
-            registers=row[column.registers] or 0,
-            spill_bytes=row[column.spill_bytes] or 0,
-            static_smem_bytes=row[column.static_smem_bytes] or 0,
-            constant_bytes=row[column.constant_bytes] or 0,
-        ),
-        smem_bytes=row[column.smem_bytes],
-        occupancy=row[column.occupancy],
-        timing=None if row[measurements.c.id] is None else timing_of(row),
+        number=number,
+        config=config_from(family, config),
+        outcome=Outcome(outcome),
+        reason=reason,
+        message=message,
+        source_hash=source_hash,
+        accuracy=accuracy,
+        deterministic=deterministic,
+        resources=Resources(registers or 0, spill_bytes or 0, static_smem_bytes or 0, constant_bytes or 0),
+        smem_bytes=smem_bytes,
+        occupancy=occupancy,
+        timing=None if measurement is None else timing_from(values[_PHASES_END + 3 :]),
         error=error,
-        phases=Phases(
-            render_us=row[column.render_us],
-            compile_us=row[column.compile_us],
-            load_us=row[column.load_us],
-            verify_us=row[column.verify_us],
-            measure_us=row[column.measure_us],
-        ),
+        phases=Phases(*values[15:_PHASES_END]),
     )
 
 
-class TrialRows:
-    """Makes trials of rows that have the columns of every table joined in `answers`.
+_PHASES_END = len(_OWN)
 
-    What many of them share, such as their device, is made once: it takes longer than all the rest of a trial.
+_ROW_COLUMNS = (
+    *(trials.c[name] for name in ("id", "device_id", "run_id", "policy", "started_at", "ended_at")),
+    *(trials.c[name] for name in ("reused_trial_id", "attempts", "origin", "proposed_by", "ranked_us")),
+    *(studies.c.name, studies.c.generation, layers.c.id, study_layers.c.name, study_layers.c.count),
+    *(templates.c.hash, sources.c.launches),
+)
+_MADE_OF = len(_ROW_COLUMNS)
+"""where TRIAL_COLUMNS begin in a row of `select_trials`"""
+
+
+class TrialRows:
+    """Makes trials of rows of `select_trials`.
+
+    What many of them share, such as their device, is read and made once: that takes longer than the rest of a trial.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._problems: dict[int, Problem] = {}
         self._layers: dict[tuple[int, str | None, int | None], Layer] = {}
         self._devices: dict[int, DeviceInfo] = {}
         self._environments: dict[int, Environment] = {}
-        self._stages: dict[str | None, tuple[Stage, ...]] = {}
-        self._flops: dict[str | None, int | None] = {}
+        self._launches: dict[str | None, tuple[tuple[Stage, ...], int | None]] = {}
 
-    def of(self, row: RowMapping) -> TrialRow:
-        """The trial of a row."""
-        column = _COLUMN
-        ended_at: str | None = row[column.ended_at]
-        layer = row[layers.c.id], row[study_layers.c.name], row[study_layers.c.count]
-        launches = row[sources.c.launches]
+    def of(self, values: Sequence[Any]) -> TrialRow:
+        """The trial of a row. Raises ValueError for one that refers to nothing."""
+        trial_id, device_id, run_id, policy, started_at, ended_at = values[:6]
+        reused, attempts, origin, proposed_by, ranked_us = values[6:11]
+        study, generation, layer_id, layer, count, template_hash, launches = values[11:_MADE_OF]
+        made = values[_MADE_OF:]
+        stages, flops = _once(self._launches, launches, lambda: _launched(launches))
         return TrialRow(
-            id=row[column.id],
-            study=row[studies.c.name],
-            generation=row[studies.c.generation],
-            layer=_once(self._layers, layer, lambda: layer_of(row)),
-            device=_once(self._devices, row[column.device_id], lambda: device_of(row)),
-            environment=_once(self._environments, row[column.run_id], lambda: environment_of(row)),
-            policy=row[column.policy],
-            template_hash=row[templates.c.hash],
-            trial=trial_of(row),
-            started_at=date_of(row[column.started_at]),
+            id=trial_id,
+            study=study,
+            generation=generation,
+            layer=_once(self._layers, (layer_id, layer, count), lambda: self._layer(layer_id, layer, count)),
+            device=_once(self._devices, device_id, lambda: device_of(self._row(select(devices), devices, device_id))),
+            environment=_once(self._environments, run_id, lambda: self._environment(run_id)),
+            policy=policy,
+            template_hash=template_hash,
+            trial=trial_from(made),
+            started_at=date_of(started_at),
             ended_at=None if ended_at is None else date_of(ended_at),
-            reused=row[column.reused_trial_id] is not None,
-            attempts=row[column.attempts],
-            stages=_once(self._stages, launches, lambda: _stages_of(launches)),
-            flops=_once(self._flops, launches, lambda: None if launches is None else json.loads(launches).get("flops")),
-            origin=row[column.origin],
-            proposed_by=row[column.proposed_by],
-            ranked_us=row[column.ranked_us],
-            sequence=row[measurements.c.id] or 0,
+            reused=reused is not None,
+            attempts=attempts,
+            stages=stages,
+            flops=flops,
+            origin=origin,
+            proposed_by=proposed_by,
+            ranked_us=ranked_us,
+            sequence=made[_PHASES_END + 2] or 0,
         )
 
-    def all(self, connection: Connection, statement: Select[*tuple[object, ...]]) -> tuple[TrialRow, ...]:
+    def _layer(self, layer_id: int, name: str | None, count: int | None) -> Layer:
+        problem = _once(self._problems, layer_id, lambda: problem_of(self._row(select(layers), layers, layer_id)))
+        return Layer(name or "", problem, count or 1)
+
+    def _environment(self, run_id: int) -> Environment:
+        both = select(runs, environments).join(environments, environments.c.id == runs.c.environment_id)
+        return environment_of(self._row(both, runs, run_id))
+
+    def _row(self, statement: Select[*tuple[object, ...]], table: Table, row_id: int) -> RowMapping:
+        found = next(rows_of(self._connection, statement.where(table.c.id == row_id)), None)
+        if found is None:
+            raise ValueError(f"{table.name} has no row {row_id}")
+        return found
+
+    def all(self, statement: Select[*tuple[object, ...]]) -> tuple[TrialRow, ...]:
         """The trials that a statement made of `select_trials` yields."""
-        return tuple(self.of(row) for row in rows_of(connection, statement))
+        return tuple(self.of(row) for row in tuples_of(self._connection, statement))
 
 
 def _once(made: dict[Key, Record], key: Key, make: Callable[[], Record]) -> Record:
@@ -289,8 +338,10 @@ def _once(made: dict[Key, Record], key: Key, make: Callable[[], Record]) -> Reco
     return made[key]
 
 
-def _stages_of(launches: str | None) -> tuple[Stage, ...]:
-    return () if launches is None else tuple(stage_of(stage) for stage in json.loads(launches).get("stages", ()))
+def _launched(text: str | None) -> tuple[tuple[Stage, ...], int | None]:
+    """A kernel's stages, and its operations where they are not those of the direct convolution."""
+    launches = {} if text is None else json.loads(text)
+    return tuple(stage_of(stage) for stage in launches.get("stages", ())), launches.get("flops")
 
 
 def select_trials() -> Select[*tuple[object, ...]]:
@@ -306,17 +357,12 @@ def select_trials() -> Select[*tuple[object, ...]]:
         .scalar_subquery()
     )
     return (
-        select(
-            *(trials, studies, layers, devices, environments, runs, templates),
-            *(sources.c.hash, sources.c.launches, study_layers, measurements),
-        )
+        select(*_ROW_COLUMNS, *TRIAL_COLUMNS)
         .select_from(trials)
         .outerjoin(studies, studies.c.id == trials.c.study_id)
         .join(subjects, subjects.c.id == trials.c.subject_id)
         .join(layers, layers.c.id == subjects.c.layer_id)
         .outerjoin(devices, devices.c.id == trials.c.device_id)
-        .outerjoin(environments, environments.c.id == trials.c.environment_id)
-        .outerjoin(runs, runs.c.id == trials.c.run_id)
         .outerjoin(templates, templates.c.id == trials.c.template_id)
         .outerjoin(sources, sources.c.id == trials.c.source_id)
         .outerjoin(
@@ -344,10 +390,10 @@ def while_tuning() -> ColumnElement[bool]:
 def trials_by_id(connection: Connection, ids: Iterable[int], made: TrialRows | None = None) -> dict[int, TrialRow]:
     """The trials with these ids; `made` has what they share with those that came before."""
     found: dict[int, TrialRow] = {}
-    made = TrialRows() if made is None else made
+    made = TrialRows(connection) if made is None else made
     for chunk in chunks(sorted(set(ids))):
-        for row in rows_of(connection, select_trials().where(trials.c.id.in_(chunk))):
-            found[row[trials.c.id]] = made.of(row)
+        for row in made.all(select_trials().where(trials.c.id.in_(chunk))):
+            found[row.id] = row
     return found
 
 

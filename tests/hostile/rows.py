@@ -28,6 +28,7 @@ HOSTILE: Mapping[str, str] = {
     "registers that are text": "UPDATE trials SET registers = 'many' WHERE id = :trial",
     "an endless time": "UPDATE trials SET median_us = 9e999, ranked_us = 9e999 WHERE id = :trial",
     "an outcome of its own": "UPDATE trials SET outcome = 'splendid' WHERE id = :trial",
+    "an accuracy of its own": "UPDATE trials SET accuracy = 'splendid' WHERE id = :trial",
     "samples with null": "UPDATE measurements SET samples_us = '[1.5, null]' WHERE trial_id = :trial",
     "samples that are a word": """UPDATE measurements SET samples_us = '"fast"' WHERE trial_id = :trial""",
     "a time of zero": "UPDATE measurements SET median_us = 0 WHERE trial_id = :trial",

@@ -54,6 +54,8 @@ OF_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "measurements.launch": ("'x'", "''"),
     "measurements.median_us": ("0", "-1.5"),
     "profiles.stalls": (*NO_JSON, *PLAIN_OBJECTS, """'{"a": "b"}'""", """'{"a": true}'"""),
+    "trials.accuracy": ("'x'",),
+    "sources.accuracy": ("'x'",),
     "sources.entries": NO_JSON + WORDS,
     "sources.flags": NO_JSON + WORDS,
     "sources.launches": ("'['", "'null'", "''", "'[]'", """'{"stages": [7]}'"""),
