@@ -6,7 +6,6 @@ two copies of one database that went different ways adds what each lacks.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -17,26 +16,27 @@ from pathlib import Path
 from sqlalchemy import Connection, Table, select, update
 
 from autotune.errors import StoreError
-from autotune.store.column_types import SqlValue, Values
+from autotune.store.column_types import Values
 from autotune.store.device_rates import rates
 from autotune.store.devices import DEVICE_COLUMNS, devices, environments, runs
 from autotune.store.dispatchers import dispatched_layers, dispatchers
-from autotune.store.end_to_end_timings import end_to_end_timings
 from autotune.store.finals import finals, verdicts
 from autotune.store.foreign_rows import ForeignRows
 from autotune.store.layers import IDENTITY, layers, layers_of_sets, subject_layers, subjects
 from autotune.store.measurements import measurements
+from autotune.store.merged_kernels import MergedKernels
+from autotune.store.merged_trials import bring_trials, make_placing
+from autotune.store.moved_rows import attach, batches, know, known_ids
 from autotune.store.noise_floors import noise_floors
-from autotune.store.packed import unpacked
 from autotune.store.profiles import profiles
 from autotune.store.quarantine import quarantine
 from autotune.store.retimes import retimes
 from autotune.store.row_checks import faulty_rows, repeated_rows
-from autotune.store.row_ids import RowIds, id_of, parent_places, parents_of
+from autotune.store.row_ids import RowIds, id_of, parents_of
 from autotune.store.scopes import SCOPE
 from autotune.store.sources import sources
-from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, one_line, path_of, utc_now
-from autotune.store.sqlite.open_database import open_for_reading, open_for_writing, refresh_statistics
+from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, path_of, utc_now
+from autotune.store.sqlite.open_database import open_copy, open_for_writing, refresh_statistics
 from autotune.store.statements import identify, insert, next_id
 from autotune.store.studies import next_generation, studies, study_layers
 from autotune.store.templates import templates
@@ -44,11 +44,6 @@ from autotune.store.trial_places import Key, TrialPlaces
 from autotune.store.trials import trials
 from autotune.trial import Outcome
 
-_COLUMNS = trials.c.keys()
-_SCOPE = tuple(map(_COLUMNS.index, SCOPE))
-_STUDY, _NUMBER, _CONFIG, _STARTED, _OUTCOME, _ORIGIN, _RANKED = map(
-    _COLUMNS.index, ("study_id", "number", "config", "started_at", "outcome", "origin", "ranked_us")
-)
 BUSY_S = 0.25
 """how long the lock may be taken again and again"""
 REST_S = 0.12
@@ -75,13 +70,13 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
     killed goes on when it is called again. Trials that are still running are left out. Raises StoreError, before
     anything is written, when a row cannot be understood or the two have different kernels of one hash.
     """
-    with closing(open_for_reading(other, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as source:
+    with closing(open_copy(other, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as source:
         if _same_file(source.path, url):
             raise StoreError(f"{source.shown}: is the database to merge into; give another file")
         with closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target:
-            with source.read() as reading, closing(TrialPlaces()) as places:
+            with source.read() as reading:
                 _refuse_faults(reading, source.shown)
-                merging = _Merge(ForeignRows(source, reading), target, places)
+                merging = _Merge(ForeignRows(source, reading), target)
                 merging.refuse_other_kernels()
                 merged = merging.run()
             refresh_statistics(target)
@@ -98,14 +93,12 @@ def _refuse_faults(connection: Connection, shown: str) -> None:
 class _Merge:
     """One merge: the ids that the other database's rows have here."""
 
-    def __init__(self, source: ForeignRows, target: Database, places: TrialPlaces) -> None:
+    def __init__(self, source: ForeignRows, target: Database) -> None:
         self._from = source
         self._target = target
         self._to = source.connection  # until there is a transaction that writes
-        self._places = places
+        self._kernels = MergedKernels(source.shown)
         self._ids: dict[Table, RowIds] = {}
-        self._compared_id = 0
-        """the last source here that was compared before anything was written"""
         self._rested = time.monotonic()
 
     def run(self) -> Merged:
@@ -117,14 +110,25 @@ class _Merge:
             self._bring(environments, ("driver", "toolkit", "flags"))
             self._bring(runs, ("device_id", "environment_id", "attributes", "started_at"))
             self._bring(templates, ("family", "hash"))
-        self._sources()
         with self._writing():
             self._studies()
+        with self._writing():
+            self._prepare()
+        self._sources()
         running = self._trials()
         with self._writing():
             self._what_came_of_trials()
         ids = self._ids[trials]
         return Merged(ids.new_count, ids.size - ids.new_count, running, self._ids[studies].new_count)
+
+    def _prepare(self) -> None:
+        """Let SQLite know the other file, and which ids its rows have here."""
+        attach(self._to, self._from.database.file)
+        for table in (layers, subjects, devices, environments, runs, templates, studies):
+            know(self._to, table, self._ids[table])
+        for table in (sources, trials):
+            know(self._to, table)
+        make_placing(self._to)
 
     def _what_came_of_trials(self) -> None:
         imported: Values = {"origin": "imported"}
@@ -236,59 +240,18 @@ class _Merge:
     def refuse_other_kernels(self) -> None:
         """Raise StoreError for two kernels of one hash, before anything is written."""
         with self._target.read() as self._to:
-            self._compared_id = next_id(self._to, sources) - 1
             known = self._known(layers, IDENTITY)
             there = chain.from_iterable(self._from.batches(layers))
             ids = {id_of(row["id"]): known.get(tuple(row[name] for name in IDENTITY)) for row in there}
-            for rows in self._from.batches(sources) if self._compared_id else ():
-                here = self._same_hashes(rows)
-                for row in rows:
-                    if row["hash"] in here:
-                        self._compare(here[row["hash"]], {**row, "layer_id": ids[id_of(row["layer_id"])]})
-
-    def _same_hashes(self, rows: Sequence[Values], columns: str = "*") -> dict[SqlValue, Values]:
-        """The kernels here that have the hashes of some there."""
-        hashes = json.dumps([row["hash"] for row in rows])
-        sql = f"SELECT {columns} FROM sources WHERE hash IN (SELECT value FROM json_each(?))"  # noqa: S608
-        return {row["hash"]: dict(row) for row in self._to.exec_driver_sql(sql, (hashes,)).mappings()}
-
-    def _compare(self, here: Values, there: Values, *, merged: str = "nothing was merged") -> None:
-        """Raise StoreError for two kernels of one hash; where a text was dropped, nothing can be said."""
-        if here["text_bytes"] and there["text_bytes"]:
-            same = all(here[name] == there[name] for name in ("layer_id", "flags", "entries", "launches"))
-            # Two versions of zlib may pack one text differently.
-            if not same or (here["text_zlib"] != there["text_zlib"] and _text(here) != _text(there)):
-                raise StoreError(
-                    f"{self._from.shown}: its kernel {one_line(str(here['hash']))} is another than the one of this "
-                    f"hash here; {merged}, do not trust one of the files"
-                )
+            self._kernels.refuse_others(self._to, self._from.database.file, ids)
 
     def _sources(self) -> None:
-        """Bring kernels by their hashes; a text that was dropped on one side is filled in from the other."""
-        ids = self._ids[sources] = RowIds()
-        for rows in self._from.batches(sources):
+        """Bring kernels."""
+        for first, last in batches(self._from.connection, sources):
             with self._writing():
-                here = self._same_hashes(rows, "hash, id, text_bytes")
-                free_id, waiting = next_id(self._to, sources), []
-                for row in rows:
-                    match = here.get(row["hash"])
-                    new_id = free_id if match is None else id_of(match["id"])
-                    ids.add(id_of(row["id"]), new_id, new=match is None)
-                    if match is None:
-                        waiting.append({**row, "id": new_id, "layer_id": self._ids[layers][id_of(row["layer_id"])]})
-                        free_id += 1
-                    else:
-                        self._fill_in(match, self._referring(sources, row))
-                self._write(sources, waiting)
-
-    def _fill_in(self, match: Values, there: Values) -> None:
-        """Take a kernel's text that was dropped here from there."""
-        if id_of(match["id"]) > self._compared_id:  # another process has added it meanwhile
-            whole = self._same_hashes([there])[there["hash"]]
-            self._compare(whole, there, merged="what came before it was merged")
-        if there["text_bytes"] and not match["text_bytes"]:
-            filled = {**there, "id": match["id"]}
-            self._to.execute(update(sources).where(sources.c.id == match["id"]).values(filled))
+                self._kernels.bring(self._to, first, last, self._ids[layers])
+        with self._writing():
+            self._ids[sources] = known_ids(self._to, sources)
 
     def _studies(self) -> None:
         """Bring studies by name and date of beginning, each new one as a generation of its own, with their layers."""
@@ -329,68 +292,16 @@ class _Merge:
             self._to.execute(study_layers.insert(), values)
 
     def _trials(self) -> int:
-        """Bring finished trials; the number of those that are still running and were left out.
-
-        A number that another trial of the scope has here becomes the next one that is free. A trial, its measurement
-        and its timing with copies come in one transaction: a merge that ends between two has brought all three.
-        """
-        ids, running = RowIds(), 0
-        self._ids[trials] = ids
-        for rows in self._from.tuples(trials):
-            ended = [row for row in rows if row[_OUTCOME] != str(Outcome.RUNNING)]
-            running += len(rows) - len(ended)
-            with self._writing():
-                free_id, waiting = self._places.refresh(self._to), []
-                for row in ended:
-                    values = self._referring_tuple(trials, row)
-                    if values is None:
-                        continue
-                    scope = tuple(values[place] for place in _SCOPE)
-                    self._places.meet(self._to, scope, own=self._ids[studies].is_new(id_of(row[_STUDY])))
-                    number, found = self._places.place(scope, id_of(row[_NUMBER]), row[_CONFIG], row[_STARTED])
-                    ids.add(id_of(row[0]), free_id if found is None else found, new=found is None)
-                    if found is None:
-                        values[0], values[_NUMBER], values[_ORIGIN], values[_RANKED] = free_id, number, "imported", None
-                        waiting.append(tuple(values))
-                        free_id += 1
-                self._write_tuples(trials, waiting)
-                self._places.wrote(free_id)
-                if waiting:
-                    self._measured(id_of(rows[0][0]), id_of(rows[-1][0]))
-        return running
-
-    def _referring_tuple(self, table: Table, row: Key) -> list[SqlValue] | None:
-        """The row with the ids that its parents have here; None for what belongs to a trial that was left out."""
-        values = list(row)
-        for place, parent in parent_places(table):
-            there = values[place]
-            if there is not None:
-                here = self._ids[parent].get(id_of(there))
-                if here is None:
-                    return None
-                values[place] = here
-        return values
-
-    def _measured(self, first: int, last: int) -> None:
-        """Bring what was measured, while tuning, of the new ones among these trials."""
-        own = "finals_id IS NULL AND retime_id IS NULL AND "
-        free_id = next_id(self._to, measurements)
-        new = self._ids[trials].is_new
-        for table, which in ((measurements, own), (end_to_end_timings, "")):
-            trial = table.c.keys().index("trial_id")
-            for rows in self._from.tuples(table, f"{which}trial_id BETWEEN ? AND ?", (first, last)):
-                found = (self._referring_tuple(table, row) for row in rows if new(id_of(row[trial])))
-                values = [row for row in found if row is not None]
-                if table is measurements:
-                    for row in values:
-                        row[0] = free_id
-                        free_id += 1
-                self._write_tuples(table, [tuple(row) for row in values])
-
-
-def _text(source: Values) -> str:
-    packed, text_bytes = source["text_zlib"], source["text_bytes"]
-    return unpacked(packed, text_bytes).decode() if isinstance(packed, bytes) and isinstance(text_bytes, int) else ""
+        """Bring finished trials; the number of those that are still running and were left out."""
+        own = {here for _, here, new in self._ids[studies].rows() if new}
+        with closing(TrialPlaces()) as places:
+            for first, last in batches(self._from.connection, trials):
+                with self._writing():
+                    bring_trials(self._to, first, last, places, own)
+        with self._writing():
+            self._ids[trials] = known_ids(self._to, trials)
+            running = "SELECT count(*) FROM other.trials WHERE outcome = ?"
+            return int(self._to.exec_driver_sql(running, (str(Outcome.RUNNING),)).scalar_one())
 
 
 def _same_file(path: Path, url: str | Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from functools import cache
 
 from sqlalchemy import Table
@@ -41,6 +42,21 @@ class RowIds:
         self._length.append(1)
         self._new.append(new)
 
+    def add_run(self, there: int, here: int, length: int, *, new: bool) -> None:
+        """Note rows whose ids follow each other on both sides."""
+        self.size += length
+        self.new_count += length * new
+        for kept, value in zip(
+            (self._there, self._here, self._length, self._new), (there, here, length, new), strict=True
+        ):
+            kept.append(value)
+
+    def rows(self) -> Iterator[tuple[int, int, bool]]:
+        """Each row's id there, its id here and whether it is new."""
+        for there, here, length, new in zip(self._there, self._here, self._length, self._new, strict=True):
+            for place in range(length):
+                yield there + place, here + place, bool(new)
+
     def __contains__(self, there: object) -> bool:
         return isinstance(there, int) and self._run(there) is not None
 
@@ -73,13 +89,6 @@ class RowIds:
 def parents_of(table: Table) -> tuple[tuple[str, Table], ...]:
     """The columns of a table that refer to another table's rows."""
     return tuple((key.parent.name, key.column.table) for key in table.foreign_keys)
-
-
-@cache
-def parent_places(table: Table) -> tuple[tuple[int, Table], ...]:
-    """The same columns by their places in a row."""
-    names = table.c.keys()
-    return tuple((names.index(name), parent) for name, parent in parents_of(table))
 
 
 def id_of(value: SqlValue) -> int:

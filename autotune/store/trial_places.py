@@ -19,7 +19,7 @@ _SELECT = f"SELECT {', '.join(SCOPE)}, number, config, started_at, id FROM trial
 class TrialPlaces:
     """The trials of some scopes here, in a file of SQLite's that nobody sees: they may be more than memory holds.
 
-    A scope that only this process writes to, since it began its study, is left out until another one does.
+    A scope is taken in when a trial of it needs a place; while only this process writes to it, none does.
     """
 
     def __init__(self) -> None:
@@ -29,16 +29,19 @@ class TrialPlaces:
         )
         self._kept.execute("CREATE INDEX placed_content ON placed (scope, config, started_at)")
         self._scopes: dict[Key, int] = {}
+        self._met: set[Key] = set()
         self._own: set[Key] = set()
         self._next_id = 0
 
     def refresh(self, connection: Connection) -> int:
         """See what others have added since `wrote`, in the transaction that is to add more; the next free id."""
         found = next_id(connection, trials)
-        if self._scopes and found > self._next_id:
+        if self._met and found > self._next_id:
             since = connection.exec_driver_sql(f"{_SELECT} WHERE id >= ?", (self._next_id,))
-            for scope in {tuple(row[: len(SCOPE)]) for row in since} & self._scopes.keys():
-                self._load(connection, scope, 0 if scope in self._own else self._next_id)
+            for scope in {tuple(row[: len(SCOPE)]) for row in since}:
+                self._own.discard(scope)
+                if scope in self._scopes:
+                    self._load(connection, scope, self._next_id)
         self._next_id = found
         return found
 
@@ -46,19 +49,24 @@ class TrialPlaces:
         """Note the next free id as this process leaves it."""
         self._next_id = free_id
 
-    def meet(self, connection: Connection, scope: Key, *, own: bool) -> None:
-        """Get to know a scope, at first; `own`: nobody else writes to it so far."""
+    def is_own(self, scope: Key, *, new: bool) -> bool:
+        """Whether nobody else has written to a scope: all of its trials are new then, with their numbers.
+
+        `new`: nobody had when it was first asked about.
+        """
+        if scope not in self._met:
+            self._met.add(scope)
+            if new:
+                self._own.add(scope)
+        return scope in self._own
+
+    def place(
+        self, connection: Connection, scope: Key, number: int, config: SqlValue, started_at: SqlValue
+    ) -> tuple[int, int | None]:
+        """A free number for a trial, its own where possible; and its id where it is here already."""
         if scope not in self._scopes:
             self._scopes[scope] = len(self._scopes)
-            if own:
-                self._own.add(scope)
-            else:
-                self._load(connection, scope, 0)
-
-    def place(self, scope: Key, number: int, config: SqlValue, started_at: SqlValue) -> tuple[int, int | None]:
-        """A free number for a trial, its own where possible; and its id where it is here already."""
-        if scope in self._own:
-            return number, None
+            self._load(connection, scope, 0)
         which = self._scopes[scope]
         same = (
             "SELECT id FROM placed INDEXED BY placed_content "
@@ -76,7 +84,6 @@ class TrialPlaces:
 
     def _load(self, connection: Connection, scope: Key, from_id: int) -> None:
         """Take in a scope's trials; numbers that are none are in nobody's way."""
-        self._own.discard(scope)
         within = " AND ".join(f"{name} = ?" for name in SCOPE)
         rows = connection.exec_driver_sql(
             f"{_SELECT} WHERE {within} AND id >= ? AND number BETWEEN 0 AND {LARGEST_NUMBER}", (*scope, from_id)

@@ -23,7 +23,7 @@ from autotune.store.sqlite.database import (
     utc_now,
 )
 from autotune.store.sqlite.filesystem import MOUNTS, networked
-from autotune.store.sqlite.schema import bring_up_to_date, migrated_copy, newest_schema, version_of
+from autotune.store.sqlite.schema import bring_up_to_date, newest_schema, private_copy, version_of
 
 FEW_TRIALS = 1000
 """trials up to which no statistics are needed"""
@@ -87,7 +87,7 @@ def refresh_statistics(database: Database) -> None:
     if many > max(FEW_TRIALS, 2 * counted):
         with database.write() as connection:
             connection.exec_driver_sql(f"PRAGMA analysis_limit = {ANALYSIS_LIMIT}")
-            connection.exec_driver_sql("ANALYZE")
+            connection.exec_driver_sql("ANALYZE main")
 
 
 def prepare_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
@@ -115,13 +115,23 @@ def open_for_reading(url: str | Path, *, timeout_s: float, clock: Clock) -> Data
 
     One of an older schema is read through a copy that has the newest.
     """
+    return _with_newest_schema(_filled(url, timeout_s), timeout_s, clock)
+
+
+def open_copy(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
+    """The same through a copy in any case, which nobody changes while it is read."""
+    return _copied(_filled(url, timeout_s), timeout_s, clock)
+
+
+def _filled(url: str | Path, timeout_s: float) -> Path:
+    """The path of an existing database. Raises StoreError where there is none."""
     path = path_of(url)
     shown = one_line(str(path))
     if not _inspect(path):
         raise StoreError(f"{shown}: no such file; `autotune tune STUDY --db {shown}` makes one")
     if schema_of(path, timeout_s) is None:
         raise StoreError(f"{shown}: the database is empty; `autotune tune STUDY --db {shown}` fills it")
-    return _with_newest_schema(path, timeout_s, clock)
+    return path
 
 
 def schema_of(path: Path, timeout_s: float) -> str | None:
@@ -144,9 +154,14 @@ def _with_newest_schema(path: Path, timeout_s: float, clock: Clock) -> Database:
         database = open_as_it_is(path, timeout_s, clock)
         database.closing.callback(fold_log, path, timeout_s, log_state(path))
         return database
+    return _copied(path, timeout_s, clock)
+
+
+def _copied(path: Path, timeout_s: float, clock: Clock) -> Database:
+    empty = schema_of(path, timeout_s) is None
     with ExitStack() as stack:
-        original = None if version is None else stack.enter_context(closing(open_as_it_is(path, timeout_s)))
-        copy = stack.enter_context(migrated_copy(path, original, timeout_s, clock))
+        original = None if empty else stack.enter_context(closing(open_as_it_is(path, timeout_s)))
+        copy = stack.enter_context(private_copy(path, original, timeout_s, clock))
         database = _reading(path, copy, timeout_s, clock)
         database.closing.push(stack.pop_all())
     return database

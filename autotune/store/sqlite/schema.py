@@ -113,8 +113,8 @@ def bring_up_to_date(database: Database) -> None:
 
 
 @contextmanager
-def migrated_copy(path: Path, original: Database | None, timeout_s: float, clock: Clock) -> Iterator[Path]:
-    """A copy of an older database with the newest schema, in a folder of its own; gone at the end.
+def private_copy(path: Path, original: Database | None, timeout_s: float, clock: Clock) -> Iterator[Path]:
+    """A copy of a database with the newest schema, in a folder of its own; gone at the end.
 
     Without an original, because `path` has nothing in it yet, the copy has no rows.
     """
@@ -123,15 +123,16 @@ def migrated_copy(path: Path, original: Database | None, timeout_s: float, clock
             folder = stack.enter_context(temporary_folder())
         except OSError as error:
             raise StoreError(
-                f"{one_line(str(path))}: has an older schema and is read through a copy, but there is no folder "
-                f"for one ({error.strerror}); set TMPDIR to one that may be written"
+                f"{one_line(str(path))}: is read through a copy, but there is no folder for one ({error.strerror}); "
+                f"set TMPDIR to one that may be written"
             ) from error
         copy = Path(folder) / path.name
         if original is not None:
             with in_words(path, timeout_s):
                 _copy(original, copy)
         with unenforced(path, copy, timeout_s) as connection:
-            migrate(connection, path, newest_schema(), clock)
+            if version_of(connection, path) != newest_schema():
+                migrate(connection, path, newest_schema(), clock)
         yield copy
 
 

@@ -1,0 +1,75 @@
+"""Rows of another database that SQLite itself brings here, without Python: kernels and trials may be very many.
+
+The other file is attached as `other`, a private copy that nobody changes. Of each table whose rows others refer to, a
+temporary table says which id a row has here: `here_trials`, for example, of `there`, `here` and whether it is `new`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Table
+
+from autotune.store.row_ids import RowIds, parents_of
+
+BATCH = 1000
+"""rows written in one transaction at most"""
+
+
+def attach(connection: Connection, copy: Path) -> None:
+    """Let statements see the other file as `other`, from now on and read only."""
+    if any(name == "other" for _, name, _ in connection.exec_driver_sql("PRAGMA database_list")):
+        return
+    uri = f"file:{quote(os.fsencode(copy.absolute()))}?mode=ro&immutable=1"
+    connection.exec_driver_sql("ATTACH ? AS other", (uri,))
+
+
+def know(connection: Connection, table: Table, ids: RowIds | None = None) -> None:
+    """Make the temporary table of a table's ids, with those that are known."""
+    connection.exec_driver_sql(
+        f"CREATE TEMP TABLE here_{table.name} (there INTEGER PRIMARY KEY, here INTEGER, new INTEGER)"
+    )
+    known = [] if ids is None else list(ids.rows())
+    if known:
+        connection.exec_driver_sql(f"INSERT INTO temp.here_{table.name} VALUES (?, ?, ?)", known)  # noqa: S608
+
+
+def known_ids(connection: Connection, table: Table) -> RowIds:
+    """What a temporary table of ids holds."""
+    ids = RowIds()
+    runs = (  # rows whose ids follow each other on both sides have one difference to their place
+        "SELECT min(there), min(here), count(*), new FROM (SELECT there, here, new, "  # noqa: S608
+        "row_number() OVER (PARTITION BY new ORDER BY there) AS place "
+        f"FROM temp.here_{table.name}) GROUP BY new, there - place, here - place ORDER BY min(there)"
+    )
+    for there, here, length, new in connection.exec_driver_sql(runs):
+        ids.add_run(there, here, length, new=bool(new))
+    return ids
+
+
+def batches(connection: Connection, table: Table) -> Iterator[tuple[int, int]]:
+    """The first and the last id of so many rows of a table there, again and again."""
+    sql = f"SELECT min(id), max(id) FROM (SELECT id FROM {table.name} WHERE id > ? ORDER BY id LIMIT {BATCH})"  # noqa: S608
+    last = -1
+    while True:
+        first, last = connection.exec_driver_sql(sql, (last,)).one()
+        if last is None:
+            return
+        yield first, last
+
+
+def here(name: str, parent: Table, of: str = "o") -> str:
+    """A reference of a row there, as the id that it has here."""
+    return f"(SELECT here FROM temp.here_{parent.name} WHERE there = {of}.{name})"  # noqa: S608
+
+
+def move(connection: Connection, table: Table, source: str, among: Mapping[str, int], **changed: str) -> int:
+    """Insert what `source` yields, a FROM with the rows there as `o`; some columns as other SQL. The number of rows."""
+    parents = dict(parents_of(table))
+    names = table.c.keys()
+    values = (changed.get(name) or (here(name, parents[name]) if name in parents else f"o.{name}") for name in names)
+    sql = f"INSERT INTO main.{table.name} ({', '.join(names)}) SELECT {', '.join(values)} FROM {source}"  # noqa: S608
+    return connection.exec_driver_sql(sql, dict(among)).rowcount
