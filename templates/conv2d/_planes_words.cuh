@@ -2,7 +2,7 @@
 
 // Planes of input that begin anywhere, to pipeline stages. Needs _ptx_barrier.cuh, _ptx_async.cuh and the family's constants.
 
-constexpr int PRODUCER_WARPS = 3;  // warps that copy inputs
+constexpr int PRODUCER_WARPS = 3, FULL_ARRIVALS = 32 * PRODUCER_WARPS;  // on the barrier of a stage
 
 // What copies a block's inputs: PRODUCER_WARPS warps, a plane a warp, in words from the one that has its first element.
 __device__ __forceinline__ void copy_inputs(Word* stages, Barrier* full, Barrier* empty, const Bits* __restrict__ x, int work_tiles,

@@ -36,3 +36,19 @@ __device__ __forceinline__ void add_steps(Accumulators& accumulators, const Chun
         }
     }
 }
+
+// accumulators += a slice's channels, of a lane's column of taps.
+__device__ __forceinline__ void add_slice(Accumulators& accumulators, const Chunk* taps, const Chunk* slice_filters, int group) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const Filters* const filters = reinterpret_cast<const Filters*>(slice_filters + group * (WARP_TILES_K * 16)) + lane;
+    // Lanes 0 to 15 load a step's first chunk of 16 columns, the others its second.
+#pragma unroll UNROLL
+    for (int i = 0; i < PAIRS; ++i) {
+        add_steps<R, false>(accumulators, taps + (lane < 16 ? chunk_at(2 * i) : chunk_at(2 * i + 1)),
+                            filters + i * (R * BLOCK_TILES / FILTER_TILES * 32));
+    }
+    if constexpr (ODD_STEPS > 0) {
+        add_steps<ODD_STEPS, true>(accumulators, taps + chunk_at(RUN_CHUNKS - 1) + (lane < 16 || R == 1 ? 0 : DILATION_H * ROW_CHUNKS),
+                                   filters + PAIRS * (R * BLOCK_TILES / FILTER_TILES * 32));
+    }
+}

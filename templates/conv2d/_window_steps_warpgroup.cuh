@@ -37,3 +37,35 @@ __device__ __forceinline__ void start_steps(Accumulators& accumulators, const Pi
         }
     }
 }
+
+// accumulators += a slice's channels, of a lane's column of taps.
+__device__ __forceinline__ void add_slice(Accumulators& accumulators, const Chunk* taps, const Chunk* slice_filters, int group) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const Filters* const filters = slice_filters + group * (WARP_TILES_K * 16);
+    // Lanes 0 to 15 load a step's first chunk of 16 columns, the others its second.
+    Pixels pixels[1 + PREFETCHED];
+    const auto load = [&](int i) {
+        Pixels& to = pixels[i % (1 + PREFETCHED)];
+        if (i < PAIRS) {
+            load_pixels<R, false>(to, taps + (lane < 16 ? chunk_at(2 * i) : chunk_at(2 * i + 1)));
+        } else {
+            load_pixels<ODD_STEPS, true>(to, taps + chunk_at(RUN_CHUNKS - 1) + (lane < 16 || R == 1 ? 0 : DILATION_H * ROW_CHUNKS));
+        }
+    };
+    constexpr int LOADS_A_SLICE = PAIRS + (ODD_STEPS > 0);
+    if constexpr (PREFETCHED == 1) load(0);
+#pragma unroll
+    for (int i = 0; i < LOADS_A_SLICE; ++i) {
+        if constexpr (PREFETCHED == 0) load(i);
+        const Pixels& loaded = pixels[i % (1 + PREFETCHED)];
+        wgmma_begin(accumulators);
+        if (i < PAIRS) {
+            start_steps<R, false>(accumulators, loaded, filters + i * (R * BLOCK_TILES * 16));
+        } else {
+            start_steps<ODD_STEPS, true>(accumulators, loaded, filters + PAIRS * (R * BLOCK_TILES * 16));
+        }
+        wgmma_commit();
+        if (PREFETCHED == 1 && i + 1 < LOADS_A_SLICE) load(i + 1);
+        wgmma_wait(accumulators);
+    }
+}

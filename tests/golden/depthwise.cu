@@ -12,7 +12,8 @@
 //
 // The planes of all images form one row of N * C planes, of which a block takes PLANES, or one of ROW_TILES row tiles of a plane's rows.
 // Their inputs and outputs are contiguous.
-// Inputs are copied to shared memory as they lie in x, filters to registers meanwhile; what is padding is told by where it lies.
+// Inputs are read where they lie, or copied to shared memory as they lie in x, filters to registers meanwhile; what is padding is told by
+// where it lies.
 //
 //   grid    row tile, then block of PLANES planes
 //   thread  column tile, then row tile, output plane
@@ -22,8 +23,6 @@
 #include "_epilogue.cuh"
 
 #include "_ptx.cuh"
-
-#include "_ptx_barrier.cuh"
 
 // Problem
 constexpr int C = 8, H = 15, W = 15;
@@ -39,6 +38,9 @@ constexpr int ROWS = 4, COLUMNS = 4;  // a thread's outputs
 constexpr int PLANES = 4;  // of x, a block
 constexpr int ROW_TILES = 1;
 constexpr int MIN_BLOCKS = 16;  // blocks that fit a multiprocessor at once: about 16 warps
+constexpr bool STAGED = false;  // outputs, in shared memory
+constexpr bool WHOLE_FILTER = true;  // in a thread's registers, else a row of it
+constexpr bool GLOBAL_FILTERS = true, SHARED_FILTERS = false;
 
 // Derived
 constexpr int THREADS = 32;
@@ -46,6 +48,11 @@ constexpr int MULTIPLIER = K / C;  // output planes to an input plane
 constexpr int TILE_P = 8;
 constexpr int TILES_P = 2, TILES_Q = 2;
 constexpr int VECTOR = 4;  // elements of 16 bytes
+constexpr int WINDOW_H = 17;  // input rows of a row tile
+[[maybe_unused]] constexpr bool ALIGNED = true, EXACT = true;  // runs of inputs begin on 16 bytes; and are whole ones
+constexpr int ITERATIONS = 1;
+constexpr int OUTPUTS_AT = 3616, FILTERS_AT = 3616;  // in shared memory
+constexpr int OUTPUT_PLANE = (STAGED ? TILE_P : P) * Q;
 constexpr int LOAD = 1, STORE = 4;  // elements of one load of inputs, of one store of outputs
 constexpr int LEAD = 0;  // elements loaded before the first that a thread needs of a row
 constexpr int ROW_LOADS = 9;  // loads of a row
@@ -84,12 +91,19 @@ __device__ __forceinline__ void add_row(float (&accumulator)[COLUMNS], const flo
     }
 }
 
-constexpr int FILTER = R * S;  // taps that a thread has loaded
+constexpr int FILTER = WHOLE_FILTER ? R * S : S;  // taps that a thread has loaded
+using Weight = T;
 
-__device__ __forceinline__ void load_filter(float (&filter)[FILTER], const T* __restrict__ w) {
+__device__ __forceinline__ void load_filter(float (&filter)[FILTER], const Weight* __restrict__ w) {
 #pragma unroll
     for (int i = 0; i < FILTER; ++i) filter[i] = to_float(w[i]);
 }
+
+#include "_channel_filters_global.cuh"
+
+#include "_inputs_bulk.cuh"
+
+#include "_store_run.cuh"
 
 // Where a thread's tile of outputs lies.
 struct Tile {
@@ -113,28 +127,28 @@ conv2d_depthwise(const T* __restrict__ x, const T* __restrict__ w, const T* __re
     const int tiles = planes * (MULTIPLIER * TILES_P * TILES_Q);
 
     // The run of inputs that the block needs: whole planes, or rows of one.
-    const long long begin = static_cast<long long>(first_plane) * (H * W);
-    const int count = planes * (H * W);
-    Barrier* const copied = reinterpret_cast<Barrier*>(smem);
-    T* const staged = reinterpret_cast<T*>(smem + 16);
-    if (thread == 0) {
-        barrier_init(copied, 1);
-        barrier_init_fence();
-        barrier_arrive_expect(copied, count * static_cast<int>(sizeof(T)));
-        if (count > 0) bulk_load(staged, x + begin, count * static_cast<int>(sizeof(T)), copied);
-    }
-    const T* const block_inputs = staged;
+    const int first_row = ROW_TILES == 1 ? 0 : min(max(tile_row * STRIDE_H - PAD_H, 0), H);
+    const int last_row = ROW_TILES == 1 ? H : max(min(tile_row * STRIDE_H - PAD_H + WINDOW_H, H), first_row);
+    const int count = ROW_TILES == 1 ? planes * (H * W) : (last_row - first_row) * W;
+    const T* const block_inputs = copy_inputs(smem, x, first_plane, first_row * W, count);
 
     const long long output_begin = static_cast<long long>(first_plane) * (MULTIPLIER * P * Q) + tile_row * Q;
-    T* const block_outputs = y + output_begin;
-    constexpr int OUTPUT_PLANE = P * Q;
+    const int output_phase = static_cast<int>(output_begin % VECTOR);  // staged as they lie in y within 16 bytes
+    T* const staged_outputs = reinterpret_cast<T*>(smem + OUTPUTS_AT);
+    T* const block_outputs = STAGED ? staged_outputs + output_phase : y + output_begin;
     const int first_k = first_plane % C * MULTIPLIER;
     const auto k_of = [&](int plane) { return PLANES * MULTIPLIER == 1 ? first_k : (first_k + plane) % K; };
 
     float filter[FILTER];
-    load_filter(filter, w + k_of(min(thread, tiles - 1) / (TILES_P * TILES_Q)) * (R * S));
-    __syncthreads();  // the barrier is there
-    barrier_wait(copied, 0);
+    float* const shared_filters = reinterpret_cast<float*>(smem + FILTERS_AT);  // of the block's output channels
+    if constexpr (SHARED_FILTERS) {
+        for (int i = thread; i < planes * (MULTIPLIER * R * S); i += THREADS) {
+            shared_filters[i] = to_float(w[PLANES == 1 ? first_k * (R * S) + i : (first_k * (R * S) + i) % (K * R * S)]);
+        }
+    }
+    const Weight* const filters = filters_of(w, shared_filters, first_k);
+    if constexpr (GLOBAL_FILTERS && WHOLE_FILTER) load_filter(filter, filters + k_of(min(thread, tiles - 1) / (TILES_P * TILES_Q)) * (R * S));
+    wait_for_inputs(smem);
 #pragma unroll 1
     for (int i = thread; i < tiles; i += THREADS) {
         const Tile tile(i);
@@ -149,15 +163,32 @@ conv2d_depthwise(const T* __restrict__ x, const T* __restrict__ w, const T* __re
             for (int q = 0; q < COLUMNS; ++q) accumulator[p][q] = 0.0f;
         }
 
+        const int filter_at = GLOBAL_FILTERS ? k : tile.plane;
+        if constexpr (WHOLE_FILTER) {
+            if (!GLOBAL_FILTERS || (ITERATIONS > 1 && PLANES * MULTIPLIER > 1 && i != thread)) {
+                load_filter(filter, filters + filter_at * (R * S));
+            }
 #pragma unroll
-        for (int h = 0; h < (ROWS - 1) * STRIDE_H + (R - 1) * DILATION_H + 1; ++h) {
-            float inputs[ROW_LOADS * LOAD];
-            load_row(inputs, plane, row + h, column);
+            for (int h = 0; h < (ROWS - 1) * STRIDE_H + (R - 1) * DILATION_H + 1; ++h) {
+                float inputs[ROW_LOADS * LOAD];
+                load_row(inputs, plane, row + h, column);
 #pragma unroll
+                for (int r = 0; r < R; ++r) {
+                    const int p = (h - r * DILATION_H) / STRIDE_H;  // the output row that filter row r sends it to
+                    if (h < r * DILATION_H || p >= ROWS || (h - r * DILATION_H) % STRIDE_H) continue;
+                    add_row(accumulator[p], inputs, filter + r * S);
+                }
+            }
+        } else {
+#pragma unroll 1
             for (int r = 0; r < R; ++r) {
-                const int p = (h - r * DILATION_H) / STRIDE_H;  // the output row that filter row r sends it to
-                if (h < r * DILATION_H || p >= ROWS || (h - r * DILATION_H) % STRIDE_H) continue;
-                add_row(accumulator[p], inputs, filter + r * S);
+                load_filter(filter, filters + (filter_at * R + r) * S);
+#pragma unroll
+                for (int p = 0; p < ROWS; ++p) {
+                    float inputs[ROW_LOADS * LOAD];
+                    load_row(inputs, plane, row + p * STRIDE_H + r * DILATION_H, column);
+                    add_row(accumulator[p], inputs, filter);
+                }
             }
         }
 
@@ -174,5 +205,9 @@ conv2d_depthwise(const T* __restrict__ x, const T* __restrict__ w, const T* __re
                 *reinterpret_cast<Outputs*>(output + p * Q + q) = stored;
             }
         }
+    }
+    if constexpr (STAGED) {
+        __syncthreads();
+        store_run<THREADS>(y + output_begin, staged_outputs, output_phase, planes * MULTIPLIER * OUTPUT_PLANE);
     }
 }

@@ -4,7 +4,7 @@
 // Implicit matrix product for Hopper: y [K x pixels] = w [K x (taps x channels)] * im2col(x) [(taps x channels) x pixels].
 //
 //   x         [N, H, W, C]  input
-//   w         [K, R, S, C]  filters
+//   w         [K, R, S, C]  filters; of several groups, here of a group's channels
 //   bias      [K]           read where EPILOGUE has one
 //   z         [N, P, Q, K]  residual, added where EPILOGUE has one
 //   y         [N, P, Q, K]  output
@@ -14,9 +14,11 @@
 // be any multiple of eight: so tiles of TILE_M x TILE_N divide the work evenly between multiprocessors. A block stays and takes
 // tiles gridDim.x apart; tiles of the same pixels follow each other, so that these are read once from memory.
 //
-//   producer   one thread of the first warpgroup: TMA loads TILE_K channels of one tap, of filters and pixels, as a stage
-//   consumers  multiply stages out of shared memory, finish the accumulators in registers, and store them by TMA
-//              in turn: while one multiplies a tile, the other stores the tile before
+//   producer   one thread of the first warpgroup: TMA loads TILE_K channels of one tap as a stage, of filters and pixels, or of filters
+//              beside windows of x that serve all taps
+//   consumers  multiply stages out of shared memory, finish the accumulators in registers, and store them by TMA; with PINGPONG in turn:
+//              while one multiplies a tile, the other stores the tile before
+
 #include <cuda_fp16.h>
 
 // Elements in memory: conversion to and from float, and groups of N neighbours moved as one access.
@@ -467,17 +469,23 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
 }
 
 // Problem
-constexpr int CHANNELS = 8;  // that an output channel is made of
+constexpr int CHANNELS = 8;  // that an output channel is made of; of packed groups with those of the groups beside it
 constexpr int K = 24, R = 3, S = 3;
-constexpr int P = 11, Q = 13;
-constexpr int STRIDE_H = 1, STRIDE_W = 1;
+[[maybe_unused]] constexpr int P = 11, Q = 13;
+[[maybe_unused]] constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
 constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr int GROUPS = 1, GROUP_C = 8, GROUP_K = 24;
+[[maybe_unused]] constexpr bool POINTWISE = false;
 using EPILOGUE = Epilogue<false, false, identity>;
 
 // Parameters
 constexpr int TILE_M = 64, TILE_N = 192, TILE_K = 64;
 constexpr int STAGES = 5;
+constexpr bool PINGPONG = true;
+constexpr int WINDOW_ROWS = 0, WINDOWS = 0;
+constexpr bool WINDOWED = WINDOWS > 0;
+constexpr int IMAGE_TILES = 1;  // of windows
 
 // Derived
 constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, and the producer's
@@ -487,14 +495,16 @@ constexpr int EPILOGUE_N = 96, EPILOGUE_STAGES = 2;   // pixels staged at once
 constexpr int CHANNEL_TILES = 1, K_TILES = R * S * CHANNEL_TILES;
 constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
 constexpr int TILES_M = 1;
-constexpr int X_BOXES = 1;
-constexpr int STAGE_BYTES = (TILE_M + TILE_N) * 128;
+constexpr int PITCH = 14;  // of a window's rows
+constexpr int WINDOW_BYTES = 28672;
+constexpr int STAGE_BYTES = 32768;
 constexpr int BOXES = 64 / TILE_K, BOX_BYTES = EPILOGUE_N * 128;  // of the 64 channels of an MMA
-constexpr int EPILOGUE_STAGE_BYTES = BOXES * BOX_BYTES;
-struct Barriers {
-    PipelineTma<STAGES> pipeline;
-    Barrier mainloop_order[CONSUMERS];  // a warpgroup may multiply
-};
+constexpr int EPILOGUE_STAGE_BYTES = BOXES * BOX_BYTES, SUBTILES = GROUP_N / EPILOGUE_N;
+[[maybe_unused]] constexpr int RESIDUAL_BYTES = BOXES * (WINDOWED ? WINDOW_ROWS * PITCH : EPILOGUE_N) * 128;  // that TMA brings
+constexpr int RELEASES = 4 * (PINGPONG ? 1 : CONSUMERS);  // of a stage, by warps
+constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+
+using WindowPipeline = PipelineTma<WINDOWED ? WINDOWS : 1>;
 
 // d = w [64 x 16] * x [16 x GROUP_N] (+ d), operands in shared memory.
 __device__ __forceinline__ void mma(float (&d)[24][4], unsigned long long a, unsigned long long b, bool accumulate) {
@@ -559,15 +569,32 @@ __device__ __forceinline__ void mma(float (&d)[24][4], unsigned long long a, uns
 #endif
 }
 
-// Loads all stages of the block's tiles.
-__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map,
-                                        const TensorMap& w_map, int tiles) {
+// Of x, for the output channels from k on.
+__device__ __forceinline__ int first_channel(int k) { return GROUPS > 1 ? k / GROUP_K * GROUP_C : 0; }
+
+// Tiles of TILE_N pixels, counted through all images: each stage has the pixels of one tap. Needs _pipeline.cuh, _ptx_tma.cuh,
+// first_channel and the family's constants.
+
+constexpr int X_BOXES = (TILE_N + 255) / 256;  // that TMA loads, of 256 pixels at most
+
+__device__ __forceinline__ int tiles_of(int n) { return (n * (P * Q) + TILE_N - 1) / TILE_N * TILES_M; }
+
+__device__ __forceinline__ void store_box(const TensorMap& map, const unsigned char* from, int channel, int pixel, int, int) {
+    tma_store(&map, from, channel, pixel);
+}
+
+// No windows, no zeros behind them.
+__device__ __forceinline__ void clear_behind_windows(unsigned char*) {}
+
+// Loads all stages of the block's tiles: filters, then pixels.
+__device__ __forceinline__ void produce(unsigned char* stages, unsigned char*, PipelineTma<STAGES>& pipeline, WindowPipeline&,
+                                        const TensorMap& x_map, const TensorMap& w_map, int tiles) {
     PipelineState<STAGES> state;
-    for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
-        const int k = tile % TILES_M * TILE_M, pixel = tile / TILES_M * TILE_N;
+    for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
+        const int k = index % TILES_M * TILE_M, pixel = index / TILES_M * TILE_N;
         int image[X_BOXES], top[X_BOXES], left[X_BOXES];  // of the first pixel's window
 #pragma unroll
-        for (int i = 0; i < X_BOXES; ++i) {
+        for (int i = 0; !POINTWISE && i < X_BOXES; ++i) {
             const int first = pixel + i * (TILE_N / X_BOXES);
             image[i] = first / (P * Q);
             top[i] = first % (P * Q) / Q * STRIDE_H - PAD_H;
@@ -584,55 +611,78 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
 #pragma unroll
                 for (int i = 0; i < X_BOXES; ++i) {
                     unsigned char* const to = stage + TILE_M * 128 + i * (TILE_N / X_BOXES * 128);
-                    tma_load_im2col(to, &x_map, full, c, left[i], top[i], image[i], tap % S * DILATION_W, tap / S * DILATION_H);
+                    const int channel = first_channel(k) + c;
+                    if constexpr (POINTWISE) {
+                        tma_load(to, &x_map, full, channel, pixel + i * (TILE_N / X_BOXES));
+                    } else {
+                        tma_load_im2col(to, &x_map, full, channel, left[i], top[i], image[i], tap % S * DILATION_W, tap / S * DILATION_H);
+                    }
                 }
             }
         }
     }
 }
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
                           const __grid_constant__ TensorMap y_map, const T* __restrict__ bias, int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
-    unsigned char* const stages = smem;  // [stage] filters [TILE_M][TILE_K], then pixels [TILE_N][TILE_K]
+    unsigned char* const windows = smem;                             // [window] pixels [WINDOW_BYTES / 128][TILE_K]
+    unsigned char* const stages = windows + WINDOWS * WINDOW_BYTES;  // [stage] filters [TILE_M][TILE_K], then pixels [TILE_N][TILE_K]
     unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage][box] outputs [EPILOGUE_N][TILE_K]
-    Barriers& barriers = *reinterpret_cast<Barriers*>(epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
-    PipelineTma<STAGES>& pipeline = barriers.pipeline;
+    unsigned char* const barriers = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES;
+    PipelineTma<STAGES>& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(barriers);
+    WindowPipeline& window_pipeline = *reinterpret_cast<WindowPipeline*>(&pipeline + 1);
+    Barrier* const mainloop_order = reinterpret_cast<Barrier*>(&pipeline + 1) + 2 * WINDOWS;  // a warpgroup may multiply
+    Barrier* const residuals = mainloop_order + (PINGPONG ? CONSUMERS : 0);                   // [consumer][epilogue stage] have come
 
     // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
     const int group = warp / 4;
-    const int tiles = (n * (P * Q) + TILE_N - 1) / TILE_N * TILES_M;
+    const int tiles = tiles_of(n);
     if (group == 0) {
         if (threadIdx.x == 0) {
-            pipeline.init(4);
-            for (int i = 0; i < CONSUMERS; ++i) barrier_init(barriers.mainloop_order + i, 4);
+            pipeline.init(RELEASES);
+            if constexpr (WINDOWED) window_pipeline.init(RELEASES);
+            if constexpr (PINGPONG) {
+                for (int i = 0; i < CONSUMERS; ++i) barrier_init(mainloop_order + i, 4);
+            }
+            if constexpr (EPILOGUE::HAS_RESIDUAL) {
+                for (int i = 0; i < CONSUMERS * EPILOGUE_STAGES; ++i) barrier_init(residuals + i, 1);
+            }
             barrier_init_fence();
         }
         __syncwarp();
         arrive_threads<THREADS>(CONSUMERS + 1);  // and the first loads are under way before the others come
-        warpgroup_reg_dealloc<40>();
-        if (threadIdx.x == 0) produce(stages, pipeline, x_map, w_map, tiles);
+        warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
+        if (threadIdx.x == 0) produce(stages, windows, pipeline, window_pipeline, x_map, w_map, tiles);
         return;
     }
+    clear_behind_windows(windows);
     sync_threads<THREADS>(CONSUMERS + 1);  // for the barriers
-    warpgroup_reg_alloc<232>();
+    warpgroup_reg_alloc<CONSUMER_REGISTERS>();
     const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
     // What is this warpgroup's of a tile.
-    const int group_m = 0;
-    const int group_n = 0;
+    const int group_m = !PINGPONG && TILE_M > 64 ? consumer * GROUP_M : 0;
+    const int group_n = !PINGPONG && TILE_M == 64 && !WINDOWED ? consumer * GROUP_N : 0;
     const unsigned long long w_operand = wgmma_descriptor(stages + group_m * 128);
-    const unsigned long long x_operand = wgmma_descriptor(stages + (TILE_M + group_n) * 128);
+    const unsigned long long x_operand = wgmma_descriptor(WINDOWED ? windows : stages + (TILE_M + group_n) * 128);
     unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
     int epilogue_stage = 0;
     if (thread == 0) prefetch_tma_descriptor(&y_map);
+    Barrier* const residual_full = residuals + consumer * EPILOGUE_STAGES;
+    PipelineState<EPILOGUE_STAGES> residual;
+
     PipelineState<STAGES> state;
+    PipelineState<WINDOWED ? WINDOWS : 1> window;
     int order_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
-    if (consumer == 1) state.advance<K_TILES>();
-    for (int tile = static_cast<int>(blockIdx.x) + consumer * static_cast<int>(gridDim.x); tile < tiles;
-         tile += 2 * static_cast<int>(gridDim.x)) {
-        const int k = tile % TILES_M * TILE_M + group_m, pixel = tile / TILES_M * TILE_N + group_n;
+    if (PINGPONG && consumer == 1) {
+        state.advance<K_TILES>();
+        if constexpr (WINDOWED) window.advance<CHANNEL_TILES>();
+    }
+    const int first_tile = static_cast<int>(blockIdx.x) + (PINGPONG ? consumer * static_cast<int>(gridDim.x) : 0);
+    for (int index = first_tile; index < tiles; index += (PINGPONG ? 2 : 1) * static_cast<int>(gridDim.x)) {
+        const int k = index % TILES_M * TILE_M + group_m, pixel = index / TILES_M * TILE_N + group_n;
+        const int image = index / TILES_M / IMAGE_TILES, row = index / TILES_M % IMAGE_TILES * WINDOW_ROWS;
         float biases[BLOCKS_M][2] = {};
         if constexpr (EPILOGUE::HAS_BIAS) {
 #pragma unroll
@@ -642,12 +692,18 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
             }
         }
         float d[BLOCKS_M][GROUP_N / 8][4];
-        barrier_wait(barriers.mainloop_order + consumer, order_phase);
-        order_phase ^= 1;
+        if constexpr (PINGPONG) {
+            barrier_wait(mainloop_order + consumer, order_phase);
+            order_phase ^= 1;
+        }
         wgmma_begin(d);
-        int last = 0;  // stage whose MMAs are under way
+        int last = 0;                      // stage whose MMAs are under way
+        int tap = 0, filter_row = 0, filter_column = 0;
+        int last_window = 0;
 #pragma unroll 1
         for (int k_tile = 0; k_tile < K_TILES; ++k_tile, ++state) {
+            if (WINDOWED && tap == 0) window_pipeline.consumer_wait(window);
+            const int x_at = window.index * (WINDOW_BYTES / 16) + (filter_row * (DILATION_H * PITCH) + filter_column * DILATION_W) * 8;
             pipeline.consumer_wait(state);
             wgmma_fence();
 #pragma unroll
@@ -655,26 +711,46 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
 #pragma unroll
                 for (int i = 0; i < BLOCKS_M; ++i) {
                     const int at = state.index * (STAGE_BYTES / 16) + k_block * 2;
-                    mma(d[i], w_operand + (at + i * 512), x_operand + at, k_tile > 0 || k_block > 0);
+                    mma(d[i], w_operand + (at + i * 512), x_operand + (WINDOWED ? x_at + k_block * 2 : at), k_tile > 0 || k_block > 0);
                 }
             }
             wgmma_commit();
             if (k_tile > 0) {
                 wgmma_wait_group<1>();
                 if (lane == 0) pipeline.consumer_release(last);
+                if (WINDOWED && lane == 0 && tap == 0) window_pipeline.consumer_release(last_window);
             }
             last = state.index;
+            if constexpr (WINDOWED) {
+                last_window = window.index;
+                if (++filter_column == S) filter_column = 0, ++filter_row;
+                if (++tap == R * S) {
+                    tap = filter_row = 0;
+                    ++window;
+                }
+            }
         }
-        if (lane == 0) barrier_arrive(barriers.mainloop_order + (consumer ^ 1));
+        if (PINGPONG && lane == 0) barrier_arrive(mainloop_order + (consumer ^ 1));
         wgmma_wait(d);
         if (lane == 0) pipeline.consumer_release(last);
-        state.advance<K_TILES>();
+        if (WINDOWED && lane == 0) window_pipeline.consumer_release(last_window);
+        if constexpr (PINGPONG) {
+            state.advance<K_TILES>();
+            if constexpr (WINDOWED) window.advance<CHANNEL_TILES>();
+        }
+
 #pragma unroll
         for (int i = 0; i < BLOCKS_M; ++i) {
 #pragma unroll
-            for (int subtile = 0; subtile < GROUP_N / EPILOGUE_N; ++subtile) {
-                if (thread == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
-                sync_threads<128>(1 + consumer);
+            for (int subtile = 0; subtile < SUBTILES; ++subtile) {
+                if constexpr (EPILOGUE::HAS_RESIDUAL) {
+                    epilogue_stage = residual.index;
+                    barrier_wait(residual_full + epilogue_stage, residual.phase);
+                    ++residual;
+                } else {
+                    if (thread == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
+                    sync_threads<128>(1 + consumer);
+                }
                 unsigned char* const to = outputs + epilogue_stage * EPILOGUE_STAGE_BYTES;
                 stage_outputs<T, EPILOGUE, EPILOGUE_N>(to, d[i], subtile * (EPILOGUE_N / 8), biases[i], warp % 4, lane);
                 fence_bulk();
@@ -682,12 +758,11 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
                 if (thread == 0) {
 #pragma unroll
                     for (int box = 0; box < BOXES; ++box) {
-                        const int channel = k + i * 64 + box * TILE_K;
-                        tma_store(&y_map, to + box * BOX_BYTES, channel, pixel + subtile * EPILOGUE_N);
+                        store_box(y_map, to + box * BOX_BYTES, k + i * 64 + box * TILE_K, pixel + subtile * EPILOGUE_N, row, image);
                     }
                     bulk_store_commit();
                 }
-                if (EPILOGUE_STAGES > 1) epilogue_stage ^= 1;
+                if (!EPILOGUE::HAS_RESIDUAL && EPILOGUE_STAGES > 1) epilogue_stage ^= 1;
             }
         }
     }

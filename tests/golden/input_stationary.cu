@@ -26,6 +26,8 @@
 
 #include "_ptx_barrier.cuh"
 
+#include "_registers_fixed.cuh"
+
 // Problem
 constexpr int H = 30, W = 30;
 constexpr int K = 12, R = 5, S = 5;
@@ -39,6 +41,9 @@ constexpr int THREAD_K = 1;                     // of an iteration
 constexpr int EPILOGUE_STAGES = 4;        // of staged outputs
 constexpr int STAGES = 1;             // pipeline stages: inputs in shared memory
 constexpr int MIN_BLOCKS = 2;                 // blocks resident on a multiprocessor
+constexpr bool STAGED = true;            // outputs, else stored by each thread
+constexpr bool APART = false;            // warps of their own start copies, else the last warp that is ready
+constexpr bool SHARED_WINDOW = false, SHARED_FILTERS = true;
 
 // Derived
 constexpr int THREADS = 128;
@@ -47,9 +52,11 @@ constexpr int TILE_ROWS = 9;      // of a work tile
 constexpr int MORE_IMAGES = 0;  // that a work tile may reach into beside its first
 constexpr int STAGE_FLOATS = 932;
 constexpr int PLANE_FLOATS = 704, EPILOGUE_STAGE_FLOATS = THREAD_K * PLANE_FLOATS;
+constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 255;
 constexpr int FILTER_FLOATS = 28;                          // filters of an output channel, in whole vectors
 constexpr int LOAD = 1, STORE = 1;            // floats of one load of inputs, of one store
 constexpr int WINDOW_ROWS = 7, ROW_INPUTS = 7;  // that a thread's outputs of an output channel follow from
+[[maybe_unused]] constexpr bool ALIGNED = false;                    // a window begins at a multiple of 16 bytes
 
 using Outputs = AlignedArray<float, STORE>;
 
@@ -65,6 +72,8 @@ __device__ __forceinline__ float packed(const float* __restrict__ w, int i) {
     const int tap = i % FILTER_FLOATS;
     return tap < R * S ? w[i / FILTER_FLOATS * (R * S) + tap] : 0.0f;
 }
+
+#include "_packed_shared.cuh"
 
 // Rows in front of a tile row of the list, counted over all images: of output, and of input.
 __device__ __forceinline__ int output_row(int tile_row) { return tile_row / TILES_P * P + tile_row % TILES_P * ROWS; }
@@ -104,24 +113,7 @@ __device__ __forceinline__ void store_outputs(float* __restrict__ y, const float
     bulk_store_commit();
 }
 
-// A thread's outputs of one output channel.
-__device__ __forceinline__ void compute(float (&accumulator)[ROWS][COLUMNS], const float (&input)[WINDOW_ROWS][ROW_INPUTS],
-                                        const float (&filter)[FILTER_FLOATS]) {
-#pragma unroll
-    for (int r = 0; r < R; ++r) {
-#pragma unroll
-        for (int s = 0; s < S; ++s) {
-#pragma unroll
-            for (int i = 0; i < ROWS; ++i) {
-#pragma unroll
-                for (int j = 0; j < COLUMNS; ++j) {
-                    const float value = input[i + r][j + s], factor = filter[r * S + s];
-                    accumulator[i][j] = r == 0 && s == 0 ? factor * value : fmaf(factor, value, accumulator[i][j]);
-                }
-            }
-        }
-    }
-}
+#include "_window_in_registers.cuh"
 
 // Stores them, but for rows and columns that the tile before has.
 __device__ __forceinline__ void store(float* output, const float (&accumulator)[ROWS][COLUMNS], int first_row, int first_column,
@@ -148,8 +140,10 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
     Barrier* const empty = full + STAGES;                             // [stage] all warps have read them
     Barrier* const epilogue_full = empty + STAGES;                    // [epilogue stage] all warps have staged their outputs
     Barrier* const epilogue_empty = epilogue_full + EPILOGUE_STAGES;  // [epilogue stage] they have been copied out
-    float* const filters = reinterpret_cast<float*>(epilogue_empty + EPILOGUE_STAGES);  // [output channel][r][s]
-    float* const stages = filters + K * FILTER_FLOATS;                                  // [stage][row][column]
+    float* const shared_filters = reinterpret_cast<float*>(epilogue_empty + EPILOGUE_STAGES);  // [output channel][r][s]
+    const float* const filters = filters_of(shared_filters);
+    float* const stages = shared_filters + (SHARED_FILTERS ? K * FILTER_FLOATS : 0);  // [stage][row][column]
+
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
     const int work_tiles = (n * TILES_P + TILE_ROWS - 1) / TILE_ROWS, step = static_cast<int>(gridDim.x);
     const auto copy_work_tile = [&](int work_tile, int stage) {
@@ -171,11 +165,46 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
         barrier_init_fence();
         for (int i = 0; i < STAGES; ++i) copy_work_tile(static_cast<int>(blockIdx.x) + i * step, i);
     }
-    for (int i = thread; i < K * FILTER_FLOATS; i += THREADS) filters[i] = packed(w, i);
+    if constexpr (SHARED_FILTERS) {
+        for (int i = thread; i < K * FILTER_FLOATS; i += THREADS) shared_filters[i] = packed(w, i);
+    }
     __syncthreads();
 
     int stage = 0, stage_parity = 0;
     int epilogue_stage = 0, epilogue_parity = 0;
+    if constexpr (APART) {
+        const int block_warp = __shfl_sync(0xffffffffu, thread / 32, 0);
+        if (block_warp >= WARPS) {
+            warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
+            if (STAGED && block_warp == WARPS && lane == 0) {  // copies outputs
+                int writing = -1;                              // the buffer that is being copied out
+                for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
+#pragma unroll 1
+                    for (int iteration = 0; iteration < K / THREAD_K; ++iteration) {
+                        barrier_wait(epilogue_full + epilogue_stage, epilogue_parity);
+                        copy_iteration(work_tile, iteration, epilogue_stage);
+                        if (writing >= 0) {
+                            bulk_store_wait_read<1>();
+                            barrier_arrive(epilogue_empty + writing);
+                        }
+                        writing = epilogue_stage;
+                        if (++epilogue_stage == EPILOGUE_STAGES) epilogue_stage = 0, epilogue_parity ^= 1;
+                    }
+                }
+                bulk_store_wait_read<0>();
+            }
+            if (block_warp == WARPS + 1 && lane == 0) {  // copies inputs
+                for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
+                    barrier_wait(empty + stage, stage_parity);
+                    copy_work_tile(work_tile + STAGES * step, stage);
+                    if (++stage == STAGES) stage = 0, stage_parity ^= 1;
+                }
+            }
+            return;
+        }
+        warpgroup_reg_alloc<CONSUMER_REGISTERS>();
+    }
+
     // The last tiles of an image's rows and columns move up to end with it, and begin with outputs of the tile before.
     const int tile_row = thread / TILES_Q;
     const int first_row = P % ROWS == 0 ? 0 : max(tile_row % TILES_P * ROWS - (P - ROWS), 0);
@@ -184,7 +213,7 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
     const int staged_at = (output_row(tile_row) - first_row) * Q + column;
 
     epilogue_parity = 1;  // nobody has to free a buffer before its first use
-    int writing = -1;  // the buffer that this lane is copying out
+    int writing = -1;     // the buffer that this lane is copying out, where warps do not do that apart
     const auto wait_for_epilogue_stage = [&] {
         if constexpr (WARPS == 1) {
             if (lane == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
@@ -201,7 +230,11 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
     const auto release_stage = [&](int work_tile) {
         fence_bulk();  // the next copy into the pipeline stage comes after these loads
         __syncwarp();
-        if (lane == 0 && (WARPS == 1 || barrier_arrive_last(empty + stage))) copy_work_tile(work_tile + STAGES * step, stage);
+        if constexpr (APART) {
+            barrier_arrive_if(empty + stage, lane == 0);
+        } else {
+            if (lane == 0 && (WARPS == 1 || barrier_arrive_last(empty + stage))) copy_work_tile(work_tile + STAGES * step, stage);
+        }
         if (++stage == STAGES) stage = 0, stage_parity ^= 1;
     };
     for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
@@ -210,35 +243,51 @@ conv2d_input_stationary(const float* __restrict__ x, const float* __restrict__ w
         const int listed = (MORE_IMAGES ? work_tile * TILE_ROWS % TILES_P : 0) + loaded_tile_row;
         const int row = input_row(listed) - first_row - (listed - loaded_tile_row) * ROWS;
         const float* const window = stages + stage * STAGE_FLOATS + row * W + column;
-        float input[WINDOW_ROWS][ROW_INPUTS];
-#pragma unroll
-        for (int i = 0; i < WINDOW_ROWS; ++i) {
-#pragma unroll
-            for (int j = 0; j < ROW_INPUTS; j += LOAD) load<LOAD>(input[i] + j, window + i * W + j);
-        }
-        release_stage(work_tile);
+        Window input;
+        load_window(input, window);
+        if constexpr (!SHARED_WINDOW) release_stage(work_tile);
+
         const float* iteration_filters = filters;
+        const int global_tile_row = work_tile * TILE_ROWS + tile_row;
+        const bool exists = tile_row < TILE_ROWS && global_tile_row < n * TILES_P;
+        float* output = y + static_cast<long long>(global_tile_row / TILES_P) * (K * P * Q) +
+                        (global_tile_row % TILES_P * ROWS - first_row) * Q + column;
 #pragma unroll 1
         for (int iteration = 0; iteration < K / THREAD_K; ++iteration) {
-            float* const output = epilogue_stages + epilogue_stage * EPILOGUE_STAGE_FLOATS + staged_at;
+            // Waited for before the accumulators are there: computing and staging them is one block of code without branches.
+            if constexpr (STAGED && APART) barrier_wait(epilogue_empty + epilogue_stage, epilogue_parity);
+            float* const staged = epilogue_stages + epilogue_stage * EPILOGUE_STAGE_FLOATS + staged_at;
 #pragma unroll
             for (int m = 0; m < THREAD_K; ++m) {
                 float filter[FILTER_FLOATS], accumulator[ROWS][COLUMNS];
 #pragma unroll
                 for (int i = 0; i < FILTER_FLOATS; i += 4) load<4>(filter + i, iteration_filters + m * FILTER_FLOATS + i);
-                compute(accumulator, input, filter);
-                if (m == 0) wait_for_epilogue_stage();
-                if (32 * WARPS != TILE_ROWS * TILES_Q && tile_row >= TILE_ROWS) continue;
-                store(output + m * PLANE_FLOATS, accumulator, first_row, tile_column - column, bias, iteration * THREAD_K + m);
+                compute(accumulator, input, window, filter);
+                if constexpr (!STAGED) {
+                    if (exists) store(output + m * (P * Q), accumulator, first_row, tile_column - column, bias, iteration * THREAD_K + m);
+                } else {
+                    if constexpr (!APART) {
+                        if (m == 0) wait_for_epilogue_stage();
+                        if (32 * WARPS != TILE_ROWS * TILES_Q && tile_row >= TILE_ROWS) continue;
+                    }
+                    store(staged + m * PLANE_FLOATS, accumulator, first_row, tile_column - column, bias, iteration * THREAD_K + m);
+                }
             }
             iteration_filters += THREAD_K * FILTER_FLOATS;
-            __syncwarp();
-            if (lane == 0 && (WARPS == 1 || barrier_arrive_last(epilogue_full + epilogue_stage))) {
-                copy_iteration(work_tile, iteration, epilogue_stage);
-                writing = epilogue_stage;
+            if constexpr (!STAGED) {
+                output += THREAD_K * (P * Q);
+            } else {
+                __syncwarp();
+                if constexpr (APART) {
+                    barrier_arrive_if(epilogue_full + epilogue_stage, lane == 0);
+                } else if (lane == 0 && (WARPS == 1 || barrier_arrive_last(epilogue_full + epilogue_stage))) {
+                    copy_iteration(work_tile, iteration, epilogue_stage);
+                    writing = epilogue_stage;
+                }
+                if (++epilogue_stage == EPILOGUE_STAGES) epilogue_stage = 0, epilogue_parity ^= 1;
             }
-            if (++epilogue_stage == EPILOGUE_STAGES) epilogue_stage = 0, epilogue_parity ^= 1;
         }
+        if constexpr (SHARED_WINDOW) release_stage(work_tile);
     }
-    bulk_store_wait_read<0>();
+    if constexpr (STAGED && !APART) bulk_store_wait_read<0>();
 }

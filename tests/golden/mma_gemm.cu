@@ -7,11 +7,15 @@
 //
 //   x         [N, H, W, C]  input
 //   packed_w  filters as the lanes of a warp take them: [block of output channels][slice][step][FILTER_TILES tiles of output channels][lane][...]
+//             or as four warps do (WARPGROUP): [block of output channels][slice][step][output channel tile][chunk][lane]
 //   bias      [K]           read where EPILOGUE has one
 //   y         [N, P, Q, K]  output
 //   n         images N, any number
 //
-// Taps are the channels of a pixel, padded to whole chunks, CHANNELS of them staged at once.
+// With CONTIGUOUS_ROWS taps of all columns of a filter row follow each other in x. They begin at any pixel, on a multiple of STEP_W elements,
+// so the window is staged in COPIES copies, shifted, in one of which they begin on a multiple of 16 bytes. The last chunk goes on
+// into the next pixel, where filters are zero: an infinity there makes a NaN of it.
+// Else taps are the channels of a pixel, padded to whole chunks, CHANNELS of them staged at once.
 // A block takes IMAGES images, or a tile of TILE_P rows and TILE_Q columns of one, at a time, and goes on to the next such
 // work tile gridDim.x work tiles away.
 //
@@ -30,6 +34,7 @@
 #include "_ptx_mma.cuh"
 
 #include "_accumulators.cuh"
+
 using Bits = unsigned short;  // of an element of x or w
 
 // Problem
@@ -38,7 +43,7 @@ constexpr int K = 24, R = 3, S = 3;
 constexpr int P = 11, Q = 13;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
 constexpr int PAD_H = 1, PAD_W = 1;
-constexpr int DILATION_H = 1, DILATION_W = 1;
+[[maybe_unused]] constexpr int DILATION_H = 1, DILATION_W = 1;
 using EPILOGUE = Epilogue<false, false, identity>;
 
 // Parameters
@@ -47,25 +52,30 @@ constexpr int WARP_TILES_K = 3, WARPS_K = 1;
 constexpr int ROW_TILES = 1, COLUMN_TILES = 1, IMAGES = 1;
 constexpr int CHANNEL_SLICES = 1, STAGES = 2;
 constexpr int MIN_BLOCKS = 2;  // blocks resident on a multiprocessor
+constexpr bool WARPGROUP = false, CONTIGUOUS_ROWS = false;
+constexpr bool RESIDENT_FILTERS = true;
+[[maybe_unused]] constexpr int PREFETCHED = 0;  // steps' inputs in registers, beside those of the MMAs that run
 
 // Derived
 constexpr int THREADS = 96, WARPS_Q = 3;
 constexpr int TILE_P = 11, TILE_Q = 13;
 constexpr int GROUPS_P = (TILE_P + WARP_P - 1) / WARP_P;  // groups of WARP_P rows
-constexpr int GROUP_COLUMNS = 13;
+constexpr int GROUP_COLUMNS = 13;  // one more than TILE_Q where a spare one lets a warp's columns begin at an even one
 constexpr int COLUMNS = IMAGES * GROUPS_P * GROUP_COLUMNS;
 constexpr int BLOCK_TILES = WARP_TILES_K * WARPS_K;
-constexpr int CHANNELS = 8;  // staged at once
+[[maybe_unused]] constexpr int CHANNELS = 8;  // staged at once
 constexpr int RUN_CHUNKS = 3;  // of a filter row
 constexpr int PAIRS = RUN_CHUNKS / 2;  // of chunks of a filter row: a step of 16 taps for each filter row
 constexpr int ODD_STEPS = RUN_CHUNKS % 2 * ((R + 1) / 2);  // of the chunks that are left, of two filter rows
 constexpr int STEPS = PAIRS * R + ODD_STEPS;
-constexpr int UNROLL = 1;  // pairs
+[[maybe_unused]] constexpr int UNROLL = 1;  // pairs
 constexpr int WINDOW_H = 13;  // rows of input of a tile, padding too
-constexpr int COPY_ELEMENTS = 8;  // elements copied at once
-constexpr int WINDOW_W = 15;
-constexpr int PIXEL_CHUNKS = 1;  // odd: of eight neighbours no two begin in the same banks
-constexpr int ROW_CHUNKS = 15;  // of which WINDOW_W * PIXEL_CHUNKS are filled, against bank conflicts
+[[maybe_unused]] constexpr int COPY_ELEMENTS = 8;  // elements copied at once
+[[maybe_unused]] constexpr int STEP_W = C * STRIDE_W;  // elements from a pixel's taps to the next one's
+constexpr int COPIES = 1;
+constexpr int ROW_CHUNKS = 15;  // of which some are unused, against bank conflicts
+constexpr int COPY_CHUNKS = 200;
+constexpr int STAGED_CHUNKS = COPIES * COPY_CHUNKS;  // of input
 constexpr int SLICE_FILTERS = STEPS * BLOCK_TILES * 16;  // 16 bytes each
 constexpr int STAGE_CHUNKS = 200;
 constexpr int OUTPUT_PITCH = 24;  // elements of a pixel's staged outputs: rows of an MMA in different banks
@@ -78,7 +88,7 @@ struct alignas(16) Chunk {
 };
 
 constexpr int FILTER_TILES = WARP_TILES_K % 2 == 0 ? 2 : 1;  // tiles whose filters a lane loads at once
-using Filters = AlignedArray<unsigned, 2 * FILTER_TILES>;
+
 // First of the two filter rows whose last chunks make a step. Of an odd number of rows the last but one comes twice.
 __device__ __forceinline__ constexpr int odd_row(int step) { return R == 1 ? 0 : 2 * step < R - 2 ? 2 * step : R - 2; }
 
@@ -87,8 +97,8 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, unsigned* __
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= PACKED) return;
     constexpr int GROUP = 64 * FILTER_TILES;
-    const int lane = i % GROUP / (2 * FILTER_TILES), chunk = i % 2;
-    const int tile = i / GROUP % (BLOCK_TILES / FILTER_TILES) * FILTER_TILES + i / 2 % FILTER_TILES;
+    const int lane = WARPGROUP ? i % 32 : i % GROUP / (2 * FILTER_TILES), chunk = WARPGROUP ? i / 32 % 2 : i % 2;
+    const int tile = WARPGROUP ? i / 64 % BLOCK_TILES : i / GROUP % (BLOCK_TILES / FILTER_TILES) * FILTER_TILES + i / 2 % FILTER_TILES;
     const int step = i / (BLOCK_TILES * 64) % STEPS;
     const int k = (i / (SLICE_FILTERS * 4 * CHANNEL_SLICES) * BLOCK_TILES + tile) * 8 + lane / 4;
     const bool paired = step < PAIRS * R;
@@ -100,8 +110,8 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, unsigned* __
     for (int half = 0; half < 2; ++half) {
         const int tap = in_run * 8 + lane % 4 * 2 + half;  // of the filter row
         const int channel = i / (SLICE_FILTERS * 4) % CHANNEL_SLICES * CHANNELS + tap % CHANNELS;
-        const bool there = channel < C;
-        const int at = tap / CHANNELS * C + channel;
+        const bool there = CONTIGUOUS_ROWS ? tap < S * C : channel < C;
+        const int at = CONTIGUOUS_ROWS ? tap : tap / CHANNELS * C + channel;
         if (there && once && k < K) word |= unsigned{w[(k * R + row) * (S * C) + at]} << 16 * half;
     }
     packed_w[i] = word;
@@ -116,48 +126,8 @@ struct WorkTile {
           row(min(static_cast<int>(work_tile / COLUMN_TILES % ROW_TILES) * TILE_P, P - TILE_P)),
           column(min(static_cast<int>(work_tile % COLUMN_TILES) * TILE_Q, Q - TILE_Q)) {}
 };
-// Copies what a work tile needs of x; zeros stand for padding.
-__device__ __forceinline__ void copy_inputs(Chunk* staged, const Bits* __restrict__ x, unsigned work_tile, int slice, int n) {
-    constexpr int TAPS = CHANNELS / 8, ROW_COPIES = WINDOW_W * TAPS;
-    // A thread copies chunks of every ROW_STEP-th row, at the same place in each.
-    constexpr int ITERATIONS = (ROW_COPIES + THREADS - 1) / THREADS, ROW_STEP = ITERATIONS > 1 ? 1 : THREADS / ROW_COPIES;
-    const int thread = static_cast<int>(threadIdx.x), thread_row = ITERATIONS > 1 ? 0 : thread / ROW_COPIES;
-    if (thread_row >= ROW_STEP) return;
-    const WorkTile from(work_tile);
-    const int first_row = from.row * STRIDE_H - PAD_H + thread_row, first_column = from.column * STRIDE_W - PAD_W;
-    staged += thread_row * ROW_CHUNKS;
-    x += (static_cast<long long>(from.image) * H + first_row) * (W * C) + first_column * C;
-    for (int iteration = 0; iteration < ITERATIONS; ++iteration) {
-        const int in_line = ITERATIONS > 1 ? thread + iteration * THREADS : thread % ROW_COPIES;
-        if (ITERATIONS > 1 && in_line >= ROW_COPIES) continue;
-        const int column = in_line / TAPS, tap = in_line % TAPS * 8;
-        const int channel = slice * CHANNELS + tap;
-        const bool in_row = PAD_W == 0 || static_cast<unsigned>(first_column + column) < static_cast<unsigned>(W);
-        Chunk* const line_to = staged + column * PIXEL_CHUNKS + tap / 8;
-        const Bits* const line = x + column * C + channel;
-        const auto inside = [&](int element) { return in_row && (C % CHANNELS == 0 || channel + element < C); };
-        for (int image = 0; image < IMAGES; ++image) {
-#pragma unroll 16
-            for (int step = 0; step < WINDOW_H; step += ROW_STEP) {
-                if (step + ROW_STEP > WINDOW_H && thread_row + step >= WINDOW_H) break;
-                bool there = IMAGES == 1 || from.image + image < n;
-                if constexpr (PAD_H > 0) there = there && static_cast<unsigned>(first_row + step) < static_cast<unsigned>(H);
-                Chunk* const to = line_to + (image * WINDOW_H + step) * ROW_CHUNKS;
-                const Bits* const chunk = line + (image * H + step) * (W * C);
-#pragma unroll
-                for (int element = 0; element < 8; element += COPY_ELEMENTS) {
-                    copy_async<2 * COPY_ELEMENTS>(to->at + element, chunk + element, there && inside(element));
-                }
-            }
-        }
-    }
-}
 
-// Where a chunk of a filter row lies, seen from the first.
-__device__ __forceinline__ constexpr int chunk_at(int chunk) {
-    constexpr int TAPS = CHANNELS / 8;
-    return chunk / TAPS * (DILATION_W * PIXEL_CHUNKS) + chunk % TAPS;
-}
+#include "_staged_pixels.cuh"
 
 // A column of WARP_P output rows of a tile. A spare one repeats the last and is not stored.
 struct Column {
@@ -172,8 +142,7 @@ struct Column {
 
     // Where its first chunk of taps is staged.
     __device__ __forceinline__ int input() const {
-        const int at = (image * WINDOW_H + row * STRIDE_H) * ROW_CHUNKS;
-        return at + column * (STRIDE_W * PIXEL_CHUNKS);
+        return (image * WINDOW_H + row * STRIDE_H) * ROW_CHUNKS + column_at(column);
     }
 
     // Where its first output is, seen from the work tile's.
@@ -182,11 +151,12 @@ struct Column {
 
 using Accumulators = float[WARP_P][WARP_TILES_K][4];
 
+using Filters = AlignedArray<unsigned, 2 * FILTER_TILES>;
+
 // d += a * b
 __device__ __forceinline__ void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     mma_m16n8k16_f16(d, a, b, d);
 }
-
 #include "_window_steps_warp.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
@@ -198,9 +168,18 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
     const int group = warp / WARPS_Q;
     packed_w += static_cast<int>(blockIdx.y) * (CHANNEL_SLICES * SLICE_FILTERS);
-    Chunk* const block_filters = staged + STAGES * STAGE_CHUNKS;
-    for (int i = thread; i < CHANNEL_SLICES * SLICE_FILTERS; i += THREADS) copy_async<16>(block_filters + i, packed_w + i);
-    T* const outputs = reinterpret_cast<T*>(block_filters + CHANNEL_SLICES * SLICE_FILTERS) + warp * (2 * 16 * OUTPUT_PITCH);
+    Chunk* const block_filters = staged + STAGES * STAGE_CHUNKS;  // where they are resident
+    if constexpr (RESIDENT_FILTERS) {
+        for (int i = thread; i < CHANNEL_SLICES * SLICE_FILTERS; i += THREADS) copy_async<16>(block_filters + i, packed_w + i);
+        if constexpr (WARPGROUP) {
+            copy_async_commit();
+            copy_async_wait<0>();
+            fence_bulk();
+            __syncthreads();
+        }
+    }
+    T* const outputs =
+        reinterpret_cast<T*>(block_filters + (RESIDENT_FILTERS ? CHANNEL_SLICES * SLICE_FILTERS : 0)) + warp * (2 * 16 * OUTPUT_PITCH);
     const int first_k = (static_cast<int>(blockIdx.y) * BLOCK_TILES + group * WARP_TILES_K) * 8;
 
     const unsigned first_column = warp % WARPS_Q * 16;
@@ -217,11 +196,24 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
 
     const unsigned work_tiles = (static_cast<unsigned>(n) + IMAGES - 1) / IMAGES * (ROW_TILES * COLUMN_TILES);
 
+    Fetched fetched;
+    if constexpr (Fetched::USED) {
+        if (STAGES > 1 && blockIdx.x < work_tiles) {
+            fetched.load(x, blockIdx.x, n);
+            fetched.stage(staged);
+        }
+        copy_async_commit();
+    }
     unsigned copied_tile = blockIdx.x;
     int copied_slice = 0;
     const auto copy_next = [&](int stage) {
         if (copied_tile < work_tiles) {
             copy_inputs(staged + stage * STAGE_CHUNKS, x, copied_tile, copied_slice, n);
+            if constexpr (!RESIDENT_FILTERS) {
+                Chunk* const to = staged + stage * STAGE_CHUNKS + STAGED_CHUNKS;
+                const Chunk* const slice_filters = packed_w + copied_slice * SLICE_FILTERS;
+                for (int i = thread; i < SLICE_FILTERS; i += THREADS) copy_async<16>(to + i, slice_filters + i);
+            }
             if (++copied_slice == CHANNEL_SLICES) {
                 copied_slice = 0;
                 copied_tile += gridDim.x;
@@ -229,8 +221,10 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
         }
         copy_async_commit();
     };
+    if constexpr (!Fetched::USED) {
 #pragma unroll 1
-    for (int stage = 0; stage < STAGES - 1; ++stage) copy_next(stage);
+        for (int stage = 0; stage < STAGES - 1; ++stage) copy_next(stage);
+    }
 
     int stage = 0;
     for (unsigned work_tile = blockIdx.x; work_tile < work_tiles; work_tile += gridDim.x) {
@@ -238,7 +232,14 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
         clear(accumulators);
 #pragma unroll 1
         for (int slice = 0; slice < CHANNEL_SLICES; ++slice) {
-            if constexpr (STAGES == 1) {
+            const unsigned next = work_tile + (STAGES - 1) * gridDim.x;
+            if constexpr (Fetched::USED) {
+                if constexpr (STAGES == 1) __syncthreads();
+                if (next < work_tiles) fetched.load(x, next, n);
+                if constexpr (STAGES == 1) fetched.stage(staged);
+                copy_async_wait<0>();
+                __syncthreads();
+            } else if constexpr (STAGES == 1) {
                 __syncthreads();
                 copy_next(0);
                 copy_async_wait<0>();
@@ -249,21 +250,9 @@ conv2d_mma_gemm(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, 
                 copy_next(stage == 0 ? STAGES - 1 : stage - 1);
             }
             const Chunk* const inputs = staged + stage * STAGE_CHUNKS;
-            const Chunk* const taps = inputs + column_input;  // of this lane's column
-            const Chunk* const slice_filters = block_filters + slice * SLICE_FILTERS;
-            const Filters* const filters =
-                reinterpret_cast<const Filters*>(slice_filters + group * (WARP_TILES_K * 16)) + lane;
-            // Lanes 0 to 15 load a step's first chunk of 16 columns, the others its second.
-#pragma unroll UNROLL
-            for (int i = 0; i < PAIRS; ++i) {
-                add_steps<R, false>(accumulators, taps + (lane < 16 ? chunk_at(2 * i) : chunk_at(2 * i + 1)),
-                                    filters + i * (R * BLOCK_TILES / FILTER_TILES * 32));
-            }
-            if constexpr (ODD_STEPS > 0) {
-                add_steps<ODD_STEPS, true>(
-                    accumulators, taps + chunk_at(RUN_CHUNKS - 1) + (lane < 16 || R == 1 ? 0 : DILATION_H * ROW_CHUNKS),
-                    filters + PAIRS * (R * BLOCK_TILES / FILTER_TILES * 32));
-            }
+            const Chunk* const slice_filters = RESIDENT_FILTERS ? block_filters + slice * SLICE_FILTERS : inputs + STAGED_CHUNKS;
+            add_slice(accumulators, inputs + column_input, slice_filters, group);
+            if (Fetched::USED && STAGES > 1 && next < work_tiles) fetched.stage(staged + (1 - stage) * STAGE_CHUNKS);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
 

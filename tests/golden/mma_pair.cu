@@ -1,10 +1,10 @@
 // conv2d n2 c3 9x11 k5 3x3 f32 nchw
 // mma_pair precision=tf32 mma_q=2 thread_p=5 thread_q=1 channel_groups=1 commit_rows=2 row_tiles=1 consumer_warpgroups=2 cooperating_warpgroups=1 stages=4 epilogue_stages=3 register_prefetch=1 min_blocks=1
 
-// Convolution as matrix products of warpgroups (wgmma): [64 pairs of output columns x taps] * [taps x accumulators].
-// A pair is the columns q and q + 1 of a row, q even; the accumulators are those of both columns, of all output channels. With the filter
-// of a row moved on by one tap for the second column, both take the same taps q to q + S of x, which lie there as an MMA takes them.
-// Depth is four channels by two words: taps.
+// Convolution as matrix products of warpgroups (wgmma): [64 output pixels x taps] * [taps x output channels], or with MMA_Q = 2
+// [64 pairs of output columns x taps] * [taps x accumulators]. A pair is the columns q and q + 1 of a row, q even; the accumulators are those
+// of both columns, of all output channels. With the filter of a row moved on by one tap for the second column, both take the same taps q to
+// q + S of x, which lie there as an MMA takes them. Depth is four channels by two words: taps of f32, else pairs of taps.
 //
 //   x         [N, C, H, W]  input
 //   packed_w  filters as MMAs take them: [iteration][step][tile][half][accumulator][channel]
@@ -56,6 +56,8 @@ constexpr int ROW_TILES = 1;
 constexpr int STAGES = 4;  // pipeline stages: inputs in shared memory
 constexpr int EPILOGUE_STAGES = 3;  // epilogue stages
 constexpr int MIN_BLOCKS = 1;  // blocks resident on a multiprocessor
+constexpr int PREFETCH = 1;  // commit groups whose rows are loaded ahead
+constexpr bool SPLIT = false;  // elements, in a big and a small part
 
 // Derived
 constexpr int THREADS = 128 * (CONSUMER_WARPGROUPS + 1);
@@ -78,6 +80,10 @@ constexpr int PARTS = 1;  // of a filter: rounded to the nearest TF32
 constexpr int STEP_FILTERS = TILES * PARTS * 64;  // words
 constexpr int FILTER_WORDS = 1152;
 constexpr int PLANE = 112, SKEW = 1, STAGE = 452;  // words
+constexpr bool ZEROED = true;    // what lies behind planes
+constexpr bool SHIFTED = false;  // every other row begins in the middle of a word
+constexpr int LOADED = 1;     // words at once
+constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
 constexpr int K_STEP = 1;
 constexpr bool WHOLE = false;  // outputs of a work tile are contiguous
 constexpr int RUN = TILE_P * Q;  // outputs of an output channel
@@ -106,7 +112,11 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __rest
         const bool there = row < R && k < K && channel < C && s >= 0 && s < S;
         return there ? w[((k * C + channel) * R + row) * S + s] : Bits{0};
     };
-    packed_w[i] = tf32_part<PARTS>(filter(half % WORDS), i / 64 % 2);
+    if constexpr (WORD_TAPS == 1) {
+        packed_w[i] = tf32_part<PARTS>(filter(half % WORDS), i / 64 % 2);
+    } else {
+        packed_w[i] = word_of(filter(half % WORDS * 2), filter(half % WORDS * 2 + 1));
+    }
 }
 
 // First output row of a work tile, a row tile of an image.
@@ -119,31 +129,46 @@ __device__ __forceinline__ long long input_at(int work_tile, int channel) {
 __device__ __forceinline__ long long output_at(int work_tile, int k) {
     return static_cast<long long>(work_tile / ROW_TILES) * (K * P * Q) + (k * P + first_row(work_tile)) * Q;
 }
+
 // Where a channel's rows lie in a pipeline stage, words.
 __device__ __forceinline__ constexpr int plane_at(int channel) { return channel * PLANE + channel % 4 / 2 * SKEW; }
+
 #include "_planes_words.cuh"
 
 #include "_tile_outputs.cuh"
 
-// A lane's inputs of a row, words of two strips.
+// A lane's inputs of a row, words of two strips; part by part, as filters.
 struct Inputs {
     Word of[PARTS][CHANNEL_GROUPS][WINDOW][2];
 
-    // Of the strips that begin at `strips`, in a group's first channel.
-    __device__ __forceinline__ void load(const Word* const (&strips)[2], int row) {
+    // Of the strips that begin at `strips`, in a group's first channel; rows with `odd` set begin in the middle of a word.
+    __device__ __forceinline__ void load(const Word* const (&strips)[2], const bool (&odd)[2], int row) {
 #pragma unroll
         for (int group = 0; group < CHANNEL_GROUPS; ++group) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
+                if constexpr (SHIFTED) {
+                    // Of every other row the words are put together of two neighbours.
+                    const unsigned selected = odd[i] == (row % 2 == 0) ? 0x5432 : 0x3210;
+                    const Word* const at = strips[i] + group * (4 * PLANE) + row * W / 2 + (row % 2 == 1 && odd[i] ? 1 : 0);
+                    Word loaded = at[0];
 #pragma unroll
-                for (int word = 0; word < WINDOW; word += 1) {
-                    const Word* const at = strips[i] + group * (4 * PLANE) + row * (W / WORD_TAPS) + word;
-                    const auto loaded = *reinterpret_cast<const AlignedArray<Word, 1>*>(at);
+                    for (int j = 0; j < WINDOW; ++j) {
+                        const Word next = at[j + 1];
+                        of[0][group][j][i] = __byte_perm(loaded, next, selected);
+                        loaded = next;
+                    }
+                } else {
 #pragma unroll
-                    for (int j = 0; j < 1 && word + j < WINDOW; ++j) {
+                    for (int word = 0; word < WINDOW; word += LOADED) {
+                        const Word* const at = strips[i] + group * (4 * PLANE) + row * (W / WORD_TAPS) + word;
+                        const auto loaded = *reinterpret_cast<const AlignedArray<Word, LOADED>*>(at);
 #pragma unroll
-                        for (int part = 0; part < PARTS; ++part) {
-                            of[part][group][word + j][i] = PARTS == 1 ? rounded(loaded.at[j]) : word_part<PARTS>(loaded.at[j], part);
+                        for (int j = 0; j < LOADED && word + j < WINDOW; ++j) {
+#pragma unroll
+                            for (int part = 0; part < PARTS; ++part) {
+                                of[part][group][word + j][i] = PARTS == 1 ? rounded(loaded.at[j]) : word_part<PARTS>(loaded.at[j], part);
+                            }
                         }
                     }
                 }
@@ -184,22 +209,23 @@ __device__ __forceinline__ void multiply(float (&d)[TILES][4], const Word (&firs
 }
 
 constexpr int ROWS_IN = THREAD_P + R - 1, LAST_COMMIT = (ROWS_IN - 1) / COMMIT_ROWS * COMMIT_ROWS;  // of a lane's inputs
-constexpr int LAST_LOADED = LAST_COMMIT > COMMIT_ROWS ? LAST_COMMIT - COMMIT_ROWS : 0;  // the batch when the last one is loaded
+constexpr int LAST_LOADED = PREFETCH == 0 ? LAST_COMMIT : LAST_COMMIT > COMMIT_ROWS ? LAST_COMMIT - COMMIT_ROWS : 0;  // the batch when the last one is loaded
 
 // Of COMMIT_ROWS rows, and of as many before them or behind.
 using CommitGroups = Inputs[2 * COMMIT_ROWS];
 
 // Loads the rows of a commit group, from `first` on.
-__device__ __forceinline__ void load_rows(CommitGroups& inputs, const Word* const (&strips)[2], int first) {
+__device__ __forceinline__ void load_rows(CommitGroups& inputs, const Word* const (&strips)[2], const bool (&odd)[2], int first) {
 #pragma unroll
-    for (int row = first; row < min(first + COMMIT_ROWS, ROWS_IN); ++row) inputs[row % (2 * COMMIT_ROWS)].load(strips, row);
+    for (int row = first; row < min(first + COMMIT_ROWS, ROWS_IN); ++row) inputs[row % (2 * COMMIT_ROWS)].load(strips, odd, row);
 }
 
-// Starts accumulators += the MMAs that take the rows from `first`.
+// Starts accumulators += (with SPLIT =) the MMAs that take the rows from `first`.
 __device__ __forceinline__ void multiply_rows(Accumulators& accumulators, const CommitGroups& inputs, const Word* filters, int first) {
-    constexpr int MMAS[1][2] = {};  // parts of pixels, of filters
+    // What involves a small part comes first, so that nothing large is cut off while it is added.
 #pragma unroll
-    for (const auto& part : MMAS) {
+    for (int i = 0; i < (SPLIT ? 3 : 1); ++i) {
+        const int part[2] = {SPLIT && i == 0, SPLIT && i == 1};  // of pixels, of filters
 #pragma unroll
         for (int row = first; row < min(first + COMMIT_ROWS, ROWS_IN); ++row) {
             const Inputs& now = inputs[row % (2 * COMMIT_ROWS)];
@@ -213,7 +239,26 @@ __device__ __forceinline__ void multiply_rows(Accumulators& accumulators, const 
                         const auto& one = now.half_step(part[0], half, column);
                         const auto& two = now.half_step(part[0], half + APART, column);
                         const int words = ((row - output) * FULL + step) * STEP_FILTERS + part[1] * 64;
+                        if (SPLIT && part[0] == 1 && step == 0) {
+                            multiply<false>(accumulators[output * THREAD_Q + column], one, two, filters, words);
+                            continue;
+                        }
                         multiply(accumulators[output * THREAD_Q + column], one, two, filters, words);
+                    }
+                }
+            }
+            if constexpr (HALVES % 2 == 1) {
+                // The last half steps of two filter rows, and that of an odd last row.
+#pragma unroll
+                for (int output = max(0, row - R + 1); output <= min(row, THREAD_P - 1); ++output) {
+                    const int r = row - output;
+                    if (r % 2 == 0 && r < R - 1) continue;
+                    const Inputs& before = inputs[(row + 2 * COMMIT_ROWS - r % 2) % (2 * COMMIT_ROWS)];
+#pragma unroll
+                    for (int column = 0; column < THREAD_Q; ++column) {
+                        multiply(accumulators[output * THREAD_Q + column], before.half_step(part[0], HALVES - 1, column),
+                                 now.half_step(part[0], HALVES - 1, column), filters,
+                                 (R * FULL + r / 2) * STEP_FILTERS + part[1] * 64);
                     }
                 }
             }
@@ -239,7 +284,7 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
     const int work_tiles = n * ROW_TILES;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
-            barrier_init(full + i, 32 * PRODUCER_WARPS);
+            barrier_init(full + i, FULL_ARRIVALS);
             barrier_init(empty + i, 4 * COOPERATING_WARPGROUPS);
         }
         for (int i = 0; i < EPILOGUE_STAGES; ++i) {
@@ -251,17 +296,20 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
         barrier_arrive_expect(filters_full, 4 * FILTER_WORDS);
         bulk_load(filters, packed_w, 4 * FILTER_WORDS, filters_full);
     }
-    for (int i = static_cast<int>(threadIdx.x); i < STAGES * STAGE; i += THREADS) stages[i] = Word{0};  // what lies behind planes
-    fence_bulk();
+    if constexpr (ZEROED) {
+        for (int i = static_cast<int>(threadIdx.x); i < STAGES * STAGE; i += THREADS) stages[i] = Word{0};
+        fence_bulk();
+    }
     __syncthreads();
 
     if (consumer == CONSUMER_WARPGROUPS) {
-        warpgroup_reg_dealloc<56>();
+        warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
         if (warp == 4 * CONSUMER_WARPGROUPS) store_outputs(epilogue_stages, epilogue_full, epilogue_empty, y, work_tiles);
-        if (warp > 4 * CONSUMER_WARPGROUPS) copy_inputs(stages, full, empty, x, work_tiles, warp - 4 * CONSUMER_WARPGROUPS - 1, n);
+        const bool copies = PRODUCER_WARPS == 1 ? warp == 4 * CONSUMER_WARPGROUPS + 1 : warp > 4 * CONSUMER_WARPGROUPS;
+        if (copies) copy_inputs(stages, full, empty, x, work_tiles, warp - 4 * CONSUMER_WARPGROUPS - 1, n);
         return;
     }
-    warpgroup_reg_alloc<224>();
+    warpgroup_reg_alloc<CONSUMER_REGISTERS>();
     barrier_wait(filters_full, 0);
 
     const int step = CONSUMER_GROUPS * static_cast<int>(gridDim.x), first_iteration = consumer % COOPERATING_WARPGROUPS;
@@ -273,6 +321,7 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
 #pragma unroll 1
         for (int iteration = first_iteration; iteration < ITERATIONS; iteration += COOPERATING_WARPGROUPS) {
             const Word* inputs_at[2];
+            bool odd[2] = {};
             int row_at[2], column_at[2], skipped[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
@@ -282,8 +331,12 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
                 row_at[i] = min(strip_row, TILE_P - THREAD_P);
                 column_at[i] = strip < STRIPS && place.column < STRIPS_Q ? strip_column : Q;
                 skipped[i] = strip_row - row_at[i];
-                const int at = row_at[i] * W + strip_column;
-                inputs_at[i] = stages + stage * STAGE + plane_at(lane % 4) + at;
+                int begin = row_at[i] * W + strip_column;  // elements
+                if constexpr (SHIFTED) {
+                    begin += static_cast<int>(input_at(work_tile, lane % 4) % 2);
+                    odd[i] = begin % 2 == 1;
+                }
+                inputs_at[i] = stages + stage * STAGE + plane_at(lane % 4) + begin / WORD_TAPS;
             }
             Accumulators accumulators;
             clear(accumulators);
@@ -300,16 +353,32 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
                     if (lane == 0) barrier_arrive(empty + stage);
                 };
                 CommitGroups inputs;
-                load_rows(inputs, strips, 0);
+                if constexpr (PREFETCH > 0) load_rows(inputs, strips, odd, 0);
 #pragma unroll
                 for (int row = 0; row < ROWS_IN; row += COMMIT_ROWS) {
-                    wgmma_begin(accumulators);
-                    multiply_rows(accumulators, inputs, iteration_filters, row);
+                    if constexpr (PREFETCH == 0) {
+                        load_rows(inputs, strips, odd, row);
+                        if (row == LAST_LOADED) release_inputs();
+                    }
+                    Accumulators parts;
+                    Accumulators& d = SPLIT ? parts : accumulators;
+                    wgmma_begin(d);
+                    multiply_rows(d, inputs, iteration_filters, row);
                     wgmma_commit();
-                    load_rows(inputs, strips, row + COMMIT_ROWS);
-                    if (row == LAST_LOADED) release_inputs();
-                    wgmma_wait(accumulators);
+                    if constexpr (PREFETCH == 2) wgmma_wait_group<1>();
+                    if constexpr (PREFETCH > 0) {
+                        load_rows(inputs, strips, odd, row + COMMIT_ROWS);
+                        if (row == LAST_LOADED) release_inputs();
+                    }
+                    if constexpr (SPLIT || PREFETCH < 2) wgmma_wait(d);
+                    if constexpr (SPLIT) {
+#pragma unroll
+                        for (int i = max(0, row - R + 1) * THREAD_Q; i < min(row + COMMIT_ROWS, THREAD_P) * THREAD_Q; ++i) {
+                            promote(accumulators[i], parts[i]);
+                        }
+                    }
                 }
+                if constexpr (PREFETCH == 2) wgmma_wait(accumulators);
                 iteration_filters += STEPS * STEP_FILTERS;
             }
             if (iteration == first_iteration) barrier_wait(epilogue_empty + epilogue_stage, tile_index / EPILOGUE_STAGES % 2 ^ 1);
@@ -319,7 +388,7 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
                 for (int accumulator = 0; accumulator < 2; accumulator += MMA_Q) {
                     const int k = k_of(tile, lane % 4 * 2 + accumulator);
                     if (MMA_Q * K < 8 * TILES && k >= K) continue;
-                    T* const run = output + k * PLANE_Y + alignment_offset(y + output_at(work_tile, k));
+                    T* const run = output + k * PLANE_Y + (WHOLE ? 0 : alignment_offset(y + output_at(work_tile, k)));
 #pragma unroll
                     for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -330,9 +399,18 @@ conv2d_mma_pair(const Bits* __restrict__ x, const Word* __restrict__ packed_w, c
                             for (int column = 0; column < THREAD_Q; ++column) {
                                 const float* const accumulators_at = accumulators[row * THREAD_Q + column][tile] + 2 * i + accumulator;
                                 const int at = column * MMA_Q, left = Q - column_at[i] - at;
+                                if constexpr (MMA_Q == 2 && Q % 2 == 0) {
+                                    if (left <= 0) continue;
+                                    const AlignedArray<T, 2> pair = {
+                                        from_float<T>(finish<EPILOGUE>(accumulators_at[0], bias, k)),
+                                        from_float<T>(finish<EPILOGUE>(accumulators_at[1], bias, k)),
+                                    };
+                                    *reinterpret_cast<AlignedArray<T, 2>*>(stored + at) = pair;
+                                } else {
 #pragma unroll
-                                for (int j = 0; j < MMA_Q; ++j) {
-                                    if (j < left) stored[at + j] = from_float<T>(finish<EPILOGUE>(accumulators_at[j], bias, k));
+                                    for (int j = 0; j < MMA_Q; ++j) {
+                                        if (j < left) stored[at + j] = from_float<T>(finish<EPILOGUE>(accumulators_at[j], bias, k));
+                                    }
                                 }
                             }
                         }

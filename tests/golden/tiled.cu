@@ -2,8 +2,9 @@
 // tiled tiling=output_block tile_q=16 tile_p=16 thread_p=1 thread_k=1 block_k=1 channels_staged=1 filters=global unroll=none images=1 restrict=True arithmetic=f32
 
 // Direct convolution of tiles: a block computes TILE_P x TILE_Q outputs of THREAD_K * THREADS_K output channels from a tile of the input
-// in shared memory, STAGED_C channels at a time.
-// The block is as large as the output tile; its threads loop to load the input tile with its halo.
+// in shared memory, STAGED_C channels at a time. The block is as large as the output tile, and its threads loop to load the input tile with
+// its halo; or as large as the input tile (INPUT_BLOCK), where every thread loads one position, and those beyond the output tile do no
+// more; or only the interior of the input tile is staged (INTERIOR), and the halo read from x.
 //
 //   x     [N, C, H, W]  input
 //   w     [K, C, R, S]  filters
@@ -35,7 +36,12 @@ constexpr int ROWS = 1;  // a thread's output rows, THREADS_P apart,
 constexpr int THREAD_K = 1;  // and its output channels, neighbours
 constexpr int THREADS_Q = 16, THREADS_P = 16, THREADS_K = 1;
 constexpr int STAGED_C = 1;  // channels in shared memory at a time
-constexpr int IMAGES = 1;  // images a block works through
+constexpr int IMAGES = 1;  // images a block works through; 0: all
+constexpr bool INPUT_BLOCK = false, INTERIOR = false;
+constexpr bool SHARED_FILTERS = false;
+constexpr bool ROWS_IN_FLOAT = false;  // a filter row is added up in half precision, the rows in single
+using Input = const T* __restrict__;
+using Output = T* __restrict__;
 constexpr int UNROLL_C = 1, UNROLL_R = 1, UNROLL_S = 1;
 using Arithmetic = FloatArithmetic;
 
@@ -46,13 +52,19 @@ constexpr int LANES = Arithmetic::LANES;
 constexpr int TAPS = C * R * S;
 constexpr int TILES_P = 1, TILES_Q = 1;
 constexpr int THREADS = THREADS_Q * THREADS_P * THREADS_K;
-constexpr int STAGED_H = 33, STAGED_W = 35;  // inputs that a tile of outputs needs
-constexpr int PITCH = STAGED_W;  // a row of the tile
+constexpr int INPUT_H = 33, INPUT_W = 35;  // inputs that a tile of outputs needs
+constexpr int STAGED_H = 33, STAGED_W = 35;  // those that are staged: all, or the middle ones
+constexpr int SKIPPED_H = (INPUT_H - STAGED_H) / 2, SKIPPED_W = (INPUT_W - STAGED_W) / 2;  // those before them
+constexpr int PITCH = 35;  // a row of the tile, padded so that threads of a warp that read different rows read different banks
+constexpr int TILE_BYTES = 4624;  // of the input tile, in whole 16 bytes
 constexpr bool EXACT = PAD_H == 0 && PAD_W == 0 && P % TILE_P == 0 && Q % TILE_Q == 0;  // a tile has no input outside x
+constexpr bool STAGED_ONCE = STAGED_C == C && IMAGES == 1;
+constexpr int STAGED_TAPS = STAGED_C * R * S;
 
-// Filters as they lie in w, [output channel][tap].
+// Filters as they lie in w, [output channel][tap], or in shared memory, [tap of the staged channels][output channel of the block].
+#include "_filters_global.cuh"
 using Filter = T;
-constexpr int K_STRIDE = TAPS, TAP_STRIDE = 1;
+constexpr int K_STRIDE = SHARED_FILTERS ? 1 : TAPS, TAP_STRIDE = SHARED_FILTERS ? THREAD_K * THREADS_K : 1;
 
 // The input at (row, column) of a plane, zero in the padding and beyond the image.
 __device__ __forceinline__ Scalar input_at(const T* plane, int row, int column) {
@@ -63,10 +75,19 @@ __device__ __forceinline__ Scalar input_at(const T* plane, int row, int column) 
     return inside ? Arithmetic::scalar(plane[row * W + column]) : Arithmetic::scalar(0.0f);
 }
 
+__device__ __forceinline__ void clear(Value (&accumulator)[THREAD_K / LANES][ROWS]) {
+#pragma unroll
+    for (int m = 0; m < THREAD_K / LANES; ++m) {
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) accumulator[m][i] = Arithmetic::zero();
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS_Q * THREADS_P * THREADS_K)
-conv2d_tiled(const T* __restrict__ x, const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ y, int n) {
+conv2d_tiled(Input x, Input w, Input bias, Output y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
     Scalar* const tile = reinterpret_cast<Scalar*>(smem);  // [STAGED_C][STAGED_H][PITCH]
+    Scalar* const staged_filters = reinterpret_cast<Scalar*>(smem + TILE_BYTES);  // [STAGED_TAPS][THREAD_K * THREADS_K]
 
     const int thread_q = static_cast<int>(threadIdx.x), thread_p = static_cast<int>(threadIdx.y), thread_k = static_cast<int>(threadIdx.z);
     const int thread = (thread_k * THREADS_P + thread_p) * THREADS_Q + thread_q;
@@ -80,27 +101,44 @@ conv2d_tiled(const T* __restrict__ x, const T* __restrict__ w, const T* __restri
     const int k = block_k + thread_k * THREAD_K;
     const int row = tile_row + thread_p;
     const int column = tile_column + thread_q;
-    const bool computes = row < P && column < Q;
-    const Filter* const filters = w + k * TAPS;
-    const int first = image_block, last = image_block + IMAGES;
+    const bool computes = (!INPUT_BLOCK || (thread_p < TILE_P && thread_q < TILE_Q)) && row < P && column < Q;
+    const Filter* const filters = filters_of(w) + k * TAPS;
+    const int first = IMAGES == 0 ? image_block : image_block * IMAGES;
+    const int last = IMAGES == 0 ? n : IMAGES == 1 ? first + 1 : min(first + IMAGES, n);
 
     for (int image = first; image < last; ++image) {
-        Value accumulator[THREAD_K / LANES][ROWS];
+        float sum[THREAD_K][ROWS];                  // with ROWS_IN_FLOAT of filter rows
+        Value accumulator[THREAD_K / LANES][ROWS];  // and these of the products of one row
 #pragma unroll
-        for (int m = 0; m < THREAD_K / LANES; ++m) {
+        for (int m = 0; m < THREAD_K; ++m) {
 #pragma unroll
-            for (int i = 0; i < ROWS; ++i) accumulator[m][i] = Arithmetic::zero();
+            for (int i = 0; i < ROWS; ++i) sum[m][i] = 0.0f;
         }
+        if constexpr (!ROWS_IN_FLOAT) clear(accumulator);
 
 #pragma unroll 1
         for (int first_channel = 0; first_channel < C; first_channel += STAGED_C) {
             const T* const planes = x + (static_cast<long long>(image) * C + first_channel) * (H * W);
-            for (int i = thread; i < STAGED_C * STAGED_H * STAGED_W; i += THREADS) {
-                const int c = i / (STAGED_H * STAGED_W);
-                const int staged_row = i / STAGED_W % STAGED_H;
-                const int staged_column = i % STAGED_W;
-                tile[(c * STAGED_H + staged_row) * PITCH + staged_column] =
-                    input_at(planes + c * (H * W), input_row + staged_row, input_column + staged_column);
+            if constexpr (INPUT_BLOCK) {
+                for (int c = thread_k; c < STAGED_C; c += THREADS_K) {
+                    tile[(c * STAGED_H + thread_p) * PITCH + thread_q] =
+                        input_at(planes + c * (H * W), input_row + thread_p, input_column + thread_q);
+                }
+            } else {
+                for (int i = thread; i < STAGED_C * STAGED_H * STAGED_W; i += THREADS) {
+                    const int c = i / (STAGED_H * STAGED_W);
+                    const int staged_row = i / STAGED_W % STAGED_H;
+                    const int staged_column = i % STAGED_W;
+                    tile[(c * STAGED_H + staged_row) * PITCH + staged_column] =
+                        input_at(planes + c * (H * W), input_row + SKIPPED_H + staged_row, input_column + SKIPPED_W + staged_column);
+                }
+            }
+            if (SHARED_FILTERS && (STAGED_ONCE || STAGED_C < C || image == first)) {
+                for (int i = thread; i < STAGED_TAPS * THREAD_K * THREADS_K; i += THREADS) {
+                    const int m = i / STAGED_TAPS, tap = i % STAGED_TAPS;
+                    const int from = (block_k + m) * TAPS + (STAGED_ONCE ? 0 : first_channel * (R * S)) + tap;
+                    staged_filters[tap * TAP_STRIDE + m] = Arithmetic::scalar(w[from]);
+                }
             }
             __syncthreads();
 
@@ -109,7 +147,8 @@ conv2d_tiled(const T* __restrict__ x, const T* __restrict__ w, const T* __restri
                 for (int c = 0; c < STAGED_C; ++c) {
 #pragma unroll UNROLL_R
                     for (int r = 0; r < R; ++r) {
-                        const Filter* const row_filters = filters + ((first_channel + c) * R + r) * S;
+                        if constexpr (ROWS_IN_FLOAT) clear(accumulator);
+                        const Filter* const row_filters = filters + ((SHARED_FILTERS ? c : first_channel + c) * R + r) * S * TAP_STRIDE;
 #pragma unroll UNROLL_S
                         for (int s = 0; s < S; ++s) {
                             Value inputs[ROWS];
@@ -117,7 +156,11 @@ conv2d_tiled(const T* __restrict__ x, const T* __restrict__ w, const T* __restri
                             for (int i = 0; i < ROWS; ++i) {
                                 const int at_row = (thread_p + i * THREADS_P) * STRIDE_H + r * DILATION_H;  // in the input tile
                                 const int at_column = thread_q * STRIDE_W + s * DILATION_W;
-                                inputs[i] = Arithmetic::splat(tile[(c * STAGED_H + at_row) * PITCH + at_column]);
+                                const bool staged = !INTERIOR || (static_cast<unsigned>(at_row - SKIPPED_H) < static_cast<unsigned>(STAGED_H) &&
+                                                                  static_cast<unsigned>(at_column - SKIPPED_W) < static_cast<unsigned>(STAGED_W));
+                                inputs[i] = Arithmetic::splat(
+                                    staged ? tile[(c * STAGED_H + at_row - SKIPPED_H) * PITCH + at_column - SKIPPED_W]
+                                           : input_at(planes + c * (H * W), input_row + at_row, input_column + at_column));
                             }
 #pragma unroll
                             for (int m = 0; m < THREAD_K / LANES; ++m) {
@@ -128,10 +171,17 @@ conv2d_tiled(const T* __restrict__ x, const T* __restrict__ w, const T* __restri
                                 }
                             }
                         }
+                        if constexpr (ROWS_IN_FLOAT) {
+#pragma unroll
+                            for (int m = 0; m < THREAD_K; ++m) {
+#pragma unroll
+                                for (int i = 0; i < ROWS; ++i) sum[m][i] += Arithmetic::lane(accumulator[m / LANES][i], m % LANES);
+                            }
+                        }
                     }
                 }
             }
-            __syncthreads();  // the tile has been read and may be overwritten
+            if constexpr (!STAGED_ONCE) __syncthreads();  // the tile has been read and may be overwritten
         }
 
         if (computes) {
@@ -141,7 +191,7 @@ conv2d_tiled(const T* __restrict__ x, const T* __restrict__ w, const T* __restri
 #pragma unroll
                 for (int i = 0; i < ROWS; ++i) {
                     if (i > 0 && row + i * THREADS_P >= P) continue;
-                    const float value = Arithmetic::lane(accumulator[m / LANES][i], m % LANES);
+                    const float value = ROWS_IN_FLOAT ? sum[m][i] : Arithmetic::lane(accumulator[m / LANES][i], m % LANES);
                     output[m * (P * Q) + i * THREADS_P * Q] = from_float<T>(finish<EPILOGUE>(value, bias, k + m));
                 }
             }

@@ -284,7 +284,7 @@ FAULTS = {
     "outputs are staged where a store reads": ("wait_read<EPILOGUE_STAGES - 1>();", "wait_read<EPILOGUE_STAGES>();"),
     "outputs are staged without the swizzle": (") ^ lane % 8) * 16;", ")) * 16;"),
     "a product reads other channels": ("w_operand + (at + i * 512)", "w_operand + (at - k_block * 2 + i * 512)"),
-    "a product reads another stage": ("x_operand + at,", "x_operand + k_block * 2,"),
+    "a product reads another stage": ("x_at + k_block * 2 : at)", "x_at + k_block * 2 : k_block * 2)"),
     "rows and columns of taps change places": ("tap % S * DILATION_W, tap / S", "tap / S * DILATION_W, tap % S"),
     "windows begin without the padding": ("* STRIDE_W - PAD_W", "* STRIDE_W"),
 }
@@ -300,8 +300,8 @@ def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> N
 
 
 WINDOW_FAULTS = {
-    "consumers do not wait for a window": ("barriers.windows.consumer_wait(window);", ""),
-    "a window is never given back": ("if (lane == 0) barriers.windows.consumer_release(last_window);", ""),
+    "consumers do not wait for a window": ("if (WINDOWED && tap == 0) window_pipeline.consumer_wait(window);", ""),
+    "a window is never given back": ("if (WINDOWED && lane == 0) window_pipeline.consumer_release(last_window);", ""),
     "what follows the last row is not zero": ("LOADED * 128 + i %", "LOADED * 128 + 1024 + i %"),
     "taps of the next row begin one pixel late": ("DILATION_H * PITCH", "(DILATION_H * PITCH + 1)"),
 }
@@ -318,10 +318,10 @@ FLOAT_FAULTS = {
     "outputs are staged without the swizzle": ("(channel / 4 ^ pixel) * 16", "channel / 4 * 16"),
     "both halves of the outputs go to one box": ("warp / 2 * (PIXELS * 128) +", ""),
     "the second box is stored where the first is": ("k + i * 64 + box * TILE_K", "k + i * 64"),
-    "the first box is stored twice": ("to + box * BOX_BYTES, channel, pixel", "to, channel, pixel"),
+    "the first box is stored twice": ("store_box(y_map, to + box * BOX_BYTES", "store_box(y_map, to"),
     "the second box of a residual is the first": (
-        "* 64 + box * TILE_K;\n                tma_load",
-        "* 64;\n                tma_load",
+        "* 64 + box * TILE_K;\n                load_box",
+        "* 64;\n                load_box",
     ),
     "a residual is read without the swizzle": (
         "z[i] = *reinterpret_cast<const float*>(words[i] +",
@@ -342,7 +342,7 @@ def test_a_mistake_of_tf32_is_found_without_a_gpu(what: str, host: DeviceEvaluat
 @pytest.mark.cxx
 def test_warpgroups_that_do_not_take_turns_are_found(host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 96, "schedule": "pingpong"}
-    assert found(values, "barrier_wait(barriers.mainloop_order + consumer, order_phase);", "", host)
+    assert found(values, "barrier_wait(mainloop_order + consumer, order_phase);", "", host)
 
 
 RESIDUAL_FAULTS = {

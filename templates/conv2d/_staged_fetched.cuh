@@ -1,9 +1,16 @@
 #pragma once
 
 // Windows of x whose elements lie at odd places: through registers to as many shifted copies in shared memory. Needs the family's constants.
+#include "_shifted_rows.cuh"
+
+// Elements at once: all rows begin, and end, on a multiple of so many.
+constexpr int ROW_ELEMENTS = W * C;
+constexpr int LOADED = COLUMN_TILES > 1 || PAD_W > 0 || ROW_ELEMENTS % 2 == 1 ? 1 : ROW_ELEMENTS % 4 > 0 ? 2 : ROW_ELEMENTS % 8 > 0 ? 4 : 8;
+constexpr int PLACES = IMAGES * WINDOW_H * ROW_CHUNKS, LOADS = (PLACES + THREADS - 1) / THREADS;  // chunks of a copy, of a thread
 
 // What a thread loads of a work tile's input: of each of its places 16 elements, in which the chunks of all copies lie.
 struct Fetched {
+    static constexpr bool USED = true;
     AlignedArray<Bits, LOADED> at[LOADS][16 / LOADED];
 
     // Zeros stand for padding.
@@ -48,3 +55,5 @@ struct Fetched {
         }
     }
 };
+
+__device__ __forceinline__ void copy_inputs(Chunk*, const Bits*, unsigned, int, int) {}

@@ -1,0 +1,3 @@
+#pragma once
+
+// Filters that the family stages in shared memory.
