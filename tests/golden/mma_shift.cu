@@ -4,7 +4,8 @@
 // Convolution as matrix products of warpgroups (wgmma): [filters x taps] * [taps x pixels], MMA_P output rows at once.
 //
 //   x         [N, C, H, W]  input
-//   packed_w  filters as MMAs take them: [channel block][filter column][lag][output channel][VECTOR], then lags of zeros
+//   packed_w  filters as MMAs take them: [channel block][filter column][lag][output channel][VECTOR], then lags of zeros;
+//             with several parts [channel block][filter column][ZEROS rows, then filter row][output channel][VECTOR], then zeros
 //   bias      [K]           read where EPILOGUE has one
 //   y         [N, K, P, Q]  output
 //   n         images N, any number
@@ -14,6 +15,7 @@
 // MMA are neighbours through all rows; those that hang over the end of a row are computed and dropped.
 // Rows of an MMA are output channels of MMA_P output rows; an output row takes a filter's row one later than the next, so that filters of
 // all rows lie, lag by lag, once. Of every eight rows USED are output channels; the others are zeros where shared memory has room for them.
+// Where these output channels are more than 64, PARTS MMAs take 64 each, and only the rows of inputs that their own output rows need.
 // A block takes whole images, gridDim.x apart, SUBTILES subtiles each. Consumer warpgroups take subtiles in turn, and a consumer warpgroup
 // starts its MMAs when the one before has started all of its own: they run one after another without a gap while other consumer warpgroups
 // stage outputs.
@@ -62,11 +64,21 @@ constexpr int COLUMNS = 24, TILES = 3;  // of an MMA; of 8 columns
 constexpr int EIGHTS = 2;  // times eight rows of an MMA are an output row
 constexpr int USED = 3, STORED = 8;  // of every eight rows of an MMA
 constexpr int LAG = EIGHTS * STORED;  // rows of a lag
-constexpr int LAGS = TAPS_H * FOLD, FILTER = LAGS * LAG;  // lags and rows from column to column of filters
-constexpr int STEPS = 9;  // of two chunks
+constexpr int PARTS = 1;  // MMAs side by side, each of 64 output channels
+constexpr int ZEROS = PARTS > 1 ? 56 : 0;  // rows of zeros before a column of filters
+constexpr int FILTER = PARTS > 1 ? R * LAG + ZEROS : TAPS_H * FOLD * LAG;  // rows from column to column of filters
 constexpr int FILTER_ROWS = 336;  // of 16 bytes
 constexpr int STAGE = 103;  // chunks
 constexpr int EPILOGUE_STAGE = 320;  // elements
+constexpr int LACK = 3;  // rows of chunks that some planes lack
+constexpr int PLANE_ROWS = (9 + LACK) / PHASES;
+constexpr int PAD_H = 0, PAD_W = 0;
+constexpr bool ALL_USED = USED * EIGHTS <= K;  // rows of MMAs that may be output channels
+constexpr bool WHOLE = false;  // images of outputs begin on 16 bytes
+constexpr bool ORDERED = CONSUMER_WARPGROUPS > 1;  // consumer warpgroups start their MMAs in turn
+constexpr bool SHARED_FILTERS = true;  // else in registers
+constexpr int BARRIER_BYTES = 128;
+constexpr int PRODUCER_REGISTERS = 64, CONSUMER_REGISTERS = 216;
 
 // The output channel of the row of an output row's used ones: `step` output channels from row to row, then those between. There are K or a
 // few less than K output channels.
@@ -77,7 +89,7 @@ constexpr int conflicts(int step) {
     int accumulator = 0;
     for (int eight = 0; eight < EIGHTS; ++eight) {
         int most = 0, met[32] = {};
-        for (int i = 0; i < 4 * USED && eight * USED + i / 4 < K; ++i) {
+        for (int i = 0; i < 4 * USED && (ALL_USED || eight * USED + i / 4 < K); ++i) {
             const int at = k_of(eight * USED + i / 4, step) * P * Q + i % 4 * 2;
             const int bank = at * static_cast<int>(sizeof(T)) / 4 % 32;
             if (++met[bank] > most) most = met[bank];
@@ -100,9 +112,9 @@ constexpr int K_STEP = best_step();
 extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Chunk* __restrict__ packed_w) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= FILTER_ROWS) return;
-    const int eight = i / STORED % EIGHTS, row = eight * USED + i % STORED, k = k_of(row, K_STEP);
-    const int first_row = i % FILTER / LAG - (MMA_P - 1), s = i / FILTER % S, channel_block = i / (FILTER * S);
-    const bool used = i % STORED < USED && row < K;
+    const int eight = (PARTS == 1 ? i : i % FILTER - ZEROS) / STORED % EIGHTS, row = eight * USED + i % STORED, k = k_of(row, K_STEP);
+    const int first_row = PARTS == 1 ? i % FILTER / LAG - (MMA_P - 1) : (i % FILTER - ZEROS) / LAG, s = i / FILTER % S, channel_block = i / (FILTER * S);
+    const bool used = (PARTS > 1 ? i % FILTER >= ZEROS : i % STORED < USED) && (ALL_USED || row < K);
     Bits elements[VECTOR];
 #pragma unroll
     for (int j = 0; j < VECTOR; ++j) {
@@ -115,8 +127,8 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Chunk* __res
 
 // A row's place among those of a block of chunks: row by row through a plane, those that lack one row first.
 __host__ __device__ constexpr int place_of(int row) {
-    const int phase = (row + 3) % PHASES;
-    return phase * 3 + (row + 3) / PHASES - (phase < 3 ? phase + 1 : 3);
+    const int phase = (row + LACK) % PHASES;
+    return phase * PLANE_ROWS + (row + LACK) / PHASES - (phase < LACK ? phase + 1 : LACK);
 }
 
 // A pixel's place among those of chunks: 32 by 32 of each row, then what is left of all rows; of one row of inputs they follow each other anyway.
@@ -124,8 +136,14 @@ struct Pixel {
     int row, column;
 
     __device__ __forceinline__ explicit Pixel(int pixel) {
-        row = pixel / W;
-        column = pixel % W;
+        constexpr int WHOLE_COLUMNS = FOLD == 1 ? W : W / 32 * 32, LEFT = W - WHOLE_COLUMNS, WHOLE_ROWS = CHUNK_ROWS * WHOLE_COLUMNS;
+        if (LEFT > 0 && pixel >= WHOLE_ROWS) {
+            row = (pixel - WHOLE_ROWS) / (LEFT > 0 ? LEFT : 1);
+            column = WHOLE_COLUMNS + (pixel - WHOLE_ROWS) % (LEFT > 0 ? LEFT : 1);
+        } else {
+            row = pixel / (WHOLE_COLUMNS > 0 ? WHOLE_COLUMNS : 1);
+            column = pixel % (WHOLE_COLUMNS > 0 ? WHOLE_COLUMNS : 1);
+        }
     }
 };
 
@@ -138,7 +156,7 @@ __device__ __forceinline__ void transform_chunks(Chunk* stages, Barrier* full, B
     for (int image = static_cast<int>(blockIdx.x); image < n; image += static_cast<int>(gridDim.x)) {
         Chunk* const chunks = stages + stage * STAGE;
         const Bits* const planes = x + image * static_cast<long long>(C * H * W);
-        if (warp == 0 && lane == 0 && image + static_cast<int>(gridDim.x) < n) {
+        if (C * H * W * sizeof(Bits) >= 64 && warp == 0 && lane == 0 && image + static_cast<int>(gridDim.x) < n) {
             bulk_fetch(planes + gridDim.x * static_cast<long long>(C * H * W), C * H * W * static_cast<int>(sizeof(Bits)));
         }
 #pragma unroll 1
@@ -151,12 +169,15 @@ __device__ __forceinline__ void transform_chunks(Chunk* stages, Barrier* full, B
                 const int place = first + i * STRIDE, channel_block = place / PIXELS * AT_ONCE;
                 const Pixel pixel(place % PIXELS);
                 const int row = pixel.row, column = pixel.column;
-                const Bits* const from = planes + (channel_block * CHANNELS * H + row * FOLD) * W + column;
-                to[i] = chunks + channel_block * BLOCK + place_of(row) * PITCH + column;
+                const Bits* const from = planes + (channel_block * CHANNELS * H + row * FOLD - PAD_H) * W + column;
+                to[i] = chunks + channel_block * BLOCK + place_of(row) * PITCH + column + PAD_W;
 #pragma unroll
                 for (int j = 0; j < AT_ONCE * VECTOR; ++j) {
                     const int channel = j / VECTOR * CHANNELS + j % CHANNELS, below = j % VECTOR / CHANNELS;
-                    const bool there = place < PLACES && channel_block * CHANNELS + channel < C;
+                    bool there = place < PLACES;
+                    if constexpr (C % (AT_ONCE * CHANNELS) > 0) there = there && channel_block * CHANNELS + channel < C;
+                    if constexpr (PAD_H > 0) there = there && row * FOLD + below >= PAD_H;
+                    if constexpr (PAD_H > 0 || H % FOLD > 0) there = there && row * FOLD + below < H + PAD_H;
                     loaded[i][j / VECTOR][j % VECTOR] = there ? from[(channel * H + below) * W] : Bits{0};
                 }
             }
@@ -166,7 +187,8 @@ __device__ __forceinline__ void transform_chunks(Chunk* stages, Barrier* full, B
                 if (first + i * STRIDE >= PLACES) continue;
 #pragma unroll
                 for (int j = 0; j < AT_ONCE; ++j) {
-                    to[i][j * BLOCK] = chunk_of(loaded[i][j]);
+                    const bool exists = CHANNEL_BLOCKS % AT_ONCE == 0 || (first + i * STRIDE) / PIXELS * AT_ONCE + j < CHANNEL_BLOCKS;
+                    if (exists) to[i][j * BLOCK] = chunk_of(loaded[i][j]);
                 }
             }
         }
@@ -182,10 +204,17 @@ struct Step {
     int filters, filters_deeper, inputs, inputs_deeper;
 };
 
+// The output rows of a part of all MMAs, and the rows of inputs that they need.
 template <int PART>
 struct Part {
-    static constexpr int FIRST_TAP = 0, TAPS = TAPS_H, FIRST_FILTER = 0, STEPS = ::STEPS, TILES = ::TILES;
+    static constexpr int FIRST_ROW = PARTS == 1 ? 0 : MMA_P - 1 - (64 * PART + 63) / K, LAST_ROW = MMA_P - 1 - 64 * PART / K;
+    static constexpr int FIRST_TAP = FIRST_ROW, TAPS = PARTS == 1 ? TAPS_H : LAST_ROW - FIRST_ROW + R;
+    static constexpr int FIRST_FILTER = PARTS == 1 ? 0 : ZEROS - (MMA_P - 1) * LAG + 64 * PART;
+    static constexpr int STEPS = TAPS * (CHANNEL_BLOCKS * S / 2) + CHANNEL_BLOCKS * S % 2 * ((TAPS + 1) / 2);
+    // Fewer where the last group has none of the part's rows.
+    static constexpr int TILES = PARTS == 1 ? ::TILES : ((P - 1 - FIRST_ROW) / MMA_P * PITCH + Q + 7) / 8;
 };
+
 // Where chunks of taps lie, filters of the part's first row.
 template <class Part>
 __host__ __device__ constexpr Step step_from(int tap, int chunk, int second_tap, int second_chunk) {
@@ -211,7 +240,7 @@ __host__ __device__ constexpr Step step_of(int step) {
         if (tap + 1 == Part::TAPS) return step_from<Part>(tap, ROW_CHUNKS - 1, tap + 1, 0);
         return before(tap) ? step_from<Part>(tap, 0, tap + 1, ROW_CHUNKS - 1) : step_from<Part>(tap + 1, 0, tap, ROW_CHUNKS - 1);
     }
-    const int tap = step / (PAIRS > 0 ? PAIRS : 1), chunk = step % (PAIRS > 0 ? PAIRS : 1) * 2 + before(tap);
+    const int tap = step / (PAIRS > 0 ? PAIRS : 1), chunk = step % (PAIRS > 0 ? PAIRS : 1) * 2 + (ROW_CHUNKS % 2 == 1 && before(tap));
     return step_from<Part>(tap, chunk, tap, chunk + 1);
 }
 
@@ -222,7 +251,9 @@ __host__ __device__ constexpr bool all_ahead() {
     }
     return true;
 }
-using Filters = const Chunk*;
+
+#include "_shift_filters_shared.cuh"
+
 // Starts d = filters * inputs (+ d), of a step.
 template <class Part, bool ADDED>
 __device__ __forceinline__ void multiply(float (&d)[3][4], const Filters& filters, const Chunk* inputs, int index) {
@@ -230,7 +261,7 @@ __device__ __forceinline__ void multiply(float (&d)[3][4], const Filters& filter
     const Step step = step_of<Part>(index);
 #ifdef __CUDACC__
     const unsigned long long pixels = wgmma_operand(inputs, step.inputs * 16, step.inputs_deeper * 16, 128);
-    const unsigned long long weights = wgmma_operand(filters, step.filters * 16, step.filters_deeper * 16, STORED * 16);
+    const auto& weights = operand_of(filters, step, index);
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %14, 0; "
         "wgmma.mma_async.sync.aligned.m64n24k8.f32.tf32.tf32 {"
@@ -256,13 +287,14 @@ __device__ __forceinline__ void stage_outputs(const float (&accumulators)[COUNT]
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         // Output rows are those of an MMA in reverse.
-        const int eight = warp % 4 * 2 + i, row = eight % EIGHTS * USED + lane / 4, k = k_of(row, K_STEP);
+        const int eight = 8 * PART + warp % 4 * 2 + i, row = eight % EIGHTS * USED + lane / 4, k = k_of(row, K_STEP);
         const int output_row = MMA_P - 1 - eight / EIGHTS;
-        if (lane / 4 >= USED || row >= K) continue;
+        if (lane / 4 >= USED || (!ALL_USED && row >= K)) continue;
         const int groups = (P - 1 - output_row) / MMA_P + 1;  // of output rows, that have this one
         T* const stored = staged_outputs + (k * P + output_row) * Q + lane % 4 * 2;
 #pragma unroll
         for (int image_tile = 0; image_tile < IMAGE_TILES; ++image_tile) {
+            if (IMAGE_TILES > 1 && subtile != image_tile) continue;
 #pragma unroll
             for (int j = 0; j < 2 * COUNT; ++j) {
                 // Eight columns are in a row or go on in the next; a tile's place is known here, a lane's is not.
@@ -287,8 +319,8 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     Barrier* const epilogue_empty = epilogue_full + EPILOGUE_STAGES;   // [epilogue stage] they have been copied out
     Barrier* const mainloop_order = epilogue_empty + EPILOGUE_STAGES;  // [consumer warpgroup] the one before has started its MMAs
     Barrier* const filters_full = mainloop_order + CONSUMER_WARPGROUPS;  // filters are there
-    Chunk* const shared_filters = reinterpret_cast<Chunk*>(smem + 128);
-    Chunk* const stages = shared_filters + FILTER_ROWS;  // [stage][channel block][place of a row][column]
+    Chunk* const shared_filters = reinterpret_cast<Chunk*>(smem + BARRIER_BYTES);
+    Chunk* const stages = shared_filters + (SHARED_FILTERS ? FILTER_ROWS : 0);  // [stage][channel block][place of a row][column]
     T* const epilogue_stages = reinterpret_cast<T*>(stages + STAGES * STAGE);  // [epilogue stage][output channel][row][column]
 
     // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
@@ -304,10 +336,12 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
             barrier_init(epilogue_empty + i, 1);
         }
         for (int i = 0; i < CONSUMER_WARPGROUPS; ++i) barrier_init(mainloop_order + i, 4);
-        barrier_init(filters_full, 1);
+        if constexpr (SHARED_FILTERS) barrier_init(filters_full, 1);
         barrier_init_fence();
-        barrier_arrive_expect(filters_full, 16 * FILTER_ROWS);
-        bulk_load(shared_filters, packed_w, 16 * FILTER_ROWS, filters_full);
+        if constexpr (SHARED_FILTERS) {
+            barrier_arrive_expect(filters_full, 16 * FILTER_ROWS);
+            bulk_load(shared_filters, packed_w, 16 * FILTER_ROWS, filters_full);
+        }
     }
     // Rows and columns of padding, rows that filters of zero meet.
     for (int i = static_cast<int>(threadIdx.x); i < STAGES * STAGE; i += THREADS) stages[i] = Chunk{};
@@ -315,7 +349,7 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     __syncthreads();
 
     if (consumer >= CONSUMER_WARPGROUPS) {
-        warpgroup_reg_dealloc<64>();
+        warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
         const int producer = warp - 4 * CONSUMER_WARPGROUPS;
         if (producer == 0) {
             store_images<K * P * Q, EPILOGUE_STAGE, EPILOGUE_STAGES>(epilogue_stages, epilogue_full, epilogue_empty, y, n);
@@ -324,28 +358,32 @@ conv2d_mma_shift(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
         }
         return;
     }
-    warpgroup_reg_alloc<216>();
-    barrier_wait(filters_full, 0);
-    const Chunk* const filters = shared_filters;
+    warpgroup_reg_alloc<CONSUMER_REGISTERS>();
+    Filters filters;
+    if constexpr (SHARED_FILTERS) barrier_wait(filters_full, 0);
+    load_filters(filters, SHARED_FILTERS ? shared_filters : packed_w, warp, lane);
+
     const int images = (n - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
 #pragma unroll 1
     for (int tile_index = consumer; tile_index < images * SUBTILES; tile_index += CONSUMER_WARPGROUPS) {
         const int image = tile_index / SUBTILES, subtile = tile_index % SUBTILES, stage = image % STAGES, epilogue_stage = image % EPILOGUE_STAGES;
-        const Chunk* const inputs = stages + stage * STAGE + subtile * COLUMNS;
-        barrier_wait(mainloop_order + consumer, tile_index / CONSUMER_WARPGROUPS % 2 ^ (consumer == 0 ? 1 : 0));  // nobody comes before the first one
+        const Chunk* const inputs = stages + stage * STAGE + (PARTS == 1 ? subtile * COLUMNS : 0);
+        // Nobody comes before the first one.
+        if constexpr (ORDERED) barrier_wait(mainloop_order + consumer, tile_index / CONSUMER_WARPGROUPS % 2 ^ (consumer == 0 ? 1 : 0));
         barrier_wait(full + stage, image / STAGES % 2);  // after its turn has come: the phase before is complete
-        {
+        if (PARTS == 1 || subtile == 0) {
             float accumulators[1][Part<0>::TILES][4];
             wgmma_begin(accumulators);
             multiply<Part<0>, false>(accumulators[0], filters, inputs, 0);
 #pragma unroll
             for (int step = 1; step < Part<0>::STEPS; ++step) multiply<Part<0>, true>(accumulators[0], filters, inputs, step);
             wgmma_commit();
-            if (lane == 0) barrier_arrive(mainloop_order + (consumer + 1) % CONSUMER_WARPGROUPS);
+            if (ORDERED && lane == 0) barrier_arrive(mainloop_order + (consumer + 1) % CONSUMER_WARPGROUPS);
             wgmma_wait(accumulators);
             if (lane == 0) barrier_arrive(empty + stage);
             barrier_wait(epilogue_empty + epilogue_stage, image / EPILOGUE_STAGES % 2 ^ 1);
-            T* const staged_outputs = epilogue_stages + epilogue_stage * EPILOGUE_STAGE + alignment_offset(y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q));
+            const T* const image_outputs = y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q);
+            T* const staged_outputs = epilogue_stages + epilogue_stage * EPILOGUE_STAGE + (WHOLE ? 0 : alignment_offset(image_outputs));
             stage_outputs<0>(accumulators[0], staged_outputs, bias, warp, lane, subtile);
         }
         fence_bulk();

@@ -5,7 +5,7 @@
 // a channel, or two that are the halves of a word, and a filter row; or the halves are for two neighbouring columns of the filter.
 //
 //   x         [N, C, H, W]  input
-//   packed_w  filters as the lanes of a warp take them: [block of output channels][slice][step][tap][output channel tile][lane][2]
+//   packed_w  filters as the lanes of a warp take them: [block of output channels][slice][step][tap][output channel tile][part][lane][2]
 //   bias      [K]           read where EPILOGUE has one
 //   y         [N, K, P, Q]  output
 //   n         images N, any number
@@ -37,6 +37,8 @@
 
 #include "_accumulators.cuh"
 
+#include "_registers_fixed.cuh"
+
 // Problem
 constexpr int C = 6, H = 23, W = 21;
 constexpr int K = 7, R = 3, S = 5;
@@ -54,6 +56,12 @@ constexpr int TILES_PER_WARP = 1;  // tiles of 16 strips that a warp computes on
 constexpr int CHANNEL_SLICES = 1;
 constexpr int CONSUMER_GROUPS = 2, PRODUCER_WARPS = 4;  // warps
 constexpr int MIN_BLOCKS = 1;  // blocks resident on a multiprocessor
+constexpr bool WARPGROUP = false;  // whose MMAs, else a warp's
+[[maybe_unused]] constexpr bool SPLIT = false;  // elements, in a big and a small part
+constexpr bool SHARED_FILTERS = true;
+[[maybe_unused]] constexpr int PREFETCH = 0;  // whether a step's inputs are loaded while MMAs run: no, the step before's, or its own
+constexpr bool BULK_STORE = true;  // of runs, else of vectors
+constexpr bool ALIGNED_RUNS = true;  // begin and end on 16 bytes
 
 // Derived
 constexpr int THREADS = 64;  // of a consumer group
@@ -69,7 +77,7 @@ constexpr int PLANES = CHANNELS / WORD_CHANNELS;
 constexpr int PAIR_ROWS = 3, PAIRS = PLANES * PAIR_ROWS;
 constexpr int TAPS = 5;  // MMAs of a pair
 constexpr int STEPS = 3;
-constexpr bool LAST_IS_HALF = true;               // four pairs or fewer
+[[maybe_unused]] constexpr bool LAST_IS_HALF = true;               // four pairs or fewer
 constexpr int WINDOW_H = 25;                               // input rows of a row tile, padding too
 constexpr bool ALL_INSIDE = PAD_H == 0 && ROW_TILES * TILE_P == P;  // windows have neither padding nor rows beyond the last row tile's
 constexpr bool ROWS_CHECKED = MMA_P > 1 ? !ALL_INSIDE : PAD_H > 0;  // or rows beyond meet no output that is stored
@@ -83,10 +91,16 @@ constexpr int STRIP_INPUTS = 15;  // words of a strip
 constexpr int CHANNELS_AT_ONCE = 7;
 constexpr int STORED = 1;  // neighbours of one store
 constexpr int RUN_PITCH = 140;  // elements of an output channel's staged outputs
+constexpr bool REALLOCATED = false;
+constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 255;
+using Vector = AlignedArray<T, VECTOR>;
+
 using Filters = AlignedArray<Word, 2>;  // a lane's, for one MMA
 constexpr int PARTS = 1;  // of a filter: rounded to the nearest TF32
 constexpr int STEP_FILTERS = TAPS * BLOCK_TILES * PARTS * 32;
 constexpr int BLOCK_FILTERS = CHANNEL_SLICES * STEPS * STEP_FILTERS;
+[[maybe_unused]] constexpr int PROMOTED = 9;  // taps of 8 pairs of split elements that a tensor core sums up, cutting off what does not fit
+
 // The first filter column of a tap. An odd last one shares its tap with the one before, whose second filter is zero.
 __device__ __forceinline__ constexpr int tap_column(int tap) {
     return WORD_COLUMNS == 1 || 2 * tap < S - 1 ? WORD_COLUMNS * tap : S - 2;
@@ -96,7 +110,7 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __rest
     constexpr int PACKED = 1 * CHANNEL_SLICES * STEPS * STEP_FILTERS * 2;
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= PACKED) return;
-    const int lane = i / 2 % 32, half = i % 2;
+    const int lane = WARPGROUP ? i % 32 : i / 2 % 32, half = WARPGROUP ? i / 32 % 2 : i % 2;
     const int tile = i / (64 * PARTS) % BLOCK_TILES, tap = i / (64 * PARTS * BLOCK_TILES) % TAPS;
     const int step = i / (2 * STEP_FILTERS);
     const int pair = step % STEPS * 8 + lane % 4 + half * 4;
@@ -105,7 +119,15 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __rest
     const int r = pair % PAIR_ROWS - lane / 4 / TILE_K * STRIDE_H, s = tap_column(tap);
     const bool padding = pair >= PAIRS || channel >= C || k >= K || r < 0 || r >= R;
     const int at = ((k * C + channel) * R + r) * S + s;
-    packed_w[i] = padding ? 0.0f : to_tf32(w[at]);
+    if constexpr (sizeof(Bits) == 4) {
+        packed_w[i] = tf32_part<PARTS>(padding ? Bits{0} : w[at], i / 64 % 2);
+    } else if constexpr (WORD_COLUMNS == 2) {
+        const unsigned low = padding || s < 2 * tap ? 0 : w[at], high = padding ? 0 : w[at + 1];
+        packed_w[i] = low | high << 16;
+    } else {
+        const unsigned low = padding ? 0 : w[at], high = padding || channel + 1 == C ? 0 : w[at + R * S];
+        packed_w[i] = low | high << 16;
+    }
 }
 
 #include "_plane_producer.cuh"
@@ -140,18 +162,14 @@ __device__ __forceinline__ void multiply(float (&d)[WARP_TILES_K][4], const Word
         }
     }
 }
-// accumulators += the MMAs of one step, with a lane's first fragment of `filters`; `meanwhile` is done while they run.
-template <int DEPTH, typename Meanwhile>
-__device__ __forceinline__ void add_step(Accumulators& accumulators, const Inputs<DEPTH>& inputs, const Filters* __restrict__ filters,
-                                         const Meanwhile& meanwhile) {
-    constexpr int TAP_FILTERS = BLOCK_TILES * PARTS * 32;
-#pragma unroll
-    for (int s = 0; s < TAPS; ++s) {
-        const Tap tap(filters + s * TAP_FILTERS);
-#pragma unroll
-        for (int j = 0; j < THREAD_Q; ++j) multiply<DEPTH>(accumulators[j], inputs.of[0][j * STRIDE_W + tap_column(s) * DILATION_W], tap);
-    }
-}
+
+__device__ __forceinline__ void begin(Accumulators&) {}
+
+// MMAs are done as they are started.
+template <typename Meanwhile>
+__device__ __forceinline__ void finish_mmas(Accumulators&, const Meanwhile&) {}
+#include "_strip_steps_apart.cuh"
+
 extern "C" __global__ void __launch_bounds__(CONSUMER_GROUPS * THREADS + 32 * PRODUCER_WARPS, MIN_BLOCKS)
 conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, const T* __restrict__ bias,
            T* __restrict__ y, int n) {
@@ -160,21 +178,26 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
     const int work_tiles = (n + IMAGES - 1) / IMAGES * ROW_TILES;
     packed_w += static_cast<int>(blockIdx.y) * BLOCK_FILTERS;
     Filters* const block_filters = reinterpret_cast<Filters*>(smem);
-    for (int i = static_cast<int>(threadIdx.x); i < BLOCK_FILTERS; i += CONSUMER_GROUPS * THREADS + 32 * PRODUCER_WARPS) {
-        block_filters[i] = packed_w[i];
+    if constexpr (SHARED_FILTERS) {
+        for (int i = static_cast<int>(threadIdx.x); i < BLOCK_FILTERS; i += CONSUMER_GROUPS * THREADS + 32 * PRODUCER_WARPS) {
+            block_filters[i] = packed_w[i];
+        }
+        if constexpr (WARPGROUP) fence_bulk();
+        __syncthreads();
     }
-    __syncthreads();
     // The same for a warp's lanes, and seen to be: its loops and the operands of wgmma then need uniform registers only.
     const int block_warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
     const int consumer = min(block_warp / (THREADS / 32), CONSUMER_GROUPS);
     if (consumer == CONSUMER_GROUPS) {
         Bits* const raw = reinterpret_cast<Bits*>(smem + 3840);  // [stage][image][channel]
+        if constexpr (REALLOCATED) warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
         produce(group_words, raw, x, static_cast<int>(threadIdx.x) - CONSUMER_GROUPS * THREADS, work_tiles, n);
         return;
     }
+    if constexpr (REALLOCATED) warpgroup_reg_alloc<CONSUMER_REGISTERS>();
     const int thread = static_cast<int>(threadIdx.x) - consumer * THREADS, lane = thread % 32;
     const int warp = block_warp - consumer * (THREADS / 32), group = warp / WARPS_P, warp_p = warp % WARPS_P;
-    const Filters* const filters = block_filters + group * (WARP_TILES_K * PARTS * 32) + lane;
+    const Filters* const filters = (SHARED_FILTERS ? block_filters : packed_w) + group * (WARP_TILES_K * PARTS * 32) + (WARPGROUP ? 0 : lane);
     const Word* const words = group_words + consumer * GROUP_WORDS;  // [image][plane][row][column]
     T* const staged_outputs = reinterpret_cast<T*>(group_words + consumer * GROUP_WORDS + WORDS);  // [image][output channel][row][column]
     const int block_k = static_cast<int>(blockIdx.y) * (TILE_K * BLOCK_TILES);
@@ -190,7 +213,7 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
         for (int iteration = 0; iteration < TILES_PER_WARP; ++iteration) {
             const int strip_tile = iteration * WARPS_P + warp_p;
             const bool computes =
-                STRIP_TILES == TILES_PER_WARP * WARPS_P || strip_tile < STRIP_TILES;
+                STRIP_TILES == TILES_PER_WARP * WARPS_P || (WARPGROUP ? strip_tile / 4 * 4 : strip_tile) < STRIP_TILES;
             const int strip = strip_tile * 16 + lane / 4;
             const Strip strips[2] = {Strip(min(strip, STRIPS - 1)), Strip(min(strip + 8, STRIPS - 1))};
             Accumulators accumulators;
@@ -200,29 +223,14 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
                 if (iteration == 0) sync_threads<BARRIER_THREADS>(full_barrier(consumer));
                 if (computes) {
                     const Word* const rows[2] = {words + strips[0].input(), words + strips[1].input()};
-                    const Filters* step_filters = filters + slice * (STEPS * STEP_FILTERS);
-                    Pair pairs[2] = {Pair(lane % 4), Pair(lane % 4 + 4)};
-                    constexpr int WHOLE = STEPS - LAST_IS_HALF;  // steps
-                    const auto nothing = [] {};
-#pragma unroll 1
-                    for (int i = 0; i < WHOLE; ++i) {
-                        Inputs<8> inputs;
-                        inputs.load(StepRows(rows, pairs));
-                        add_step(accumulators, inputs, step_filters, nothing);
-                        step_filters += STEP_FILTERS;
-                    }
-                    if constexpr (LAST_IS_HALF) {
-                        Inputs<4> inputs;
-                        inputs.load(StepRows(rows, pairs));
-                        add_step(accumulators, inputs, step_filters, nothing);
-                    }
+                    add_slice(accumulators, rows, filters + slice * (STEPS * STEP_FILTERS), lane);
                 }
                 if (iteration == TILES_PER_WARP - 1 && (slice + 1 < CHANNEL_SLICES || work_tile + step < work_tiles)) {
                     arrive_threads<BARRIER_THREADS>(empty_barrier(consumer));
                 }
             }
             if (iteration == 0) {  // the last work tile's outputs have been read
-                bulk_store_wait_read<0>();
+                if constexpr (BULK_STORE) bulk_store_wait_read<0>();
                 sync_threads<THREADS>(group_barrier(consumer));
             }
             if (computes) {
@@ -252,18 +260,42 @@ conv2d_mma(const Bits* __restrict__ x, const Filters* __restrict__ packed_w, con
             }
         }
         // A run of rows for each output channel: what is left of its first 16 bytes, whole ones, what is left of its last.
-        fence_bulk();
+        if constexpr (BULK_STORE) fence_bulk();
         sync_threads<THREADS>(group_barrier(consumer));
         const auto run_at = [&](int run) { return tile_outputs + (run / CHANNELS_AT_ONCE * K + run % CHANNELS_AT_ONCE) * (P * Q); };
         const auto there = [&](int run) { return K % CHANNELS_AT_ONCE == 0 || block_k + run % CHANNELS_AT_ONCE < K; };
-        for (int i = thread; i < images * CHANNELS_AT_ONCE; i += THREADS) {
-            if (!there(i)) continue;
-            T* const run = run_at(i);
-            const T* const from = staged_outputs + i * RUN_PITCH + alignment_offset(run);
-            const int head = (VECTOR - alignment_offset(run)) % VECTOR, vectors = (run_length - head) / VECTOR;
-            if (vectors > 0) bulk_store(run + head, from + head, 16 * vectors);
+        if constexpr (BULK_STORE) {
+            for (int i = thread; i < images * CHANNELS_AT_ONCE; i += THREADS) {
+                if (!there(i)) continue;
+                T* const run = run_at(i);
+                const T* const from = staged_outputs + i * RUN_PITCH + alignment_offset(run);
+                const int head = (VECTOR - alignment_offset(run)) % VECTOR, vectors = (run_length - head) / VECTOR;
+                if (vectors > 0) bulk_store(run + head, from + head, 16 * vectors);
+            }
+            bulk_store_commit();
+        } else {
+            for (int i = thread / 32; i < images * CHANNELS_AT_ONCE; i += THREADS / 32) {
+                if (!there(i)) continue;
+                T* const run = run_at(i);
+                const T* const from = staged_outputs + i * RUN_PITCH + alignment_offset(run);
+                const int head = (VECTOR - alignment_offset(run)) % VECTOR, vectors = (run_length - head) / VECTOR;
+                for (int j = lane; j < vectors; j += 32) {
+                    reinterpret_cast<Vector*>(run + head)[j] = reinterpret_cast<const Vector*>(from + head)[j];
+                }
+            }
         }
-        bulk_store_commit();
+        // What whole vectors leave of a run at its beginning and its end.
+        if constexpr (!ALIGNED_RUNS) {
+            constexpr int EDGES = 2 * (VECTOR - 1);
+            for (int i = thread; i < images * CHANNELS_AT_ONCE * EDGES; i += THREADS) {
+                if (!there(i / EDGES)) continue;
+                T* const run = run_at(i / EDGES);
+                const T* const from = staged_outputs + i / EDGES * RUN_PITCH + alignment_offset(run);
+                const int head = min((VECTOR - alignment_offset(run)) % VECTOR, run_length), small = (run_length - head) % VECTOR;
+                const int edge = i % EDGES, at = edge < VECTOR - 1 ? edge : run_length - 1 - (edge - (VECTOR - 1));
+                if (edge < VECTOR - 1 ? edge < head : edge - (VECTOR - 1) < small) run[at] = from[at];
+            }
+        }
     }
-    bulk_store_wait_read<0>();
+    if constexpr (BULK_STORE) bulk_store_wait_read<0>();
 }

@@ -52,7 +52,7 @@ constexpr int COPY_STAGES = 1;  // buffers of images as they lie
 constexpr int THREADS = 512;
 constexpr int VECTOR = 4;  // elements of a chunk
 constexpr int WHOLE_BLOCKS = 0;  // of VECTOR channels
-constexpr int AT_ONCE = 1;  // chunks of a pixel that a lane takes together
+constexpr int PLANES = 1, AT_ONCE = 1;  // chunks of a pixel, that a lane takes together
 constexpr int PART = 4, FOLD = 1;  // channels of a pixel, and pixels, of a chunk of those that are left
 constexpr int ROW_CHUNKS = 3, STEPS = 2;  // of a filter row; of two chunks
 constexpr int PADDED_K = 8, RUN = 40;  // rows of filters of a filter row; of all of a chunk
@@ -63,6 +63,12 @@ constexpr int FILTER_ROWS = 160;  // of 16 bytes
 constexpr int EPILOGUE_STAGE = 320;  // elements
 constexpr int IMAGE = C * H * W, COPY_STAGE = 300;  // elements
 constexpr int TILES = PADDED_K / 8;  // of a filter row
+constexpr int PAD_H = 0, PAD_W = 0;
+constexpr int CHANNEL_ITERATIONS = 1;  // over the channels of a pixel
+constexpr int LEFT_CHANNELS = 3;  // of a pixel, that are not whole chunks
+constexpr bool WHOLE = false;  // images of outputs begin on 16 bytes
+constexpr int BARRIER_BYTES = 128;
+constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 200;
 
 // The filter row that comes `place`-th in memory.
 __host__ __device__ constexpr int filter_row(int place) { return (2 * R - 1 - place) % R; }
@@ -99,7 +105,9 @@ __device__ __forceinline__ void copy_image(Bits* to, const Bits* __restrict__ x,
     const int bytes = max(last - first, 0) * static_cast<int>(sizeof(Bits));
     barrier_arrive_expect(copy_full, bytes);
     if (bytes > 0) bulk_load(to + first, from - before + first, bytes, copy_full);
-    if (image + static_cast<int>(gridDim.x) < n) bulk_fetch(from + gridDim.x * static_cast<long long>(IMAGE), IMAGE * static_cast<int>(sizeof(Bits)));
+    if (COPY_STAGES == 1 && IMAGE * sizeof(Bits) >= 64 && image + static_cast<int>(gridDim.x) < n) {
+        bulk_fetch(from + gridDim.x * static_cast<long long>(IMAGE), IMAGE * static_cast<int>(sizeof(Bits)));
+    }
 }
 
 // What transforms the inputs' layout: PRODUCER_WARPS warps. A lane takes PRODUCER_PIXELS pixels at once, AT_ONCE chunks of each, the first
@@ -119,14 +127,14 @@ __device__ __forceinline__ void transform_chunks(Chunk* stages, Bits* copy_stage
             const int first = (iteration * PRODUCER_PIXELS * PRODUCER_WARPS + warp) * 32 + lane;
 #pragma unroll
             for (int i = 0; i < PRODUCER_PIXELS; ++i) {
-                const int place = first + i * STRIDE;
-                const Bits* const from = elements + place;
+                const int place = first + i * STRIDE, group = CHANNEL_ITERATIONS > 1 ? place / PIXELS : 0;
+                const Bits* const from = elements + group * (AT_ONCE * VECTOR * PIXELS) + (CHANNEL_ITERATIONS > 1 ? place % PIXELS : place);
 #pragma unroll
                 for (int j = 0; j < AT_ONCE; ++j) {
                     Bits channels[VECTOR];
 #pragma unroll
                     for (int e = 0; e < VECTOR; ++e) {
-                        const bool there = place < PLACES && j * VECTOR + e < C;
+                        const bool there = place < PLACES && (group * AT_ONCE + j) * VECTOR + e < C;
                         channels[e] = there ? from[(j * VECTOR + e) * PIXELS] : Bits{0};
                     }
                     own[i][j] = chunk_of(channels);
@@ -142,9 +150,9 @@ __device__ __forceinline__ void transform_chunks(Chunk* stages, Bits* copy_stage
             if (iteration == 0) barrier_wait(empty + stage, parity);
 #pragma unroll
             for (int i = 0; i < PRODUCER_PIXELS; ++i) {
-                const int place = first + i * STRIDE, pixel = place;
+                const int place = first + i * STRIDE, pixel = CHANNEL_ITERATIONS > 1 ? place % PIXELS : place;
                 if (place >= PLACES) continue;
-                const int row = pixel / W, column = pixel % W;
+                const int row = pixel / W + PAD_H, column = pixel % W + PAD_W;
                 const int row_tile = min(row / TILE_P, ROW_TILES - 1), within = row - row_tile * TILE_P;
                 // The first rows of a row tile are the last ones of the row tile before, too.
                 constexpr int BEFORE = TILE_P * ACROSS - PITCH;
@@ -152,13 +160,14 @@ __device__ __forceinline__ void transform_chunks(Chunk* stages, Bits* copy_stage
                 Chunk* const to = chunks + (within * ROW_TILES + row_tile) * PITCH + column;
 #pragma unroll
                 for (int j = 0; j < AT_ONCE; ++j) {
-                    const int block = j;
-                    if (block == WHOLE_BLOCKS) {
+                    const int block = (CHANNEL_ITERATIONS > 1 ? place / PIXELS * AT_ONCE : 0) + j;
+                    if (PLANES % AT_ONCE > 0 && block >= PLANES) continue;
+                    if (LEFT_CHANNELS > 0 && block == WHOLE_BLOCKS) {
                         const Part part = reinterpret_cast<const Part&>(own[i][j]);
 #pragma unroll
                         for (int tile_index = 0; tile_index < FOLD; ++tile_index) {
                             // Every eight lanes begin elsewhere, or they would meet the banks of others.
-                            const int k = (tile_index + lane / 8 * 1) % FOLD;
+                            const int k = (tile_index + lane / 8 * (FOLD > 4 ? FOLD / 4 : 1)) % FOLD;
                             if (column < k) continue;
                             *(reinterpret_cast<Part*>(to + block * PLANE) - k * (FOLD - 1)) = part;
                             if (twice) *(reinterpret_cast<Part*>(to + block * PLANE + BEFORE) - k * (FOLD - 1)) = part;
@@ -272,8 +281,9 @@ __device__ __forceinline__ void move(float (&to)[TILES][4], float (&from)[TILES]
 // Has a row of outputs computed here: where ptxas puts it off to behind the next MMAs, it runs these one by one.
 __device__ __forceinline__ void keep(T (&row)[TILES][4]) {
 #ifdef __CUDACC__
+    constexpr int ELEMENTS = 4 / static_cast<int>(sizeof(T));  // of a register
 #pragma unroll
-    for (int i = 0; i < TILES * 4; ++i) asm volatile("" : "+f"(row[i / 4][i % 4]));
+    for (int i = 0; i < TILES * 4 / ELEMENTS; ++i) asm volatile("" : "+r"(reinterpret_cast<unsigned*>(row[i * ELEMENTS / 4])[i % (4 / ELEMENTS)]));
 #endif
 }
 
@@ -281,6 +291,41 @@ __device__ __forceinline__ void keep(T (&row)[TILES][4]) {
 template <int BLOCKS, int PLACE>
 __device__ __forceinline__ void take_row(float (&accumulators)[R][TILES][4], const Chunk* pixels, const Chunk* filters) {
     multiply_row<BLOCKS>(reinterpret_cast<float (&)[BLOCKS * TILES][4]>(accumulators), pixels, filters + PLACE * PADDED_K);
+}
+
+// Takes the rows of inputs of a subtile from ROW on, one after the other. R rows of accumulators are for as many rows of outputs in turn; the one
+// that a row of inputs completes is taken out and free for a new one, and staged while the next row's MMAs run.
+template <int ROW, typename Wait, typename Release, typename Take, typename Stage>
+__device__ __forceinline__ void sweep(float (&accumulators)[R][TILES][4], const Chunk* inputs, const Chunk* filters,
+                                      const Wait& wait_for_epilogue_stage, const Release& release_stage, const Take& take,
+                                      const Stage& stage_outputs) {
+    constexpr int LAST = SUBTILE_P + R - 2, LOW = ROW < R ? 0 : ROW - R + 1;
+    constexpr bool MOVED = ROW >= SUBTILE_P && ROW >= R;  // the rows that are left, to the first accumulators
+    constexpr int FREE = MOVED ? 0 : LOW % R, MOST = SUBTILE_P < R ? SUBTILE_P : R;
+    constexpr int BLOCKS = MOVED ? SUBTILE_P - LOW : ROW + 1 < MOST ? ROW + 1 : MOST;
+    wgmma_begin(accumulators);
+    take_row<BLOCKS, MOVED ? 0 : R - 1 - ROW % R>(accumulators, inputs + ROW * ACROSS, filters);
+    wgmma_commit();
+    if constexpr (ROW == R) wait_for_epilogue_stage();
+    if constexpr (ROW >= R) stage_outputs(ROW - R);
+    wgmma_wait(accumulators);
+    if constexpr (ROW == LAST) release_stage();
+    if constexpr (ROW >= R - 1) {
+        take(accumulators[FREE]);
+        if constexpr (ROW < SUBTILE_P - 1) {
+            clear(accumulators[FREE]);
+        } else if constexpr (ROW < LAST) {
+            // No new row takes its accumulators: the rows that are left move on to the first ones.
+#pragma unroll
+            for (int turn = 0; turn < (MOVED ? 1 : (LOW + 1) % R); ++turn) {
+#pragma unroll
+                for (int j = 0; j < (MOVED ? SUBTILE_P - 1 - LOW : R - 1); ++j) {
+                    move(accumulators[(FREE - turn + j + R) % R], accumulators[(FREE - turn + j + 1 + R) % R]);
+                }
+            }
+        }
+    }
+    if constexpr (ROW < LAST) sweep<ROW + 1>(accumulators, inputs, filters, wait_for_epilogue_stage, release_stage, take, stage_outputs);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -293,7 +338,7 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     Barrier* const copy_full = epilogue_empty + EPILOGUE_STAGES;      // [copy] an image is there as it lies
     Barrier* const copy_empty = copy_full + COPY_STAGES;              // [copy] formers have read it
     Barrier* const filters_full = copy_empty + COPY_STAGES;           // filters are there
-    Chunk* const filters = reinterpret_cast<Chunk*>(smem + 128);
+    Chunk* const filters = reinterpret_cast<Chunk*>(smem + BARRIER_BYTES);
     Chunk* const stages = filters + FILTER_ROWS;                                                            // [stage][channel block][row][row tile][column]
     T* const epilogue_stages = reinterpret_cast<T*>(stages + STAGES * STAGE);                               // [epilogue stage][output channel][row][column]
     Bits* const copy_stages = reinterpret_cast<Bits*>(epilogue_stages + EPILOGUE_STAGES * EPILOGUE_STAGE);  // [copy][channel][row][column]
@@ -329,7 +374,7 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     __syncthreads();
 
     if (consumer >= CONSUMER_WARPGROUPS) {
-        warpgroup_reg_dealloc<56>();
+        warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
         const int producer = warp - 4 * CONSUMER_WARPGROUPS;
         if (producer == 0) {
             store_images<K * P * Q, EPILOGUE_STAGE, EPILOGUE_STAGES>(epilogue_stages, epilogue_full, epilogue_empty, y, n);
@@ -338,7 +383,7 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
         }
         return;
     }
-    warpgroup_reg_alloc<200>();
+    warpgroup_reg_alloc<CONSUMER_REGISTERS>();
     barrier_wait(filters_full, 0);
 
     // A lane's two pixels of a row of inputs: the first of their outputs, and how many rows of them there are.
@@ -354,7 +399,8 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
     for (int tile_index = consumer; tile_index < images * SUBTILES; tile_index += CONSUMER_WARPGROUPS) {
         const int image = tile_index / SUBTILES, subtile = tile_index % SUBTILES, stage = image % STAGES, epilogue_stage = image % EPILOGUE_STAGES;
         const Chunk* const inputs = stages + stage * STAGE + subtile * (SUBTILE_P * ACROSS);
-        T* const outputs = epilogue_stages + epilogue_stage * EPILOGUE_STAGE + alignment_offset(y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q));
+        const T* const image_outputs = y + (static_cast<int>(blockIdx.x) + image * static_cast<int>(gridDim.x)) * static_cast<long long>(K * P * Q);
+        T* const outputs = epilogue_stages + epilogue_stage * EPILOGUE_STAGE + (WHOLE ? 0 : alignment_offset(image_outputs));
         float accumulators[R][TILES][4];
 #pragma unroll
         for (int i = 0; i < R; ++i) clear(accumulators[i]);
@@ -365,7 +411,7 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
 #pragma unroll
             for (int i = 0; i < TILES * 4; ++i) {
                 const int output_channel = i / 4 * 8 + lane % 4 * 2 + i % 2;
-                complete[i / 4][i % 4] = from_float<T>(finish<EPILOGUE>(done[i / 4][i % 4], bias, min(output_channel, K - 1)));
+                complete[i / 4][i % 4] = from_float<T>(finish<EPILOGUE>(done[i / 4][i % 4], bias, K % 8 == 0 ? output_channel : min(output_channel, K - 1)));
             }
             keep(complete);
         };
@@ -374,45 +420,20 @@ conv2d_mma_sweep(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w,
             for (int i = 0; i < 2; ++i) {
 #pragma unroll
                 for (int j = 0; j < 2 * TILES; ++j) {
-                    if (j / 2 * 8 + lane % 4 * 2 + j % 2 >= K) continue;
+                    if (K % 8 > 0 && j / 2 * 8 + lane % 4 * 2 + j % 2 >= K) continue;
                     if (row < rows[i]) outputs[first[i] + row * Q + (j / 2 * 8 + j % 2) * (P * Q)] = complete[j / 2][i * 2 + j % 2];
                 }
             }
         };
         barrier_wait(full + stage, image / STAGES % 2);
-        wgmma_begin(accumulators);
-        take_row<1, 2>(accumulators, inputs + 0 * ACROSS, filters);
-        wgmma_commit();
-        wgmma_wait(accumulators);
-        wgmma_begin(accumulators);
-        take_row<2, 1>(accumulators, inputs + 1 * ACROSS, filters);
-        wgmma_commit();
-        wgmma_wait(accumulators);
-        wgmma_begin(accumulators);
-        take_row<3, 0>(accumulators, inputs + 2 * ACROSS, filters);
-        wgmma_commit();
-        wgmma_wait(accumulators);
-        take(accumulators[0]);
-        // No new row takes its accumulators: the rows that are left move on to the first ones.
-        move(accumulators[0], accumulators[1]);
-        move(accumulators[1], accumulators[2]);
-        wgmma_begin(accumulators);
-        take_row<2, 0>(accumulators, inputs + 3 * ACROSS, filters);
-        wgmma_commit();
-        barrier_wait(epilogue_empty + epilogue_stage, image / EPILOGUE_STAGES % 2 ^ 1);
-        stage_outputs(subtile * SUBTILE_P + 0);
-        wgmma_wait(accumulators);
-        take(accumulators[0]);
-        // No new row takes its accumulators: the rows that are left move on to the first ones.
-        move(accumulators[0], accumulators[1]);
-        wgmma_begin(accumulators);
-        take_row<1, 0>(accumulators, inputs + 4 * ACROSS, filters);
-        wgmma_commit();
-        stage_outputs(subtile * SUBTILE_P + 1);
-        wgmma_wait(accumulators);
-        if (lane == 0) barrier_arrive(empty + stage);
-        take(accumulators[0]);
-        stage_outputs(subtile * SUBTILE_P + 2);
+        const auto wait_for_epilogue_stage = [&] { barrier_wait(epilogue_empty + epilogue_stage, image / EPILOGUE_STAGES % 2 ^ 1); };
+        const auto release_stage = [&] {
+            if (lane == 0) barrier_arrive(empty + stage);
+        };
+        sweep<0>(accumulators, inputs, filters, wait_for_epilogue_stage, release_stage, take,
+                 [&](int row) { stage_outputs(subtile * SUBTILE_P + row); });
+        if constexpr (SUBTILE_P == 1) wait_for_epilogue_stage();
+        stage_outputs(subtile * SUBTILE_P + SUBTILE_P - 1);
         fence_bulk();
         __syncwarp();
         if (lane == 0) barrier_arrive(epilogue_full + epilogue_stage);
