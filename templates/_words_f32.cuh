@@ -23,3 +23,7 @@ __device__ __forceinline__ Chunk chunk_of(const Bits (&elements)[4]) {
     for (int i = 0; i < 4; ++i) chunk.words[i] = to_tf32(elements[i]);
     return chunk;
 }
+
+// d += a * b, 8 or 4 deep.
+__device__ __forceinline__ void mma_m16n8(float (&d)[4], const Word (&a)[4], const Word (&b)[2]) { mma_m16n8k8_tf32(d, a, b, d); }
+__device__ __forceinline__ void mma_m16n8(float (&d)[4], const Word (&a)[2], Word b) { mma_m16n8k4_tf32(d, a, b, d); }

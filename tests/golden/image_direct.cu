@@ -11,8 +11,8 @@
 //   n     images N, any number
 //
 // A block goes on to the next such work tile gridDim.x work tiles away. It computes CHANNELS_AT_ONCE output channels at a time, an
-// iteration.
-// Their outputs are staged in shared memory and leave as one copy of contiguous bytes, while the next iteration is computed.
+// iteration. Their outputs are stored where they are computed, or staged in shared memory: then they leave as one copy of contiguous bytes,
+// while the next iteration is computed (BULK), or are written in the order of y.
 //
 //   thread  column tile, then row tile, group of THREAD_K output channels, image
 
@@ -42,12 +42,18 @@ constexpr int MIN_BLOCKS = 2;              // blocks resident on a multiprocesso
 // Derived
 constexpr int THREADS = 32;
 constexpr int TILE_P = 12;
+constexpr bool PADDED = true, WHOLE = ROW_TILES == 1 && !PADDED;  // images are staged as they lie
+constexpr bool DIRECT = false, BULK = true;  // stores
+constexpr int EPILOGUE_STAGES = 1;
 constexpr int TILES_P = 6, TILES_Q = 2;
 constexpr int TILES = IMAGES * BLOCK_K * TILES_P * TILES_Q;
 constexpr int CHANNELS_AT_ONCE = THREAD_K * BLOCK_K, ITERATIONS = K / CHANNELS_AT_ONCE;
-constexpr int INPUT_H = 25, PITCH = 28;  // staged rows of a plane, floats of a row
+constexpr int INPUT_H = WHOLE ? H : 25, PITCH = 28;  // staged rows of a plane, floats of a row
 constexpr int INPUT_FLOATS = 4200;  // staged at once
 constexpr int ROW_INPUTS = (COLUMNS - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;  // inputs that a thread needs of a row
+constexpr int OUTPUT_FLOATS = 132;  // staged at once
+constexpr int COPY = 1;  // floats of one asynchronous copy
+constexpr int STORE = 1, RUN_STORE = 4;  // floats of one store of outputs, of a run of them
 constexpr int LOAD = 2;  // floats of one load of staged inputs
 
 using Inputs = AlignedArray<float, LOAD>;
@@ -56,22 +62,47 @@ constexpr int FILTER_FLOATS = 632;
 constexpr int FILTER_LOAD = THREAD_K % 4 == 0 ? 4 : THREAD_K % 2 == 0 ? 2 : 1;  // floats of one load of filters
 using Filters = AlignedArray<float, FILTER_LOAD>;
 
+// Starts copying VECTORS vectors of COPY floats, neighbours, all threads together.
+template <int VECTORS>
+__device__ __forceinline__ void copy_run(float* staged, const float* __restrict__ from) {
+    const int thread = static_cast<int>(threadIdx.x);
+    staged += thread * COPY;
+    from += thread * COPY;
+#pragma unroll 8
+    for (int i = 0; i < VECTORS / THREADS; ++i) {
+        copy_async<4 * COPY>(staged + i * (THREADS * COPY), from + i * (THREADS * COPY));
+    }
+    constexpr int COPIED = VECTORS / THREADS * THREADS;
+    if (thread < VECTORS - COPIED) copy_async<4 * COPY>(staged + COPIED * COPY, from + COPIED * COPY);
+}
+
 // Starts copying the input of a work tile.
 __device__ __forceinline__ void copy_inputs(float* staged, const float* __restrict__ x, int work_tile, int n) {
     const int first = work_tile / ROW_TILES * IMAGES;
-    const int row = min(work_tile % ROW_TILES * TILE_P, P - TILE_P) * STRIDE_H - PAD_H;
     const float* from = x + static_cast<long long>(first) * (C * H * W);
-    const int planes = IMAGES == 1 ? C : min(IMAGES, n - first) * C;
+    if constexpr (WHOLE) {
+        const int images = IMAGES == 1 ? 1 : min(IMAGES, n - first);
+        for (int image = 0; image < images; ++image) {
+            copy_run<C * H * W / COPY>(staged + image * (C * H * W), from + image * (C * H * W));
+        }
+    } else {
+        const int row = min(work_tile % ROW_TILES * TILE_P, P - TILE_P) * STRIDE_H - PAD_H;
+        const int planes = IMAGES == 1 ? C : min(IMAGES, n - first) * C;
 #pragma unroll 1
-    for (int plane = 0; plane < planes; ++plane) {
-        constexpr int WINDOW_W = (Q - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;
+        for (int plane = 0; plane < planes; ++plane) {
+            if constexpr (PADDED) {
+                constexpr int WINDOW_W = (Q - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;
 #pragma unroll 2
-        for (int i = static_cast<int>(threadIdx.x); i < INPUT_H * WINDOW_W; i += THREADS) {
-            const int at = row + i / WINDOW_W, column = i % WINDOW_W - PAD_W;
-            const bool inside = static_cast<unsigned>(at) < static_cast<unsigned>(H) &&
-                                static_cast<unsigned>(column) < static_cast<unsigned>(W);
-            copy_async<4>(staged + (plane * INPUT_H + i / WINDOW_W) * PITCH + i % WINDOW_W,
-                          inside ? from + (plane * H + at) * W + column : from, inside);
+                for (int i = static_cast<int>(threadIdx.x); i < INPUT_H * WINDOW_W; i += THREADS) {
+                    const int at = row + i / WINDOW_W, column = i % WINDOW_W - PAD_W;
+                    const bool inside = static_cast<unsigned>(at) < static_cast<unsigned>(H) &&
+                                        static_cast<unsigned>(column) < static_cast<unsigned>(W);
+                    copy_async<4>(staged + (plane * INPUT_H + i / WINDOW_W) * PITCH + i % WINDOW_W,
+                                  inside ? from + (plane * H + at) * W + column : from, inside);
+                }
+            } else {
+                copy_run<INPUT_H * W / COPY>(staged + plane * (INPUT_H * W), from + (plane * H + row) * W);
+            }
         }
     }
 }
@@ -133,6 +164,7 @@ conv2d_image(const float* __restrict__ x, const float* __restrict__ w, const flo
     float* const filters = reinterpret_cast<float*>(smem);
     float* const staged_inputs = filters + FILTER_FLOATS;  // [2][image][c][row][column]
     float* const staged_outputs = staged_inputs + 2 * INPUT_FLOATS;  // [image][output channel][row][column]
+
     const int thread = static_cast<int>(threadIdx.x);
     const int work_tiles = (n + IMAGES - 1) / IMAGES * ROW_TILES;
     const int step = static_cast<int>(gridDim.x);
@@ -177,44 +209,70 @@ conv2d_image(const float* __restrict__ x, const float* __restrict__ w, const flo
                     compute(accumulator, inputs + column * STRIDE_W, filters + k);
                 }
 
-                if (tile_index == 0) {
-                    // What was staged before has been written.
-                    bulk_store_wait_read<0>();
-                    __syncthreads();
+                if constexpr (!DIRECT && EPILOGUE_STAGES == 1) {
+                    if (tile_index == 0) {
+                        // What was staged before has been written.
+                        if constexpr (BULK) bulk_store_wait_read<0>();
+                        __syncthreads();
+                    }
                 }
                 if (active) {
-                    using Outputs = AlignedArray<float, 1>;
+                    using Outputs = AlignedArray<float, STORE>;
                     const int first_k = image * CHANNELS_AT_ONCE + group * THREAD_K;
-                    float* output = iteration_outputs + first_k * (TILE_P * Q) + row * Q + column;
+                    constexpr int PLANE = (DIRECT ? P : TILE_P) * Q;  // outputs from an output channel to the next
+                    float* const output = (DIRECT ? tile_outputs + (image * K + k) * PLANE : iteration_outputs + first_k * PLANE) + row * Q + column;
 #pragma unroll
                     for (int m = 0; m < THREAD_K; ++m) {
 #pragma unroll
                         for (int i = 0; i < ROWS; ++i) {
 #pragma unroll
-                            for (int j = 0; j < COLUMNS; j += 1) {
+                            for (int j = 0; j < COLUMNS; j += STORE) {
                                 Outputs stored;
 #pragma unroll
-                                for (int l = 0; l < 1; ++l) {
+                                for (int l = 0; l < STORE; ++l) {
                                     stored.at[l] = finish<EPILOGUE>(accumulator[m][i][j + l], bias, k + m);
                                 }
-                                *reinterpret_cast<Outputs*>(output + m * (TILE_P * Q) + i * Q + j) = stored;
+                                *reinterpret_cast<Outputs*>(output + m * PLANE + i * Q + j) = stored;
                             }
                         }
                     }
                 }
             }
-            // Contiguous runs of y: all output channels of the iteration, or of a row tile one output channel.
-            constexpr int RUN_K = ROW_TILES == 1 ? CHANNELS_AT_ONCE : 1, RUN = RUN_K * TILE_P * Q;
-            constexpr int RUNS = CHANNELS_AT_ONCE / RUN_K;
-            if (iteration == ITERATIONS - 1) copy_async_wait<0>();  // the next work tile's input is there
-            fence_bulk();
-            __syncthreads();
-            for (int run = thread; run < images * RUNS; run += THREADS) {
-                float* output = tile_outputs + (run / RUNS * K + iteration * CHANNELS_AT_ONCE + run % RUNS * RUN_K) * (P * Q);
-                bulk_store(output, iteration_outputs + run * RUN, 4 * RUN);
+            if constexpr (!DIRECT) {
+                // Contiguous runs of y: all output channels of the iteration, or of a row tile one output channel.
+                constexpr int RUN_K = ROW_TILES == 1 ? CHANNELS_AT_ONCE : 1, RUN = RUN_K * TILE_P * Q;
+                constexpr int RUNS = CHANNELS_AT_ONCE / RUN_K;
+                const auto run_at = [&](int run) {
+                    return tile_outputs + (run / RUNS * K + iteration * CHANNELS_AT_ONCE + run % RUNS * RUN_K) * (P * Q);
+                };
+                if (iteration == ITERATIONS - 1) copy_async_wait<0>();  // the next work tile's input is there
+                if constexpr (BULK) {
+                    fence_bulk();
+                    if constexpr (EPILOGUE_STAGES == 2) bulk_store_wait_read<0>();  // the other buffer has been written
+                    __syncthreads();
+                    for (int run = thread; run < images * RUNS; run += THREADS) bulk_store(run_at(run), iteration_outputs + run * RUN, 4 * RUN);
+                    bulk_store_commit();
+                } else {
+                    __syncthreads();
+#pragma unroll 1
+                    for (int run = 0; run < images * RUNS; ++run) {
+                        float* __restrict__ output = run_at(run);
+                        using Outputs = AlignedArray<float, RUN_STORE>;
+#pragma unroll 4
+                        for (int i = thread; i < RUN / RUN_STORE; i += THREADS) {
+                            reinterpret_cast<Outputs*>(output)[i] = reinterpret_cast<const Outputs*>(iteration_outputs + run * RUN)[i];
+                        }
+                    }
+                }
+                if constexpr (EPILOGUE_STAGES == 2) {
+                    iteration_outputs = iteration_outputs == staged_outputs ? staged_outputs + OUTPUT_FLOATS : staged_outputs;
+                }
             }
-            bulk_store_commit();
+        }
+        if constexpr (DIRECT) {
+            copy_async_wait<0>();
+            __syncthreads();
         }
     }
-    bulk_store_wait_read<0>();
+    if constexpr (BULK) bulk_store_wait_read<0>();
 }

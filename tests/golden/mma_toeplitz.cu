@@ -4,12 +4,12 @@
 // Convolution of one channel as matrix products: [16 pairs of output columns x taps] * [taps x 8 accumulators], on tensor cores.
 // A pair is the columns q and q + 1 of a row, q even; the accumulators are those of both columns, of four output channels. With the filter
 // of a row moved on by one tap for the second column, both take the same taps q to q + S of x: an even number of columns, of which
-// an MMA takes eight, as they lie in x.
+// an MMA takes eight, as they lie in x; of 16-bit elements two are a word, as they lie in x: words of x are fragments.
 //
 //   x         [N, 1, H, W]  input
 //   packed_w  filters as the lanes of a warp take them: [tile][vector][lane][4]
 //   bias      [K]           read where EPILOGUE has one
-//   y         [N, K, P, Q]  output
+//   y         [N, K, P, Q]  output; [N, P, Q, K] with NHWC
 //   n         images N, any number
 //
 // A block takes whole images, or ROW_TILES row tiles of their rows, gridDim.x apart. A lane keeps its taps of THREAD_P + R - 1 rows of
@@ -18,7 +18,7 @@
 // order of y.
 //
 //   warp  16 pairs of columns of THREAD_P output rows; the last two copy inputs and outputs
-//   lane  pairs lane / 4 and lane / 4 + 8;  taps lane % 4 and lane % 4 + 4 of a k block;  accumulators 2 (lane % 4) and the next of a tile
+//   lane  pairs lane / 4 and lane / 4 + 8;  taps lane % 4 and lane % 4 + 4 (16-bit: 2 (lane % 4) and the next) of a k block;  accumulators 2 (lane % 4) and the next of a tile
 
 #include "_words_f32.cuh"
 
@@ -32,7 +32,8 @@
 constexpr int H = 30, W = 30;
 constexpr int K = 12, R = 5, S = 5;
 constexpr int P = 26, Q = 26;
-constexpr int PAD_H = 0;
+constexpr int PAD_H = 0, PAD_W = 0;
+constexpr bool NHWC = false, PADDED = false;
 using EPILOGUE = Epilogue<false, false, identity>;
 
 // Parameters
@@ -58,6 +59,8 @@ constexpr int COPY_ELEMENTS = 4;  // elements copied at once
 constexpr int STAGE_WORDS = 900;
 constexpr int RUN_K = 1, PLANE = TILE_P * Q;  // output channels whose outputs are contiguous in y
 constexpr int RUN_PITCH = 680;  // elements of a run: the next one's are staged in other banks
+constexpr int PIXEL_ELEMENTS = NHWC ? K : 1;  // of y, from a pixel to the next
+constexpr int UNROLL = 1;
 constexpr int EPILOGUE_STAGE = 2720;  // elements
 
 extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __restrict__ packed_w) {
@@ -66,13 +69,17 @@ extern "C" __global__ void pack_filters(const Bits* __restrict__ w, Word* __rest
     const int lane = i / 4 % 32, word = i / 128 * 4 % FILTER_WORDS + i % 4;
     const int row = word / BLOCK_WORDS / CHUNKS, chunk = word / BLOCK_WORDS % CHUNKS;
     const int accumulator = i / (32 * FILTER_WORDS) * 8 + lane / 4;
-    const int k = accumulator / 2, column = accumulator % 2;
+    const int k = NHWC ? accumulator % K : accumulator / 2, column = NHWC ? accumulator / K : accumulator % 2;
     const auto filter = [&](int tap) {
         const int s = chunk * 8 + tap - column;
         const bool there = row < R && k < K && column < 2 && s >= 0 && s < S;
         return there ? w[(k * R + row) * S + s] : Bits{0};
     };
-    packed_w[i] = to_tf32(filter(word % 2 * 4 + lane % 4));
+    if constexpr (sizeof(Bits) == 4) {
+        packed_w[i] = rounded(filter(word % 2 * 4 + lane % 4));
+    } else {
+        packed_w[i] = word_of(filter(lane % 4 * 2), filter(lane % 4 * 2 + 1));
+    }
 }
 
 // First output row of a work tile, a row tile of an image.
@@ -83,38 +90,23 @@ __device__ __forceinline__ void copy_inputs(Word* stage, const Bits* __restrict_
     Bits* const to = reinterpret_cast<Bits*>(stage);
     const int row = first_row(work_tile) - PAD_H;
     const Bits* const from = x + static_cast<long long>(work_tile / ROW_TILES) * (H * W) + row * W;
-    for (int i = static_cast<int>(threadIdx.x % 32) * COPY_ELEMENTS; i < WINDOW_H * W; i += 32 * COPY_ELEMENTS) {
-        copy_async<COPY_ELEMENTS * sizeof(Bits)>(to + i, from + i);
+    if constexpr (PADDED) {
+        constexpr int ROW_COPIES = W / COPY_ELEMENTS;
+        for (int i = static_cast<int>(threadIdx.x % 32); i < WINDOW_H * ROW_COPIES; i += 32) {
+            const int line = i / ROW_COPIES, at = i % ROW_COPIES * COPY_ELEMENTS;
+            const bool inside = static_cast<unsigned>(row + line) < static_cast<unsigned>(H);
+            copy_async<COPY_ELEMENTS * sizeof(Bits)>(to + line * (W + 2 * PAD_W) + PAD_W + at, from + line * W + at, inside);
+        }
+    } else {
+        for (int i = static_cast<int>(threadIdx.x % 32) * COPY_ELEMENTS; i < WINDOW_H * W; i += 32 * COPY_ELEMENTS) {
+            copy_async<COPY_ELEMENTS * sizeof(Bits)>(to + i, from + i);
+        }
     }
 }
 
 using Inputs = Word[THREAD_P + R - 1][CHUNKS][2 * BLOCK_WORDS];
 
-// A lane's taps of two pairs that begin at `pairs`. Taps that pad the last k block meet filters that are zero.
-__device__ __forceinline__ void load_inputs(Inputs& inputs, const Word* const (&pairs)[2]) {
-#pragma unroll
-    for (int row = 0; row < THREAD_P + R - 1; ++row) {
-#pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-#pragma unroll
-            for (int i = 0; i < 2 * BLOCK_WORDS; ++i) {
-                const int tap = min(chunk * 8 + i / 2 * 4 + static_cast<int>(threadIdx.x % 4), S);
-                inputs[row][chunk][i] = to_tf32(pairs[i % 2][row * PITCH + tap]);
-            }
-        }
-    }
-}
-
-// accumulators = the MMAs of output row `row`.
-__device__ __forceinline__ void multiply(float (&accumulators)[4], const Inputs& inputs, const Word (&filters)[FILTER_WORDS], int row) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) accumulators[i] = 0.0f;
-#pragma unroll
-    for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
-        const Word filter[2] = {filters[k_block * 2], filters[k_block * 2 + 1]};
-        mma_m16n8k8_tf32(accumulators, inputs[row + k_block / CHUNKS][k_block % CHUNKS], filter, accumulators);
-    }
-}
+#include "_toeplitz_mma_f32.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed_w, const T* __restrict__ bias,
@@ -126,7 +118,7 @@ conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed
     Barrier* const epilogue_empty = epilogue_full + EPILOGUE_STAGES;                       // [epilogue stage] they have been copied out
     Chunk* const filters = reinterpret_cast<Chunk*>(epilogue_empty + EPILOGUE_STAGES);   // [tile][vector][lane]
     Word* const stages = reinterpret_cast<Word*>(filters + ALL_TILES * FILTER_WORDS * 8);  // [stage][row][column]
-    T* const epilogue_stages = reinterpret_cast<T*>(stages + STAGES * STAGE_WORDS);        // [epilogue stage][output channel][row][column]
+    T* const epilogue_stages = reinterpret_cast<T*>(stages + STAGES * STAGE_WORDS);        // [epilogue stage], as outputs lie in y
 
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
     const int work_tiles = n * ROW_TILES, step = static_cast<int>(gridDim.x);
@@ -142,6 +134,9 @@ conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed
         barrier_init_fence();
     }
     for (int i = thread; i < ALL_TILES * FILTER_WORDS * 8; i += THREADS) filters[i] = packed_w[i];
+    if constexpr (PADDED) {
+        for (int i = thread; i < STAGES * STAGE_WORDS; i += THREADS) stages[i] = Word{0};  // columns of padding stay so
+    }
     __syncthreads();
 
     if (warp == WARPS) {
@@ -167,15 +162,19 @@ conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed
         int epilogue_stage = 0, parity = 0;
         int last = -1;  // the buffer being copied out
         for (int work_tile = static_cast<int>(blockIdx.x); work_tile < work_tiles; work_tile += step) {
-            T* const outputs = y + static_cast<long long>(work_tile / ROW_TILES) * (K * P * Q) + first_row(work_tile) * (Q);
+            T* const outputs = y + static_cast<long long>(work_tile / ROW_TILES) * (K * P * Q) + first_row(work_tile) * (Q * PIXEL_ELEMENTS);
 #pragma unroll 1
             for (int iteration = 0; iteration < ITERATIONS; ++iteration) {
                 const T* const from = epilogue_stages + epilogue_stage * EPILOGUE_STAGE;
                 barrier_wait(epilogue_full + epilogue_stage, parity);
-                const int first = iteration * (4 * TILES), channels = min(4 * TILES, K - first);
-                for (int k = 0; k < channels; k += RUN_K) {
-                    bulk_store(outputs + (first + k) * (P * Q), from + k / RUN_K * RUN_PITCH,
-                               RUN_K * PLANE * static_cast<int>(sizeof(T)));
+                if constexpr (NHWC) {
+                    bulk_store(outputs, from, TILE_P * Q * K * static_cast<int>(sizeof(T)));
+                } else {
+                    const int first = iteration * (4 * TILES), channels = min(4 * TILES, K - first);
+                    for (int k = 0; k < channels; k += RUN_K) {
+                        bulk_store(outputs + (first + k) * (P * Q), from + k / RUN_K * RUN_PITCH,
+                                   RUN_K * PLANE * static_cast<int>(sizeof(T)));
+                    }
                 }
                 bulk_store_commit();
                 if (last >= 0) {
@@ -198,7 +197,7 @@ conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed
         const int pair = warp * 16 + i * 8 + lane / 4, there = min(pair, PAIRS - 1);
         const int group_row = there / PAIRS_Q * THREAD_P, row = min(group_row, TILE_P - THREAD_P), column = there % PAIRS_Q;
         inputs_at[i] = stages + row * PITCH + column * PAIR;
-        output_at[i] = pair < PAIRS ? row * Q + column * 2 : -1;
+        output_at[i] = pair < PAIRS ? (row * Q + column * 2) * PIXEL_ELEMENTS + (NHWC ? lane % 4 * 2 : 0) : -1;
         skipped[i] = group_row - row;
     }
 
@@ -215,7 +214,7 @@ conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed
         for (int iteration = 0; iteration < ITERATIONS; ++iteration) {
             T* const output = epilogue_stages + epilogue_stage * EPILOGUE_STAGE;
             barrier_wait(epilogue_empty + epilogue_stage, epilogue_parity);
-#pragma unroll 1
+#pragma unroll UNROLL
             for (int tile = 0; tile < TILES; ++tile) {
                 Word filter[FILTER_WORDS];
 #pragma unroll
@@ -224,9 +223,11 @@ conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed
 #pragma unroll
                     for (int j = 0; j < 4; ++j) filter[i + j] = loaded.words[j];
                 }
-                const int staged_k = tile * 4 + lane % 4, k = iteration * (4 * TILES) + staged_k;
-                T* const tile_output = output + staged_k / RUN_K * RUN_PITCH + staged_k % RUN_K * PLANE;
-                const bool there = K % 4 == 0 || k < K;
+                const int accumulator = tile * 8 + lane % 4 * 2;
+                const int staged_k = tile * 4 + lane % 4, k = iteration * (4 * TILES) + staged_k;  // of both accumulators, without NHWC
+                const int first_k = NHWC ? accumulator % K : k, second_k = NHWC ? (accumulator + 1) % K : k;
+                T* const tile_output = output + (NHWC ? tile * 8 : staged_k / RUN_K * RUN_PITCH + staged_k % RUN_K * PLANE);
+                const bool there = K % 4 == 0 || (NHWC ? accumulator < 2 * K : k < K);
 #pragma unroll
                 for (int row = 0; row < THREAD_P; ++row) {
                     float accumulators[4];
@@ -235,10 +236,10 @@ conv2d_mma_toeplitz(const Bits* __restrict__ x, const Chunk* __restrict__ packed
                     for (int i = 0; i < 2; ++i) {
                         if (!there || output_at[i] < 0 || row < SKIPPED && row < skipped[i]) continue;
                         const AlignedArray<T, 2> pair = {
-                            from_float<T>(finish<EPILOGUE>(accumulators[2 * i], bias, k)),
-                            from_float<T>(finish<EPILOGUE>(accumulators[2 * i + 1], bias, k)),
+                            from_float<T>(finish<EPILOGUE>(accumulators[2 * i], bias, first_k)),
+                            from_float<T>(finish<EPILOGUE>(accumulators[2 * i + 1], bias, second_k)),
                         };
-                        *reinterpret_cast<AlignedArray<T, 2>*>(tile_output + output_at[i] + row * Q) = pair;
+                        *reinterpret_cast<AlignedArray<T, 2>*>(tile_output + output_at[i] + row * (Q * PIXEL_ELEMENTS)) = pair;
                     }
                 }
             }
