@@ -33,7 +33,10 @@ constexpr int THREAD_K = 1;  // a thread's output channels,
 constexpr int ROWS = 1;          // its rows, neighbours,
 constexpr int COLUMNS = 1;   // and its columns, THREADS_Q apart
 constexpr int THREADS_Q = 11, THREADS_P = 6, THREADS_K = 1;
-constexpr int IMAGES = 1;  // images a block works through
+constexpr int IMAGES = 1;  // images a block works through; 0: all
+constexpr bool SHARED_FILTERS = false;
+using Input = const T* __restrict__;
+using Output = T* __restrict__;
 constexpr int MIN_BLOCKS = 1;  // blocks that fit a multiprocessor at once
 constexpr int UNROLL_C = 1, UNROLL_S = 1;
 constexpr bool KEEP_COLUMN = false;  // a thread reads an input column once for all R taps, not once a tap
@@ -49,9 +52,10 @@ constexpr int TILE_Q = THREADS_Q * COLUMNS;
 constexpr int THREADS = THREADS_Q * THREADS_P * THREADS_K;
 constexpr int WINDOW = (ROWS - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;  // input rows that ROWS output rows need
 
-// Filters as they lie in w, [output channel][tap].
+// Filters as they lie in w, [output channel][tap], or in shared memory, [tap][output channel of the block].
+#include "_filters_global.cuh"
 using Filter = T;
-constexpr int K_STRIDE = TAPS, TAP_STRIDE = 1;
+constexpr int K_STRIDE = SHARED_FILTERS ? 1 : TAPS, TAP_STRIDE = SHARED_FILTERS ? THREAD_K * THREADS_K : 1;
 
 // The input at (row, column) of a plane, zero in the padding.
 __device__ __forceinline__ Value input_at(const T* plane, int row, int column) {
@@ -90,13 +94,22 @@ __device__ __forceinline__ void add_tap(Value (&accumulator)[THREAD_K / LANES][R
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-conv2d_direct(const T* __restrict__ x, const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ y, int n) {
+conv2d_direct(Input x, Input w, Input bias, Output y, int n) {
+    extern __shared__ __align__(16) unsigned char smem[];
     const int tile = static_cast<int>(blockIdx.x % (TILES_P * TILES_Q));
     const int image_block = static_cast<int>(blockIdx.x / (TILES_P * TILES_Q));
     const int block_k = static_cast<int>(blockIdx.y) * (THREAD_K * THREADS_K);
     const int k = block_k + static_cast<int>(threadIdx.z) * THREAD_K;
 
-    const Filter* const filters = w + k * TAPS;
+    Arithmetic::Scalar* const staged = reinterpret_cast<Arithmetic::Scalar*>(smem);
+    if constexpr (SHARED_FILTERS) {
+        const int thread = static_cast<int>((threadIdx.z * THREADS_P + threadIdx.y) * THREADS_Q + threadIdx.x);
+        for (int i = thread; i < THREAD_K * THREADS_K * TAPS; i += THREADS) {
+            staged[i / TAPS * K_STRIDE + i % TAPS * TAP_STRIDE] = Arithmetic::scalar(w[block_k * TAPS + i]);
+        }
+        __syncthreads();
+    }
+    const Filter* const filters = filters_of(w) + k * TAPS;
 
     int row = (tile / TILES_Q * THREADS_P + static_cast<int>(threadIdx.y)) * ROWS;
     const int column = tile % TILES_Q * TILE_Q + static_cast<int>(threadIdx.x);
@@ -110,7 +123,8 @@ conv2d_direct(const T* __restrict__ x, const T* __restrict__ w, const T* __restr
 #pragma unroll
     for (int j = 0; j < COLUMNS; ++j) input_column[j] = min(column + j * THREADS_Q, Q - 1) * STRIDE_W - PAD_W;
 
-    const int first = image_block, last = image_block + IMAGES;
+    const int first = IMAGES == 0 ? image_block : image_block * IMAGES;
+    const int last = IMAGES == 0 ? n : IMAGES == 1 ? first + 1 : min(first + IMAGES, n);
     for (int image = first; image < last; ++image) {
         const T* const input = x + (static_cast<long long>(image) * C + k / GROUP_K * GROUP_C) * (H * W);
         Value accumulator[THREAD_K / LANES][ROWS][COLUMNS];

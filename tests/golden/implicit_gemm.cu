@@ -6,11 +6,11 @@
 // A pixel is an output position of an image, all images in a row; a tap is an input channel and a filter position.
 // The block's tile of im2col(x) is gathered from x a step of BK taps at a time and never exists in global memory.
 //
-//   x     [N, C, H, W]           input
-//   w     [K, C / GROUPS, R, S]  filters
+//   x     [N, C, H, W]           input; with NHWC [N, H, W, C]
+//   w     [K, C / GROUPS, R, S]  filters; with NHWC [K, R, S, C / GROUPS]
 //   bias  [K]                    read where EPILOGUE has one
-//   y     [N, K, P, Q]           output
-//   n     images N, any number
+//   y     [N, K, P, Q]           output; with NHWC [N, P, Q, K]
+//   last  images N, any number; or the image that this launch computes
 //
 //   grid  x: (tile of BN pixels * GROUPS + group) * TILES_M + tile of BM output channels
 //   block x: THREADS_M x THREADS_N threads, each TM x TN outputs
@@ -39,6 +39,12 @@ constexpr int STAGES = 2;  // tiles in shared memory
 constexpr int UNROLL = 8;  // taps unrolled
 constexpr int SMEM_PAD = 4;  // unused elements after a row of a tile
 constexpr int MIN_BLOCKS = 1;  // blocks that fit a multiprocessor at once
+constexpr bool IMAGE_LAUNCHES = false;  // one for each image
+constexpr bool TILED_FILTERS = true;  // in shared memory, else read from constant memory
+constexpr bool TABLE = false;  // of taps' offsets, in shared memory
+constexpr int TABLE_BYTES = 0;
+using Input = const T* __restrict__;
+using Output = T* __restrict__;
 constexpr int FILTER_VEC = 4, PIXEL_VEC = 4;  // neighbouring output channels and pixels of a thread
 
 // Derived
@@ -60,6 +66,8 @@ constexpr int PIXELS_KEPT = NHWC ? PixelLoad::SLOW_LOADS : PixelLoad::FAST_LOADS
 
 using FilterLoad = TileLoad<BK, BM, THREADS>;
 
+#include "_filters_global.cuh"
+
 // Where a pixel's receptive field starts; its rows and columns are negative in the padding.
 struct Pixel {
     Offset offset;
@@ -67,9 +75,10 @@ struct Pixel {
 };
 
 // Where a tap lies within the receptive field.
-struct Tap {
+using Index = int;
+struct alignas(TABLE ? 8 : 4) Tap {
     int offset;
-    int row, column;
+    Index row, column;
 };
 
 __device__ __forceinline__ Pixel pixel_at(int index) {
@@ -86,7 +95,7 @@ __device__ __forceinline__ Tap tap_at(int index) {
     const int row = position / S * DILATION_H;
     const int column = position % S * DILATION_W;
     const int offset = NHWC ? (row * W + column) * C + channel : (channel * H + row) * W + column;
-    return {offset, row, column};
+    return {offset, static_cast<Index>(row), static_cast<Index>(column)};
 }
 
 __device__ __forceinline__ bool inside(const Pixel& pixel, const Tap& tap) {
@@ -97,10 +106,16 @@ __device__ __forceinline__ bool inside(const Pixel& pixel, const Tap& tap) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ y, int n) {
+conv2d_implicit_gemm(Input x, Input w, Input bias, Output y, int last) {
     extern __shared__ __align__(16) unsigned char smem[];
-    float* const pixel_tiles = reinterpret_cast<float*>(smem);  // [STAGES][BK][PIXEL_ROW]
-    float* const filter_tiles = pixel_tiles + STAGES * BK * PIXEL_ROW;  // [STAGES][BK][FILTER_ROW]
+    const int n = IMAGE_LAUNCHES ? 1 : last;
+    if constexpr (IMAGE_LAUNCHES) {
+        x += static_cast<long long>(last) * (C * H * W);
+        y += static_cast<long long>(last) * (K * PIXELS);
+    }
+    Tap* const table = reinterpret_cast<Tap*>(smem);  // [TAPS]
+    float* const pixel_tiles = reinterpret_cast<float*>(smem + TABLE_BYTES);  // [STAGES][BK][PIXEL_ROW]
+    float* const filter_tiles = pixel_tiles + STAGES * BK * PIXEL_ROW;        // [STAGES][BK][FILTER_ROW]
 
     const int thread = static_cast<int>(threadIdx.x);
     const int tile_m = static_cast<int>(blockIdx.x % TILES_M);
@@ -112,8 +127,8 @@ conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
     const int first_image = static_cast<int>(first_pixel / PIXELS);
     const int skipped = static_cast<int>(first_pixel % PIXELS);  // pixels of the first image in tiles before this one
 
-    const T* __restrict__ input = x + static_cast<long long>(first_image) * (C * H * W) + group * GROUP_C * (NHWC ? 1 : H * W);
-    const T* __restrict__ weights = w + first_channel * TAPS;
+    const Input input = x + static_cast<long long>(first_image) * (C * H * W) + group * GROUP_C * (NHWC ? 1 : H * W);
+    const Input weights = filters_of(w) + first_channel * TAPS;
 
     // The pixels that this thread loads; those beyond the last image repeat the tile's first one and are not stored.
     Pixel pixels[PIXELS_KEPT];
@@ -121,6 +136,10 @@ conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
     for (int i = 0; i < PIXELS_KEPT; ++i) {
         const int position = NHWC ? PixelLoad::slow(thread, i) : PixelLoad::fast(thread, i);
         pixels[i] = pixel_at(skipped + (position < pixels_left ? position : 0));
+    }
+    if constexpr (TABLE) {
+        for (int i = thread; i < TAPS; i += THREADS) table[i] = tap_at(i);
+        __syncthreads();
     }
 
     float fetched_pixels[PixelLoad::SLOW_LOADS][PixelLoad::FAST_LOADS];
@@ -142,22 +161,24 @@ conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
                 float value = 0.0f;
                 if (PixelLoad::has(thread, j, i) && (TAPS % BK == 0 || index < TAPS)) {
                     const Pixel& pixel = pixels[NHWC ? i : j];
-                    const Tap tap = tap_at(index);
+                    const Tap tap = TABLE ? table[index] : tap_at(index);
                     if (inside(pixel, tap)) value = to_float(input[pixel.offset + tap.offset]);
                 }
                 fetched_pixels[i][j] = value;
             }
         }
 
+        if constexpr (TILED_FILTERS) {
 #pragma unroll
-        for (int i = 0; i < FilterLoad::SLOW_LOADS; ++i) {
+            for (int i = 0; i < FilterLoad::SLOW_LOADS; ++i) {
 #pragma unroll
-            for (int j = 0; j < FilterLoad::FAST_LOADS; ++j) {
-                const int output_channel = FilterLoad::slow(thread, i);
-                const int index = first_tap + FilterLoad::fast(thread, j);
-                const bool exists = FilterLoad::has(thread, j, i) && (GROUP_K % BM == 0 || output_channel < channels_left) &&
-                                    (TAPS % BK == 0 || index < TAPS);
-                fetched_filters[i][j] = exists ? to_float(weights[output_channel * TAPS + index]) : 0.0f;
+                for (int j = 0; j < FilterLoad::FAST_LOADS; ++j) {
+                    const int output_channel = FilterLoad::slow(thread, i);
+                    const int index = first_tap + FilterLoad::fast(thread, j);
+                    const bool exists = FilterLoad::has(thread, j, i) && (GROUP_K % BM == 0 || output_channel < channels_left) &&
+                                        (TAPS % BK == 0 || index < TAPS);
+                    fetched_filters[i][j] = exists ? to_float(weights[output_channel * TAPS + index]) : 0.0f;
+                }
             }
         }
     };
@@ -176,13 +197,15 @@ conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
             }
         }
 
-        float* const filter_tile = filter_tiles + stage * (BK * FILTER_ROW);
+        if constexpr (TILED_FILTERS) {
+            float* const filter_tile = filter_tiles + stage * (BK * FILTER_ROW);
 #pragma unroll
-        for (int i = 0; i < FilterLoad::SLOW_LOADS; ++i) {
+            for (int i = 0; i < FilterLoad::SLOW_LOADS; ++i) {
 #pragma unroll
-            for (int j = 0; j < FilterLoad::FAST_LOADS; ++j) {
-                const int fast = FilterLoad::fast(thread, j), slow = FilterLoad::slow(thread, i);
-                if (FilterLoad::has(thread, j, i)) filter_tile[fast * FILTER_ROW + slow] = fetched_filters[i][j];
+                for (int j = 0; j < FilterLoad::FAST_LOADS; ++j) {
+                    const int fast = FilterLoad::fast(thread, j), slow = FilterLoad::slow(thread, i);
+                    if (FilterLoad::has(thread, j, i)) filter_tile[fast * FILTER_ROW + slow] = fetched_filters[i][j];
+                }
             }
         }
     };
@@ -205,7 +228,13 @@ conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
         for (int k = 0; k < BK; ++k) {
             float pixel[TN], filter[TM];
             load_spread<THREADS_N, PIXEL_VEC>(pixel_tile + k * PIXEL_ROW, thread_n, pixel);
-            load_spread<THREADS_M, FILTER_VEC>(filter_tile + k * FILTER_ROW, thread_m, filter);
+            if constexpr (TILED_FILTERS) {
+                load_spread<THREADS_M, FILTER_VEC>(filter_tile + k * FILTER_ROW, thread_m, filter);
+            } else {
+                const int tap = TAPS % BK == 0 ? step * BK + k : min(step * BK + k, TAPS - 1);  // beyond it, pixels are zero
+#pragma unroll
+                for (int i = 0; i < TM; ++i) filter[i] = to_float(weights[spread<THREADS_M, FILTER_VEC>(thread_m, i) * TAPS + tap]);
+            }
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
 #pragma unroll
@@ -229,7 +258,7 @@ conv2d_implicit_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
         const int position = spread<THREADS_N, PIXEL_VEC>(thread_n, j);
         if (position >= pixels_left) continue;
         const int image = (skipped + position) / PIXELS;
-        T* __restrict__ output = NHWC ? y + (first_pixel + position) * K + first_channel
+        const Output output = NHWC ? y + (first_pixel + position) * K + first_channel
                                       : y + (static_cast<long long>(first_image + image) * K + first_channel) * PIXELS +
                                             (skipped + position) % PIXELS;
 #pragma unroll

@@ -33,12 +33,20 @@ using EPILOGUE = Epilogue<true, false, relu>;
 constexpr int CHANNELS = 1;  // input channels a thread
 constexpr int THREAD_K = 7;  // output channels a thread
 constexpr int BLOCK = 256;  // threads a block, one input position each
+constexpr bool SHARED_FILTERS = false;
+using T = float;
+using Input = const float* __restrict__;
+using Output = float* __restrict__;
 constexpr int UNROLL_R = 1, UNROLL_S = 1;
 
 // Derived
 constexpr int PIXEL_TILES = (H * W + BLOCK - 1) / BLOCK;
 constexpr int SWEEP_BLOCK = 256;  // threads a block that goes over the outputs, each
 constexpr int WIDTH = 4;  // so many neighbours of one output channel
+constexpr int TAPS = C * R * S;
+constexpr int K_STRIDE = SHARED_FILTERS ? CHANNELS * R * S : TAPS;  // filters from an output channel to the next
+
+#include "_filters_global.cuh"
 
 // The output row or column that an input row or column reaches through filter row or column `tap`; false if none.
 template <int STRIDE, int PAD, int DILATION, int EXTENT>
@@ -49,20 +57,27 @@ __device__ __forceinline__ bool reached(int input, int tap, int& output) {
 }
 
 extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK)
-conv2d_begin(const float* __restrict__ bias, float* __restrict__ y, int n) {
+conv2d_begin(Input bias, Output y, int n) {
     const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
     if (first < static_cast<long long>(n) * (K * P * Q)) init_outputs<K, P * Q, WIDTH, EPILOGUE>(y, bias, first);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-conv2d_scatter(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int n) {
+conv2d_scatter(Input x, Input w, Output y, int n) {
     const int image = static_cast<int>(blockIdx.x / PIXEL_TILES);
     const int position = static_cast<int>(blockIdx.x % PIXEL_TILES * BLOCK + threadIdx.x);
     const int first_k = static_cast<int>(blockIdx.y) * THREAD_K;
     const int first_channel = static_cast<int>(blockIdx.z) * CHANNELS;
 
-    constexpr int K_STRIDE = C * R * S;
-    const float* filters = w + (first_k * C + first_channel) * (R * S);
+    extern __shared__ __align__(16) unsigned char smem[];
+    float* const staged = reinterpret_cast<float*>(smem);  // [output channel][channel][r][s]
+    if constexpr (SHARED_FILTERS) {
+        for (int j = static_cast<int>(threadIdx.x); j < THREAD_K * K_STRIDE; j += BLOCK) {
+            staged[j] = w[((first_k + j / K_STRIDE) * C + first_channel) * (R * S) + j % K_STRIDE];
+        }
+        __syncthreads();
+    }
+    const float* filters = filters_of(w) + (first_k * C + first_channel) * (R * S);
     if (image >= n || position >= H * W) return;
 
     const int row = position / W, column = position % W;
@@ -93,7 +108,6 @@ conv2d_scatter(const float* __restrict__ x, const float* __restrict__ w, float* 
         filters += K_STRIDE;
     }
 }
-
 extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK) conv2d_rectify(float* y, int n) {
     const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
     if (first < static_cast<long long>(n) * (K * P * Q)) activate_outputs<WIDTH, EPILOGUE>(y, first);

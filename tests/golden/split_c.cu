@@ -3,13 +3,16 @@
 
 // Direct convolution, the input channels split over blocks: a thread computes what CHANNELS channels contribute to one
 // pixel of THREAD_K output channels.
-// Blocks add their parts to the output with atomics, in any order: the last bits differ between runs.
+// Blocks add their parts to the output with atomics, in any order: the last bits differ between runs. Or they store their parts in the
+// workspace (WORKSPACE), and another kernel adds them up in the order of the channels.
 //
 //   x        [N, C, H, W]  input
 //   w        [K, C, R, S]  filters
 //   bias     [K]           read where EPILOGUE has one
 //   y        [N, K, P, Q]  output
+//   partial  [SPLITS, images, K, P, Q]  accumulators over CHANNELS channels each, for the images of one chunk; or y
 //   n        images N, any number
+//   i        chunk, from 0
 //
 //   conv2d_split_c  grid x: image * PIXEL_TILES + tile of BLOCK pixels;  y: group of THREAD_K output channels;
 //                        z: group of CHANNELS channels
@@ -35,6 +38,10 @@ using EPILOGUE = Epilogue<true, false, relu>;
 constexpr int CHANNELS = 1;  // input channels a block
 constexpr int BLOCK = 256;  // threads a block, one pixel each
 constexpr int THREAD_K = 1;  // output channels a thread
+constexpr bool WORKSPACE = false;
+constexpr bool SHARED_FILTERS = false;
+using Input = const float* __restrict__;
+using Output = float* __restrict__;
 constexpr int UNROLL_R = 1, UNROLL_S = 1;
 
 // Derived
@@ -42,28 +49,47 @@ constexpr int PIXELS = P * Q;  // an image
 constexpr int PIXEL_TILES = (PIXELS + BLOCK - 1) / BLOCK;
 constexpr int SWEEP_BLOCK = 256;  // threads a block that goes over the outputs, each
 constexpr int WIDTH = 4;  // so many neighbours of one output channel
+constexpr int TAPS = C * R * S;
+constexpr int K_STRIDE = SHARED_FILTERS ? CHANNELS * R * S : TAPS;  // filters from an output channel to the next
 
 #include "_im2col.cuh"
 
-extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK)
-conv2d_begin(const float* __restrict__ bias, float* __restrict__ y, int n) {
-    const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
-    if (first < static_cast<long long>(n) * (K * PIXELS)) init_outputs<K, PIXELS, WIDTH, EPILOGUE>(y, bias, first);
+#include "_filters_global.cuh"
+
+// The images that one launch takes.
+struct Chunk {
+    int first_image, images;
+};
+
+__device__ __forceinline__ Chunk chunk_at(int i, int n) {
+    const int most = n;
+    return {i * most, min(most, n - i * most)};
 }
 
+#include "_split_c_atomic.cuh"
+
 extern "C" __global__ void __launch_bounds__(BLOCK)
-conv2d_split_c(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int n) {
+conv2d_split_c(Input x, Input w, Output partial, int n) {
+    const Chunk chunk = chunk_at(0, n);
     const int image = static_cast<int>(blockIdx.x / PIXEL_TILES);
     const int pixel = static_cast<int>(blockIdx.x % PIXEL_TILES * BLOCK + threadIdx.x);
     const int k = static_cast<int>(blockIdx.y) * THREAD_K;
     const int first_channel = static_cast<int>(blockIdx.z) * CHANNELS;
     const int channels = min(CHANNELS, C - first_channel);
 
-    constexpr int K_STRIDE = C * R * S;
-    const float* filters = w + (k * C + first_channel) * (R * S);
-    if (image >= n || pixel >= PIXELS) return;
+    extern __shared__ __align__(16) unsigned char smem[];
+    float* const staged = reinterpret_cast<float*>(smem);  // [output channel][channel][r][s]
+    if constexpr (SHARED_FILTERS) {
+        for (int j = static_cast<int>(threadIdx.x); j < THREAD_K * K_STRIDE; j += BLOCK) {
+            const int tap = j % K_STRIDE;
+            if (tap < channels * (R * S)) staged[j] = w[((k + j / K_STRIDE) * C + first_channel) * (R * S) + tap];
+        }
+        __syncthreads();
+    }
+    const float* filters = filters_of(w) + (k * C + first_channel) * (R * S);
+    if (image >= (WORKSPACE ? chunk.images : n) || pixel >= PIXELS) return;
 
-    const long long input_image = image;
+    const long long input_image = WORKSPACE ? chunk.first_image + image : image;
     const float* plane = x + (input_image * C + first_channel) * (H * W);
     const Field field = field_at(pixel);
     float accumulator[THREAD_K];
@@ -85,11 +111,17 @@ conv2d_split_c(const float* __restrict__ x, const float* __restrict__ w, float* 
         filters += R * S;
     }
 
-    float* const output = y + (static_cast<long long>(image) * K + k) * PIXELS + pixel;
+    const long long part = WORKSPACE ? static_cast<long long>(blockIdx.z) * chunk.images + image : image;
+    float* const output = partial + (part * K + k) * PIXELS + pixel;
 #pragma unroll
-    for (int j = 0; j < THREAD_K; ++j) atomicAdd(output + j * PIXELS, accumulator[j]);
+    for (int j = 0; j < THREAD_K; ++j) {
+        if constexpr (WORKSPACE) {
+            output[j * PIXELS] = accumulator[j];
+        } else {
+            atomicAdd(output + j * PIXELS, accumulator[j]);
+        }
+    }
 }
-
 extern "C" __global__ void __launch_bounds__(SWEEP_BLOCK) conv2d_rectify(float* y, int n) {
     const long long first = (static_cast<long long>(blockIdx.x) * SWEEP_BLOCK + threadIdx.x) * WIDTH;
     if (first < static_cast<long long>(n) * (K * PIXELS)) activate_outputs<WIDTH, EPILOGUE>(y, first);

@@ -3,7 +3,8 @@
 
 // Direct convolution from register windows: a block stages a tile of the input of each of IMAGES images in shared memory;
 // a thread copies the window of its THREAD_P x THREAD_Q outputs, WINDOW_C channels deep, to registers.
-// The windows of one block of channels after the other add to the accumulators of all the block's output channels.
+// A window that holds all channels serves the block's output channels one after the other; else the windows of one block of channels after the
+// other add to the accumulators of all the block's output channels.
 //
 //   x     [N, C, H, W]  input
 //   w     [K, C, R, S]  filters
@@ -34,6 +35,11 @@ constexpr int THREAD_P = 1, THREAD_Q = 1;  // output rows and columns a thread
 constexpr int TILE_K = 1;  // output channels a block
 constexpr int WINDOW_C = 1;  // channels of a window
 constexpr int STAGED_C = 1;  // channels in shared memory at a time
+constexpr int UNROLL_K = 1;
+constexpr bool SHARED_FILTERS = false;
+using T = float;
+using Input = const T* __restrict__;
+using Output = T* __restrict__;
 constexpr int MIN_BLOCKS = 1;  // blocks that fit a multiprocessor at once
 
 // Derived
@@ -45,7 +51,11 @@ constexpr int WINDOW_H = (THREAD_P - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;
 constexpr int WINDOW_W = ((THREAD_Q - 1) * STRIDE_W + (S - 1) * DILATION_W + LOAD_VEC) / LOAD_VEC * LOAD_VEC;  // in whole loads
 constexpr int TILE_H = (THREADS_P * THREAD_P - 1) * STRIDE_H + (R - 1) * DILATION_H + 1;
 constexpr int TILE_W = (THREADS_Q - 1) * THREAD_Q * STRIDE_W + WINDOW_W;
-constexpr int PITCH = TILE_W;  // a row of the tile
+constexpr int PITCH = 26;  // a row of the tile, padded so that threads of a warp that read different rows read different banks
+constexpr int TILE_BYTES = 1360;  // of all images' tiles, in whole 16 bytes
+
+#include "_filters_global.cuh"
+
 using Window = float[WINDOW_C][WINDOW_H][WINDOW_W];
 using Patch = float[THREAD_P][THREAD_Q];
 
@@ -110,7 +120,7 @@ __device__ __forceinline__ void store(const Patch& accumulator, float* output, i
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS_Q * THREADS_P * IMAGES, MIN_BLOCKS)
-conv2d_windowed(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ bias, float* __restrict__ y, int n) {
+conv2d_windowed(Input x, Input w, Input bias, Output y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
     const int thread_q = static_cast<int>(threadIdx.x), thread_p = static_cast<int>(threadIdx.y);
     const int thread = thread_p * THREADS_Q + thread_q;  // of those of its image
@@ -126,7 +136,13 @@ conv2d_windowed(const float* __restrict__ x, const float* __restrict__ w, const 
 
     float* const tile = reinterpret_cast<float*>(smem) + threadIdx.z * (STAGED_C * TILE_H * PITCH);  // [STAGED_C][TILE_H][PITCH]
     const float* const corner = tile + thread_p * THREAD_P * STRIDE_H * PITCH + thread_q * THREAD_Q * STRIDE_W;
-    const float* const filters = w + block_k * TAPS;
+    float* const staged_filters = reinterpret_cast<float*>(smem + TILE_BYTES);  // [TILE_K][TAPS]
+    if constexpr (SHARED_FILTERS) {
+        for (int i = static_cast<int>(threadIdx.z) * (THREADS_P * THREADS_Q) + thread; i < TILE_K * TAPS; i += THREADS_P * THREADS_Q * IMAGES) {
+            staged_filters[i] = w[block_k * TAPS + i];
+        }
+    }
+    const float* const filters = filters_of(w) + block_k * TAPS;
 
     // STAGED_C channels of an image's tile, zero in the padding and beyond the image.
     const auto stage = [&](int first_channel) {
@@ -145,25 +161,40 @@ conv2d_windowed(const float* __restrict__ x, const float* __restrict__ w, const 
 
     float* const output = y + (static_cast<long long>(image) * K + block_k) * (P * Q);
     Window window;
-    Patch accumulator[TILE_K];
-#pragma unroll
-    for (int m = 0; m < TILE_K; ++m) clear(accumulator[m]);
-
-#pragma unroll 1
-    for (int staged = 0; staged < C; staged += STAGED_C) {
-        if (staged > 0) __syncthreads();  // every thread has read the tile before this one
-        if (exists) stage(staged);
+    if constexpr (WINDOW_C == C) {
+        if (exists) stage(0);
         __syncthreads();
-        if (!computes) continue;
-#pragma unroll 1
-        for (int c = 0; c < STAGED_C; c += WINDOW_C) {
-            load_window(window, corner + c * (TILE_H * PITCH));
-#pragma unroll
-            for (int m = 0; m < TILE_K; ++m) add_window(accumulator[m], window, filters + m * TAPS + (staged + c) * (R * S));
+        if (!computes) return;
+
+        load_window(window, corner);
+#pragma unroll UNROLL_K
+        for (int m = 0; m < TILE_K; ++m) {
+            Patch accumulator;
+            clear(accumulator);
+            add_window(accumulator, window, filters + m * TAPS);
+            store(accumulator, output + m * (P * Q), row, column, bias, block_k + m);
         }
-    }
-    if (!computes) return;
+    } else {
+        Patch accumulator[TILE_K];
+#pragma unroll
+        for (int m = 0; m < TILE_K; ++m) clear(accumulator[m]);
+
+#pragma unroll 1
+        for (int staged = 0; staged < C; staged += STAGED_C) {
+            if (staged > 0) __syncthreads();  // every thread has read the tile before this one
+            if (exists) stage(staged);
+            __syncthreads();
+            if (!computes) continue;
+#pragma unroll 1
+            for (int c = 0; c < STAGED_C; c += WINDOW_C) {
+                load_window(window, corner + c * (TILE_H * PITCH));
+#pragma unroll
+                for (int m = 0; m < TILE_K; ++m) add_window(accumulator[m], window, filters + m * TAPS + (staged + c) * (R * S));
+            }
+        }
+        if (!computes) return;
 
 #pragma unroll
-    for (int m = 0; m < TILE_K; ++m) store(accumulator[m], output + m * (P * Q), row, column, bias, block_k + m);
+        for (int m = 0; m < TILE_K; ++m) store(accumulator[m], output + m * (P * Q), row, column, bias, block_k + m);
+    }
 }
