@@ -9,7 +9,7 @@ import numpy as np
 from autotune.compilation.compile import Program
 from autotune.declarations import Bounds
 from autotune.errors import TemplateError
-from autotune.family.text import includes_of
+from autotune.family.text import Includes
 from autotune.measurement.forward import Tensors
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.operation import REFERENCE, Operation
@@ -114,7 +114,7 @@ def reference_text(declared: Operation) -> str:
     """An operation's reference.cuh with what it includes in its place. Raises TemplateError where one is not there."""
     path = declared.folder / REFERENCE
     text = read_text(path, TemplateError)
-    for name, content in includes_of(path, text, declared.folder):
+    for name, content in Includes().of(path, text, declared.folder):
         text = text.replace(f'#include "{name}"', content.removeprefix(_ONCE).strip("\n"))
     return text.removeprefix(_ONCE)
 
