@@ -33,9 +33,11 @@
 #include "_pipeline.cuh"
 
 #include "_epilogue_tma_16.cuh"
+
 #include "_ptx_wgmma_transposed.cuh"
 // Problem
 constexpr int N = 72, K = 136;
+constexpr bool A_TRANSPOSED = false, B_TRANSPOSED = true;  // as operands, whose rows are of depth
 using EPILOGUE = Epilogue<true, false, relu>;
 
 // Parameters
@@ -51,7 +53,6 @@ constexpr int K_TILES = 3;
 constexpr int K_BLOCKS = 4;  // MMAs in depth of a stage: none of padding alone
 constexpr int TILES_M = 5, CLUSTERS_N = 1;
 constexpr int A_ROWS = 8, STAGE_BYTES = (TILE_N + A_ROWS) * 128;
-constexpr int A_STEP = 2, B_STEP = 128;  // of descriptors, from MMA to MMA in depth
 constexpr int BOXES = 64 / TILE_K, BOX_BYTES = EPILOGUE_M * 128;  // of the 64 columns of an MMA
 constexpr int EPILOGUE_STAGE_BYTES = BOXES * BOX_BYTES;
 
@@ -77,6 +78,8 @@ __device__ __forceinline__ void mma(float (&d)[1][4], unsigned long long a, unsi
 #endif
 }
 
+#include "_mainloop_sm90.cuh"
+
 // Where a tile begins: the rank-th one of a cluster's.
 struct WorkTile {
     int row, column, product;
@@ -101,11 +104,10 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
             pipeline.producer_acquire(state, STAGE_BYTES);
             unsigned char* const b_stage = stages + state.index * STAGE_BYTES;
             Barrier* const full = pipeline.full + state.index;
-#pragma unroll
-            for (int i = 0; i < TILE_N; i += 64) tma_load(b_stage + i * 128, &b_map, full, tile.column + i, k, tile.product);
+            load_operand<B_TRANSPOSED, TILE_N>(b_stage, &b_map, full, tile.column, k, tile.product);
             const int part = rank * (A_ROWS / CLUSTER_N);  // of the rows of a that this block loads
             unsigned char* const a_stage = b_stage + (TILE_N + part) * 128;
-            tma_load(a_stage, &a_map, full, k, tile.row + part, tile.product);
+            load_operand<A_TRANSPOSED, A_ROWS>(a_stage, &a_map, full, tile.row, k, tile.product);
         }
     }
 }
@@ -138,8 +140,8 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
     warpgroup_reg_alloc<232>();
     const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128;
     const int group_column = 0;  // of a tile
-    const unsigned long long b_operand = wgmma_descriptor_transposed<TILE_K>(stages + group_column * 128);
-    const unsigned long long a_operand = wgmma_descriptor(stages + TILE_N * 128);
+    const unsigned long long b_operand = operand_descriptor<B_TRANSPOSED, TILE_K>(stages + group_column * 128);
+    const unsigned long long a_operand = operand_descriptor<A_TRANSPOSED, TILE_K>(stages + TILE_N * 128);
     unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
     int epilogue_stage = 0;
     if (thread == 0) prefetch_tma_descriptor(&y_map);
@@ -164,30 +166,10 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
         float d[BLOCKS_N][TILE_M / 8][4];
         barrier_wait(barriers.mainloop_order + consumer, order_phase);
         order_phase ^= 1;
-        wgmma_begin(d);
-        int last = 0;  // stage whose MMAs are under way
-#pragma unroll 1
-        for (int k_tile = 0; k_tile < K_TILES; ++k_tile, ++state) {
-            pipeline.consumer_wait(state);
-            wgmma_fence();
-#pragma unroll
-            for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
-                const int at = state.index * (STAGE_BYTES / 16);
-#pragma unroll
-                for (int i = 0; i < BLOCKS_N; ++i) {
-                    mma(d[i], b_operand + (at + k_block * B_STEP + i * 512), a_operand + (at + k_block * A_STEP), k_tile > 0 || k_block > 0);
-                }
-            }
-            wgmma_commit();
-            if (k_tile > 0) {
-                wgmma_wait_group<1>();
-                release(last);
-            }
-            last = state.index;
-        }
+        multiply<A_TRANSPOSED, B_TRANSPOSED, STAGE_BYTES, K_BLOCKS>(d, pipeline, state, a_operand, b_operand, K_TILES, release);
         if (lane == 0) barrier_arrive(barriers.mainloop_order + (consumer ^ 1));
         wgmma_wait(d);
-        release(last);
+        release(state.index > 0 ? state.index - 1 : STAGES - 1);  // the last
         state.advance<K_TILES>();
 #pragma unroll
         for (int i = 0; i < BLOCKS_N; ++i) {

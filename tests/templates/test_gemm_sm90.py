@@ -103,20 +103,20 @@ FAULTS = {
         "if (lane < CLUSTER_N) barrier_arrive(pipeline.empty + stage);",
     ),
     "a block ends while the other arrives at its barriers": ("    cluster_sync();  // no block arrives", "    // no"),
-    "both blocks load the same half of a": ("tile.row + part, tile", "tile.row, tile"),
-    "half of a comes to this block alone": ("(1 << CLUSTER_N) - 1, k", "1 << rank, k"),
+    "both blocks load the same half of a": ("tile.row + part, k", "tile.row, k"),
+    "half of a comes to this block alone": ("(1 << CLUSTER_N) - 1, tile", "1 << rank, tile"),
     "the next 64 columns are taken for these": ("NEXT_64 = TILE_K * 128 / 16", "NEXT_64 = 0"),
-    "depth goes on as where b is not transposed": ("B_STEP = 128", "B_STEP = 2"),
+    "depth goes on as where b is not transposed": ("OPERAND_STEP = TRANSPOSED ? 128 : 2", "OPERAND_STEP = 2"),
     "a tile is left out of the last panel": ("TILES_M - above < RASTER ? TILES_M - above : RASTER", "RASTER"),
     "warpgroups multiply the same columns": (
-        "wgmma_descriptor_transposed<TILE_K>(stages + group_column * 128)",
-        "wgmma_descriptor_transposed<TILE_K>(stages)",
+        "operand_descriptor<B_TRANSPOSED, TILE_K>(stages + group_column * 128)",
+        "operand_descriptor<B_TRANSPOSED, TILE_K>(stages)",
     ),
     "the producer does not wait": (
         "pipeline.producer_acquire(state, STAGE_BYTES);",
         "barrier_arrive_expect(pipeline.full + state.index, STAGE_BYTES);",
     ),
-    "a stage is released while products read it": ("                wgmma_wait_group<1>();\n", ""),
+    "a stage is released while products read it": ("            wgmma_wait_group<1>();\n", ""),
     "outputs are stored without a fence": ("                fence_bulk();\n", ""),
 }
 

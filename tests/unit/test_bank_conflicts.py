@@ -398,6 +398,7 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "max_pool2d_rows",  # none either
         "gemm_tiled",  # odd pitches
         "gemm_sm90",  # as implicit_gemm_sm90
+        "gemm_split_k_sm90",
         "depthwise_nhwc",
         "few_channels_sm90",  # wgmma reads eight chunks of 16 bytes that follow each other
         "im2col_gemm",
