@@ -31,7 +31,7 @@ DEEP = product("nn", 29, 200, 712)
         (DEEP, BASE),
         *long_run(
             (DEEP, {**BASE, "tile_m": 8, "splits": 8, "stages": 2}),
-            (product("tn", 72, 72, 500, dtype="bf16"), {**BASE, "tile_n": 64, "tile_m": 80, "splits": 4, "stages": 2}),
+            (product("tn", 80, 72, 500, dtype="bf16"), {**BASE, "tile_n": 64, "tile_m": 80, "splits": 4, "stages": 2}),
             (product("nt", 5, 132, 260, dtype="f32", epilogue="bias_silu"), {**BASE, "tile_m": 8}),
             (product("nt", 13, 64, 16, batch=5), {"tile_n": 64, "tile_m": 16, "splits": 1, "stages": 1}),
         ),

@@ -397,6 +397,7 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "stencil_rows",  # no shared memory
         "max_pool2d_rows",  # none either
         "gemm_tiled",  # odd pitches
+        "gemm_mma",  # rows of 16 bytes, and 16 more than a power of two apart
         "gemm_sm90",  # as implicit_gemm_sm90
         "gemm_split_k_sm90",
         "depthwise_nhwc",
