@@ -240,3 +240,45 @@ def test_a_failure_of_one_block_ends_its_cluster(bench: Bench) -> None:
     with pytest.raises(Rejected) as rejected:
         neighbours(bench, text)
     assert rejected.value.reason == "deadlock"
+
+
+RING = """
+#include <autotune_host_tma.h>
+// A word goes round a cluster of four blocks, from the last one to the first: each waits for the one before it.
+extern "C" __global__ void __cluster_dims__(4, 1, 1) ring(unsigned* __restrict__ y, int rounds) {
+    __shared__ Barrier turn;
+    const int rank = blockIdx.x % 4;
+    if (threadIdx.x == 0) barrier_init(&turn, 1), barrier_init_fence();
+    cluster_sync();
+    for (int round = 0; round < rounds && threadIdx.x == 40; ++round) {
+        barrier_wait(&turn, (rank < 3 ? round : round + 1) & 1);  // the last one begins
+        y[blockIdx.x] += round;
+        barrier_arrive_cluster(&turn, rank + 3 & 3);
+    }
+    cluster_sync();  // no barrier is arrived at any more
+}
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_block_waits_for_what_others_of_its_cluster_do(bench: Bench, order: int) -> None:
+    (y,) = bench.run(RING, "ring", (np.zeros(8, np.uint32), np.int32(5)), grid=8, block=64, order_seed=order)
+    assert list(y) == [10] * 8
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("rank < 3 ? round : round + 1", "round"), "deadlock"),
+        (("rank + 3 & 3", "rank"), "deadlock"),
+        (("    cluster_sync();  // no barrier", "    // no barrier"), "race"),
+    ],
+)
+def test_blocks_that_wait_for_each_other_in_vain_are_told(
+    bench: Bench, order: int, change: tuple[str, str], reason: str
+) -> None:
+    arguments = (np.zeros(8, np.uint32), np.int32(5))
+    with pytest.raises(Rejected) as rejected:
+        bench.run(RING.replace(*change), "ring", arguments, grid=8, block=64, order_seed=order)
+    assert rejected.value.reason == reason
