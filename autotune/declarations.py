@@ -18,6 +18,10 @@ DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 Role = Literal["in", "weights", "out"]
 ROLES: tuple[Role, ...] = ("in", "weights", "out")
 """in and out: arrays of each launch. weights: what is prepared once and used for many."""
+READ: tuple[Role, ...] = ("in", "weights")
+"""Roles of arrays whose content a kernel needs."""
+COMPUTED: tuple[Role, ...] = ("out",)
+"""Roles of arrays that a kernel computes."""
 ErrorModel = Literal["multilinear", "tolerance", "exact"]
 ERROR_MODELS: tuple[ErrorModel, ...] = ("multilinear", "tolerance", "exact")
 """multilinear: an output is a sum of products, its bound follows from how many and how large they are."""
@@ -144,6 +148,8 @@ class ArrayTemplate:
     role: Role
     shapes: Mapping[str, tuple[Bound, ...]]
     """by layout; of no name where the operation has no word for it"""
+    dtypes: Mapping[str, str]
+    """what elements are stored as, by the problem's dtype"""
     when: Bound
     least: int
     most: int
@@ -158,7 +164,7 @@ class ArrayTemplate:
             role=self.role,
             axes=tuple(extent.expression.text for extent in extents),
             shape=tuple(extent.integer(names) for extent in extents),
-            dtype=str(names["dtype"]),
+            dtype=self.dtypes[str(names["dtype"])],
             per_item=any(runtime in extent.names for extent in extents),
             least=self.least,
             most=self.most,

@@ -13,6 +13,7 @@ from pathlib import Path
 from autotune.declarations import (
     DTYPE_BYTES,
     ERROR_MODELS,
+    READ,
     ROLES,
     Apart,
     Array,
@@ -114,6 +115,11 @@ class Operation:
         return [array.name for array in self.arrays].index(name)
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the arrays that the reference takes, in the file's order."""
+        return self.names_of(*READ)
+
+    @property
     def output(self) -> ArrayTemplate:
         """The array that a kernel computes."""
         return next(array for array in self.arrays if array.role == "out")
@@ -123,6 +129,15 @@ class Operation:
         """How many outputs a problem has, as an expression."""
         extents = next(iter(self.output.shapes.values()))
         return " * ".join(extent.expression.text for extent in extents)
+
+    @property
+    def changing(self) -> frozenset[str]:
+        """The run-time size, and the derived sizes that follow from it."""
+        found = {self.runtime}
+        for name, bound in self.derived:
+            if bound.names & found:
+                found.add(name)
+        return frozenset(found)
 
     def complete(self, given: Mapping[str, Value]) -> dict[str, Value]:
         """Every size and word of a problem in the file's order, defaults where one is not given.
@@ -352,6 +367,7 @@ class _Reader:
                 layout: tuple(self.expression(table, f"shape.{layout}".rstrip("."), extent) for extent in extents)
                 for layout, extents in shapes.items()
             },
+            dtypes=self.dtypes(table),
             when=self.bound(table, "when", "true"),
             least=least,
             most=most,
@@ -366,6 +382,24 @@ class _Reader:
         shapes.allow(layouts)
         shapes.require(layouts)
         return {layout: _strings(shapes, layout, shapes.get(layout)) for layout in layouts}
+
+    def dtypes(self, array: Table) -> Mapping[str, str]:
+        """What elements are stored as by the problem's dtype: that, or what `dtype` says, for all or for each."""
+        words = self.enumeration(self.section("words"), "dtype")
+        match array.get("dtype", {word: word for word in words}):
+            case str(dtype):
+                of = dict.fromkeys(words, dtype)
+            case {**named}:
+                array.table("dtype", "").allow(words)
+                of = {word: str(named.get(word, word)) for word in words}
+            case given:
+                raise array.error(
+                    "dtype", f"expected one of {', '.join(DTYPE_BYTES)}, or such a one by dtype, got {given!r}"
+                )
+        for dtype in of.values():
+            if dtype not in DTYPE_BYTES:
+                raise array.error("dtype", f"{dtype!r}: expected one of {', '.join(DTYPE_BYTES)}")
+        return of
 
     def axes(self, table: Table, shapes: Mapping[str, list[str]]) -> tuple[str, ...]:
         """The axes that have windows, each one of every layout."""

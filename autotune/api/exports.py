@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from autotune.analysis.rerender import located
 from autotune.analysis.rooflines import undominated, with_roofline
 from autotune.api.answers import devices_asked, dispatcher_of, one_asked
 from autotune.api.devices import Say, first_gpu, jobs_default
@@ -22,7 +23,7 @@ from autotune.exporting import Chosen, Exported, export_library
 from autotune.exporting.build import images
 from autotune.exporting.kernel import stem
 from autotune.exporting.proof import prove, runs_on
-from autotune.family.template import load_templates
+from autotune.family.template import KernelTemplate, load_templates
 from autotune.store import BestRow, DispatcherRow, Store
 from autotune.study import ADMITTED, Study
 
@@ -57,6 +58,7 @@ def export(
     archs: Sequence[int] = (),
     cubin: bool = False,
     ptx: bool = False,
+    templates: Sequence[Path] = (),
     proof: bool = True,
 ) -> ExportResult:
     """Write the best kernel of each layer of a study, or of one layer, as a library; then build and test it.
@@ -64,7 +66,8 @@ def export(
     `device` (cuda, host, null, replay, or a recorded one by a part of its name) or `gpu` (a GPU's name) say where
     kernels were tuned, `layers` which are taken, `accuracy` names their class, `admit` a study's accuracy of which
     each layer's fastest is taken; with `dispatcher` the kernels are those that the study's dispatcher chooses. `archs`
-    are compute capabilities times ten, by default the device's own.
+    are compute capabilities times ten, by default the device's own; `templates` folders that hold an operation's own
+    folder.
 
     Raises StoreError when there is nothing to export or the folder cannot be written, DeviceError for a device that
     the database has nothing of, NotProven (an AutotuneError) when the library is wrong or slower than what was tuned,
@@ -78,6 +81,7 @@ def export(
         archs=archs,
         cubin=cubin,
         ptx=ptx,
+        templates=templates,
     )
     lines = tuple(proof_of(written)) if proof else ()
     exported = written.exported
@@ -119,6 +123,8 @@ class WrittenExport:
 
     exported: Exported
     left_out: Mapping[str, str]
+    families: Mapping[str, KernelTemplate]
+    """those that are installed, and those of folders that were named"""
     noise: Mapping[str, float]
     """noise floor of each policy, a fraction of the time"""
 
@@ -139,9 +145,11 @@ def write_export(
     archs: Sequence[int],
     cubin: bool,
     ptx: bool,
+    templates: Sequence[Path] = (),
     say: Say = lambda *_: None,
 ) -> WrittenExport:
     """Choose the kernels and write their folder. Raises as `export`; `say` is told which device here was taken."""
+    families = load_templates(tuple(templates))
     with Store(db, create=False) as store:
         devices = devices_asked(store, asked.device, asked.gpu, say=say)
         on = None if devices is None else {info.identity for info in devices}
@@ -150,7 +158,7 @@ def write_export(
             why = f" with {asked}; leave that out or" if str(asked) else ";"
             raise StoreError(f"{db}: no correct trial of {what} to export{why} run `autotune tune STUDY` first")
         exported = export_library(
-            [chosen_of(store, row, db) for row in selected.rows],
+            [chosen_of(store, row, db, families) for row in selected.rows],
             out,
             tuple(archs),
             dispatcher=selected.dispatcher,
@@ -161,7 +169,7 @@ def write_export(
             for row in selected.rows
             if (floor := store.noise_floors.latest(row.row.device, row.row.policy))
         }
-    return WrittenExport(exported, selected.left_out, noise)
+    return WrittenExport(exported, selected.left_out, families, noise)
 
 
 def _selected(store: Store, what: str, db: str, asked: Asked, on: Callable[[DeviceInfo], bool]) -> _Selection:
@@ -235,15 +243,17 @@ def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layer
     return _Selection(rows, dispatcher, left_out)
 
 
-def chosen_of(store: Store, row: BestRow, db: str) -> Chosen:
-    """A recorded kernel with everything that its export needs."""
+def chosen_of(store: Store, row: BestRow, db: str, families: Mapping[str, KernelTemplate]) -> Chosen:
+    """A recorded kernel with everything that its export needs; `families` are where its operation's folder may lie."""
+    problem = located(row.layer.problem, families)
+    row = replace(row, layer=replace(row.layer, problem=problem))
     source = store.sources.get(row.row.trial.source_hash or "")
     if source is None:
         raise StoreError(f"{db}: the source of {row.name} is not in the database; tune it again")
     header = store.templates.header(source.config.template, row.row.template_hash)
     if not header:
         raise StoreError(f"{db}: the header of {source.config.template} is not in the database; tune {row.name} again")
-    return Chosen(row, source, header, with_roofline(store, row).floor_us)
+    return Chosen(row, replace(source, problem=problem), header, with_roofline(store, row).floor_us)
 
 
 def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _: None) -> Iterator[str]:
@@ -272,7 +282,7 @@ def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _:
                 sanitizer,
                 not_run=not_run,
                 known_noise=lambda kernel: written.noise.get(kernel.row.row.policy, 0.0),
-                families=load_templates(()),
+                families=written.families,
                 stage=stage,
             )
         except (ToolchainError, DeviceError) as error:

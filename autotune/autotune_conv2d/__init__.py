@@ -12,6 +12,7 @@ place of a network's own convolutions.
 """
 
 from .conv2d import Conv2d
-from .library import Conv2dError, Handle, Kernel, Library, Problem, Status, find_library
+from .interface import Kernel, Status
+from .library import Conv2dError, Handle, Library, Problem, find_library
 
 __all__ = ["Conv2d", "Conv2dError", "Handle", "Kernel", "Library", "Problem", "Status", "find_library"]

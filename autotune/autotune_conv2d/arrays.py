@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-_TYPESTRS = {"f32": ("<f4",), "f16": ("<f2",), "bf16": ("<V2", "|V2", "<f2")}
+_TYPESTRS = {"f32": ("<f4",), "f16": ("<f2",), "bf16": ("<V2", "|V2", "<f2"), "i32": ("<i4",)}
 """How arrays call a storage type; NumPy has no name of its own for bf16."""
 
 
@@ -42,6 +42,21 @@ def view(array: object, what: str, dtype: str | None = None) -> View:
     if strides is not None and not _dense(shape, strides, element_bytes):
         raise ValueError(f"{what}: is not contiguous (C order); copy it first")
     return View(int(interface["data"][0]), shape, element_bytes, _device(array))
+
+
+def dtype_of(array: Any, what: str) -> str:
+    """What an array's elements are called here. Raises ValueError for those that no kernel takes."""
+    if _library_of(array) == "torch":  # whose typestr of bf16 says too little
+        typestr = _OF_TORCH.get(str(array.dtype), str(array.dtype))
+    else:
+        typestr = str(array.__cuda_array_interface__["typestr"])
+    for dtype, typestrs in _TYPESTRS.items():
+        if typestr in (dtype, *typestrs):
+            return dtype
+    raise ValueError(f"{what}: its elements are {typestr}, expected one of {', '.join(_TYPESTRS)}")
+
+
+_OF_TORCH = {"torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16", "torch.int32": "i32"}
 
 
 def _device(array: Any) -> int | None:

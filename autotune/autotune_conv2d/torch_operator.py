@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .library import Conv2dError, Handle, Library, Problem, Status, find_library
+from .interface import Status
+from .library import Conv2dError, Handle, Library, Problem, find_library
 from .torch_activations import activated
 from .torch_convolution import Convolution, convolution_of
 from .torch_example import TrainingMode

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from autotune.checking.findings import false_alarm, findings, finished
 from autotune.compilation.compile import Binary
-from autotune.errors import AutotuneError, Rejected
+from autotune.errors import AutotuneError, Rejected, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.origins import pointed
 from autotune.family.render import relaunched
@@ -65,6 +65,11 @@ class Winner:
         """Its family's name."""
         return self.source.config.template
 
+    @property
+    def runtime(self) -> str:
+        """What its run-time size is called."""
+        return self.source.problem.operation.runtime
+
     def pointed(self, message: str) -> str:
         """A message about its text, with the lines of the family's files."""
         if self.family is None:
@@ -81,13 +86,15 @@ class Verdict:
     tool: str
     """host:check, memcheck, racecheck or initcheck"""
     n: tuple[int, ...]
-    """numbers of images that it ran with"""
+    """run-time sizes, such as numbers of images, that it ran with"""
     word: str
     """clean | false alarm | fault | not run"""
     message: str = ""
+    runtime: str = "n"
+    """what `n` is called"""
 
     def __str__(self) -> str:
-        at = f" at n = {' and '.join(map(str, self.n))}" if self.n else ""
+        at = f" at {self.runtime} = {' and '.join(map(str, self.n))}" if self.n else ""
         return f"{self.kernel}: {self.tool}{at}: {self.word}{': ' if self.message else ''}{self.message}"
 
 
@@ -135,7 +142,11 @@ class HostCheck:
         ran: list[int] = []
         why = ""
         for n in self._small_n:
-            problem = winner.source.problem.with_runtime(n)
+            try:
+                problem = winner.source.problem.with_runtime(n)
+            except StudyError as error:
+                why = str(error)
+                continue
             if problem.flops > _HOST_FLOPS:
                 why = f"n = {n} would take too long on a CPU"
                 continue
@@ -156,7 +167,7 @@ class HostCheck:
         return self._verdict(winner, tuple(ran), CLEAN if ran else NOT_RUN, why)
 
     def _verdict(self, winner: Winner, n: tuple[int, ...], word: str, message: str) -> Verdict:
-        return Verdict(winner.name, winner.template, HOST_CHECK, n, word, message)
+        return Verdict(winner.name, winner.template, HOST_CHECK, n, word, message, winner.runtime)
 
 
 class ComputeSanitizer:
@@ -221,7 +232,9 @@ class ComputeSanitizer:
             word, message = self._run(winner, tool, sources, compiled.result()) if sources else (NOT_RUN, why)
         except AutotuneError as error:
             word, message = NOT_RUN, str(error)
-        return Verdict(winner.name, winner.template, tool, () if word == NOT_RUN else ran, word, message or why)
+        return Verdict(
+            winner.name, winner.template, tool, () if word == NOT_RUN else ran, word, message or why, winner.runtime
+        )
 
     def _run(self, winner: Winner, tool: str, sources: Sequence[KernelSource], binary: Binary) -> tuple[str, str]:
         """A verdict's word and message."""

@@ -9,7 +9,7 @@ import click
 from autotune.api.studies import name_of
 from autotune.cli.completion import studies_and_layers
 from autotune.cli.devices import say_device
-from autotune.cli.options import ACCURACY, DATABASE, GPU, LAYERS, OF_DEVICE
+from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, GPU, LAYERS, OF_DEVICE
 from autotune.cli.progress import stages
 from autotune.errors import AutotuneError
 from autotune.study import ADMITTED
@@ -29,6 +29,7 @@ def _archs(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.argument("what", metavar="LAYER|STUDY", shell_complete=studies_and_layers)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write into; made when missing.")
 @DATABASE
+@DIRECTORIES
 @OF_DEVICE
 @GPU
 @LAYERS
@@ -45,6 +46,7 @@ def export(
     what: str,
     out: Path,
     db: str,
+    directories: tuple[Path, ...],
     device: str | None,
     gpu: str | None,
     only_layers: tuple[str, ...],
@@ -71,7 +73,15 @@ def export(
     except AutotuneError as error:
         raise click.UsageError(str(error)) from None
     written = write_export(
-        name_of(what) or "", out, db, asked=wanted, archs=archs or (), cubin=cubin, ptx=ptx, say=say_device
+        name_of(what) or "",
+        out,
+        db,
+        asked=wanted,
+        archs=archs or (),
+        cubin=cubin,
+        ptx=ptx,
+        templates=directories,
+        say=say_device,
     )
     reasons: dict[str, list[str]] = {}
     for layer, why in written.left_out.items():

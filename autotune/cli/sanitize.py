@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,17 +120,15 @@ def _winners(
     store: Store, what: str | None, db: str, accuracy: str | None, directories: tuple[Path, ...]
 ) -> list[Winner]:
     """The best kernels that run somewhere, each once."""
-    from autotune.analysis.rerender import located
     from autotune.api.exports import chosen_of
 
     families = load_templates(directories)
     found: dict[str, Winner] = {}
     for row in store.best.list(what, accuracy=accuracy):
         if row.row.device.kind in ("cuda", "host"):
-            chosen = chosen_of(store, row, db)
+            chosen = chosen_of(store, row, db, families)
             family = families.get(chosen.source.config.template)
-            source = replace(chosen.source, problem=located(chosen.problem, families))
-            found.setdefault(source.hash, Winner(chosen.stem, source, chosen.bound, family))
+            found.setdefault(chosen.source.hash, Winner(chosen.stem, chosen.source, chosen.bound, family))
     if not found:
         raise StoreError(f"{db}: no correct kernel of {what or 'any layer'}; run `autotune tune STUDY` first")
     return list(found.values())

@@ -18,7 +18,6 @@ from autotune.errors import AutotuneError
 from autotune.exporting.exporter import NVCC_FLAGS, Chosen, Exported, Images, gencode
 from autotune.temporary import temporary_folder
 
-LIBRARY = "libconv2d.so"
 SELF_TEST = "selftest"
 SELF_TEST_S = 600.0  # a large layer on a busy CPU
 _OF_THE_MACHINE = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -34,13 +33,10 @@ class Built:
     """What was made of a folder, elsewhere."""
 
     folder: Path
+    library: Path
+    """the shared library"""
     environment: Mapping[str, str]
     """variables that its programs are started with"""
-
-    @property
-    def library(self) -> Path:
-        """The shared library."""
-        return self.folder / LIBRARY
 
 
 def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> Built:
@@ -52,8 +48,7 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path) -> 
         _compile(nvcc, options, exported.folder, kernel, into)
 
     _each(compiled, exported)
-    _link(exported.folder, into, cxx)
-    return Built(into, clean())
+    return Built(into, _link(exported, into, cxx), clean())
 
 
 def images(nvcc: Path, *, cubin: bool, ptx: bool) -> Images:
@@ -92,10 +87,10 @@ def build_for_host(exported: Exported, into: Path, *, cxx: Path) -> Built:
     _each(compiled, exported)
     (into / RUNTIME_NAME).write_bytes(compile_runtime(str(cxx)))
     (into / DRIVER_NAME).write_bytes(compile_driver(str(cxx)))
-    _link(exported.folder, into, cxx)
+    library = _link(exported, into, cxx)
     environment = clean()
     libraries = [str(into), environment.get("LD_LIBRARY_PATH", "")]  # where a compiler may have its C++ library
-    return Built(into, {**environment, "LD_LIBRARY_PATH": ":".join(filter(None, libraries))})
+    return Built(into, library, {**environment, "LD_LIBRARY_PATH": ":".join(filter(None, libraries))})
 
 
 def _compile(nvcc: Path, options: Sequence[str], sources: Path, kernel: Chosen, temporary: Path) -> None:
@@ -131,15 +126,17 @@ def self_test(built: Built, limit_s: float = SELF_TEST_S) -> tuple[bool, str]:
     return done.returncode == 0, words or f"the self-test ended with status {done.returncode}"
 
 
-def _link(exported: Path, into: Path, cxx: Path) -> None:
-    """The library and its self-test."""
-    exported = exported.resolve()
-    script = ("-Xlinker", f"--version-script={exported / 'conv2d.map'}")  # -Wl, takes no comma in a path
+def _link(exported: Exported, into: Path, cxx: Path) -> Path:
+    """The library, and its self-test."""
+    folder, name = exported.folder.resolve(), exported.operation.name
+    library = into / f"lib{name}.so"
+    script = ("-Xlinker", f"--version-script={folder / name}.map")  # -Wl, takes no comma in a path
     own = ("-fPIC", "-shared", "-fvisibility=hidden", *script, f"-Wa,-I,{into}")
-    sources = [str(exported / name) for name in ("conv2d.cpp", "kernels.cpp")]
-    _run([str(cxx), *_CXX, *own, "-o", str(into / LIBRARY), *sources, "-ldl"], into, into)
-    libraries = (f"-L{into}", "-lconv2d", f"-Wl,-rpath,{into}", "-ldl", "-lpthread")
-    _run([str(cxx), *_CXX, "-o", str(into / SELF_TEST), str(exported / "selftest.cpp"), *libraries], into, into)
+    sources = [str(folder / f"{each}.cpp") for each in (name, "kernels")]
+    _run([str(cxx), *_CXX, *own, "-o", str(library), *sources, "-ldl"], into, into)
+    libraries = (f"-L{into}", f"-l{name}", f"-Wl,-rpath,{into}", "-ldl", "-lpthread")
+    _run([str(cxx), *_CXX, "-o", str(into / SELF_TEST), str(folder / "selftest.cpp"), *libraries], into, into)
+    return library
 
 
 def _run(command: Sequence[str], folder: Path, temporary: Path) -> None:

@@ -10,12 +10,13 @@ import dataclasses
 import math
 import re
 import string
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from autotune import __version__, autotune_conv2d
+from autotune import __version__
 from autotune.compilation.compile import NVCC_FLAGS as TUNED_FLAGS
 from autotune.compilation.compile import architecture, is_exact
 from autotune.declarations import Array
@@ -24,21 +25,21 @@ from autotune.dispatch.dispatcher import Dispatcher
 from autotune.dispatch.header import load_dispatch_template, render_dispatch
 from autotune.errors import StoreError
 from autotune.exporting.folder import Written, write_folder
-from autotune.exporting.golden import Golden, golden
+from autotune.exporting.golden_view import golden_view
 from autotune.exporting.kernel import kernel_text, stem
 from autotune.exporting.launch_plan import Need, Plan, arch_refusal, check_recorded, plan_of
-from autotune.exporting.operation_view import operation_view
+from autotune.exporting.operation_view import operation_view, word_constants
+from autotune.exporting.python_package import named, package_texts, package_words, text_of
 from autotune.family.comments import in_comment
-from autotune.family.render import render_file
+from autotune.family.render import render_words
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import template_of_header
-from autotune.measurement.exported import library_problem
+from autotune.measurement.exported import problem_numbers
+from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.reference import reference_text
-from autotune.measurement.verify import ROUNDING, error_factor, exact_on_integers
-from autotune.operation import REFERENCE
-from autotune.operations import CONV2D, operation
-from autotune.problem import Problem, of_conv2d
+from autotune.operation import REFERENCE, Operation
+from autotune.problem import Problem
 from autotune.shipped import shipped
 from autotune.store import BestRow
 from autotune.trial import ACCURACY_CLASSES
@@ -47,7 +48,7 @@ COPIED = (
     *("CMakeLists.txt", "conv2d.cpp", "conv2d.map", "loaded.h", "kernel.h", "expression.h"),
     *("driver.h", "selftest.cpp", "benchmark.cpp", "device.h"),
 )
-"""Files that are the same in every export."""
+"""Files that are the same in every export of an operation; those of another than conv2d have its name in that place."""
 RENDERED = ("autotune_conv2d.h", "operation.h", "kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
 NVCC_FLAGS = tuple(flag for flag in TUNED_FLAGS if flag != "-Xptxas=-v")  # which only makes ptxas talk
 """What decides a kernel's machine code, besides the architecture."""
@@ -97,6 +98,11 @@ class Exported:
     archs: tuple[int, ...]
     written: Written
 
+    @property
+    def operation(self) -> Operation:
+        """What its kernels compute."""
+        return self.served[0].problem.operation
+
 
 Images = Callable[[Path, Sequence[Chosen], Sequence[int]], Mapping[str, bytes]]
 """Compiles kernels, whose files lie in a folder, for some architectures: name of a file to its content."""
@@ -119,6 +125,8 @@ def export_library(
     """
     for kernel in chosen:
         _check_names(kernel)
+    if len(names := {kernel.problem.operation.name for kernel in chosen}) > 1:
+        raise StoreError(f"expected kernels of one operation, not of {', '.join(sorted(names))}")
     served = serving(chosen)
     archs = tuple(archs) or (_tuned_arch(served),)
     for kernel in served:
@@ -177,24 +185,32 @@ def _strictness(kernel: Chosen) -> tuple[int, bool]:
 def library_texts(served: Sequence[Chosen], archs: Sequence[int]) -> dict[str, str]:
     """Name to content of every file of the library but the kernels and `provenance.json`."""
     templates = shipped("templates") / "export"
-    files = {name: templates / name for name in COPIED}
-    package = Path(autotune_conv2d.__file__).parent
-    files |= {f"python/{package.name}/{path.name}": path for path in sorted(package.glob("*.py"))}
-    texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
-    texts[REFERENCE] = f"#pragma once\n{reference_text(operation(CONV2D))}"
+    declared = served[0].problem.operation
+    view = operation_view(declared)
+    texts = {named(name, declared): named(text_of(templates / name), declared) for name in COPIED}
+    if not in_numpy(declared):
+        texts[REFERENCE] = f"#pragma once\n{reference_text(declared)}"
+    texts |= package_texts(declared, view)
     identifiers = _identifiers([kernel.row.name for kernel in served])
     views = [_view(kernel, identifier, archs) for kernel, identifier in zip(served, identifiers, strict=True)]
     values = {
         "version": __version__,
-        "operation": operation_view(operation(CONV2D)),
+        "operation": view,
+        "python": package_words(declared),
         "kernels": views,
         "kernel_list": ", ".join(f"&{view.identifier}" for view in views),
         "shapes": _shapes(views),
-        "goldens": [_golden_view(kernel, view) for kernel, view in zip(served, views, strict=True)],
+        "goldens": [
+            golden_view(kernel.problem, kernel.source, view.identifier, view.name)
+            for kernel, view in zip(served, views, strict=True)
+        ],
         "archs": ";".join(map(str, archs)),
         "nvcc_flags": " ".join(NVCC_FLAGS),
     }
-    return texts | {name: render_file(templates / f"{name}.j2", values) for name in RENDERED}
+    return texts | {
+        named(name, declared): render_words(named(text_of(templates / f"{name}.j2"), declared), values, f"{name}.j2")
+        for name in RENDERED
+    }
 
 
 def gencode(archs: Iterable[int], text: str) -> list[str]:
@@ -215,6 +231,8 @@ class _View:
     """the name as it is"""
     problem: Problem
     arrays: tuple[Array, ...]
+    initialisers: tuple[str, ...]
+    """of its problem, lines of C"""
     config: str
     problem_numbers: str
     accuracy: str
@@ -245,8 +263,9 @@ def _view(kernel: Chosen, identifier: str, archs: Sequence[int]) -> _View:
         label=kernel.row.name,
         problem=kernel.problem,
         arrays=kernel.problem.arrays,
+        initialisers=_initialisers(kernel.problem),
         config=in_comment(str(source.config)),
-        problem_numbers=", ".join(map(str, library_problem(kernel.problem).numbers)),
+        problem_numbers=", ".join(map(str, problem_numbers(kernel.problem))),
         accuracy=trial.accuracy,
         deterministic=trial.deterministic,
         device=_in_table(_device(device)),
@@ -263,6 +282,14 @@ def _view(kernel: Chosen, identifier: str, archs: Sequence[int]) -> _View:
         exact=is_exact(source.program.text),
         codes=" ".join(gencode(archs, source.program.text)),
     )
+
+
+def _initialisers(problem: Problem) -> tuple[str, ...]:
+    """Designated initialisers of a problem in C."""
+    declared, constants = problem.operation, word_constants(problem.operation)
+    words = [f".{size.name} = {problem.values[size.name]}," for size in declared.sizes]
+    words += [f".{kind} = {constants[kind][str(problem.values[kind])]}," for kind in declared.words]
+    return tuple(textwrap.wrap(" ".join(words), 100))
 
 
 def _least_arch(kernel: Chosen) -> int:
@@ -326,42 +353,6 @@ def _shapes(views: Sequence[_View]) -> list[_Shape]:
 def _side(view: _View, after: _View | None) -> _Side:
     most_n = math.isqrt(view.problem.runtime_size * after.problem.runtime_size) if after else 0
     return _Side(view, f"most_n_of_{view.identifier}", most_n, after)
-
-
-@dataclass(frozen=True, slots=True)
-class _GoldenView:
-    """A kernel's golden values as the template prints them."""
-
-    identifier: str
-    name: str
-    n: int
-    factor: str
-    rounding: str
-    exact_on_integers: bool
-    integers: tuple[str, ...]
-    normal: tuple[str, ...]
-    samples: int
-
-
-def _golden_view(kernel: Chosen, view: _View) -> _GoldenView:
-    values: Golden = golden(of_conv2d(kernel.problem, "an exported library"))
-    return _GoldenView(
-        identifier=view.identifier,
-        name=view.name,
-        n=values.n,
-        factor=(kernel.source.error_factor * error_factor(kernel.source.accuracy, kernel.problem.reduction)).hex(),
-        rounding=ROUNDING[kernel.problem.dtype].hex(),
-        exact_on_integers=kernel.source.error_factor == 1 and exact_on_integers(kernel.source.accuracy, kernel.problem),
-        integers=_samples(values.indices, values.integers),
-        normal=_samples(values.indices, values.normal),
-        samples=len(values.indices),
-    )
-
-
-def _samples(indices: Sequence[int], values: Sequence[float]) -> tuple[str, ...]:
-    """Initialisers, four to a line."""
-    words = [f"{{{index}, {value.hex()}}}," for index, value in zip(indices, values, strict=True)]
-    return tuple(" ".join(words[at : at + 4]) for at in range(0, len(words), 4))
 
 
 def _identifiers(names: Sequence[str]) -> list[str]:

@@ -6,42 +6,104 @@ The data are those of `templates/export/selftest.cpp`, which computes every outp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from autotune.errors import StudyError
 from autotune.measurement.network import stored
-from autotune.problem import Conv2dProblem
+from autotune.measurement.numpy_reference import in_numpy, numpy_reference
+from autotune.operations import CONV2D
+from autotune.problem import Conv2dProblem, Problem
 
-SAMPLES = 256  # outputs of each data set
+SAMPLES = 256  # outputs of each data set, where the self-test's own reference computes the others
+ALL_SAMPLES = 1024  # where these are all that is compared
 MOST_PRODUCTS = 200_000_000  # of the self-test's own reference, about a second
-_IMAGES = 3  # the first number of images that no power of two divides
+_UNITS = 3  # the first run-time size that no power of two divides
+_OUTPUTS = 1003  # at least, where a unit of the run-time size has fewer than a warp has threads
+_WARP = 32
 
 Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
+class Samples:
+    """Some values of one output at one run-time size, on one of the two data sets."""
+
+    output: str
+    n: int
+    integers: bool
+    indices: tuple[int, ...]
+    """flat"""
+    values: tuple[float, ...]
+    units: tuple[float, ...]
+    """what their errors are measured in; 0 where the self-test's own reference says it"""
+
+
+@dataclass(frozen=True, slots=True)
 class Golden:
-    """Outputs of one layer: flat indices into y, and their values on both data sets."""
+    """What a kernel of a shape is tested with, whatever the size that it was tuned at."""
 
     n: int
-    indices: tuple[int, ...]
-    integers: tuple[float, ...]
-    normal: tuple[float, ...]
+    least_n: int
+    sets: tuple[Samples, ...]
 
 
-def golden(problem: Conv2dProblem) -> Golden:
-    """The golden values of a layer's shape, for a few images whatever its n."""
-    products = problem.output.elements // problem.runtime_size * problem.reduction
-    small = problem.with_runtime(max(1, min(_IMAGES, MOST_PRODUCTS // products)))
-    indices = _indices(small.output.elements)
-    values = [_outputs(small, indices, data_of(small, integers=integers)) for integers in (True, False)]
-    return Golden(small.n, tuple(indices.tolist()), tuple(values[0].tolist()), tuple(values[1].tolist()))
+def golden(problem: Problem) -> Golden:
+    """The golden values of a problem's shape, for a run-time size that is as small as tells something, and the least.
+
+    There are none where the operation's reference is C++, but for conv2d's, of which there is another one here. Raises
+    TemplateError where a reference in numpy fails.
+    """
+    n, least = _sizes(problem)
+    if isinstance(problem, Conv2dProblem):
+        return Golden(n, least, tuple(_of_conv2d(problem.with_runtime(n), integers=each) for each in (True, False)))
+    if not in_numpy(problem.operation):
+        return Golden(n, least, ())
+    sets = (
+        samples
+        for size in dict.fromkeys((n, least))
+        for integers in (True, False)
+        for samples in _of_numpy(problem.with_runtime(size), integers=integers)
+    )
+    return Golden(n, least, tuple(sets))
 
 
-def data_of(problem: Conv2dProblem, *, integers: bool) -> dict[str, Doubles]:
+def _sizes(problem: Problem) -> tuple[int, int]:
+    """The run-time sizes of the self-test."""
+    a_unit = max(1, problem.output.elements // problem.runtime_size)
+    few = max(1, min(_UNITS, MOST_PRODUCTS // (a_unit * problem.reduction)))
+    wanted = few if a_unit >= _WARP else max(few, -(-_OUTPUTS // a_unit))
+    return _size_from(problem, wanted), _size_from(problem, 1)
+
+
+def _size_from(problem: Problem, least: int) -> int:
+    """The least run-time size from here on that makes a problem, or the problem's own."""
+    for size in range(least, problem.runtime_size):
+        with suppress(StudyError):
+            return problem.with_runtime(size).runtime_size
+    return max(least, problem.runtime_size) if problem.operation.name == CONV2D else problem.runtime_size
+
+
+def _of_conv2d(problem: Conv2dProblem, *, integers: bool) -> Samples:
+    indices = _indices(problem.output.elements, SAMPLES)
+    values = _outputs(problem, indices, data_of(problem, integers=integers))
+    return Samples(
+        problem.output.name, problem.n, integers, tuple(indices.tolist()), tuple(values.tolist()), (0.0,) * len(indices)
+    )
+
+
+def _of_numpy(problem: Problem, *, integers: bool) -> Iterator[Samples]:
+    value, unit = numpy_reference(problem, data_of(problem, integers=integers))
+    indices = _indices(problem.output.elements, ALL_SAMPLES)
+    found = (tuple(each[indices].tolist()) for each in (value, unit))
+    yield Samples(problem.output.name, problem.runtime_size, integers, tuple(indices.tolist()), *found)
+
+
+def data_of(problem: Problem, *, integers: bool) -> dict[str, Doubles]:
     """The inputs, flat and as stored: small integers, or close to normal and rounded to the problem's dtype."""
     found: dict[str, Doubles] = {}
     for array in problem.inputs:
@@ -71,11 +133,11 @@ def _normal(seed: int, count: int) -> Doubles:
     return values
 
 
-def _indices(elements: int) -> npt.NDArray[np.int64]:
+def _indices(elements: int, most: int) -> npt.NDArray[np.int64]:
     """The first and last outputs and others between them, evenly strewn."""
-    if elements <= SAMPLES:
+    if elements <= most:
         return np.arange(elements)
-    return np.unique(np.linspace(0, elements - 1, SAMPLES).astype(np.int64))
+    return np.unique(np.linspace(0, elements - 1, most).astype(np.int64))
 
 
 def _outputs(problem: Conv2dProblem, indices: npt.NDArray[np.int64], inputs: Mapping[str, Doubles]) -> Doubles:

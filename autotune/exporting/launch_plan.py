@@ -1,4 +1,4 @@
-"""A kernel's launches for any n: its family's header with everything but n and the device folded into the expressions.
+"""A kernel's launches for any run-time size n: its family's header with everything but n and the device folded in.
 
 They are the expressions that `render` evaluates for one n, so that an exported library launches what was tuned.
 """
@@ -131,10 +131,15 @@ class _Planner:
     def __init__(self, bound: BoundTemplate, source: KernelSource) -> None:
         self._bound, self._template, self._source = bound, bound.template, source
         self._tuned = bound.check(source.config)
-        self._known: dict[str, Value] = {name: value for name, value in bound.problem.names().items() if name != "n"}
+        self._runtime = bound.problem.operation.runtime
+        changing = bound.problem.operation.changing
+        self._known: dict[str, Value] = {
+            name: value for name, value in bound.problem.names().items() if name not in changing
+        }
         self._known.update(source.config.values())
         self._natural = frozenset(device_names(bound.device))
-        self._depends = {name: frozenset({name}) for name in ("n", *self._natural)}
+        self._depends = {name: frozenset({name}) for name in self._natural}
+        self._depends |= dict.fromkeys(changing, frozenset({self._runtime}))
         self._open: dict[str, Folded] = {}
         """derived values that depend on n or the device"""
         self._used: set[str] = set()
@@ -151,7 +156,9 @@ class _Planner:
         for template in bound.tensor_maps():
             for expression in (template.when, template.data_type):
                 if self._follows_from(self._fold(expression)):
-                    raise expression.error("depends on n or the device, but a kernel is exported with one of its maps")
+                    raise expression.error(
+                        f"depends on {self._or_device}, but a kernel is exported with one of its maps"
+                    )
             if self._fold(template.when).value:
                 self._maps.setdefault(template.name, template)
 
@@ -159,8 +166,8 @@ class _Planner:
         """Everything printed; derived values last, since only now it is known which are used."""
         template = self._template
         for expression in (template.packed_w_bytes, *(part for stage in template.prepare for part in _parts(stage))):
-            if "n" in self._follows_from(self._fold(expression)):
-                raise expression.error("depends on n, but filters are prepared once for any number of images")
+            if self._runtime in self._follows_from(self._fold(expression)):
+                raise expression.error(f"depends on {self._runtime}, but weights are prepared once for any")
         if any("workspace" in stage.args for stage in template.prepare):
             raise TemplateError(
                 f"{template.path}: prepare takes the workspace, which an exported library has in a pass only"
@@ -179,7 +186,9 @@ class _Planner:
             )
         for constant in template.constants:
             if self._follows_from(self._fold(constant.when)):
-                raise constant.when.error("depends on n or the device, but the kernel's text has the constant or not")
+                raise constant.when.error(
+                    f"depends on {self._or_device}, but the kernel's text has the constant or not"
+                )
         device_needs, n_needs = self._needs()
         prepare, stages = self._stages(template.prepare), self._stages(template.stages)
         maps = tuple(self._tensor_map(each) for each in self._maps.values())
@@ -187,6 +196,10 @@ class _Planner:
             self._cpp(part) for part in (template.packed_w_bytes, template.workspace_bytes, template.loop_count)
         )
         return Plan(self._locals(), device_needs, n_needs, prepare, stages, packed, workspace, loop, maps)
+
+    @property
+    def _or_device(self) -> str:
+        return f"{self._runtime} or the device"
 
     def _fold(self, expression: Expression) -> Folded:
         return fold(expression, self._known, self._template.operation, self._natural)
@@ -212,9 +225,9 @@ class _Planner:
         ):
             follows = self._follows_from(self._fold(condition))
             if follows:
-                (of_n if "n" in follows else of_device).append(Need(self._cpp(condition), reason))
+                (of_n if self._runtime in follows else of_device).append(Need(self._cpp(condition), reason))
         for name in self._open:
-            if "n" not in self._depends[name]:  # the kernel's text may have it as a constant
+            if self._runtime not in self._depends[name]:  # the kernel's text may have it as a constant
                 self._used.add(name)
                 value = int(self._tuned[name])
                 of_device.append(Need(f"{name} == {value}", f"its code is for a device with {name} = {value}"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from jinja2 import TemplateError as JinjaError
 
@@ -103,16 +102,17 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
 
 def visible_names(bound: BoundTemplate, names: Mapping[str, Value]) -> dict[str, Value]:
     """What a family's body sees: a config's names and the problem's, but for n, which its text must not depend on."""
-    visible = {name: value for name, value in bound.problem.names().items() if name != bound.problem.operation.runtime}
+    changing = bound.problem.operation.changing
+    visible = {name: value for name, value in bound.problem.names().items() if name not in changing}
     return {**visible, **names}
 
 
-def render_file(path: Path, values: Mapping[str, object]) -> str:
-    """The text of a template that is no kernel family. Raises TemplateError naming the file."""
+def render_words(text: str, values: Mapping[str, object], where: str) -> str:
+    """The text of a template that is no kernel family. Raises TemplateError naming where it stands."""
     try:
-        return environment().from_string(path.read_text(encoding="utf-8")).render(values)
+        return environment().from_string(text).render(values)
     except JinjaError as error:
-        raise TemplateError(f"{path}: {error.message or type(error).__name__}") from None
+        raise TemplateError(f"{where}: {error.message or type(error).__name__}") from None
 
 
 def launches(bound: BoundTemplate, stages: Sequence[StageTemplate], names: dict[str, Value]) -> tuple[Stage, ...]:

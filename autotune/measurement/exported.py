@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune import autotune_conv2d
-from autotune.autotune_conv2d import Conv2dError, Library
+from autotune.autotune_conv2d import interface
+from autotune.autotune_conv2d.interface import (
+    DeclaredProblem,
+    Interface,
+    InterfaceArray,
+    InterfaceSize,
+    Library,
+    LibraryError,
+)
 from autotune.errors import Rejected
 from autotune.measurement.forward import Tensors
-from autotune.problem import Problem, of_conv2d
+from autotune.operation import Operation
+from autotune.problem import Problem
 from autotune.trial import Outcome
 
 
@@ -20,7 +27,7 @@ from autotune.trial import Outcome
 class Handle:
     """Filters prepared for a problem."""
 
-    handle: autotune_conv2d.Handle
+    handle: interface.Handle[DeclaredProblem]
     n: int
     workspace_bytes: int
     """of a pass over n images"""
@@ -29,21 +36,23 @@ class Handle:
         """Enqueue a pass on the stream of this address. Raises Rejected."""
         try:
             self.handle.run(self.n, tensors.arrays, tensors.workspace, self.workspace_bytes, stream)
-        except Conv2dError as error:
+        except LibraryError as error:
             raise _failed(error) from None
 
 
 @contextmanager
 def prepared(path: Path, problem: Problem, tensors: Tensors) -> Iterator[Handle]:
     """A handle of a library on the current context's device, with its weights. Raises Rejected."""
+    declared = problem.operation
+    asked = interface_of(declared).problem(dict(problem.values))
     try:
-        library = Library(path)
+        library = Library(asked.interface, asked.interface.of_numbers, path)
     except (OSError, ImportError) as error:
         raise Rejected(Outcome.RUNTIME, "load_failure", f"cannot load the exported library: {error}") from None
     try:
-        handle = library.prepare(library_problem(problem), tensors.arrays)
+        handle = interface.Handle(library, asked, tensors.arrays)
         workspace_bytes = handle.workspace_bytes(problem.runtime_size)
-    except Conv2dError as error:
+    except LibraryError as error:
         raise _failed(error) from None
     try:
         yield Handle(handle, problem.runtime_size, workspace_bytes)
@@ -51,10 +60,33 @@ def prepared(path: Path, problem: Problem, tensors: Tensors) -> Iterator[Handle]
         handle.release()
 
 
-def library_problem(problem: Problem) -> autotune_conv2d.Problem:
-    """A problem as the library's package has it."""
-    return autotune_conv2d.Problem(**dataclasses.asdict(of_conv2d(problem, "an exported library")))
+def interface_of(declared: Operation) -> Interface:
+    """What an operation declares, as the Python package of its exports has it."""
+    return Interface(
+        name=declared.name,
+        runtime=declared.runtime,
+        sizes=tuple(InterfaceSize(size.name, size.default) for size in declared.sizes),
+        words=dict(declared.words),
+        arrays=tuple(
+            InterfaceArray(
+                name=array.name,
+                role=array.role,
+                axes={
+                    layout: tuple(extent.expression.text for extent in extents)
+                    for layout, extents in array.shapes.items()
+                },
+                dtypes=dict(array.dtypes),
+                optional=array.when.expression.text != "true",
+            )
+            for array in declared.arrays
+        ),
+    )
 
 
-def _failed(error: Conv2dError) -> Rejected:
+def problem_numbers(problem: Problem) -> tuple[int, ...]:
+    """A problem as the C interface has it: its sizes, then its words by their place."""
+    return interface_of(problem.operation).problem(dict(problem.values)).numbers
+
+
+def _failed(error: LibraryError) -> Rejected:
     return Rejected(Outcome.RUNTIME, "launch_failure", f"the exported library: {error}")

@@ -52,9 +52,7 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Do
     declared = problem.operation
     path = declared.folder / NUMPY_REFERENCE
     shapes = {array.name: array.shape for array in problem.inputs}
-    given = [
-        inputs[name].reshape(shapes[name]) if name in shapes else None for name in declared.names_of("in", "weights")
-    ]
+    given = [inputs[name].reshape(shapes[name]) if name in shapes else None for name in declared.inputs]
     function = _function(declared)
     try:
         with np.errstate(all="ignore"):

@@ -97,7 +97,7 @@ def reference_arguments(
     declared: Operation, tensors: Tensors, ref: int, magnitude: int, outputs: int
 ) -> tuple[np.generic, ...]:
     """Arguments of the entry `reference`: the inputs, where outputs and their terms' magnitudes go, and how many."""
-    inputs = map(tensors.address, declared.names_of("in", "weights"))
+    inputs = map(tensors.address, declared.inputs)
     return (*map(np.uint64, (*inputs, ref, magnitude)), np.int64(outputs))
 
 
@@ -123,7 +123,7 @@ def _own(name: str) -> str:
     return read_text(Path(__file__).parent / name, TemplateError)
 
 
-def _error_unit(bounds: Bounds) -> str:
+def error_unit(bounds: Bounds) -> str:
     """Of an output of the reference, in C++."""
     if bounds.model == "tolerance":
         return f"({bounds.atol!r} + {bounds.rtol!r} * fabs((exact).value))"
@@ -135,7 +135,7 @@ def _prologue(problem: Problem) -> str:
     declared, names = problem.operation, problem.names()
     sizes = [f"static constexpr int {name} = {names[name]};" for name in sorted(declared.numbers - {declared.runtime})]
     words = [f"static constexpr auto {kind} = {kind.capitalize()}::{names[kind]};" for kind in declared.enumerations]
-    inputs = declared.names_of("in", "weights")
+    inputs = declared.inputs
     enumerations = (
         f"enum class {kind.capitalize()} {{ {', '.join(allowed)} }};" for kind, allowed in declared.enumerations.items()
     )
@@ -147,7 +147,7 @@ def _prologue(problem: Problem) -> str:
             f"#define REFERENCE_PARAMETERS {', '.join(f'const element* {name}' for name in inputs)}",
             f"#define REFERENCE_ARGUMENTS {', '.join(f'{{{name}}}' for name in inputs)}",
             "#define REFERENCE_FUNCTION __device__ inline",
-            f"#define ERROR_UNIT(exact) {_error_unit(declared.bounds)}",
+            f"#define ERROR_UNIT(exact) {error_unit(declared.bounds)}",
             "",
         )
     )

@@ -1,7 +1,7 @@
 // Times the library's kernels on a device with events: median and quartiles in microseconds, of single passes from a
 // cold L2 cache (overwritten before each) and of passes in a row, which find what the one before left there.
 //
-//     benchmark [N [DEVICE]]        N images instead of the number that each kernel was tuned at
+//     benchmark [N [DEVICE]]        N: another run-time size than the one that each kernel was tuned at
 #include <algorithm>
 #include <chrono>
 
@@ -24,8 +24,9 @@ double median_of(std::vector<float> times, const char *what) {
 }
 
 void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
-    conv2d_problem problem = kernel.problem;
-    if (n > 0) problem.n = n;
+    const int32_t tuned = kernel.problem.*RUNTIME_SIZE;
+    if (n < 1) n = tuned;
+    const conv2d_problem problem = with_runtime_size(kernel.problem, n);
     const Arrays arrays(problem);
     for (int i = 0; i < ARRAYS; ++i)  // zeros: NaN would be slower on some units
         if (const Array *const array = arrays.at(i))
@@ -35,12 +36,12 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
     const Array flush(2 * static_cast<size_t>(std::max(l2_bytes, 32 << 20)));
     conv2d_handle *handle = nullptr;
     uint64_t workspace_bytes = 0;
-    // For the number of images that it was tuned at, so that it is this kernel which runs.
+    // For the size that it was tuned at, so that it is this kernel which runs.
     const conv2d_arguments prepared = arrays.with(Array(0));
     conv2d_status status = conv2d_prepare(&kernel.problem, &prepared, nullptr, &handle);
-    if (status == CONV2D_OK) status = conv2d_handle_workspace_size(handle, problem.n, &workspace_bytes);
+    if (status == CONV2D_OK) status = conv2d_handle_workspace_size(handle, n, &workspace_bytes);
     if (status == CONV2D_WRONG_DEVICE || status == CONV2D_UNSUPPORTED) {
-        std::printf("%s at n = %d: not timed: %s (%s)\n", kernel.name, problem.n, conv2d_status_text(status),
+        std::printf("%s at %s = %d: not timed: %s (%s)\n", kernel.name, RUNTIME_NAME, n, conv2d_status_text(status),
                     conv2d_last_error());
         expect(conv2d_release(handle), "conv2d_release");
         return;
@@ -60,7 +61,7 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
             expect(driver().cuEventRecord(start, nullptr), "cuEventRecord");
             const auto called = std::chrono::steady_clock::now();
             for (int pass = 0; pass < passes; ++pass)
-                expect(conv2d_run(handle, problem.n, &arguments, nullptr), "conv2d_run");
+                expect(conv2d_run(handle, n, &arguments, nullptr), "conv2d_run");
             const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - called;
             least_call_us = std::min(least_call_us, elapsed.count() / passes);
             expect(driver().cuEventRecord(end, nullptr), "cuEventRecord");
@@ -71,8 +72,8 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
         }
         return found;
     };
-    std::printf("%s at n = %d (tuned at n = %d on %s: %.2f us)\n", conv2d_handle_kernel_name(handle), problem.n,
-                kernel.problem.n, kernel.device, kernel.median_us);
+    std::printf("%s at %s = %d (tuned at %d on %s: %.2f us)\n", conv2d_handle_kernel_name(handle), RUNTIME_NAME, n,
+                tuned, kernel.device, kernel.median_us);
     const double us = median_of(times(true), "cold");
     median_of(times(false), "in a row");
     const double flop = static_cast<double>(flops(Problem(problem)).value());

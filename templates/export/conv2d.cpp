@@ -1,7 +1,5 @@
 // The C interface over the kernels of kernels.cpp: checks, loading, launches. Nothing here depends on a kernel.
-#include <algorithm>
 #include <cstring>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -88,12 +86,17 @@ conv2d_arguments known(const conv2d_arguments *given) {
     return found;
 }
 
-// Device addresses of the arrays of some roles that a problem has; all others are 0.
-Tensors tensors_of(const conv2d_arguments &arguments, const conv2d_problem &problem, std::initializer_list<Role> roles) {
+// Which arrays a call takes: those of any role, or all but those that were prepared, or those alone.
+enum class Taken { given, passed, prepared };
+constexpr Taken GIVEN = Taken::given, PASSED = Taken::passed, PREPARED = Taken::prepared;
+
+// Device addresses of the arrays of a call that a problem has; all others are 0.
+Tensors tensors_of(const conv2d_arguments &arguments, const conv2d_problem &problem, Taken taken) {
     Tensors found;
     const Problem layer(problem);
     for (int i = 0; i < ARRAYS; ++i) {
-        const bool wanted = std::find(roles.begin(), roles.end(), DECLARED[i].role) != roles.end();
+        const bool weights = DECLARED[i].role == Role::weights;
+        const bool wanted = taken == GIVEN || weights == (taken == PREPARED);
         if (!wanted || !DECLARED[i].is_in(layer)) continue;
         const void *pointer = nullptr;
         std::memcpy(&pointer, reinterpret_cast<const char *>(&arguments) + place_of(i), sizeof pointer);
@@ -115,7 +118,7 @@ const Kernel &choose(const conv2d_problem &problem, const Device *device) {
     conv2d_status status = CONV2D_UNSUPPORTED;
     std::string reason = "the library has no kernel for this shape";
     const Kernel *const found = dispatch(problem, [&](const Kernel &kernel) {
-        const Plan plan(kernel, problem.n, device ? *device : kernel.tuned_on);
+        const Plan plan(kernel, problem.*RUNTIME_SIZE, device ? *device : kernel.tuned_on);
         if (plan.status != CONV2D_OK) status = plan.status, reason = std::string(kernel.info.name) + ": " + plan.reason;
         return plan.status == CONV2D_OK;
     });
@@ -160,10 +163,10 @@ struct Kept {
     }
     ~Kept() { driver().cuEventDestroy(used); }
 
-    std::mutex filters;  // held by whoever prepares filters and enqueues the pass that reads them
+    std::mutex preparing;  // held by whoever prepares weights and enqueues the pass that reads them
     Loaded loaded;
     Memory packed_w;
-    CUevent used = nullptr;  // the latest pass that reads prepared filters
+    CUevent used = nullptr;  // the latest pass that reads prepared weights
 };
 
 struct Keeper {
@@ -193,10 +196,10 @@ conv2d_status conv2d_workspace_size(const conv2d_problem *problem, uint64_t *byt
         if (!bytes) fail(CONV2D_NULL_POINTER);
         if (current_context()) {
             const Device device = current_device();
-            *bytes = unsigned_of(Plan(choose(*problem, &device), problem->n, device).workspace_bytes);
+            *bytes = unsigned_of(Plan(choose(*problem, &device), problem->*RUNTIME_SIZE, device).workspace_bytes);
         } else {
             const Kernel &kernel = choose(*problem, nullptr);
-            *bytes = unsigned_of(Plan(kernel, problem->n, kernel.tuned_on).workspace_bytes);
+            *bytes = unsigned_of(Plan(kernel, problem->*RUNTIME_SIZE, kernel.tuned_on).workspace_bytes);
         }
     });
 }
@@ -206,11 +209,11 @@ conv2d_status conv2d_prepare(const conv2d_problem *problem, const conv2d_argumen
     return guarded([&] {
         check_problem(problem);
         if (!handle) fail(CONV2D_NULL_POINTER);
-        Tensors tensors = tensors_of(known(arguments), *problem, {Role::weights});
+        Tensors tensors = tensors_of(known(arguments), *problem, PREPARED);
         const CUcontext context = needed_context();
         const Device device = current_device();
         const Kernel &kernel = choose(*problem, &device);
-        const Plan plan(kernel, problem->n, device);
+        const Plan plan(kernel, problem->*RUNTIME_SIZE, device);
         auto made = std::make_unique<conv2d_handle>(kernel, context, device);
         for (int i = 0; i < ARRAYS; ++i) {
             if (!tensors.arrays[i] || !takes(plan, static_cast<Argument>(i))) continue;
@@ -242,7 +245,7 @@ conv2d_status conv2d_run(const conv2d_handle *handle, int32_t n, const conv2d_ar
         if (!handle) fail(CONV2D_NULL_POINTER);
         if (n < 1) fail(CONV2D_BAD_PROBLEM);
         const conv2d_arguments given = known(arguments);
-        Tensors tensors = tensors_of(given, handle->loaded.kernel.info.problem, {Role::in, Role::out});
+        Tensors tensors = tensors_of(given, handle->loaded.kernel.info.problem, PASSED);
         const Plan plan(handle->loaded.kernel, n, handle->loaded.device);
         if (plan.status != CONV2D_OK) fail(plan.status, plan.reason);
         for (int i = 0; i < ARRAYS; ++i)
@@ -271,23 +274,23 @@ conv2d_status conv2d_forward(const conv2d_problem *problem, const conv2d_argumen
     return guarded([&] {
         check_problem(problem);
         const conv2d_arguments given = known(arguments);
-        Tensors tensors = tensors_of(given, *problem, {Role::in, Role::weights, Role::out});
+        Tensors tensors = tensors_of(given, *problem, GIVEN);
         const CUcontext context = needed_context();
         const Device device = current_device();
         const Kernel &kernel = choose(*problem, &device);
-        const Plan plan(kernel, problem->n, device);
+        const Plan plan(kernel, problem->*RUNTIME_SIZE, device);
         tensors.workspace = workspace_of(given, plan);
         Kept &own = keep(kernel, context, device);
         if (plan.prepare_count == 0 && kernel.constant_count == 0) {
-            own.loaded.forward(plan, problem->n, tensors, stream);
+            own.loaded.forward(plan, problem->*RUNTIME_SIZE, tensors, stream);
             return;
         }
-        const std::lock_guard<std::mutex> lock(own.filters);
+        const std::lock_guard<std::mutex> lock(own.preparing);
         if (plan.packed_w_bytes > 0 && !own.packed_w.address()) own.packed_w = Memory(unsigned_of(plan.packed_w_bytes));
         tensors.packed_w = own.packed_w.address();
         check(driver().cuStreamWaitEvent(stream, own.used, 0), "cuStreamWaitEvent");
         own.loaded.prepare(plan, tensors, stream);
-        own.loaded.forward(plan, problem->n, tensors, stream);
+        own.loaded.forward(plan, problem->*RUNTIME_SIZE, tensors, stream);
         check(driver().cuEventRecord(own.used, stream), "cuEventRecord");
     });
 }
@@ -321,11 +324,11 @@ const char *conv2d_kernel_name(const conv2d_problem *problem) {
 const char *conv2d_status_text(conv2d_status status) {
     switch (status) {
         case CONV2D_OK: return "ok";
-        case CONV2D_BAD_PROBLEM: return "no convolution: a size is out of range, or the filter exceeds the padded input";
+        case CONV2D_BAD_PROBLEM: return "no problem of conv2d: a size is out of range, or sizes do not fit each other";
         case CONV2D_NULL_POINTER: return "an argument that must point to something is NULL";
         case CONV2D_MISALIGNED: return "a device pointer is not a multiple of 16 bytes";
         case CONV2D_SHORT_WORKSPACE: return "the workspace is smaller than the size query says";
-        case CONV2D_UNSUPPORTED: return "the library has no kernel for this problem, or none for an n this large";
+        case CONV2D_UNSUPPORTED: return "the library has no kernel for this problem, or none for one this large";
         case CONV2D_WRONG_DEVICE: return "the kernel for this problem does not run on this device";
         case CONV2D_NO_CONTEXT: return "no NVIDIA driver, or the calling thread has no CUDA context";
         case CONV2D_OUT_OF_MEMORY: return "out of memory";
@@ -342,6 +345,24 @@ int32_t conv2d_abi_version(void) { return CONV2D_ABI_VERSION; }
 const char *conv2d_library_version(void) { return library_version; }
 
 int32_t conv2d_kernel_count(void) { return kernel_count; }
+
+int32_t conv2d_array_count(void) { return ARRAYS; }
+
+conv2d_status conv2d_array_at(const conv2d_problem *problem, int32_t index, conv2d_array *array) {
+    return guarded([&] {
+        check_problem(problem);
+        if (!array) fail(CONV2D_NULL_POINTER);
+        if (index < 0 || index >= ARRAYS) fail(CONV2D_UNSUPPORTED, "no array has this number");
+        const Declared &declared = DECLARED[index];
+        const Problem layer(*problem);
+        *array = conv2d_array();
+        array->name = declared.name, array->role = ROLE_NAMES[static_cast<int>(declared.role)];
+        if (!declared.is_in(layer)) return;
+        array->dtype = STORED_NAMES[static_cast<int>(declared.dtype(layer))];
+        array->size_bytes = size_bytes(declared, layer), array->rank = declared.rank;
+        for (int axis = 0; axis < declared.rank; ++axis) array->shape[axis] = declared.extent(layer, axis).value();
+    });
+}
 
 conv2d_status conv2d_kernel_at(int32_t index, conv2d_kernel *kernel) {
     return guarded([&] {

@@ -94,13 +94,13 @@ private:
     CUdeviceptr address_ = 0;
 };
 
-// The arrays that a problem has, on the device.
+// The arrays that a problem has and that are wanted, on the device.
 class Arrays {
 public:
-    explicit Arrays(const conv2d_problem &problem) {
+    explicit Arrays(const conv2d_problem &problem, bool (*wanted)(const Declared &) = [](const Declared &) { return true; }) {
         const Problem layer(problem);
         for (int i = 0; i < ARRAYS; ++i)
-            if (DECLARED[i].is_in(layer)) arrays_[i] = std::make_unique<Array>(size_bytes(DECLARED[i], layer));
+            if (DECLARED[i].is_in(layer) && wanted(DECLARED[i])) arrays_[i] = std::make_unique<Array>(size_bytes(DECLARED[i], layer));
     }
 
     // Null where the problem has none.
@@ -110,9 +110,14 @@ public:
     conv2d_arguments with(const Array &workspace) const {
         conv2d_arguments made = CONV2D_ARGUMENTS;
         made.workspace = workspace.pointer(), made.workspace_bytes = workspace.bytes();
-        for (int i = 0; i < ARRAYS; ++i)
-            if (arrays_[i]) set(made, i, arrays_[i]->pointer());
+        set(made);
         return made;
+    }
+
+    // Put them into the arguments of a call.
+    void set(conv2d_arguments &arguments) const {
+        for (int i = 0; i < ARRAYS; ++i)
+            if (arrays_[i]) set(arguments, i, arrays_[i]->pointer());
     }
 
     static void set(conv2d_arguments &arguments, int index, void *pointer) {

@@ -26,11 +26,6 @@ struct Device {
     int64_t block_limits[3] = {1024, 1024, 64};
 };
 
-// What they see of the layer: its other sizes are filled in.
-struct Layer {
-    Int n;
-};
-
 struct Extents {
     Int x, y, z;
 };
@@ -73,15 +68,15 @@ struct Kernel {
     const char *entries[MOST_STAGES];
     int constant_count;
     Constant constants[MOST_STAGES];
-    void (*plan)(const Layer &layer, const Device &device, Plan &plan);
+    void (*plan)(const Problem &layer, const Device &device, Plan &plan);
 };
 
-// The launches of a kernel for some n on some device, or why it does not serve them.
+// The launches of a kernel for some run-time size, here n, on some device, or why it does not serve them.
 class Plan {
 public:
-    Plan(const Kernel &kernel, int64_t n, const Device &device) {
+    Plan(const Kernel &kernel, int32_t n, const Device &device) {
         try {
-            kernel.plan({n}, device, *this);
+            kernel.plan(Problem(with_runtime_size(kernel.info.problem, n)), device, *this);
         } catch (const Unevaluable &) {
             refuse(CONV2D_UNSUPPORTED, "a number of its launches does not fit 64 bits");
         }

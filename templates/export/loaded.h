@@ -1,4 +1,4 @@
-// A kernel's code and its filters on a device, and the launches of a forward pass. What fails throws a Failure.
+// A kernel's code and its weights on a device, and the launches of a pass. What fails throws a Failure.
 #pragma once
 
 #include <atomic>
@@ -143,7 +143,7 @@ public:
     ~Loaded() { driver().cuModuleUnload(module_); }
     Loaded(const Loaded &) = delete;
 
-    // Enqueue what depends on the filters alone.
+    // Enqueue what depends on the weights alone.
     void prepare(const Plan &plan, Tensors tensors, CUstream stream) const {
         TensorMaps none;
         for (int i = 0; i < plan.prepare_count; ++i) launch(plan.prepare_at(i), tensors, none, 0, 0, stream);
@@ -162,7 +162,7 @@ public:
         }
     }
 
-    // Enqueue a forward pass.
+    // Enqueue a pass.
     void forward(const Plan &plan, int32_t n, const Tensors &tensors, CUstream stream) const {
         const int64_t count = plan.loop_count.value();
         TensorMaps maps(plan, tensors);
@@ -182,7 +182,7 @@ private:
         void *arguments[MOST_ARGUMENTS];
         for (int at = 0; at < launch.argument_count; ++at) {
             switch (launch.arguments[at]) {
-                case Argument::n: arguments[at] = &n; break;
+                case RUNTIME: arguments[at] = &n; break;
                 case Argument::i: arguments[at] = &i; break;
                 case Argument::map0: arguments[at] = maps.at(0); break;
                 case Argument::map1: arguments[at] = maps.at(1); break;

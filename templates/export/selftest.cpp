@@ -1,6 +1,6 @@
 // Tests the library on a device: every kernel that is for it on integers and on normal data, through all ways to call
-// it, against a reference in double precision that is itself checked against golden values; that wrong calls are
-// refused; and where there is another device, that both may be used at once.
+// it, against golden values in double precision and, where the operation's reference is C++, against that; that wrong
+// calls are refused; and where there is another device, that both may be used at once.
 //
 //     selftest [DEVICE]        exit status 0 when everything is right
 #include <algorithm>
@@ -11,8 +11,13 @@
 #include "golden.h"
 
 namespace autotune_conv2d {
+#ifdef CONV2D_REFERENCE
 #define REFERENCE_FUNCTION inline
 #include "reference.cuh"
+#else
+template <class Problem>
+double activation_error(const Problem &, double, double) { return 0.0; }
+#endif
 }  // namespace autotune_conv2d
 
 using namespace autotune_conv2d;
@@ -30,13 +35,17 @@ double rounded(double value, int bits, int least_exponent) {  // to nearest, tie
     return std::nearbyint(value / unit) * unit;
 }
 
-double as_stored(double value, int32_t dtype) {
-    if (dtype == CONV2D_F32) return static_cast<double>(static_cast<float>(value));
-    return dtype == CONV2D_F16 ? rounded(value, 11, -13) : rounded(value, 8, -125);
+double as_stored(double value, Stored dtype) {
+    if (dtype == Stored::f32) return static_cast<double>(static_cast<float>(value));
+    return dtype == Stored::f16 ? rounded(value, 11, -13) : rounded(value, 8, -125);
 }
 
-double least_rounding(int32_t dtype) {  // half of the smallest number above 0, where test data come near that
-    return dtype == CONV2D_F16 ? std::ldexp(1.0, -25) : 0.0;
+double rounding_of(Stored dtype) {  // of a value, as a fraction of it
+    return dtype == Stored::f32 ? 0.0 : std::ldexp(1.0, dtype == Stored::f16 ? -11 : -8);
+}
+
+double least_rounding(Stored dtype) {  // half of the smallest number above 0, where test data come near that
+    return dtype == Stored::f16 ? std::ldexp(1.0, -25) : 0.0;
 }
 
 uint16_t half_bits(double value) {  // of a value that a half holds
@@ -56,34 +65,34 @@ double half_value(uint16_t bits) {
     return bits & 0x8000 ? -size : size;
 }
 
-std::vector<unsigned char> encode(const std::vector<double> &values, int32_t dtype) {
-    const size_t size = dtype == CONV2D_F32 ? 4 : 2;
+std::vector<unsigned char> encode(const std::vector<double> &values, Stored dtype) {
+    const size_t size = STORED_BYTES[static_cast<int>(dtype)];
     std::vector<unsigned char> bytes(size * values.size());
     for (size_t i = 0; i < values.size(); ++i) {
         const float value = static_cast<float>(values[i]);
         uint32_t image = 0;
         std::memcpy(&image, &value, sizeof image);
-        const uint16_t narrow = dtype == CONV2D_F16 ? half_bits(values[i]) : static_cast<uint16_t>(image >> 16);
-        std::memcpy(&bytes[size * i], dtype == CONV2D_F32 ? static_cast<void const *>(&image) : &narrow, size);
+        const uint16_t narrow = dtype == Stored::f16 ? half_bits(values[i]) : static_cast<uint16_t>(image >> 16);
+        std::memcpy(&bytes[size * i], dtype == Stored::f32 ? static_cast<void const *>(&image) : &narrow, size);
     }
     return bytes;
 }
 
-std::vector<double> decode(const std::vector<unsigned char> &bytes, int32_t dtype) {
-    const size_t size = dtype == CONV2D_F32 ? 4 : 2;
+std::vector<double> decode(const std::vector<unsigned char> &bytes, Stored dtype) {
+    const size_t size = STORED_BYTES[static_cast<int>(dtype)];
     std::vector<double> values(bytes.size() / size);
     for (size_t i = 0; i < values.size(); ++i) {
         uint32_t image = 0;
         uint16_t narrow = 0;
         float value = 0.0f;
-        if (dtype == CONV2D_F32) {
+        if (dtype == Stored::f32) {
             std::memcpy(&value, &bytes[4 * i], 4);
         } else {
             std::memcpy(&narrow, &bytes[2 * i], 2);
             image = uint32_t{narrow} << 16;
             std::memcpy(&value, &image, 4);
         }
-        values[i] = dtype == CONV2D_F16 ? half_value(narrow) : static_cast<double>(value);
+        values[i] = dtype == Stored::f16 ? half_value(narrow) : static_cast<double>(value);
     }
     return values;
 }
@@ -105,7 +114,7 @@ std::vector<double> integers(int64_t count, uint64_t seed, int least, int span) 
 }
 
 // Sums of twelve uniform numbers: close to normal, and the same on every machine.
-std::vector<double> normal(int64_t count, uint64_t seed, int32_t dtype) {
+std::vector<double> normal(int64_t count, uint64_t seed, Stored dtype) {
     std::vector<double> values(static_cast<size_t>(count));
     for (size_t i = 0; i < values.size(); ++i) {
         int64_t sum = 0;
@@ -128,33 +137,66 @@ Data data_of(const conv2d_problem &problem, bool whole) {
     const Problem layer(problem);
     for (int i = 0; i < ARRAYS; ++i) {
         const Declared &array = DECLARED[i];
-        if (i == OUTPUT || !array.is_in(layer)) continue;
-        const int64_t count = array.elements(layer).value();
+        if (!is_read(array) || !array.is_in(layer)) continue;
+        const int64_t count = elements(array, layer).value();
         const uint64_t seed = static_cast<uint64_t>(i);
-        data.of[i] = whole ? integers(count, seed, array.least, array.span) : normal(count, seed, problem.dtype);
+        data.of[i] = whole ? integers(count, seed, array.least, array.span) : normal(count, seed, array.dtype(layer));
     }
     return data;
 }
 
-// Outputs in double precision, and the sums of their products' magnitudes.
+// Outputs in double precision, all of them in their order or some by their index, and what their errors are measured in.
 struct Reference {
-    std::vector<double> value, magnitude;
+    std::vector<int64_t> index;
+    std::vector<double> value, unit;
 };
 
-Reference reference(const conv2d_problem &problem, const Data &data) {
+// The golden values of an output for so many units of the run-time size; none where there are none.
+const Samples *samples_of(const Golden &golden, int output, int32_t n, bool whole) {
+    for (int i = 0; i < golden.sets; ++i) {
+        const Samples &each = golden.samples[i];
+        if (each.output == output && each.n == n && each.whole == whole) return &each;
+    }
+    return nullptr;
+}
+
+#ifdef CONV2D_REFERENCE
+// Every output, by the operation's own reference, which must agree with the golden values.
+Reference reference(const conv2d_problem &problem, const Data &data, const Golden &golden, int output, bool whole) {
     const PlainProblem plain(problem);
     const double *addresses[ARRAYS];
     for (int i = 0; i < ARRAYS; ++i) addresses[i] = data.of[i].data();
     const Inputs inputs = inputs_of(addresses);
-    const size_t outputs = static_cast<size_t>(DECLARED[OUTPUT].elements(Problem(problem)).value());
+    const size_t outputs = static_cast<size_t>(elements(DECLARED[output], Problem(problem)).value());
     Reference found;
     for (size_t i = 0; i < outputs; ++i) {
-        const Output output = reference_output(plain, inputs, static_cast<long long>(i));
-        found.value.push_back(output.value);
-        found.magnitude.push_back(output.magnitude);
+        const Output exact = reference_output(plain, inputs, static_cast<long long>(i));
+        found.index.push_back(static_cast<int64_t>(i));
+        found.value.push_back(exact.value);
+        found.unit.push_back(error_unit(exact));
+    }
+    const Samples *const samples = samples_of(golden, output, problem.*RUNTIME_SIZE, whole);
+    for (int i = 0; samples && i < samples->count; ++i) {
+        const Sample &sample = samples->at[i];
+        const size_t at = static_cast<size_t>(sample.index);
+        if (!(std::fabs(found.value[at] - sample.value) <= 1e-12 * found.unit[at]))
+            stop(std::string(golden.kernel) + ": this machine's reference differs from the golden values");
     }
     return found;
 }
+#else
+Reference reference(const conv2d_problem &problem, const Data &, const Golden &golden, int output, bool whole) {
+    const Samples *const samples = samples_of(golden, output, problem.*RUNTIME_SIZE, whole);
+    if (!samples) stop(std::string(golden.kernel) + ": golden.h has no values of " + DECLARED[output].name);
+    Reference found;
+    for (int i = 0; i < samples->count; ++i) {
+        found.index.push_back(samples->at[i].index);
+        found.value.push_back(samples->at[i].value);
+        found.unit.push_back(samples->at[i].unit);
+    }
+    return found;
+}
+#endif
 
 // ---- a kernel's test ----
 
@@ -165,15 +207,11 @@ struct Case {
           golden(wanted),
           whole(integers),
           data(data_of(problem, whole)),
-          expected(reference(problem, data)),
-          arrays(problem) {
-        for (int i = 0; i < ARRAYS; ++i)
-            if (i != OUTPUT && arrays.at(i)) arrays.at(i)->write(encode(data.of[i], problem.dtype));
-        for (int i = 0; i < golden.samples; ++i) {
-            const Sample &sample = (whole ? golden.integers : golden.normal)[i];
-            const size_t at = static_cast<size_t>(sample.index);
-            if (!(std::fabs(expected.value[at] - sample.value) <= 1e-12 * expected.magnitude[at]))
-                stop(std::string(golden.kernel) + ": this machine's reference differs from the golden values");
+          read_only(problem, [](const Declared &array) { return !is_written(array); }) {
+        for (int i = 0; i < ARRAYS; ++i) {
+            if (read_only.at(i)) read_only.at(i)->write(encode(data.of[i], dtype_of(i)));
+            if (is_output(DECLARED[i]) && DECLARED[i].is_in(Problem(problem)))
+                expected[i] = reference(problem, data, golden, i, whole);
         }
     }
 
@@ -181,43 +219,91 @@ struct Case {
     const Golden &golden;
     const bool whole;
     const Data data;
-    const Reference expected;
-    const Arrays arrays;
+    const Arrays read_only;
+    Reference expected[ARRAYS];
 
-    // Arguments of a pass into y, and of one that prepares.
-    conv2d_arguments into(const Array &y, const Array &workspace) const {
-        conv2d_arguments made = arrays.with(workspace);
-        Arrays::set(made, OUTPUT, y.pointer());
+    int32_t size() const { return problem.*RUNTIME_SIZE; }
+    Stored dtype_of(int array) const { return DECLARED[array].dtype(Problem(problem)); }
+    conv2d_arguments prepared() const { return read_only.with(Array(0)); }
+};
+
+// What a pass on a case writes to, and its workspace.
+class Pass {
+public:
+    Pass(const Case &on, uint64_t workspace_bytes)
+        : on_(on), written_(on.problem, is_written), workspace_(static_cast<size_t>(workspace_bytes)) {
+        restore();
+    }
+
+    // As before a pass: what was written is poisoned, and what was read before has its content again.
+    void restore() const {
+        for (int i = 0; i < ARRAYS; ++i) {
+            if (!written_.at(i)) continue;
+            written_.at(i)->poison();
+            if (is_read(DECLARED[i])) written_.at(i)->write(encode(on_.data.of[i], on_.dtype_of(i)));
+        }
+    }
+
+    conv2d_arguments arguments() const {
+        conv2d_arguments made = on_.read_only.with(workspace_);
+        written_.set(made);
         return made;
     }
-    conv2d_arguments prepared() const { return arrays.with(Array(0)); }
 
-    // Stop unless the first images of an output are right; the largest error as a fraction of the bound.
-    double judge(const Array &y, const char *how) const {
-        const std::vector<double> found = decode(y.read(), problem.dtype);
-        const PlainProblem plain(problem);
+    const Array *at(int array) const { return written_.at(array) ? written_.at(array) : on_.read_only.at(array); }
+
+    // Stop unless every output is right; the largest error as a fraction of the bound.
+    double judge(const char *how) const {
+        workspace_.read();  // stops when something was written behind it
         double worst = 0.0;
-        for (size_t i = 0; i < found.size(); ++i) {
+        for (int i = 0; i < ARRAYS; ++i) {
+            if (!written_.at(i)) continue;
+            const std::vector<unsigned char> content = written_.at(i)->read();
+            if (is_output(DECLARED[i])) worst = std::max(worst, judge(i, content, how));
+        }
+        return worst;
+    }
+
+private:
+    double judge(int output, const std::vector<unsigned char> &content, const char *how) const {
+        const Stored dtype = on_.dtype_of(output);
+        const Golden &golden = on_.golden;
+        const Reference &expected = on_.expected[output];
+        const std::vector<double> found = decode(content, dtype);
+        const auto wrong = [&](size_t index, const std::string &wanted) {
+            stop(std::string(golden.kernel) + ": WRONG on " + (on_.whole ? "integers" : "normal data") + ", " + how +
+                 ": output " + std::to_string(index) + " of " + DECLARED[output].name + " is " +
+                 std::to_string(found[index]) + ", not " + wanted);
+        };
+        const size_t size = STORED_BYTES[static_cast<int>(dtype)];
+        for (size_t i = 0; i < found.size(); ++i)  // also of those that no golden value is of
+            if (std::all_of(&content[size * i], &content[size * i] + size, [](unsigned char byte) { return byte == 0xFF; }))
+                wrong(i, "written");
+        const PlainProblem plain(on_.problem);
+        double worst = 0.0;
+        for (size_t i = 0; i < expected.index.size(); ++i) {
+            const size_t at = static_cast<size_t>(expected.index[i]);
             const double exact = expected.value[i];
-            const double own = activation_error(plain, exact, expected.magnitude[i]);
-            const bool exact_sum = whole && golden.exact_on_integers, equal = exact_sum && own == 0.0;
-            const double wanted = equal ? as_stored(exact, problem.dtype) : exact;
-            const double rounded = own + std::max(golden.rounding * std::fabs(exact), least_rounding(problem.dtype));
-            const double bound = equal ? 0.0 : (exact_sum ? 0.0 : golden.factor * expected.magnitude[i]) + rounded;
-            const double error = std::fabs(found[i] - wanted);
-            if (!(error <= bound))
-                stop(std::string(golden.kernel) + ": WRONG on " + (whole ? "integers" : "normal data") + ", " + how +
-                     ": output " + std::to_string(i) + " is " + std::to_string(found[i]) + ", not " +
-                     std::to_string(wanted));
+            const double own = activation_error(plain, exact, expected.unit[i]);
+            const bool exact_sum = on_.whole && golden.exact_on_integers, equal = exact_sum && own == 0.0;
+            const double wanted = equal ? as_stored(exact, dtype) : exact;
+            const double rounded = own + std::max(rounding_of(dtype) * std::fabs(exact), least_rounding(dtype));
+            const double bound = equal ? 0.0 : (exact_sum ? 0.0 : golden.factor * expected.unit[i]) + rounded;
+            const double error = std::fabs(found[at] - wanted);
+            if (!(error <= bound)) wrong(at, std::to_string(wanted));
             if (bound > 0.0) worst = std::max(worst, error / bound);
         }
         return worst;
     }
+
+    const Case &on_;
+    const Arrays written_;
+    const Array workspace_;
 };
 
 class Handle {
 public:
-    // For the number of images that a kernel was tuned at, so that it is the one which serves.
+    // For the size that a kernel was tuned at, so that it is the one which serves.
     Handle(const Case &with, const conv2d_kernel &kernel) {
         const conv2d_arguments arguments = with.prepared();
         expect(conv2d_prepare(&kernel.problem, &arguments, nullptr, &handle_), "conv2d_prepare");
@@ -228,28 +314,21 @@ public:
     ~Handle() { expect(conv2d_release(handle_), "conv2d_release"); }
     Handle(const Handle &) = delete;
 
-    // Bytes of workspace of a pass over n images.
-    uint64_t workspace_bytes(int32_t n) const {
+    // Bytes of workspace of a pass.
+    uint64_t workspace_bytes(const Case &on) const {
         uint64_t bytes = 0;
-        expect(conv2d_handle_workspace_size(handle_, n, &bytes), "conv2d_handle_workspace_size");
+        expect(conv2d_handle_workspace_size(handle_, on.size(), &bytes), "conv2d_handle_workspace_size");
         return bytes;
     }
 
-    // Enqueue a pass over the first n images.
-    void run(const Case &on, int32_t n, const Array &y, const Array &workspace, conv2d_stream stream) const {
-        const conv2d_arguments arguments = on.into(y, workspace);
-        expect(conv2d_run(handle_, n, &arguments, stream), "conv2d_run");
+    void run(const Case &on, const Pass &pass, conv2d_stream stream) const {
+        const conv2d_arguments arguments = pass.arguments();
+        expect(conv2d_run(handle_, on.size(), &arguments, stream), "conv2d_run");
     }
 
 private:
     conv2d_handle *handle_ = nullptr;
 };
-
-size_t output_bytes(const conv2d_problem &p, int32_t n) {
-    conv2d_problem of_n = p;
-    of_n.n = n;
-    return size_bytes(DECLARED[OUTPUT], Problem(of_n));
-}
 
 // Bytes of workspace of a pass in one call.
 uint64_t workspace_bytes(const conv2d_problem &problem) {
@@ -258,84 +337,83 @@ uint64_t workspace_bytes(const conv2d_problem &problem) {
     return bytes;
 }
 
-// Whether one call runs this kernel: for so few images it may be that of a smaller n, and of another accuracy class.
+// Whether one call runs this kernel: for so small a size it may be that of a smaller one, and of another accuracy class.
 bool serves(const conv2d_kernel &kernel, const conv2d_problem &problem) {
     const char *const name = conv2d_kernel_name(&problem);
     return name && std::strcmp(name, kernel.name) == 0;
 }
 
 // Enqueue a pass in one call.
-void forward(const Case &on, const Array &y, const Array &workspace, CUstream stream) {
-    const conv2d_arguments arguments = on.into(y, workspace);
+void forward(const Case &on, const Pass &pass, CUstream stream) {
+    const conv2d_arguments arguments = pass.arguments();
     expect(conv2d_forward(&on.problem, &arguments, stream), "conv2d_forward");
 }
 
-// Enqueue passes of two cases, whose filters differ, at once: each on a thread and a stream of its own.
-template <class Pass>
-void at_once(const Case (&cases)[2], size_t workspace_bytes, CUcontext context, const char *how, Pass pass) {
-    const conv2d_problem &problem = cases[0].problem;
-    const Array ys[2] = {Array(output_bytes(problem, problem.n)), Array(output_bytes(problem, problem.n))};
+// Enqueue passes of two cases, whose weights differ, at once: each on a thread and a stream of its own.
+template <class Run>
+void at_once(const Case (&cases)[2], uint64_t workspace_bytes, CUcontext context, const char *how, Run run) {
+    const Pass passes[2] = {{cases[0], workspace_bytes}, {cases[1], workspace_bytes}};
     std::thread threads[2];
     for (int i = 0; i < 2; ++i)
         threads[i] = std::thread([&, i] {
             expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
             CUstream stream = nullptr;
             expect(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-            const Array workspace(workspace_bytes);
-            for (int count = 0; count < PASSES; ++count) pass(i, ys[i], workspace, stream);
+            for (int count = 0; count < PASSES; ++count) {
+                if (count > 0 && CHANGES_WHAT_IT_READS) {
+                    expect(driver().cuStreamSynchronize(stream), "a kernel");
+                    passes[i].restore();
+                }
+                run(i, passes[i], stream);
+            }
             expect(driver().cuStreamSynchronize(stream), "a kernel");
             expect(driver().cuStreamDestroy(stream), "cuStreamDestroy");
         });
     for (std::thread &thread : threads) thread.join();
-    for (int i = 0; i < 2; ++i) cases[i].judge(ys[i], how);
+    for (const Pass &pass : passes) pass.judge(how);
 }
 
 void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext context) {
-    conv2d_problem problem = kernel.problem;
-    problem.n = golden.n;
+    const conv2d_problem problem = with_runtime_size(kernel.problem, golden.n);
     const Case cases[2] = {{problem, golden, true}, {problem, golden, false}};
-    const Handle handles[2] = {Handle(cases[0], kernel), Handle(cases[1], kernel)};
+    const Handle handles[2] = {{cases[0], kernel}, {cases[1], kernel}};
     const bool in_one_call = serves(kernel, problem);
-    const size_t most = handles[0].workspace_bytes(golden.n);
+    const uint64_t most = handles[0].workspace_bytes(cases[0]);
     double worst = 0.0;
     if (in_one_call)  // before any other call, so that both find the kernel not loaded yet
         at_once(cases, most, context, "two calls at once",
-                [&](int i, const Array &y, const Array &workspace, CUstream stream) {
-                    forward(cases[i], y, workspace, stream);
-                });
+                [&](int i, const Pass &pass, CUstream stream) { forward(cases[i], pass, stream); });
     for (int i = 0; i < 2; ++i) {
         const Case &each = cases[i];
         const Handle &handle = handles[i];
-        for (const int32_t n : {golden.n, 1}) {
-            const Array y(output_bytes(problem, n)), workspace(handle.workspace_bytes(n));
-            handle.run(each, n, y, workspace, nullptr);
-            workspace.read();  // stops when something was written behind it
-            worst = std::max(worst, each.judge(y, n == 1 ? "one image" : "with a handle"));
+        const Case least(with_runtime_size(problem, golden.least_n), golden, each.whole);
+        for (const Case *on : {&each, &least}) {
+            const Pass pass(*on, handle.workspace_bytes(*on));
+            handle.run(*on, pass, nullptr);
+            worst = std::max(worst, pass.judge(on == &least ? "at the least size" : "with a handle"));
         }
-        const Array y(output_bytes(problem, golden.n)), workspace(most);
+        const Pass pass(each, most);
         if (in_one_call) {
-            forward(each, y, workspace, nullptr);
-            each.judge(y, "in one call");
-            y.poison();
+            forward(each, pass, nullptr);
+            pass.judge("in one call");
+            pass.restore();
         }
         expect(driver().cuCtxSetCurrent(nullptr), "cuCtxSetCurrent");
-        handle.run(each, golden.n, y, workspace, nullptr);
+        handle.run(each, pass, nullptr);
         expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
-        each.judge(y, "without a current context");
+        pass.judge("without a current context");
     }
-    at_once(cases, most, context, "two handles at once", [&](int i, const Array &y, const Array &workspace, CUstream stream) {
-        handles[i].run(cases[i], golden.n, y, workspace, stream);
-    });
+    at_once(cases, most, context, "two handles at once",
+            [&](int i, const Pass &pass, CUstream stream) { handles[i].run(cases[i], pass, stream); });
     const bool exact = activation_error(PlainProblem(problem), 1.0, 1.0) == 0.0;
-    std::printf("%s: right at n = %d and 1; largest error %.3f of the bound%s\n", golden.kernel, golden.n, worst,
+    std::printf("%s: right at %s = %d and %d; largest error %.3f of the bound%s\n", golden.kernel, RUNTIME_NAME, golden.n,
+                golden.least_n, worst,
                 !golden.exact_on_integers ? "" : exact ? ", integers exact" : ", sums of integers exact");
 }
 
 // Whether a kernel is for the current device.
-bool runs_here(const conv2d_kernel &kernel) {
-    conv2d_problem problem = kernel.problem;
-    problem.n = 1;
-    const Arrays arrays(problem);
+bool runs_here(const Golden &golden, const conv2d_kernel &kernel) {
+    const Arrays arrays(with_runtime_size(kernel.problem, golden.least_n));
     const conv2d_arguments arguments = arrays.with(Array(0));
     conv2d_handle *handle = nullptr;
     const conv2d_status status = conv2d_prepare(&kernel.problem, &arguments, nullptr, &handle);
@@ -348,80 +426,85 @@ bool runs_here(const conv2d_kernel &kernel) {
 // A handle runs on its own device, whichever is current.
 void test_devices(const Golden &golden, const conv2d_kernel &kernel, CUcontext first, CUcontext second) {
     const auto enter = [](CUcontext context) { expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent"); };
-    conv2d_problem problem = kernel.problem;
-    problem.n = golden.n;
+    const conv2d_problem problem = with_runtime_size(kernel.problem, golden.n);
     const Case here(problem, golden, true);
     const Handle handle(here, kernel);
-    const Array y(output_bytes(problem, golden.n)), workspace(handle.workspace_bytes(golden.n));
+    const Pass pass(here, handle.workspace_bytes(here));
     enter(second);
     {
         const Case there(problem, golden, false);
         const Handle other(there, kernel);
-        const Array other_y(output_bytes(problem, golden.n)), other_workspace(other.workspace_bytes(golden.n));
-        handle.run(here, golden.n, y, workspace, nullptr);
-        other.run(there, golden.n, other_y, other_workspace, nullptr);
-        there.judge(other_y, "on the second device");
+        const Pass other_pass(there, other.workspace_bytes(there));
+        handle.run(here, pass, nullptr);
+        other.run(there, other_pass, nullptr);
+        other_pass.judge("on the second device");
         if (serves(kernel, problem)) {
-            forward(there, other_y, other_workspace, nullptr);
-            there.judge(other_y, "in one call on the second device");
+            other_pass.restore();
+            forward(there, other_pass, nullptr);
+            other_pass.judge("in one call on the second device");
         }
     }
     enter(first);
-    here.judge(y, "while the second device is current");
+    pass.judge("while the second device is current");
     std::printf("two devices: right\n");
 }
 
-void test_refusal(conv2d_status found, conv2d_status wanted, const char *what) {
+void test_refusal(conv2d_status found, conv2d_status wanted, const std::string &what) {
     if (found != wanted)
-        stop(std::string("refusals: ") + what + ": status " + std::to_string(found) + " (" + conv2d_status_text(found) +
-             "), not " + std::to_string(wanted));
+        stop("refusals: " + what + ": status " + std::to_string(found) + " (" + conv2d_status_text(found) + "), not " +
+             std::to_string(wanted));
+}
+
+// A problem with a size that no kernel has, or that is no problem any more.
+void test_other_shapes(const conv2d_problem &problem, const conv2d_arguments &arguments) {
+    conv2d_problem wrong = with_runtime_size(problem, 0);
+    if (!is_problem(wrong)) test_refusal(conv2d_forward(&wrong, &arguments, nullptr), CONV2D_BAD_PROBLEM, "a size of 0");
+    for (const auto size : SIZES) {
+        if (size == RUNTIME_SIZE) continue;
+        wrong = problem;
+        wrong.*size += 1000003;
+        const conv2d_status wanted = is_problem(wrong) ? CONV2D_UNSUPPORTED : CONV2D_BAD_PROBLEM;
+        test_refusal(conv2d_forward(&wrong, &arguments, nullptr), wanted, "a shape without a kernel");
+        if (conv2d_kernel_name(&wrong)) stop("refusals: a shape without a kernel has a kernel's name");
+    }
 }
 
 void test_refusals(const Golden &golden, const conv2d_kernel &kernel, CUcontext context) {
-    conv2d_problem problem = kernel.problem;
-    problem.n = golden.n;
+    const conv2d_problem problem = with_runtime_size(kernel.problem, golden.n);
     const Case good(problem, golden, true);
-    const Array y(output_bytes(problem, golden.n));
     const uint64_t bytes = workspace_bytes(problem);
-    const Array workspace(bytes);
-    conv2d_arguments arguments = good.into(y, workspace);
+    const Pass pass(good, bytes);
+    conv2d_arguments arguments = pass.arguments();
     const auto call = [&](const conv2d_problem *asked, const conv2d_arguments &given) {
         return conv2d_forward(asked, &given, nullptr);
     };
     test_refusal(call(nullptr, arguments), CONV2D_NULL_POINTER, "no problem");
     test_refusal(conv2d_forward(&problem, nullptr, nullptr), CONV2D_NULL_POINTER, "no arguments");
     for (int i = 0; i < ARRAYS; ++i) {
-        if (!good.arrays.at(i)) continue;
+        if (!pass.at(i)) continue;
         conv2d_arguments lacking = arguments;
         Arrays::set(lacking, i, nullptr);
-        test_refusal(call(&problem, lacking), CONV2D_NULL_POINTER, (std::string("no ") + DECLARED[i].name).c_str());
-        Arrays::set(lacking, i, static_cast<char *>(good.arrays.at(i)->pointer()) + 2);
-        test_refusal(call(&problem, lacking), CONV2D_MISALIGNED, (DECLARED[i].name + std::string(" off by 2")).c_str());
+        test_refusal(call(&problem, lacking), CONV2D_NULL_POINTER, std::string("no ") + DECLARED[i].name);
+        Arrays::set(lacking, i, static_cast<char *>(pass.at(i)->pointer()) + 2);
+        test_refusal(call(&problem, lacking), CONV2D_MISALIGNED, DECLARED[i].name + std::string(" off by 2"));
     }
     arguments.workspace_bytes = bytes - 1;
     if (bytes) test_refusal(call(&problem, arguments), CONV2D_SHORT_WORKSPACE, "short workspace");
     arguments.workspace_bytes = bytes;
     arguments.size_bytes = 0;
     test_refusal(call(&problem, arguments), CONV2D_BAD_ARGUMENTS, "arguments of no size");
-    arguments.size_bytes = FIRST_ARRAY + sizeof(void *);  // of a header that knows the first array alone
-    test_refusal(call(&problem, arguments), CONV2D_NULL_POINTER, "arguments of an older header");
+    if (ARRAYS > 1) {
+        arguments.size_bytes = FIRST_ARRAY + sizeof(void *);  // of a header that knows the first array alone
+        test_refusal(call(&problem, arguments), CONV2D_NULL_POINTER, "arguments of an older header");
+    }
     struct {
         conv2d_arguments known;
-        void *later;
-    } newer = {good.into(y, workspace), y.pointer()};
+        const void *later;
+    } newer = {pass.arguments(), &problem};
     newer.known.size_bytes = sizeof newer;
     test_refusal(call(&problem, newer.known), CONV2D_BAD_ARGUMENTS, "an array that the library does not know");
-    arguments = good.into(y, workspace);
-    conv2d_problem wrong = problem;
-    wrong.n = 0;
-    test_refusal(call(&wrong, arguments), CONV2D_BAD_PROBLEM, "n = 0");
-    wrong = problem;
-    wrong.r = problem.h + 2 * problem.pad_h + 1;
-    test_refusal(call(&wrong, arguments), CONV2D_BAD_PROBLEM, "filter larger than the input");
-    wrong = problem;
-    wrong.h += 1000003;
-    test_refusal(call(&wrong, arguments), CONV2D_UNSUPPORTED, "a shape without a kernel");
-    if (conv2d_kernel_name(&wrong)) stop("refusals: a shape without a kernel has a kernel's name");
+    arguments = pass.arguments();
+    test_other_shapes(problem, arguments);
     test_refusal(conv2d_run(nullptr, 1, &arguments, nullptr), CONV2D_NULL_POINTER, "no handle");
     test_refusal(conv2d_prepare(&problem, &arguments, nullptr, nullptr), CONV2D_NULL_POINTER,
                  "nowhere to put the handle");
@@ -430,6 +513,12 @@ void test_refusals(const Golden &golden, const conv2d_kernel &kernel, CUcontext 
     test_refusal(conv2d_prepare(&problem, &arguments, nullptr, &handle), CONV2D_NO_CONTEXT, "no context");
     test_refusal(call(&problem, arguments), CONV2D_NO_CONTEXT, "no context");
     expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    conv2d_array array;
+    for (int i = 0; i < ARRAYS; ++i) {
+        expect(conv2d_array_at(&problem, i, &array), "conv2d_array_at");
+        if (pass.at(i) && pass.at(i)->bytes() != array.size_bytes) stop(std::string(array.name) + ": has another size");
+    }
+    test_refusal(conv2d_array_at(&problem, ARRAYS, &array), CONV2D_UNSUPPORTED, "an array that there is not");
     std::printf("refusals: right\n");
 }
 
@@ -441,7 +530,7 @@ int main(int argc, char **argv) {
     conv2d_kernel kernel;
     int first = -1;  // of the kernels that are for this device
     for (int i = 0; conv2d_kernel_at(i, &kernel) == CONV2D_OK; ++i) {
-        if (!runs_here(kernel)) {
+        if (!runs_here(GOLDEN[i], kernel)) {
             std::printf("%s: not tested: %s (%s)\n", kernel.name, conv2d_status_text(CONV2D_WRONG_DEVICE),
                         conv2d_last_error());
             continue;
@@ -456,7 +545,7 @@ int main(int argc, char **argv) {
     expect(driver().cuDeviceGetCount(&devices), "cuDeviceGetCount");
     if (devices > 1) {
         const CUcontext other = open_device((ordinal + 1) % devices);
-        const bool runs = runs_here(kernel);
+        const bool runs = runs_here(GOLDEN[first], kernel);
         expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
         if (runs)
             test_devices(GOLDEN[first], kernel, context, other);

@@ -33,7 +33,7 @@ from autotune.autotune_conv2d.torch_convert import Report, convert
 from autotune.autotune_conv2d.torch_layers import ConvLayer, read_network
 from autotune.autotune_conv2d.torch_operator import conv2d
 from autotune.devices.device import BASELINES
-from autotune.measurement.exported import library_problem
+from autotune.problem import of_conv2d
 from autotune.store import FinalsRow, Store
 
 NAME = "resnet50"
@@ -117,7 +117,8 @@ def main() -> None:
     _, report = convert(network, example, library=library)
     (folder / "convert.txt").write_text(f"{report}\n")
     with Store(folder / f"{NAME}.db", create=False) as store:
-        finals = {library_problem(row.winner.layer.problem): row for row in store.finals.list(NAME)}
+        rows = store.finals.list(NAME)
+        finals = {Problem(**asdict(of_conv2d(row.winner.layer.problem, NAME))): row for row in rows}
     shapes = list(measured(read_network(network, example).layers, finals, report, str(library)))
     (folder / "shapes.json").write_text(json.dumps([asdict(shape) for shape in shapes], indent=1))
     table = "\n".join(lines(shapes))

@@ -99,7 +99,7 @@ def test_library_has_no_leak_and_no_race(
     sources = [str(exported.folder / name) for name in ("selftest.cpp", "conv2d.cpp", "kernels.cpp")]
     subprocess.run([*flags, *sources, "-o", "selftest", "-Wa,-I,.", "-ldl", "-lpthread"], cwd=tmp_path, check=True)
     environment = {**built.environment, "LD_LIBRARY_PATH": str(tmp_path), "AUTOTUNE_HOST_DEVICES": "2"}
-    passed, said = self_test(Built(tmp_path, environment))
+    passed, said = self_test(Built(tmp_path, tmp_path / "libconv2d.so", environment))
     assert passed, said
 
 
@@ -134,7 +134,7 @@ def test_self_test_that_breaks_off_has_failed(lines: str, words: str, tmp_path: 
     program = tmp_path / "selftest"
     program.write_text(f"#!/bin/sh\n{lines}\n")
     program.chmod(0o755)
-    assert self_test(Built(tmp_path, {"PATH": os.defpath}), limit_s=0.5) == (False, words)
+    assert self_test(Built(tmp_path, tmp_path / "libconv2d.so", {"PATH": os.defpath}), limit_s=0.5) == (False, words)
 
 
 def test_environment_of_a_proof_is_the_machines() -> None:
@@ -234,7 +234,7 @@ def test_packed_filters_that_depend_on_n_are_refused(tmp_path: Path) -> None:
     size = "4 * blocks_k * filter_words"
     assert PACKED.header.count(size) == 1
     header = PACKED.header.replace(size, f"{size} + 4 * min(n, 0)")
-    with pytest.raises(TemplateError, match="depends on n, but filters are prepared once"):
+    with pytest.raises(TemplateError, match="depends on n, but weights are prepared once"):
         export_library([dataclasses.replace(PACKED, header=header)], tmp_path, ())
 
 

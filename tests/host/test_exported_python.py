@@ -21,19 +21,22 @@ import pytest
 
 from autotune.autotune_conv2d import Conv2d, Conv2dError, Kernel, Library, Problem, Status
 from autotune.autotune_conv2d.arrays import stream_address
-from autotune.autotune_conv2d.library import ABI_VERSION, ARRAYS, DTYPES, EPILOGUES, LAYOUTS
+from autotune.autotune_conv2d.interface import ABI_VERSION
+from autotune.autotune_conv2d.library import ARRAYS, DTYPES, EPILOGUES, LAYOUTS
 from autotune.errors import Rejected
 from autotune.exporting import Exported
 from autotune.exporting.build import Built
-from autotune.measurement.exported import library_problem, prepared
+from autotune.measurement.exported import prepared
 from autotune.measurement.forward import Tensors
+from autotune.problem import of_conv2d
 from tests import exports
 from tests.host.host_driver import Array, DeviceArray, OnHostDriver, device_array, host_driver
 
 pytestmark = pytest.mark.cxx
 
 RELU, CHUNKED, ADDED = (
-    library_problem(tested.problem) for tested in (exports.CONSTANT, exports.CHUNKED, exports.ADDED)
+    Problem(**asdict(of_conv2d(tested.problem, "this test")))
+    for tested in (exports.CONSTANT, exports.CHUNKED, exports.ADDED)
 )
 """A kernel with its filters in constant memory, and one with a workspace."""
 
@@ -129,7 +132,7 @@ def test_worker_runs_a_library(on_cpu: OnHostDriver, tmp_path: Path) -> None:
         pass
 
 
-def kernels(library: str) -> tuple[str, tuple[Kernel, ...]]:
+def kernels(library: str) -> tuple[str, tuple[Kernel[Problem], ...]]:
     return Library(library).version, Library(library).kernels()
 
 
@@ -219,7 +222,7 @@ def refused(library: str, what: str) -> None:
     ("what", "error", "words"),
     [
         ("no kernel", Conv2dError, "the library has no kernel for this problem"),
-        ("no convolution", Conv2dError, "no convolution"),
+        ("no convolution", Conv2dError, "no problem of conv2d: "),
         (
             "a size of more than 32 bits",
             ValueError,

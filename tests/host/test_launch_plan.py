@@ -55,7 +55,7 @@ void show(const TensorMap &map, bool first) {
 int main() {
     for (int at = 0; at < kernel_count; ++at) {
         for (const Device &device : {kernels[at]->tuned_on, Device{DEVICE}})
-        for (const int64_t n : {IMAGES}) {
+        for (const int32_t n : {IMAGES}) {
             const Plan plan(*kernels[at], n, device);
             std::printf("{\"reason\": \"%s\", \"numbers\": [%d", plan.reason, plan.status);
             show(plan.packed_w_bytes), show(plan.workspace_bytes), show(plan.loop_count);

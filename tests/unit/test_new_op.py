@@ -77,10 +77,10 @@ def test_what_cannot_be_written_is_said(autotune: Command, tmp_path: Path, name:
     assert files_in(tmp_path) == before
 
 
-@pytest.mark.parametrize("command", ["export", "accuracy", "dispatch"])
+@pytest.mark.parametrize("command", ["accuracy", "dispatch"])
 def test_what_is_conv2ds_refuses_others_in_one_line(autotune: Command, command: str) -> None:
     autotune("tune", "softmax", "--device", "null", "--trials", "2", "--db", "null.db")
-    words = {"export": ("softmax", "--out", "lib"), "dispatch": ("softmax", "--device", "null")}
+    words = {"dispatch": ("softmax", "--device", "null")}
     refused = autotune(command, *words.get(command, ("two.toml",)), "--db", "null.db")
     if command == "accuracy":
         layer = 'name = "{}"\nop = "softmax"\nrows = 8\ncolumns = 8\n'

@@ -1,0 +1,218 @@
+"""Exports of other operations than conv2d, on the CPU: built from their files, right, and refused once one is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.api.starter import new_operation
+from autotune.autotune_conv2d import any_operation
+from autotune.autotune_conv2d.interface import DeclaredProblem, Library
+from autotune.errors import StoreError
+from autotune.exporting import Chosen, Exported, export_library
+from autotune.exporting.build import Built, build_for_host, self_test
+from autotune.exporting.exporter import library_texts
+from autotune.family.space import BoundTemplate, SearchSpace
+from autotune.family.template import KernelTemplate, load_template
+from autotune.measurement.exported import interface_of
+from autotune.operations import operation
+from autotune.problem import make_problem
+from autotune.trial import Value
+from tests.exports import H200, chosen, contents
+from tests.host.host_driver import Array, OnHostDriver, device_array, host_driver
+from tests.operations import FAMILY, REFERENCE, declare, whole
+from tests.templates.shipped_families import family
+
+pytestmark = pytest.mark.cxx
+
+
+def first_of(template: KernelTemplate, layer: str, **sizes: Value) -> Chosen:
+    """A family's plainest config for a problem of its operation."""
+    problem = make_problem(template.operation, sizes)
+    space = SearchSpace(BoundTemplate(template, problem, H200), {}, most_rows=0, sampled_rows=1)
+    assert space.default is not None
+    return chosen(template, problem, space.default, layer)
+
+
+SOFTMAX = (
+    first_of(family("softmax_rows"), "few", rows=20, columns=33),
+    first_of(family("softmax_rows"), "many", rows=500, columns=33),
+    first_of(family("softmax_rows"), "half", rows=64, columns=100, dtype="f16"),
+)
+STENCIL = (first_of(family("stencil_rows"), "points", n=4, h=9, w=33),)
+
+
+def built(exported: Exported, into: Path, cxx: str) -> Built:
+    into.mkdir()
+    return build_for_host(exported, into, cxx=Path(cxx))
+
+
+@pytest.fixture(scope="module")
+def softmax(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHostDriver]:
+    folder = tmp_path_factory.mktemp("softmax")
+    library = built(export_library(SOFTMAX, folder / "exported", ()), folder / "built", cxx)
+    passed, said = self_test(library)
+    assert passed, said
+    lines = said.splitlines()[1:]
+    assert [line.partition(";")[0] for line in lines] == [
+        *(f"tested.{name}: right at rows = 3 and 1" for name in ("few", "many", "half")),
+        *("refusals: right", "self-test passed"),
+    ]
+    with host_driver(library) as run:
+        yield run
+
+
+def loaded(path: str, name: str = "softmax") -> Library[DeclaredProblem]:
+    interface = interface_of(operation(name))
+    return Library(interface, interface.of_numbers, path)
+
+
+def rows_of(path: str, x: Array, out: Array) -> tuple[Array, str | None, list[str]]:
+    """An output of any run-time size, the kernel of its problem, and what is said of arrays that do not fit."""
+    library = loaded(path)
+    there = device_array(out)
+    assert any_operation.run(library, device_array(x), y=there) is there
+    said = []
+    for wrong in ({"y": device_array(out[:, :-1])}, {"columns": 32}, {"dtype": "f16"}, {"dtypes": "f16"}, {"y": None}):
+        with pytest.raises((ValueError, TypeError)) as raised:
+            any_operation.run(library, device_array(x), **{"y": there, **wrong})
+        said.append(str(raised.value))
+    kernel = library.kernel_name(library.interface.problem({"rows": len(x), "columns": x.shape[1]}))
+    return np.array(there.array), kernel, said
+
+
+@pytest.mark.parametrize(("rows", "kernel"), [(7, "tested.few"), (200, "tested.many")])
+def test_python_runs_an_operation_of_any_size(rows: int, kernel: str, softmax: OnHostDriver) -> None:
+    x = np.random.default_rng(3).standard_normal((rows, 33), np.float32)
+    y, serves, said = softmax(rows_of, x, np.full_like(x, np.nan))
+    powers = np.exp(x - x.max(axis=1, keepdims=True))
+    np.testing.assert_allclose(y, powers / powers.sum(axis=1, keepdims=True), rtol=1e-5)
+    assert serves == kernel
+    assert said[:4] == [
+        f"y: has shape ({rows}, 32), but columns is 33",
+        f"x: has shape ({rows}, 33), but columns is 32",
+        "x: its elements are <f4, the problem's <f2 (f16)",
+        "dtypes: softmax has no such size or word; it has columns, dtype, rows",
+    ]
+    assert said[4].startswith("cannot make an array like a DeviceArray"), said
+
+
+def test_weights_and_sums_pass_the_self_test(cxx: str, tmp_path: Path) -> None:
+    exported = export_library(STENCIL, tmp_path / "exported", ())
+    header = (tmp_path / "exported" / "autotune_stencil.h").read_text()
+    assert "conv2d" not in "".join(path.read_text() for path in exported.folder.iterdir() if path.is_file())
+    assert " *     arguments.weights = weights;\n" in header
+    assert "    const void *weights; /* [2] */\n    void *y; /* [n, h, w] */\n" in header
+    passed, said = self_test(built(exported, tmp_path / "built", cxx))
+    assert passed, said
+    assert said.splitlines()[1].endswith("of the bound, integers exact")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (("((above + below)", "((above - below)"), "WRONG on integers, two calls at once: output "),
+        pytest.param(
+            ("if (row >= H) return;", "if (row >= H - 1) return;"), "nan, not written", marks=pytest.mark.long
+        ),
+    ],
+)
+def test_a_wrong_kernel_fails_the_self_test(fault: tuple[str, str], words: str, cxx: str, tmp_path: Path) -> None:
+    exported = export_library(STENCIL, tmp_path / "exported", ())
+    path = tmp_path / "exported" / f"{STENCIL[0].stem}.cu"
+    text = path.read_text()
+    assert text.count(fault[0]) == 1
+    path.write_text(text.replace(*fault))
+    passed, said = self_test(built(exported, tmp_path / "built", cxx))
+    assert not passed
+    assert words in said
+
+
+def test_a_new_operation_of_a_user_is_exported(cxx: str, tmp_path: Path) -> None:
+    new_operation("add_bias", tmp_path)
+    kernel = first_of(load_template(tmp_path / "add_bias" / "add_bias.cu.j2"), "small", rows=64, columns=20)
+    exported = export_library([kernel], tmp_path / "exported", ())
+    passed, said = self_test(built(exported, tmp_path / "built", cxx))
+    assert passed, said
+    # The sizes of a problem that is tested are at least a warp's outputs.
+    assert "tested.small: right at rows = 51 and 1;" in said
+    export_library([kernel], tmp_path / "again", ())
+    assert contents(tmp_path / "again") == contents(exported.folder)
+
+
+@pytest.mark.parametrize("reference", ["reference.cuh", pytest.param("reference.py", marks=pytest.mark.long)])
+def test_a_derived_size_that_follows_from_the_run_time_size(reference: str, cxx: str, tmp_path: Path) -> None:
+    """It is computed for the size of a call, not kept as it was where the kernel was tuned."""
+    folder = whole(
+        tmp_path,
+        ("[rules]", 'pairs = "ceil_div(rows, 2)"\n\n[rules]'),
+        ('grid  = ["rows", "1", "1"]', 'grid  = ["2 * pairs", "1", "1"]'),
+        ("row = blockIdx.x;", "row = blockIdx.x;\n    if (row >= rows) return;"),
+        reference=reference,
+    )
+    kernel = first_of(load_template(folder / "scale.cu.j2"), "twice", rows=4, columns=40, halo=1)
+    exported = export_library([kernel], tmp_path / "exported", ())
+    passed, said = self_test(built(exported, tmp_path / "built", cxx))
+    assert passed, said
+
+
+def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="expected kernels of one operation, not of softmax, stencil"):
+        export_library([*SOFTMAX, *STENCIL], tmp_path / "out", ())
+    (declare(tmp_path, "test") / "reference.py").write_text(REFERENCE)
+    (tmp_path / "test" / "twice.cu.j2").write_text(FAMILY)
+    taken = first_of(load_template(tmp_path / "test" / "twice.cu.j2"), "twice", rows=4, columns=40)
+    with pytest.raises(StoreError, match="test: cannot be exported: a library of this name is taken for another"):
+        library_texts([taken], [90])
+
+
+def test_package_stands_alone(tmp_path: Path) -> None:
+    """Nothing but the standard library is needed to load it."""
+    export_library(STENCIL, tmp_path, ())
+    code = "import autotune_stencil as a; print(a.problem({'n': 3, 'h': 4, 'w': 5}).numbers)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path / 'python')!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "(3, 4, 5, 0)\n"
+
+
+def compiled_rows(path: str, rows: int) -> tuple[str, Array, Array, tuple[int, ...], list[str]]:
+    """The operator's schema, what it gives, as `torch.compile` traces it and on tensors without data, and refusals."""
+    import torch
+
+    from autotune.autotune_conv2d.torch_any import Operator, schema
+    from tests.torch_networks import CPU
+
+    operator: Any = Operator(loaded(path))
+    operator.support("cpu", CPU)
+    x = torch.linspace(-2, 2, 33 * rows).reshape(rows, 33)
+    torch.library.opcheck(operator.operator, (x,), test_utils=("test_schema", "test_faketensor"))
+    traced = torch.compile(lambda each: operator(each + 1), backend="eager", fullgraph=True)(x)
+    made, fake = operator(x.t().contiguous().t()), operator(x.to("meta"))
+    said = []
+    for wrong in (x.double(), x[0], x.requires_grad_()):
+        with pytest.raises((ValueError, RuntimeError)) as raised:
+            operator(wrong)
+        said.append(str(raised.value))
+    return schema(operator.interface), made.numpy(), traced.numpy(), tuple(fake.shape), said
+
+
+def test_pytorch_has_an_operator_with_a_schema_and_a_fake_kernel(softmax: OnHostDriver) -> None:
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    words, made, traced, shape, said = softmax(compiled_rows, 5)
+    x = torch.linspace(-2, 2, 33 * 5).reshape(5, 33)
+    np.testing.assert_allclose(made, torch.softmax(x, 1).numpy(), rtol=1e-5)
+    np.testing.assert_allclose(traced, made, rtol=1e-5)
+    assert (words, shape) == ("softmax(Tensor x) -> Tensor", (5, 33))
+    assert said[0].startswith("x: torch.float64, expected one of torch.float32")
+    assert said[1] == "x: has shape (33,), expected [rows, columns]"
+    assert "a tensor requires gradients, but the kernels have no backward pass" in said[2]
