@@ -14,14 +14,25 @@ import numpy.typing as npt
 from autotune.expressions.expression import Bound, Expression
 from autotune.trial import Value
 
-DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
-Role = Literal["in", "weights", "out"]
-ROLES: tuple[Role, ...] = ("in", "weights", "out")
-"""in and out: arrays of each launch. weights: what is prepared once and used for many."""
-READ: tuple[Role, ...] = ("in", "weights")
+FLOATS = ("f32", "f16", "bf16")
+DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4}
+Role = Literal["in", "weights", "out", "inout", "scratch"]
+ROLES: tuple[Role, ...] = ("in", "weights", "out", "inout", "scratch")
+"""in, out and inout: arrays of each launch. weights: what is prepared once and used for many. scratch: arrays whose
+content nobody needs, before a launch or behind it."""
+READ: tuple[Role, ...] = ("in", "weights", "inout")
 """Roles of arrays whose content a kernel needs."""
-COMPUTED: tuple[Role, ...] = ("out",)
+COMPUTED: tuple[Role, ...] = ("out", "inout")
 """Roles of arrays that a kernel computes."""
+KEPT: tuple[Role, ...] = ("in", "weights")
+"""Roles of arrays that a kernel must not change."""
+Fill = Literal["normal", "uniform", "integers", "range", "permutation", "ones", "zeros"]
+FILLS: tuple[Fill, ...] = ("normal", "uniform", "integers", "range", "permutation", "ones", "zeros")
+"""How an array's test data are made; along the last axis, range counts from 0 and permutation shuffles that."""
+DRAWN: tuple[Fill, ...] = ("normal", "uniform", "integers")
+"""Those whose second data set is whole numbers between two bounds; all others are the same in both."""
+_MULTIPLIER = 0.618  # of a permutation, as a fraction of its length
+_SHIFT = 7919  # places by which the next row's permutation is turned
 ErrorModel = Literal["multilinear", "tolerance", "exact"]
 ERROR_MODELS: tuple[ErrorModel, ...] = ("multilinear", "tolerance", "exact")
 """multilinear: an output is a sum of products, its bound follows from how many and how large they are."""
@@ -123,9 +134,13 @@ class Array:
     dtype: str
     per_item: bool
     """whether there is one for each unit of the run-time size, as for each image"""
+    fill: Fill
     least: int
     most: int
     """of whole numbers as test data"""
+    low: float
+    high: float
+    """of uniform ones"""
     windows: tuple[Window | None, ...]
     """for each axis; None: the whole axis is needed"""
 
@@ -133,6 +148,27 @@ class Array:
     def elements(self) -> int:
         """Elements of the whole array."""
         return math.prod(self.shape)
+
+    @property
+    def whole_bounds(self) -> tuple[int, int]:
+        """The least and the most of its test data, where these are whole numbers that are drawn, ones or zeros."""
+        if self.fill in DRAWN:
+            return self.least, self.most
+        return (1, 1) if self.fill == "ones" else (0, 0)
+
+    @property
+    def steps(self) -> tuple[int, int, int]:
+        """Of range and permutation: length of the last axis, what is added from a place and a row to the next.
+
+        At place i of row r is (i * step + r * shift) % length.
+        """
+        length = self.shape[-1]
+        if self.fill == "range":
+            return length, 1, 0
+        step = max(1, round(_MULTIPLIER * length))
+        while math.gcd(step, length) > 1:
+            step += 1
+        return length, step, _SHIFT
 
     @property
     def size_bytes(self) -> int:
@@ -151,8 +187,11 @@ class ArrayTemplate:
     dtypes: Mapping[str, str]
     """what elements are stored as, by the problem's dtype"""
     when: Bound
-    least: int
-    most: int
+    fill: Fill
+    least: Bound
+    most: Bound
+    low: float
+    high: float
     windows: Mapping[str, Mapping[str, Bound]]
     """by axis, what a Window has"""
 
@@ -166,8 +205,11 @@ class ArrayTemplate:
             shape=tuple(extent.integer(names) for extent in extents),
             dtype=self.dtypes[str(names["dtype"])],
             per_item=any(runtime in extent.names for extent in extents),
-            least=self.least,
-            most=self.most,
+            fill=self.fill,
+            least=self.least.integer(names),
+            most=self.most.integer(names),
+            low=self.low,
+            high=self.high,
             windows=tuple(self._window(extent.expression.text, names) for extent in extents),
         )
 

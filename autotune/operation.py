@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from autotune.array_declarations import ArrayReader, is_name, strings
 from autotune.declarations import (
-    DTYPE_BYTES,
+    COMPUTED,
     ERROR_MODELS,
+    FLOATS,
     READ,
-    ROLES,
     Apart,
     Array,
     ArrayTemplate,
@@ -48,8 +49,6 @@ _KEYS = {
     "independent",
 }
 _SIMILARITY = ("factors", "differences", "kinds")
-_ARRAY_KEYS = {"name", "role", "shape", "integers", "when", "windows"}
-_WINDOW_KEYS = ("outputs", "taps", "stride", "dilation", "pad")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,12 +120,12 @@ class Operation:
 
     @property
     def output(self) -> ArrayTemplate:
-        """The array that a kernel computes."""
-        return next(array for array in self.arrays if array.role == "out")
+        """The first array that a kernel computes."""
+        return next(array for array in self.arrays if array.role in COMPUTED)
 
     @property
     def outputs(self) -> str:
-        """How many outputs a problem has, as an expression."""
+        """How many outputs a problem has in the first of its outputs, as an expression."""
         extents = next(iter(self.output.shapes.values()))
         return " * ".join(extent.expression.text for extent in extents)
 
@@ -235,10 +234,10 @@ class _Reader:
         runtime = table.word("runtime", "")
         if runtime not in {size.name for size in sizes}:
             raise table.error("runtime", f"{runtime!r} is no size")
-        if not set(words.get("dtype", ("",))) <= DTYPE_BYTES.keys():
-            raise table.error("words.dtype", f"expected {', '.join(DTYPE_BYTES)}")
+        if not set(words.get("dtype", ("",))) <= set(FLOATS):
+            raise table.error("words.dtype", f"expected {', '.join(FLOATS)}")
         arrays = tuple(
-            self.array(each, words.get("layout", ()))
+            ArrayReader(each, words, self.expression).read()
             for each in table.tables("array", "expected [[array]]", label="name")
         )
         self.check_arrays(arrays, runtime)
@@ -265,7 +264,7 @@ class _Reader:
         taken: set[str] = set(FUNCTIONS)
         for key in ("sizes", "words", "derived"):
             for name in self.section(key).content:
-                if not name.isidentifier() or name in taken:
+                if not is_name(name) or name in taken:
                     what = "is no name" if name not in taken else "is a function's, a size's or a word's name"
                     raise self.section(key).error(name, f"{what}; expected letters, digits and _ that are not taken")
                 taken.add(name)
@@ -282,8 +281,8 @@ class _Reader:
             if independent and not all(_first_or_not(extents, runtime) for extents in array.shapes.values()):
                 what = f"{runtime}, the run-time size, is not its first axis; put it there, or say independent = false"
                 raise self.table.error(f"{key}.shape", what)
-        if [array.role for array in arrays].count("out") != 1:
-            raise self.table.error("array", "expected one array of the role out")
+        if not any(array.role in COMPUTED for array in arrays):
+            raise self.table.error("array", f"expected one array at least of the role {' or '.join(COMPUTED)}")
 
     def bounds(self) -> Bounds:
         table = self.section("errors")
@@ -309,7 +308,11 @@ class _Reader:
         return Size(name, table.word("doc", ""), default, least)
 
     def enumeration(self, table: Table, name: str) -> tuple[str, ...]:
-        return tuple(_strings(table, name, table.get(name)))
+        words = tuple(strings(table, name, table.get(name)))
+        for word in words:
+            if not is_name(word):
+                raise table.error(name, f"{word!r} is no name in C++; expected letters, digits and _")
+        return words
 
     def composed(self, name: str, first: Sequence[str]) -> tuple[tuple[str, ...], tuple[Part, ...]]:
         """All words of an enumeration of two parts, those that [words] has before the others, and the parts."""
@@ -346,86 +349,8 @@ class _Reader:
                 raise weights.error(text, f"expected a weight above 0, got {weight!r}")
             yield Apart(self.expression(weights, text, text), float(weight), factors=key == "factors")
 
-    def array(self, table: Table, layouts: Sequence[str]) -> ArrayTemplate:
-        table.allow(_ARRAY_KEYS)
-        table.require(("name", "role", "shape"))
-        name, role = table.word("name", ""), next((role for role in ROLES if role == table.get("role")), None)
-        if not name.isidentifier():
-            raise table.error("name", f"{name!r}: expected an identifier")
-        if role is None:
-            raise table.error("role", f"{table.get('role')!r}: expected one of {', '.join(ROLES)}")
-        shapes = self.shapes(table, layouts)
-        match table.get("integers", [0, 0]):
-            case [int(least), int(most)] if least <= most and ("integers" in table) == (role != "out"):
-                pass
-            case given:
-                raise table.error("integers", f"expected the least and the most of an input's test data, got {given!r}")
-        return ArrayTemplate(
-            name=name,
-            role=role,
-            shapes={
-                layout: tuple(self.expression(table, f"shape.{layout}".rstrip("."), extent) for extent in extents)
-                for layout, extents in shapes.items()
-            },
-            dtypes=self.dtypes(table),
-            when=self.bound(table, "when", "true"),
-            least=least,
-            most=most,
-            windows={axis: self.window(table, axis) for axis in self.axes(table, shapes)},
-        )
-
-    def shapes(self, array: Table, layouts: Sequence[str]) -> Mapping[str, list[str]]:
-        """The extents of each layout; of the layout that is not named, where the operation has no word for it."""
-        if not layouts:
-            return {"": _strings(array, "shape", array.get("shape"))}
-        shapes = array.table("shape", "expected a list of extents for each layout")
-        shapes.allow(layouts)
-        shapes.require(layouts)
-        return {layout: _strings(shapes, layout, shapes.get(layout)) for layout in layouts}
-
-    def dtypes(self, array: Table) -> Mapping[str, str]:
-        """What elements are stored as by the problem's dtype: that, or what `dtype` says, for all or for each."""
-        words = self.enumeration(self.section("words"), "dtype")
-        match array.get("dtype", {word: word for word in words}):
-            case str(dtype):
-                of = dict.fromkeys(words, dtype)
-            case {**named}:
-                array.table("dtype", "").allow(words)
-                of = {word: str(named.get(word, word)) for word in words}
-            case given:
-                raise array.error(
-                    "dtype", f"expected one of {', '.join(DTYPE_BYTES)}, or such a one by dtype, got {given!r}"
-                )
-        for dtype in of.values():
-            if dtype not in DTYPE_BYTES:
-                raise array.error("dtype", f"{dtype!r}: expected one of {', '.join(DTYPE_BYTES)}")
-        return of
-
-    def axes(self, table: Table, shapes: Mapping[str, list[str]]) -> tuple[str, ...]:
-        """The axes that have windows, each one of every layout."""
-        windows = table.table("windows", "expected a table of axes")
-        for extents in shapes.values():
-            windows.allow(extents)
-        return tuple(windows.content)
-
-    def window(self, array: Table, axis: str) -> Mapping[str, Bound]:
-        window = array.table("windows", "").table(axis, f"expected {{ {', '.join(_WINDOW_KEYS)} }}")
-        window.allow(_WINDOW_KEYS)
-        window.require(_WINDOW_KEYS)
-        return {key: self.bound(window, key) for key in _WINDOW_KEYS}
-
 
 def _first_or_not(extents: tuple[Bound, ...], runtime: str) -> bool:
     """Whether an array has a part for each unit of the run-time size, one behind the other, or is of all of them."""
     first, *others = extents
     return not any(runtime in each.names for each in (others if first.expression.text == runtime else extents))
-
-
-def _strings(table: Table, key: str, value: object) -> list[str]:
-    """A list of strings, at least one."""
-    if not isinstance(value, list) or not value:
-        raise table.error(key, f"expected a list of strings, got {value!r}")
-    strings = [item for item in value if isinstance(item, str)]
-    if len(strings) < len(value):
-        raise table.error(key, f"expected a list of strings, got {value!r}")
-    return strings

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Self
 
-from autotune.declarations import DTYPE_BYTES, Array
+from autotune.declarations import COMPUTED, DRAWN, DTYPE_BYTES, KEPT, READ, Array
 from autotune.errors import StudyError
 from autotune.operation import Operation
 from autotune.operations import CONV2D, operation
@@ -66,12 +66,22 @@ class Problem(ABC):
     @property
     def inputs(self) -> tuple[Array, ...]:
         """The arrays that a kernel reads and must not change."""
-        return tuple(array for array in self.arrays if array.role != "out")
+        return tuple(array for array in self.arrays if array.role in KEPT)
+
+    @property
+    def filled(self) -> tuple[Array, ...]:
+        """The arrays whose content a kernel needs, also those that it changes."""
+        return tuple(array for array in self.arrays if array.role in READ)
+
+    @property
+    def outputs(self) -> tuple[Array, ...]:
+        """The arrays that a kernel computes."""
+        return tuple(array for array in self.arrays if array.role in COMPUTED)
 
     @property
     def output(self) -> Array:
-        """The array that a kernel computes."""
-        return next(array for array in self.arrays if array.role == "out")
+        """The first of the arrays that a kernel computes."""
+        return self.outputs[0]
 
     @property
     def dtype(self) -> str:
@@ -122,6 +132,8 @@ class DeclaredProblem(Problem):
             if min(array.shape) < 1:
                 shape = " x ".join(map(str, array.shape))
                 raise StudyError(f"{array.name} would have {shape} elements; a rule in [rules] can say what is wrong")
+            if array.role in READ and array.fill in DRAWN and array.least > array.most:
+                raise StudyError(f"{array.name}: there are no whole numbers from {array.least} to {array.most}")
 
     @property
     def values(self) -> Mapping[str, Value]:

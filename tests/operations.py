@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 DECLARATION = """runtime = "rows"
@@ -96,6 +97,178 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
     return {value, value < 0.0 ? -value : value};
 }
 """
+
+
+SAXPY = {
+    "operation.toml": """runtime = "n"
+
+[sizes]
+n = { doc = "elements" }
+
+[words]
+dtype = ["f32"]
+
+[[array]]
+name = "a"
+role = "weights"
+shape = ["1"]
+integers = [-3, 3]
+
+[[array]]
+name = "x"
+role = "in"
+shape = ["n"]
+integers = [-8, 8]
+
+[[array]]
+name = "y"
+role = "inout"
+shape = ["n"]
+integers = [-8, 8]
+
+[cost]
+reduction = "2"
+flops = "2 * n"
+""",
+    "reference.py": """def reference(p, a, x, y):
+    return y + a[0] * x, abs(y) + abs(a[0] * x)
+""",
+    "saxpy.cu.j2": """/*# kernel
+summary  = "A thread computes an element."
+supports = "n < 2147483648"
+arch     = "device.arch >= 50"
+accuracy = "fp32"
+
+[params]
+threads = { values = [256, 64], doc = "threads of a block" }
+
+[[stage]]
+entry = "saxpy"
+args  = ["n", "a", "x", "y"]
+block = ["threads", "1", "1"]
+grid  = ["ceil_div(n, threads)", "1", "1"]
+#*/
+extern "C" __global__ void saxpy(int n, const float* a, const float* x, float* y) {
+    const long long i = static_cast<long long>(blockIdx.x) * ${threads} + threadIdx.x;
+    if (i < n) y[i] += a[0] * x[i];
+}
+""",
+}
+"""y += a * x, in which y is read and written."""
+GATHERED = {
+    "operation.toml": """runtime = "rows"
+
+[sizes]
+rows = { doc = "rows" }
+columns = { doc = "elements of a row" }
+
+[words]
+dtype = ["f32", "f16"]
+
+[derived]
+parts = "ceil_div(columns, 32)"
+
+[[array]]
+name = "x"
+role = "in"
+shape = ["rows", "columns"]
+fill = "uniform"
+between = [-1, 1]
+integers = [-4, 4]
+
+[[array]]
+name = "order"
+role = "in"
+shape = ["rows", "columns"]
+dtype = "i32"
+fill = "permutation"
+
+[[array]]
+name = "partial"
+role = "scratch"
+shape = ["rows", "parts"]
+dtype = "f32"
+
+[[array]]
+name = "total"
+role = "out"
+shape = ["rows"]
+dtype = "f32"
+
+[[array]]
+name = "ordered"
+role = "out"
+shape = ["rows", "columns"]
+
+[cost]
+reduction = "columns"
+flops = "rows * columns"
+""",
+    "reference.py": """import numpy as np
+
+
+def reference(p, x, order):
+    ordered = np.take_along_axis(x, order.astype(int), axis=1)
+    return (x.sum(axis=1), abs(x).sum(axis=1)), (ordered, abs(ordered))
+""",
+    "gathered.cu.j2": """/*# kernel
+summary  = "Sums of 32 elements, then their sum, and the row in another order."
+supports = "columns < 2147483648"
+arch     = "device.arch >= 50"
+accuracy = "'fp32' if dtype == 'f32' else 'fp16'"
+
+[params]
+threads = { values = [64, 128], doc = "threads of a block" }
+
+[[stage]]
+entry = "partial_sums"
+args  = ["x", "partial"]
+block = ["threads", "1", "1"]
+grid  = ["rows", "ceil_div(parts, threads)", "1"]
+
+[[stage]]
+entry = "totals"
+args  = ["x", "order", "partial", "total", "ordered"]
+block = ["threads", "1", "1"]
+grid  = ["rows", "1", "1"]
+#*/
+#include "_dtype_${dtype}.cuh"
+constexpr int COLUMNS = ${columns}, PARTS = ${parts}, THREADS = ${threads};
+
+extern "C" __global__ void partial_sums(const T* x, float* partial) {
+    const int part = blockIdx.y * THREADS + threadIdx.x;
+    if (part >= PARTS) return;
+    const T* row = x + static_cast<long long>(blockIdx.x) * COLUMNS;
+    float sum = 0.0f;
+    for (int i = 32 * part; i < COLUMNS && i < 32 * (part + 1); ++i) sum += to_float(row[i]);
+    partial[static_cast<long long>(blockIdx.x) * PARTS + part] = sum;
+}
+
+extern "C" __global__ void totals(const T* x, const int* order, const float* partial, float* total, T* ordered) {
+    const long long row = blockIdx.x;
+    for (int i = threadIdx.x; i < COLUMNS; i += THREADS)
+        ordered[row * COLUMNS + i] = x[row * COLUMNS + order[row * COLUMNS + i]];
+    if (threadIdx.x > 0) return;
+    float sum = 0.0f;
+    for (int i = 0; i < PARTS; ++i) sum += partial[row * PARTS + i];
+    total[row] = sum;
+}
+""",
+}
+"""Two outputs of two types, an array of indices, and scratch memory that the caller has."""
+
+
+def written(folder: Path, texts: Mapping[str, str], *edits: tuple[str, str]) -> Path:
+    """The folder of an operation with these files, in which texts are replaced; its family's file."""
+    folder.mkdir()
+    for old, _ in edits:
+        assert any(old in text for text in texts.values()), old
+    for name, text in texts.items():
+        for edit in edits:
+            text = text.replace(*edit)  # noqa: PLW2901
+        (folder / name).write_text(text)
+    (family,) = folder.glob("*.cu.j2")
+    return family
 
 
 def whole(directory: Path, *edits: tuple[str, str], reference: str = "reference.py") -> Path:

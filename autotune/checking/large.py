@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autotune.declarations import READ
 from autotune.devices.device import DeviceInfo
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, refusal
 from autotune.operation import MAX_SIZE
@@ -68,4 +69,4 @@ def _size(problem: Problem) -> int:
 
 def _bytes(problem: Problem) -> int:
     """Two sets of the inputs that grow with it, and the output."""
-    return sum(array.size_bytes * (1 if array.role == "out" else 2) for array in problem.arrays if array.per_item)
+    return sum(array.size_bytes * (2 if array.role in READ else 1) for array in problem.arrays if array.per_item)

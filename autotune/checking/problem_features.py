@@ -21,6 +21,7 @@ from autotune.table import Table, did_you_mean, read_toml
 
 FILE = "check.toml"
 _NUMBERS = (8, 1, 2, 5, 33, 128)  # that a size is, where no file says more; the first is a plain problem's
+_LENGTHS = (8, 1, 2, 33, 1000, 4096, 100_003)  # of the only size that there is
 _RUNTIME = (3, 2, 9)
 _MOST_SHAPES = 1_000_000
 _KEYS = {"runtime", "words", "rules", "feature"}
@@ -151,14 +152,15 @@ def read_features(declared: Operation, folder: Path | None = None) -> ProblemFea
 
 
 def _undeclared(declared: Operation, path: Path) -> ProblemFeatures:
-    """Each size is a feature; one that may be left out has few values."""
+    """Each size is a feature, the run-time size where there is no other; one that may be left out has few values."""
     always = Expression("true", str(path)).bind({})
     features = []
     for size in declared.sizes:
-        if size.name == declared.runtime:
+        if size.name == declared.runtime and len(declared.sizes) > 1:
             continue
         least, optional = size.default if size.default is not None else size.least, size.default is not None
-        numbers = sorted({max(least, number) for number in _NUMBERS}, key=lambda number: (number != 8, number))
+        tried = _NUMBERS if len(declared.sizes) > 1 else _LENGTHS
+        numbers = sorted({max(least, number) for number in tried}, key=lambda number: (number != 8, number))
         found = (least, least + 1, least + 2) if optional else numbers
         bounds = {str(number): Expression(str(number), str(path)).bind({}) for number in found}
         values = tuple(FeatureValue(name, (bound,), always, frozenset()) for name, bound in bounds.items())

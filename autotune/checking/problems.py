@@ -90,7 +90,7 @@ def _supported(
     declared = template.operation
     features = problem_features(declared)
     known = declared.names_from({declared.runtime: features.runtime[0], **words})
-    inputs = {array.name for array in declared.arrays if array.role == "in" and array.when.integer(known)}
+    inputs = {array.name for array in declared.arrays if array.role in ("in", "inout") and array.when.integer(known)}
     columns = Columns(dict(shapes.sizes), len(shapes.rows))
     for name, bound in declared.derived:
         columns[name] = bound.expression.bind(known).column(columns)

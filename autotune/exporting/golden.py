@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from autotune.declarations import DRAWN, Array, Fill
 from autotune.errors import StudyError
 from autotune.measurement.network import stored
 from autotune.measurement.numpy_reference import in_numpy, numpy_reference
@@ -74,7 +75,7 @@ def golden(problem: Problem) -> Golden:
 
 def _sizes(problem: Problem) -> tuple[int, int]:
     """The run-time sizes of the self-test."""
-    a_unit = max(1, problem.output.elements // problem.runtime_size)
+    a_unit = max(1, sum(output.elements for output in problem.outputs) // problem.runtime_size)
     few = max(1, min(_UNITS, MOST_PRODUCTS // (a_unit * problem.reduction)))
     wanted = few if a_unit >= _WARP else max(few, -(-_OUTPUTS // a_unit))
     return _size_from(problem, wanted), _size_from(problem, 1)
@@ -97,23 +98,41 @@ def _of_conv2d(problem: Conv2dProblem, *, integers: bool) -> Samples:
 
 
 def _of_numpy(problem: Problem, *, integers: bool) -> Iterator[Samples]:
-    value, unit = numpy_reference(problem, data_of(problem, integers=integers))
-    indices = _indices(problem.output.elements, ALL_SAMPLES)
-    found = (tuple(each[indices].tolist()) for each in (value, unit))
-    yield Samples(problem.output.name, problem.runtime_size, integers, tuple(indices.tolist()), *found)
+    for expected in numpy_reference(problem, data_of(problem, integers=integers)):
+        indices = _indices(expected.output.elements, ALL_SAMPLES)
+        found = (tuple(each[indices].tolist()) for each in (expected.value, expected.unit))
+        yield Samples(expected.output.name, problem.runtime_size, integers, tuple(indices.tolist()), *found)
 
 
 def data_of(problem: Problem, *, integers: bool) -> dict[str, Doubles]:
-    """The inputs, flat and as stored: small integers, or close to normal and rounded to the problem's dtype."""
-    found: dict[str, Doubles] = {}
-    for array in problem.inputs:
-        seed, count = problem.operation.seed(array.name), array.elements
-        if integers:
-            span = np.uint64(array.most - array.least + 1)
-            found[array.name] = array.least + ((_mixed(seed, count) >> np.uint64(33)) % span).astype(np.float64)
-        else:
-            found[array.name] = stored(_normal(seed, count), array.dtype).astype(np.float64)
-    return found
+    """The inputs, flat and as stored: small integers, or close to normal and rounded, unless declared otherwise."""
+    return {
+        array.name: _filled(array, problem.operation.seed(array.name), integers=integers) for array in problem.filled
+    }
+
+
+def _filled(array: Array, seed: int, *, integers: bool) -> Doubles:
+    count = array.elements
+    fill: Fill = "integers" if integers and array.fill in DRAWN else array.fill
+    match fill:
+        case "normal":
+            return stored(_normal(seed, count), array.dtype).astype(np.float64)
+        case "uniform":
+            random = (_mixed(seed, count) >> np.uint64(40)).astype(np.float64) / 2.0**24
+            return stored(array.low + (array.high - array.low) * random, array.dtype).astype(np.float64)
+        case "range" | "permutation":
+            length, step, shift = array.steps
+            at = np.arange(count, dtype=np.int64)
+            return _as_stored((at % length * step + at // length % length * shift) % length, array.dtype)
+        case "integers" | "ones" | "zeros":
+            least, most = array.whole_bounds
+            span = np.uint64(most - least + 1)
+            return least + ((_mixed(seed, count) >> np.uint64(33)) % span).astype(np.float64)
+
+
+def _as_stored(values: npt.NDArray[np.int64], dtype: str) -> Doubles:
+    """Whole numbers as a storage type keeps them."""
+    return values.astype(np.float64) if dtype == "i32" else stored(values, dtype).astype(np.float64)
 
 
 def _mixed(seed: int, count: int) -> npt.NDArray[np.uint64]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autotune.exporting.golden import Samples, golden
 from autotune.family.source import KernelSource
-from autotune.measurement.verify import bound_factor, exact_on_integers
+from autotune.measurement.bounds import bound_factor, exact_on_integers
 from autotune.problem import Problem
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from autotune.declarations import COMPUTED, DTYPE_BYTES, READ, ROLES, ArrayTemplate, Part, Role, Size
+from autotune.declarations import COMPUTED, DTYPE_BYTES, FILLS, READ, ROLES, ArrayTemplate, Part, Role, Size
 from autotune.errors import StoreError
 from autotune.expressions.expression import Expression
 from autotune.family.folding import fold
@@ -97,9 +97,13 @@ class ArrayView:
     dtypes: tuple[str, ...]
     """of its elements, for each of the problem's"""
     extents: tuple[str, ...]
-    least: int
-    span: int
+    fill: str
+    least: str
+    most: str
     """of whole numbers as test data"""
+    low: str
+    high: str
+    """of uniform ones"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,7 @@ class OperationView:
     error_unit: str
     """of what the reference in C++ gives"""
     roles: tuple[str, ...]
+    fills: tuple[str, ...]
     dtypes: tuple[str, ...]
     dtype_bytes: tuple[int, ...]
     sizes: tuple[Size, ...]
@@ -163,6 +168,7 @@ def operation_view(operation: Operation) -> OperationView:
         reference=not in_numpy(operation),
         error_unit=error_unit(operation.bounds),
         roles=ROLES,
+        fills=FILLS,
         dtypes=tuple(DTYPE_BYTES),
         dtype_bytes=tuple(DTYPE_BYTES.values()),
         sizes=operation.sizes,
@@ -243,8 +249,11 @@ def _array(array: ArrayTemplate, operation: Operation) -> ArrayView:
         when=_cpp(array.when.expression, operation),
         dtypes=tuple(array.dtypes[word] for word in operation.words["dtype"]),
         extents=tuple(_cpp(extent, operation) for extent in _extents(texts, array.name)),
-        least=array.least,
-        span=array.most - array.least + 1,
+        fill=array.fill,
+        least=_cpp(array.least.expression, operation),
+        most=_cpp(array.most.expression, operation),
+        low=array.low.hex(),
+        high=array.high.hex(),
     )
 
 

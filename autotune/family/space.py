@@ -84,7 +84,7 @@ class BoundTemplate:
         return self.template.operation.name == self.problem.operation.name and bool(
             self.bind(self.template.supports).integer({})
             and self.bind(self.template.arch).integer({})
-            and self.template.read >= {array.name for array in self.problem.arrays if array.role == "in"},
+            and self.template.read >= {array.name for array in self.problem.arrays if array.role in ("in", "inout")},
         )
 
     @cached_property
@@ -95,7 +95,7 @@ class BoundTemplate:
     @cached_property
     def _absent(self) -> frozenset[str]:
         """The operation's optional inputs that this problem does not have, and tensor maps of them."""
-        absent = set(self.problem.operation.names_of("in")) - {array.name for array in self.problem.arrays}
+        absent = set(self.problem.operation.names_of("in", "inout")) - {array.name for array in self.problem.arrays}
         return frozenset(absent | {each.name for each in self.template.tensor_maps if each.array in absent})
 
     def arguments(self, stage: StageTemplate) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 // Verification kernels of autotune, one source for GPU and host: test data and the comparison.
 //
-// What stands above (written by reference.py): element (the storage type), LEAST_ROUNDING (of one to its smallest
-// numbers), Problem (sizes and words of a problem), Inputs (its arrays, as arguments of `reference` the macros
+// What stands above (written by reference.py): for each storage type stored_NAME, with element, to_float, to_double, from_float,
+// from_double, all_ones, and LEAST_ROUNDING (of one to its smallest numbers); Problem (sizes and words of a problem), Inputs (its arrays, as arguments of `reference` the macros
 // REFERENCE_PARAMETERS and REFERENCE_ARGUMENTS), ERROR_UNIT (of an output) and the operation's reference_output, which
 // `reference.cu` runs, and activation_error. Of a reference in numpy there is no more than an activation_error of 0.
 //
@@ -19,22 +19,44 @@ __device__ inline bits64 mixed(bits64 value) {  // splitmix64
 }
 
 // to[i] ~ N(0, scale^2) by Box-Muller; elements `period` apart are equal.
-extern "C" __global__ void fill_normal(element* to, wide elements, wide period, bits64 seed, float scale) {
+template <class Stored>
+__device__ inline void filled_normal(typename Stored::element* to, wide elements, wide period, bits64 seed, float scale) {
     for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < elements;
          i += static_cast<wide>(gridDim.x) * blockDim.x) {
         const bits64 random = mixed(seed + static_cast<bits64>(i % period));
         const float first = (static_cast<float>(random >> 40) + 0.5f) * (1.0f / 16777216.0f);
         const float second = static_cast<float>((random >> 8) & 0xFFFFFF) * (1.0f / 16777216.0f);
-        to[i] = from_float(scale * sqrtf(-2.0f * logf(first)) * cosf(6.2831853f * second));
+        to[i] = Stored::from_float(scale * sqrtf(-2.0f * logf(first)) * cosf(6.2831853f * second));
+    }
+}
+
+// to[i] uniform over low .. high; elements `period` apart are equal.
+template <class Stored>
+__device__ inline void filled_uniform(typename Stored::element* to, wide elements, wide period, bits64 seed, float low, float high) {
+    for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < elements;
+         i += static_cast<wide>(gridDim.x) * blockDim.x) {
+        const float random = static_cast<float>(mixed(seed + static_cast<bits64>(i % period)) >> 40) * (1.0f / 16777216.0f);
+        to[i] = Stored::from_float(low + (high - low) * random);
+    }
+}
+
+// to[i] = (place * step + row * shift) % length, with rows of this length; elements `period` apart are equal.
+template <class Stored>
+__device__ inline void filled_indices(typename Stored::element* to, wide elements, wide period, wide length, wide step, wide shift) {
+    for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < elements;
+         i += static_cast<wide>(gridDim.x) * blockDim.x) {
+        const wide at = i % period;
+        to[i] = Stored::from_double(static_cast<double>((at % length * step + at / length % length * shift) % length));
     }
 }
 
 // to[i] uniform over the integers low .. low + span - 1; elements `period` apart are equal.
-extern "C" __global__ void fill_integers(element* to, wide elements, wide period, bits64 seed, int low, int span) {
+template <class Stored>
+__device__ inline void filled_integers(typename Stored::element* to, wide elements, wide period, bits64 seed, int low, int span) {
     for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < elements;
          i += static_cast<wide>(gridDim.x) * blockDim.x) {
         const bits64 random = mixed(seed + static_cast<bits64>(i % period));
-        to[i] = from_float(static_cast<float>(low + static_cast<int>((random >> 33) % static_cast<bits64>(span))));
+        to[i] = Stored::from_double(low + static_cast<int>((random >> 33) % static_cast<bits64>(span)));
     }
 }
 
@@ -50,8 +72,9 @@ __device__ inline void keep_largest(bits64* to, double value) {
 // Compare every output with ref[o % period_outputs]: |y - ref| <= c * magnitude + max(rounding * |ref|, LEAST_ROUNDING) + the activation's
 // own error. When c < 0 the sums are exact: so is y, as stored, where the activation has no error. An element whose bytes are all ones was never written. A thread takes one place of the period and
 // all outputs that share it, so that reference and bound are fetched and computed once.
-extern "C" __global__ void compare(const element* y, const double* ref, const float* magnitude, wide outputs,
-                                   wide period_outputs, double c, double rounding, bits64* result) {
+template <class Stored>
+__device__ inline void compared(const typename Stored::element* y, const double* ref, const float* magnitude, wide outputs,
+                                wide period_outputs, double c, double rounding, bits64* result) {
     double worst_over = 0.0, worst_abs = 0.0;
     bits64 wrong = 0, unwritten = 0, first = ~0ull;
     for (wide at = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; at < period_outputs;
@@ -59,15 +82,15 @@ extern "C" __global__ void compare(const element* y, const double* ref, const fl
         const double exact = ref[at];
         const double own = activation_error(Problem(), exact, static_cast<double>(magnitude[at]));
         const bool equal = c < 0.0 && own == 0.0;
-        const double expected = equal ? as_double(from_float(static_cast<float>(exact))) : exact;
-        const double rounded = own + fmax(rounding * fabs(exact), LEAST_ROUNDING);
+        const double expected = equal ? Stored::to_double(Stored::from_double(exact)) : exact;
+        const double rounded = own + fmax(rounding * fabs(exact), Stored::LEAST_ROUNDING);
         const double bound = equal ? 0.0 : fmax(c, 0.0) * static_cast<double>(magnitude[at]) + rounded;
         double largest = 0.0;
 #pragma unroll 8
         for (wide o = at; o < outputs; o += period_outputs) {
-            const element stored = y[o];
-            const double error = fabs(as_double(stored) - expected);
-            if (all_ones(stored)) ++unwritten;
+            const typename Stored::element stored = y[o];
+            const double error = fabs(Stored::to_double(stored) - expected);
+            if (Stored::all_ones(stored)) ++unwritten;
             if (!(error <= bound)) {  // NaN is wrong too
                 ++wrong;
                 if (static_cast<bits64>(o) < first) first = static_cast<bits64>(o);
@@ -86,6 +109,30 @@ extern "C" __global__ void compare(const element* y, const double* ref, const fl
     keep_largest(result + OVER_BOUND, worst_over);
     keep_largest(result + MAX_ABS, worst_abs);
 }
+
+// What is launched, for a storage type.
+#define AUTOTUNE_CHECKS(NAME)                                                                                               \
+    extern "C" __global__ void fill_normal_##NAME(stored_##NAME::element* to, wide elements, wide period, bits64 seed,      \
+                                                  float scale) {                                                           \
+        filled_normal<stored_##NAME>(to, elements, period, seed, scale);                                                   \
+    }                                                                                                                      \
+    extern "C" __global__ void fill_uniform_##NAME(stored_##NAME::element* to, wide elements, wide period, bits64 seed,     \
+                                                   float low, float high) {                                                \
+        filled_uniform<stored_##NAME>(to, elements, period, seed, low, high);                                              \
+    }                                                                                                                      \
+    extern "C" __global__ void fill_integers_##NAME(stored_##NAME::element* to, wide elements, wide period, bits64 seed,    \
+                                                    int low, int span) {                                                   \
+        filled_integers<stored_##NAME>(to, elements, period, seed, low, span);                                             \
+    }                                                                                                                      \
+    extern "C" __global__ void fill_indices_##NAME(stored_##NAME::element* to, wide elements, wide period, wide length,     \
+                                                   wide step, wide shift) {                                                \
+        filled_indices<stored_##NAME>(to, elements, period, length, step, shift);                                          \
+    }                                                                                                                      \
+    extern "C" __global__ void compare_##NAME(const stored_##NAME::element* y, const double* ref, const float* magnitude,   \
+                                              wide outputs, wide period_outputs, double c, double rounding,                \
+                                              bits64* result) {                                                            \
+        compared<stored_##NAME>(y, ref, magnitude, outputs, period_outputs, c, rounding, result);                          \
+    }
 
 // sum += a hash of all words and their positions (the finaliser of MurmurHash3, whose multiplications are 32 bits
 // wide); the order of threads does not matter.

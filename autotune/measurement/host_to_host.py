@@ -14,13 +14,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from autotune.compilation.compile import Binary
+from autotune.declarations import COMPUTED
 from autotune.devices.device import Device, HostArray, Launch, Sample
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import Clocks, Samples, interleave, median_half_width
+from autotune.measurement.bounds import exact_on_integers
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import OUTPUT_GUARD, POISON, GuardedArray
-from autotune.measurement.verify import DataSet, Verifier, exact_on_integers
+from autotune.measurement.verify import DataSet, Verifier
 from autotune.problem import Problem
 from autotune.trial import EndToEndParts, ErrorStats, Measured, Outcome
 
@@ -199,7 +201,9 @@ def _laid_out(
             _Lane(
                 stream=1 + number,
                 arrays={
-                    array.name: guarded(array.name, array.size_bytes, OUTPUT_GUARD if array.role == "out" else POISON)
+                    array.name: guarded(
+                        array.name, array.size_bytes, OUTPUT_GUARD if array.role in COMPUTED else POISON
+                    )
                     for array in largest.arrays
                     if array.role != "weights"
                 },

@@ -150,7 +150,7 @@ def pooled(y: Array) -> Array:
     return np.maximum(np.maximum(rows[..., 0::2], rows[..., 1::2]), 0.0)
 
 
-def stored(values: npt.NDArray[np.floating], dtype: str) -> npt.NDArray[np.float32]:
+def stored(values: npt.NDArray[np.floating | np.integer], dtype: str) -> npt.NDArray[np.float32]:
     """The values as a storage type keeps them, rounded to nearest even."""
     exact = values.astype(np.float32)
     if dtype == "f16":
@@ -161,10 +161,11 @@ def stored(values: npt.NDArray[np.floating], dtype: str) -> npt.NDArray[np.float
     return exact
 
 
-def encoded(values: npt.NDArray[np.floating], dtype: str) -> bytes:
+def encoded(values: npt.NDArray[np.floating | np.integer], dtype: str) -> bytes:
     """The values' bytes in a storage type; f64 for the reference."""
-    if dtype == "f64":
-        return values.astype(np.float64).tobytes()
+    exact = {"f64": np.float64, "i32": np.int32}
+    if dtype in exact:
+        return values.astype(exact[dtype]).tobytes()
     if dtype == "bf16":
         return (stored(values, dtype).view(np.uint32) >> 16).astype(np.uint16).tobytes()
     return values.astype(np.float32 if dtype == "f32" else np.float16).tobytes()

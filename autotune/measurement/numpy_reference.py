@@ -1,20 +1,21 @@
 """An operation's reference in numpy: `reference.py` of its folder, computed in float64 on the host.
 
 It has a function `reference(p, ...)`. `p` has the problem's sizes, words and derived sizes as attributes; behind it
-come the operation's inputs in its order, float64 arrays in the declared shapes, None where the problem has no such
-array. It returns the output, of its shape; for an operation of the error model `multilinear` a pair of that and of the
-sums of the terms' magnitudes.
+come the arrays that are read in the operation's order, float64 in the declared shapes, None where the problem has none.
+It returns the output, of its shape; for an operation of the error model `multilinear` a pair of that and of the
+sums of the terms' magnitudes. Of several outputs it returns as many of these, in the operation's order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import numpy.typing as npt
 
-from autotune.declarations import Array
+from autotune.declarations import COMPUTED, Array
 from autotune.errors import TemplateError
 from autotune.operation import NUMPY_REFERENCE, REFERENCE, Operation
 from autotune.problem import Problem
@@ -34,24 +35,38 @@ def in_numpy(declared: Operation) -> bool:
     if ours.exists() == other.exists():
         what = "has both" if ours.exists() else f"{declared.name} has no reference"
         raise TemplateError(f"{declared.folder}: {what}; expected {NUMPY_REFERENCE} or {REFERENCE}")
+    if other.exists() and sum(array.role in COMPUTED for array in declared.arrays) > 1:
+        raise TemplateError(f"{other}: gives one output, and {declared.name} has several; write {NUMPY_REFERENCE}")
     return ours.exists()
 
 
 def values_of(content: bytes, dtype: str) -> Doubles:
     """Stored elements as doubles."""
+    if dtype == "i32":
+        return np.frombuffer(content, np.int32).astype(np.float64)
     if dtype == "bf16":
         return (np.frombuffer(content, np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return np.frombuffer(content, np.float16 if dtype == "f16" else np.float32).astype(np.float64)
 
 
-def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Doubles, Doubles]:
-    """The output and what its error is measured in, flat; `inputs` are flat, too.
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An output as it must be, flat."""
+
+    output: Array
+    value: Doubles
+    unit: Doubles
+    """what its error is measured in"""
+
+
+def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Expected, ...]:
+    """The outputs and what their errors are measured in; `inputs` are flat, and of an array that is changed as before.
 
     Raises TemplateError where the function is none, fails or gives something of another shape.
     """
     declared = problem.operation
     path = declared.folder / NUMPY_REFERENCE
-    shapes = {array.name: array.shape for array in problem.inputs}
+    shapes = {array.name: array.shape for array in problem.filled}
     given = [inputs[name].reshape(shapes[name]) if name in shapes else None for name in declared.inputs]
     function = _function(declared)
     try:
@@ -59,14 +74,31 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles]) -> tuple[Do
             found = function(SimpleNamespace(**problem.names()), *given)
     except Exception as error:
         raise TemplateError(f"{path}: {_FUNCTION} on {problem}: {type(error).__name__}: {error}") from error
-    model = declared.bounds.model
-    if (model == "multilinear") != isinstance(found, tuple):
-        expected = "the output and its terms' magnitudes" if model == "multilinear" else "one array"
-        raise TemplateError(
-            f"{path}: {_FUNCTION} returns {type(found).__name__}: expected {expected}, as it is {model}"
-        )
-    parts = [_checked(part, problem.output, declared) for part in (found if isinstance(found, tuple) else (found,))]
-    return parts[0], parts[1] if model == "multilinear" else declared.bounds.unit(parts[0])
+    outputs = problem.outputs
+    several: object = (found,) if len(outputs) == 1 else found
+    if not isinstance(several, tuple) or len(several) != len(outputs):
+        names = ", ".join(output.name for output in outputs)
+        raise TemplateError(f"{path}: {_FUNCTION} returns {_kind(several)}: expected a tuple of {names}")
+    return tuple(_expected(each, output, declared) for each, output in zip(several, outputs, strict=True))
+
+
+def _kind(found: object) -> str:
+    return f"{len(found)} things" if isinstance(found, tuple) else type(found).__name__
+
+
+def _expected(found: object, output: Array, declared: Operation) -> Expected:
+    """What the function gave for one output."""
+    path, model = declared.folder / NUMPY_REFERENCE, declared.bounds.model
+    if model != "multilinear":
+        if isinstance(found, tuple):
+            raise TemplateError(f"{path}: {_FUNCTION} returns tuple: expected one array, as it is {model}")
+        value = _checked(found, output, declared)
+        return Expected(output, value, declared.bounds.unit(value))
+    if not isinstance(found, tuple) or len(found) != 2:
+        expected = "the output and its terms' magnitudes"
+        raise TemplateError(f"{path}: {_FUNCTION} returns {_kind(found)}: expected {expected}, as it is {model}")
+    value, magnitude = (_checked(part, output, declared) for part in found)
+    return Expected(output, value, magnitude)
 
 
 def _checked(part: object, output: Array, declared: Operation) -> Doubles:

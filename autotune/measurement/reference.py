@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ from autotune.operation import REFERENCE, Operation
 from autotune.problem import Problem
 from autotune.reading import read_text
 
-ENTRIES = ("fill_normal", "fill_integers", "compare", "hash_words", "count_changed")
+ENTRIES = ("hash_words", "count_changed")
+OF_DTYPE = ("fill_normal", "fill_uniform", "fill_integers", "fill_indices", "compare")
+"""Of those that are there for each storage type: see `entry_of`."""
 _ONCE = "#pragma once\n"
 _NO_ACTIVATION = """template <class Problem>
 __device__ inline double activation_error(const Problem&, double, double) {
@@ -24,73 +27,97 @@ __device__ inline double activation_error(const Problem&, double, double) {
 }
 """
 
-_ELEMENT = {
-    "f32": """using element = float;
-constexpr double LEAST_ROUNDING = 0.0;
-__device__ inline float to_float(element value) { return value; }
-__device__ inline element from_float(float value) { return value; }
-__device__ inline bool all_ones(element value) {
-    unsigned image;
-    memcpy(&image, &value, sizeof image);
-    return image == 0xFFFFFFFFu;
+_STORED = """struct stored_{name} {{
+    using element = {element};
+    static constexpr double LEAST_ROUNDING = {least};
+    static __device__ inline float to_float(element value) {{ return {to_float}; }}
+    static __device__ inline element from_float(float value) {{ return {from_float}; }}
+    static __device__ inline double to_double(element value) {{ return {to_double}; }}
+    static __device__ inline element from_double(double value) {{ return {from_double}; }}
+    static __device__ inline bool all_ones(element value) {{ return {all_ones}; }}
+}};
+"""
+_AS_FLOAT = {
+    "to_double": "static_cast<double>(to_float(value))",
+    "from_double": "from_float(static_cast<float>(value))",
 }
-""",
-    "f16": """#include <cuda_fp16.h>
-using element = __half;
-constexpr double LEAST_ROUNDING = 1.0 / (1 << 25);  // half of the smallest number above 0
-__device__ inline float to_float(element value) { return __half2float(value); }
-__device__ inline element from_float(float value) { return __float2half_rn(value); }
-__device__ inline bool all_ones(element value) {
-    unsigned short image;
-    memcpy(&image, &value, sizeof image);
-    return image == 0xFFFFu;
+_CAST = {"to_float": "static_cast<float>(value)", "to_double": "static_cast<double>(value)"}
+_STORED_AS: Mapping[str, Mapping[str, str]] = {
+    "f32": {
+        "element": "float",
+        "least": "0.0",
+        "to_float": "value",
+        "from_float": "value",
+        **_AS_FLOAT,
+        "all_ones": "bits_of<unsigned>(value) == 0xFFFFFFFFu",
+    },
+    "f16": {
+        "element": "__half",
+        "least": "1.0 / (1 << 25)",  # half of the smallest number above 0
+        "to_float": "__half2float(value)",
+        "from_float": "__float2half_rn(value)",
+        **_AS_FLOAT,
+        "all_ones": "bits_of<unsigned short>(value) == 0xFFFFu",
+    },
+    "bf16": {
+        "element": "__nv_bfloat16",
+        "least": "0.0",
+        "to_float": "__bfloat162float(value)",
+        "from_float": "__float2bfloat16_rn(value)",
+        **_AS_FLOAT,
+        "all_ones": "bits_of<unsigned short>(value) == 0xFFFFu",
+    },
+    "i32": {
+        "element": "int",
+        "least": "0.0",
+        **_CAST,
+        "from_float": "static_cast<int>(value)",
+        "from_double": "static_cast<int>(value)",
+        "all_ones": "false",  # -1 is a number like any other
+    },
+    "f64": {
+        "element": "double",
+        "least": "0.0",
+        **_CAST,
+        "to_float": "static_cast<float>(value)",
+        "from_float": "value",
+        "from_double": "value",
+        "all_ones": "bits_of<unsigned long long>(value) == ~0ull",
+    },
 }
-""",
-    "bf16": """#include <cuda_bf16.h>
-using element = __nv_bfloat16;
-constexpr double LEAST_ROUNDING = 0.0;
-__device__ inline float to_float(element value) { return __bfloat162float(value); }
-__device__ inline element from_float(float value) { return __float2bfloat16_rn(value); }
-__device__ inline bool all_ones(element value) {
-    unsigned short image;
-    memcpy(&image, &value, sizeof image);
-    return image == 0xFFFFu;
-}
-""",
-}
-
-
+"""What of `stored_NAME` is each type's own. f64 is that of references, for layers that follow each other."""
+_INCLUDES = {"f16": "#include <cuda_fp16.h>\n", "bf16": "#include <cuda_bf16.h>\n"}
 _VALUES = """using wide = long long;
 
-__device__ inline double as_double(element value) { return static_cast<double>(to_float(value)); }
+template <class Bits, class Element>
+__device__ inline Bits bits_of(Element value) {
+    Bits image;
+    memcpy(&image, &value, sizeof image);
+    return image;
+}
 
 // An array whose elements are read as doubles.
+template <class Stored>
 struct Values {
-    const element* values;
-    __device__ double operator[](wide i) const { return as_double(values[i]); }
+    const typename Stored::element* values;
+    __device__ double operator[](wide i) const { return Stored::to_double(values[i]); }
 };
-"""
-
-_DOUBLE = """using element = double;
-constexpr double LEAST_ROUNDING = 0.0;
-__device__ inline double to_float(element value) { return value; }
-__device__ inline element from_float(float value) { return value; }
-__device__ inline bool all_ones(element value) {
-    unsigned long long image;
-    memcpy(&image, &value, sizeof image);
-    return image == ~0ull;
-}
 """
 
 
 def check_program(problem: Problem) -> Program:
     """The program that makes data for a problem, computes its float64 reference and compares outputs with it."""
-    return _program(_ELEMENT[problem.dtype], problem)
+    return _program({array.name: array.dtype for array in problem.arrays}, problem)
 
 
 def reference_program(problem: Problem) -> Program:
     """The same with inputs in double, whatever the problem's storage type: for layers that follow each other."""
-    return _program(_DOUBLE, problem)
+    return _program(dict.fromkeys((array.name for array in problem.arrays), "f64"), problem)
+
+
+def entry_of(entry: str, dtype: str) -> str:
+    """The name of an entry for arrays of a storage type."""
+    return f"{entry}_{dtype}"
 
 
 def reference_arguments(
@@ -101,13 +128,17 @@ def reference_arguments(
     return (*map(np.uint64, (*inputs, ref, magnitude)), np.int64(outputs))
 
 
-def _program(element: str, problem: Problem) -> Program:
-    parts = (element, _VALUES, _prologue(problem))
-    body = _own("check.cu")
+def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:
+    """`dtypes` are what the problem's arrays are stored as."""
+    used = tuple(dict.fromkeys(dtypes.values()))
+    entries = (*ENTRIES, *(entry_of(entry, dtype) for dtype in used for entry in OF_DTYPE))
+    stored = [_STORED.format(name=dtype, **_STORED_AS[dtype]) for dtype in used]
+    above = ("".join(_INCLUDES.get(dtype, "") for dtype in used), _VALUES, *stored, _prologue(problem, dtypes))
+    below = (_own("check.cu"), *(f"AUTOTUNE_CHECKS({dtype})" for dtype in used))
     if in_numpy(problem.operation):
-        return Program("\n".join((*parts, _NO_ACTIVATION, body)), ENTRIES)
+        return Program("\n".join((*above, _NO_ACTIVATION, *below)), entries)
     reference = reference_text(problem.operation)
-    return Program("\n".join((*parts, reference, body, _own("reference.cu"))), (*ENTRIES, "reference"))
+    return Program("\n".join((*above, reference, *below, _own("reference.cu"))), (*entries, "reference"))
 
 
 def reference_text(declared: Operation) -> str:
@@ -130,12 +161,13 @@ def error_unit(bounds: Bounds) -> str:
     return "((exact).magnitude)"
 
 
-def _prologue(problem: Problem) -> str:
+def _prologue(problem: Problem, dtypes: Mapping[str, str]) -> str:
     """The problem and its inputs in C++, but for its run-time size."""
     declared, names = problem.operation, problem.names()
     sizes = [f"static constexpr int {name} = {names[name]};" for name in sorted(declared.numbers - {declared.runtime})]
     words = [f"static constexpr auto {kind} = {kind.capitalize()}::{names[kind]};" for kind in declared.enumerations]
-    inputs = declared.inputs
+    first = next(iter(dtypes.values()))
+    stored = {name: f"stored_{dtypes.get(name, first)}" for name in declared.inputs}  # one that is not there: any
     enumerations = (
         f"enum class {kind.capitalize()} {{ {', '.join(allowed)} }};" for kind, allowed in declared.enumerations.items()
     )
@@ -143,9 +175,9 @@ def _prologue(problem: Problem) -> str:
         (
             *enumerations,
             f"struct Problem {{ {' '.join((*sizes, *words))} }};",
-            f"struct Inputs {{ Values {', '.join(inputs)}; }};",
-            f"#define REFERENCE_PARAMETERS {', '.join(f'const element* {name}' for name in inputs)}",
-            f"#define REFERENCE_ARGUMENTS {', '.join(f'{{{name}}}' for name in inputs)}",
+            f"struct Inputs {{ {' '.join(f'Values<{of}> {name};' for name, of in stored.items())} }};",
+            f"#define REFERENCE_PARAMETERS {', '.join(f'const {of}::element* {name}' for name, of in stored.items())}",
+            f"#define REFERENCE_ARGUMENTS {', '.join(f'{{{name}}}' for name in stored)}",
             "#define REFERENCE_FUNCTION __device__ inline",
             f"#define ERROR_UNIT(exact) {error_unit(declared.bounds)}",
             "",

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from autotune.declarations import DTYPE_BYTES, Array, Window
+from autotune.declarations import COMPUTED, DTYPE_BYTES, READ, Array, Window
 from autotune.problem import Problem
 
 SECTOR_BYTES = 32
@@ -23,12 +23,14 @@ _Integers = npt.NDArray[np.int64]
 
 @lru_cache(maxsize=1024)
 def minimal_bytes(problem: Problem) -> int:
-    """Bytes of the sectors that any implementation reads or writes, each once.
+    """Bytes of the sectors that any implementation reads or writes, each once; of an array that it changes, both.
 
     Of an array the sectors with an element that some output needs. Each array begins at a sector. Exact for windows of
     at most 2^20 rows and columns, of larger ones a lower bound.
     """
-    return SECTOR_BYTES * sum(needed_sectors(array) for array in problem.arrays)
+    return SECTOR_BYTES * sum(
+        needed_sectors(array) * ((array.role in READ) + (array.role in COMPUTED)) for array in problem.arrays
+    )
 
 
 def needed_sectors(array: Array) -> int:

@@ -7,7 +7,6 @@ workspace are poisoned with NaN, and guard bands of NaN lie before and behind ev
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +15,16 @@ from functools import partial
 import numpy as np
 
 from autotune.compilation.compile import Binary
-from autotune.declarations import Array
+from autotune.declarations import DRAWN, Array, Fill
 from autotune.devices.device import Device, Launch, Passes, Sample
 from autotune.errors import DeviceError, Rejected
 from autotune.family.source import KernelSource
+from autotune.measurement.bounds import ROUNDING, bound_factor, exact_on_integers
 from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.forward import LoadedKernel, Tensors
 from autotune.measurement.guarded import GUARD_BYTES, OUTPUT_GUARD, POISON, GuardedArray
 from autotune.measurement.numpy_reference import in_numpy, numpy_reference, values_of
-from autotune.measurement.reference import reference_arguments
+from autotune.measurement.reference import entry_of, reference_arguments
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
@@ -33,56 +33,22 @@ _UNIT_REFERENCE_BYTES = 1 << 30  # and that of a single unit of the run-time siz
 _REFERENCE_ELEMENT_BYTES = 12  # a double and a float per output
 _LEAST_UNITS = 3  # that differ; with fewer, units mixed up in pairs would be equal
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
-ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}  # unit roundoff of the stored output
 REPEATS = 2  # further runs whose bits must equal the first's
 _GRID, _BLOCK = 1024, 256  # most blocks and threads of the checking kernels, which stride over their elements
 _RESULTS = 5  # 64-bit words that `compare` answers in
 _BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pattern of each, 64 bits
 
 
-def error_factor(accuracy: str, reduction: int) -> float:
-    """The factor c of the bound |y - ref| <= c * S + rounding * |ref| for one accuracy class.
-
-    `reduction` is L, the products summed into one output; S = conv(|x|, |w|). The statistical bounds grow with
-    sqrt(L) instead of L (Higham 2002, 2.8 and 3.1).
-    """
-    root = math.sqrt(reduction)
-    match accuracy:
-        case "fp32":
-            return (4 + root) * 2.0**-24
-        case "fp32-3xtf32":
-            return (8 + root) * 2.0**-24
-        case "tf32" | "fp16":
-            return 2.0**-10 * min(1.0, 8 / root)
-        case "bf16":
-            return 2.0**-8 * min(1.0, 8 / root)
-        case "fp16-acc16":
-            return (4 + root) * 2.0**-11
-    raise ValueError(f"accuracy class {accuracy!r} has no bound")
-
-
-def bound_factor(accuracy: str, problem: Problem) -> float:
-    """What the unit of an output's error is multiplied by to bound it, for one accuracy class."""
-    return error_factor(accuracy, problem.reduction) if problem.operation.bounds.model == "multilinear" else 1.0
-
-
-def exact_on_integers(accuracy: str, problem: Problem) -> bool:
-    """Whether integer data must give the exact result: always for sums, but for half accumulation of long ones."""
-    if problem.operation.bounds.model != "multilinear":
-        return problem.operation.bounds.model == "exact"
-    return accuracy != "fp16-acc16" or 2 * problem.reduction + 2 <= 2048
-
-
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """Inputs on the device and the reference of their first images."""
+    """What kernels read on the device, and the reference of its first images."""
 
     inputs: Mapping[str, GuardedArray]
-    """by name, in the operation's order"""
+    """by name, in the operation's order; of an array that kernels change, what is in it before a run"""
     period: int
     """images after which inputs repeat"""
-    ref: int
-    magnitude: int
+    references: Mapping[str, tuple[int, int]]
+    """addresses of an output's values, and of what its errors are measured in"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +64,7 @@ class Verified:
 
 def data_bytes(problem: Problem) -> int:
     """What a Verifier takes at most, without copies: two sets of arrays, and their references."""
-    reference = _REFERENCE_ELEMENT_BYTES * problem.output.elements
+    reference = _REFERENCE_ELEMENT_BYTES * sum(output.elements for output in problem.outputs)
     most = max(REFERENCE_BYTES, _LEAST_UNITS * reference // problem.runtime_size)
     return 2 * (problem.tensor_bytes + min(most, reference))
 
@@ -110,26 +76,53 @@ class Verifier:
         self.device = device
         self.problem = problem
         self._module = device.load(check)
-        self._result = device.allocate(max(_RESULTS, 2 * len(problem.inputs)) * 8)
+        self._result = device.allocate(max(_RESULTS, 2 * len(problem.arrays)) * 8)
         self._bands = device.allocate(_BANDS * _BAND_BYTES)
         self._owned: list[int] = [self._result, self._bands]
         self._arrays: list[GuardedArray] = []
         self._copies: list[Tensors] = []
-        outputs = max(1, problem.output.elements // problem.runtime_size)
+        outputs = max(1, sum(output.elements for output in problem.outputs) // problem.runtime_size)
         most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
         if _REFERENCE_ELEMENT_BYTES * outputs > _UNIT_REFERENCE_BYTES:
             what = f"the reference for {problem.operation.runtime} = 1 exceeds {_UNIT_REFERENCE_BYTES >> 20} MB"
             raise DeviceError(f"{problem}: {what}; make it smaller")
         most = max(most, _LEAST_UNITS)
-        self.y = self._array(problem.output, guard=OUTPUT_GUARD)
+        kept = {array.name for array in problem.inputs}
+        self.written = {
+            array.name: self._array(array, guard=OUTPUT_GUARD) for array in problem.arrays if array.name not in kept
+        }
+        self._outputs = tuple(self.written[array.name] for array in problem.outputs)
         self.integers = self._data_set(_period(problem, most, _PERIODS[1]), integers=True)
         self.normal = self._data_set(_period(problem, most, _PERIODS[0]), integers=False)
+        self._data = (self.integers, self.normal)
         self._inputs = self._input_hashes()
+
+    @property
+    def y(self) -> GuardedArray:
+        """The first of the outputs."""
+        return self._outputs[0]
+
+    @property
+    def changes_inputs(self) -> bool:
+        """Whether a pass needs an array as it was before, so that no two passes in a row are alike."""
+        return any(name in self.normal.inputs for name in self.written)
 
     def tensors(self, data: DataSet, packed_w: int = 0, workspace: int = 0) -> Tensors:
         """Addresses to run a kernel on one data set."""
-        arrays = {name: array.address for name, array in (*data.inputs.items(), (self.y.name, self.y))}
+        arrays = {name: array.address for name, array in {**data.inputs, **self.written}.items()}
         return Tensors(arrays, packed_w, workspace)
+
+    def restore(self, data: DataSet, tensors: Tensors | None = None) -> None:
+        """As before a run: poison in what is written only, and what is changed as the data set has it.
+
+        `tensors` are the addresses of other arrays than the verifier's own.
+        """
+        for name, array in self.written.items():
+            address = array.address if tensors is None else tensors.address(name)
+            if name in data.inputs:
+                self.device.copy(address, data.inputs[name].address, array.size_bytes)
+            elif array.size_bytes:
+                self.device.fill(address, POISON, array.size_bytes)
 
     def verify(
         self,
@@ -147,7 +140,7 @@ class Verifier:
 
         def outputs() -> tuple[int, ...]:
             self._run(kernel, self.normal, workspace, packed_w)
-            return self._hashes(self.y)
+            return self._hashes(*self._outputs)
 
         try:
             return self._verify(kernel, workspace, packed_w, repeat)
@@ -168,10 +161,10 @@ class Verifier:
         if not repeat(runs[0].us):
             return Verified(error, tuple(runs), ())
         if source.deterministic:
-            first = self._hashes(self.y)
+            first = self._hashes(*self._outputs)
             for _ in range(REPEATS):
                 runs.append(self._run(kernel, self.normal, workspace, packed_w, prepare=False))
-                if self._hashes(self.y) != first:
+                if self._hashes(*self._outputs) != first:
                     message = "two runs on the same data gave different bits, but the template says deterministic"
                     raise Rejected(Outcome.CORRECTNESS, "nondeterministic", message)
         on_integers: list[Sample] = []
@@ -181,10 +174,10 @@ class Verifier:
         return Verified(error, tuple(runs), tuple(on_integers))
 
     def copies(self, count: int) -> tuple[Tensors, ...]:
-        """The normal data so many times, each with an output of its own, for passes that must not share a cache."""
+        """The normal data so many times, each with outputs of its own, for passes that must not share a cache."""
         while len(self._copies) < count:
             addresses = {}
-            for array in (*self.normal.inputs.values(), self.y):
+            for array in {**self.written, **self.normal.inputs}.values():
                 addresses[array.name] = self.device.allocate(array.size_bytes)
                 self._owned.append(addresses[array.name])
                 self.device.copy(addresses[array.name], array.address, array.size_bytes)
@@ -192,21 +185,21 @@ class Verifier:
         return tuple(self._copies[:count])
 
     def judge(self, data: DataSet, source: KernelSource, arrays: Sequence[GuardedArray] = ()) -> ErrorStats:
-        """Check all guards, the inputs, and every output in y, which the caller had made from one data set."""
+        """Check all guards, the inputs, and every output, which the caller had made from one data set."""
         self._check_guards([*self._arrays, *arrays])
         self._check_inputs()
-        return self._compare(data, source, self.y.address, exact=data is self.integers and source.error_factor == 1)
+        return self._compare(data, source, self.tensors(data), exact=data is self.integers and source.error_factor == 1)
 
-    def still_right(self, source: KernelSource, y: int, rerun: Callable[[], object]) -> None:
-        """Whether a kernel that was right is so after its timing: run again on normal data, with its output at y.
+    def still_right(self, source: KernelSource, tensors: Tensors, rerun: Callable[[], object]) -> None:
+        """Whether a kernel that was right is so after its timing: run again on normal data, on the arrays of `tensors`.
 
-        `rerun` makes the passes that a sample is made of, on arrays of which the one at y was poisoned before.
-        Raises Rejected('correctness', 'wrong_after_timing').
+        `rerun` makes the passes that a sample is made of, on arrays that were as before a run. Raises
+        Rejected('correctness', 'wrong_after_timing').
         """
-        self.device.fill(y, POISON, self.y.size_bytes)
+        self.restore(self.normal, tensors)
         rerun()
         try:
-            self._compare(self.normal, source, y, exact=False)
+            self._compare(self.normal, source, tensors, exact=False)
         except Rejected as rejected:
             message = f"right when verified, and wrong after it was timed: {rejected.message}"
             raise Rejected(Outcome.CORRECTNESS, "wrong_after_timing", message) from None
@@ -216,7 +209,7 @@ class Verifier:
         if hashes != self._inputs:
             self._fill(self.integers, integers=True)
             self._fill(self.normal, integers=False)
-            names = (array.name for data in (self.integers, self.normal) for array in data.inputs.values())
+            names = (array.name for data in self._data for array in data.inputs.values())
             changed = [name for name, one, other in zip(names, hashes, self._inputs, strict=True) if one != other]
             message = f"the kernel changed {', '.join(dict.fromkeys(changed))}, which it must only read"
             raise Rejected(Outcome.CORRECTNESS, "input_overwritten", message)
@@ -236,18 +229,21 @@ class Verifier:
 
     def _data_set(self, period: int, *, integers: bool) -> DataSet:
         problem = self.problem
-        outputs = problem.with_runtime(period).output.elements
-        ref, magnitude = self.device.allocate(8 * outputs), self.device.allocate(4 * outputs)
-        self._owned += [ref, magnitude]
-        inputs = {array.name: self._array(array) for array in problem.inputs}
-        data = DataSet(inputs, period, ref, magnitude)
+        references = {}
+        for output in problem.with_runtime(period).outputs:
+            ref, magnitude = self.device.allocate(8 * output.elements), self.device.allocate(4 * output.elements)
+            references[output.name] = ref, magnitude
+            self._owned += [ref, magnitude]
+        inputs = {array.name: self._array(array) for array in problem.filled}
+        data = DataSet(inputs, period, references)
         self._fill(data, integers=integers)
         if in_numpy(problem.operation):
             self._compute(data)
             return data
-        self._launch(
-            "reference", outputs, *reference_arguments(problem.operation, self.tensors(data), ref, magnitude, outputs)
-        )
+        (output,) = problem.with_runtime(period).outputs
+        before = Tensors({name: array.address for name, array in inputs.items()})
+        arguments = reference_arguments(problem.operation, before, *references[output.name], output.elements)
+        self._launch("reference", output.elements, *arguments)
         self.device.synchronize()
         return data
 
@@ -256,25 +252,35 @@ class Verifier:
         some = self.problem.with_runtime(data.period)
         inputs = {
             array.name: values_of(self.device.read(data.inputs[array.name].address, array.size_bytes), array.dtype)
-            for array in some.inputs
+            for array in some.filled
         }
-        value, unit = numpy_reference(some, inputs)
-        self.device.write(data.ref, value.tobytes())
-        self.device.write(data.magnitude, unit.astype(np.float32).tobytes())
+        for expected in numpy_reference(some, inputs):
+            ref, magnitude = data.references[expected.output.name]
+            self.device.write(ref, expected.value.tobytes())
+            self.device.write(magnitude, expected.unit.astype(np.float32).tobytes())
 
     def _fill(self, data: DataSet, *, integers: bool) -> None:
         problem = self.problem
         some = problem.with_runtime(data.period)
-        for array in problem.inputs:
-            elements, seed = array.elements, problem.operation.seed(array.name)
-            period = some.array(array.name).elements
+        for array in problem.filled:
+            repeated = some.array(array.name)
             address = np.uint64(data.inputs[array.name].address)
-            counts = (address, np.int64(elements), np.int64(period), np.uint64(seed << 40))
-            if integers:
-                span = array.most - array.least + 1
-                self._launch("fill_integers", elements, *counts, np.int32(array.least), np.int32(span))
-            else:
-                self._launch("fill_normal", elements, *counts, np.float32(1.0))
+            counts = (address, np.int64(array.elements), np.int64(repeated.elements))
+            seeded = (*counts, np.uint64(problem.operation.seed(array.name) << 40))
+            entry = partial(entry_of, dtype=array.dtype)
+            fill: Fill = "integers" if integers and array.fill in DRAWN else array.fill
+            match fill:
+                case "normal":
+                    self._launch(entry("fill_normal"), array.elements, *seeded, np.float32(1.0))
+                case "uniform":
+                    bounds = np.float32(array.low), np.float32(array.high)
+                    self._launch(entry("fill_uniform"), array.elements, *seeded, *bounds)
+                case "range" | "permutation":
+                    self._launch(entry("fill_indices"), array.elements, *counts, *map(np.int64, repeated.steps))
+                case "integers" | "ones" | "zeros":
+                    least, most = array.whole_bounds
+                    bounds_of = np.int32(least), np.int32(most - least + 1)
+                    self._launch(entry("fill_integers"), array.elements, *seeded, *bounds_of)
 
     def _run(
         self,
@@ -287,7 +293,7 @@ class Verifier:
     ) -> Sample:
         """Poison, prepare and run once, from a cold cache."""
         tensors = self.tensors(data, packed_w.address, workspace.address)
-        self.y.poison()
+        self.restore(data)
         workspace.poison()
         if prepare:
             packed_w.poison()
@@ -297,21 +303,31 @@ class Verifier:
         self.device.synchronize()
         return sample
 
-    def _compare(self, data: DataSet, source: KernelSource, y: int, *, exact: bool) -> ErrorStats:
+    def _compare(self, data: DataSet, source: KernelSource, tensors: Tensors, *, exact: bool) -> ErrorStats:
+        """Every output at the addresses of `tensors`."""
+        some = self.problem.with_runtime(data.period).outputs
+        errors = [
+            self._compare_one(data, source, output, period, tensors.address(output.name), exact=exact)
+            for output, period in zip(self.problem.outputs, some, strict=True)
+        ]
+        return ErrorStats(max(error.over_bound for error in errors), max(error.max_abs for error in errors))
+
+    def _compare_one(
+        self, data: DataSet, source: KernelSource, output: Array, period: Array, y: int, *, exact: bool
+    ) -> ErrorStats:
         problem = self.problem
         exact = exact or problem.operation.bounds.model == "exact"
         factor = -1.0 if exact else source.error_factor * bound_factor(source.accuracy, problem)
         self.device.write(self._result, struct.pack("<QQQQQ", 0, 0, 2**64 - 1, 0, 0))
-        outputs = problem.output.elements
-        period_outputs = problem.with_runtime(data.period).output.elements
+        outputs = output.elements
         self._launch(
-            "compare",
-            period_outputs,
-            *map(np.uint64, (y, data.ref, data.magnitude)),
+            entry_of("compare", output.dtype),
+            period.elements,
+            *map(np.uint64, (y, *data.references[output.name])),
             np.int64(outputs),
-            np.int64(period_outputs),
+            np.int64(period.elements),
             np.float64(factor),
-            np.float64(ROUNDING[problem.dtype]),
+            np.float64(ROUNDING[output.dtype]),
             np.uint64(self._result),
         )
         self.device.synchronize()
@@ -321,24 +337,24 @@ class Verifier:
         if unwritten:
             message = (
                 f"{unwritten} of {outputs} outputs were never written, or come from memory that was not, "
-                f"the first {self._place(first)}"
+                f"the first {self._place(output, first)}"
             )
             raise Rejected(Outcome.CORRECTNESS, "unwritten", message)
         if wrong:
             reason = "inexact" if exact else "wrong"
             kind = "integer" if exact else "normal"
             message = (
-                f"{wrong} of {outputs} outputs are wrong on {kind} data, the first {self._place(first)}; "
+                f"{wrong} of {outputs} outputs are wrong on {kind} data, the first {self._place(output, first)}; "
                 f"largest error {max_abs:.3g}"
             )
             raise Rejected(Outcome.CORRECTNESS, reason, message if exact else f"{message}, {over_bound:.3g} x bound")
         return ErrorStats(over_bound, max_abs)
 
-    def _place(self, flat: int) -> str:
+    def _place(self, output: Array, flat: int) -> str:
         """An output's index in words."""
-        output = self.problem.output
         place = np.unravel_index(flat, output.shape)
-        return "at " + ", ".join(f"{axis} = {int(at)}" for axis, at in zip(output.axes, place, strict=True))
+        of = f" of {output.name}" if len(self.problem.outputs) > 1 else ""
+        return "at " + ", ".join(f"{axis} = {int(at)}" for axis, at in zip(output.axes, place, strict=True)) + of
 
     def _check_guards(self, arrays: list[GuardedArray]) -> None:
         self.device.fill(self._result, 0, 8)
@@ -372,7 +388,7 @@ class Verifier:
         return struct.unpack(f"<{len(arrays)}Q", self.device.read(self._result, 8 * len(arrays)))
 
     def _input_hashes(self) -> tuple[int, ...]:
-        return self._hashes(*(array for array in self._arrays if array is not self.y))
+        return self._hashes(*(array for data in self._data for array in data.inputs.values()))
 
     def _launch(self, entry: str, elements: int, *args: np.generic, rows: int = 1) -> None:
         blocks = min(_GRID, max(1, -(-elements // _BLOCK)))

@@ -15,8 +15,10 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from autotune.compilation.compile import Binary
+from autotune.declarations import DRAWN, FLOATS
 from autotune.devices.backends import open_device
 from autotune.devices.device import Device
 from autotune.family.source import KernelSource
@@ -51,11 +53,18 @@ def launch_once(device: Device, kernels: Sequence[Kernel], *, first_round: bool)
 
 
 def _arrays(device: Device, problem: Problem, owned: ExitStack) -> Tensors:
-    """Random inputs, and an output."""
+    """Random inputs, and outputs."""
     random = np.random.default_rng(0)
     addresses = {array.name: _allocated(device, array.size_bytes, owned) for array in problem.arrays}
-    for array in problem.inputs:
-        drawn = random.standard_normal(min(array.elements, _DRAWN), dtype=np.float32)
+    for array in problem.filled:
+        if array.fill in DRAWN and array.dtype in FLOATS:
+            drawn: npt.NDArray[np.floating | np.integer] = random.standard_normal(
+                min(array.elements, _DRAWN), dtype=np.float32
+            )
+        elif array.fill in ("range", "permutation"):
+            drawn = np.arange(array.elements, dtype=np.int64) % array.shape[-1]
+        else:
+            drawn = random.integers(*array.whole_bounds, min(array.elements, _DRAWN), endpoint=True)
         device.write(addresses[array.name], encoded(np.resize(drawn, array.elements), array.dtype))
     return Tensors(addresses)
 

@@ -204,11 +204,18 @@ class WorkerServer:
 
     def _check_again(self, source: KernelSource, passes: Passes, *, cold: bool) -> None:
         """Whether a kernel's passes give what they must after many launches. Raises Rejected as `still_right` does."""
-        device, verifier = self._opened(), self._layer()
-        y = verifier.y.address
+        verifier = self._layer()
+        tensors = verifier.tensors(verifier.normal)
         if passes.count > 1 and cold:
-            y = verifier.copies(passes.count)[-1].address(verifier.y.name)
-        verifier.still_right(source, y, partial(device.time, passes, cold=cold))
+            tensors = verifier.copies(passes.count)[-1]
+        verifier.still_right(source, tensors, partial(self._timed, passes, cold=cold))
+
+    def _timed(self, passes: Passes, *, cold: bool) -> Sample:
+        """A sample of passes, on arrays that are as before a pass where one changes what it reads."""
+        verifier = self._layer()
+        if verifier.changes_inputs:
+            verifier.restore(verifier.normal)
+        return self._opened().time(passes, cold=cold)
 
     def _check_all_again(self, kernels: Sequence[_Loaded], entered: Sequence[Passes], *, cold: bool) -> None:
         """Whether finalists are still right. Raises Disproved naming those that are not."""
@@ -231,7 +238,7 @@ class WorkerServer:
 
     def _several(self, pass_us: float) -> int:
         """Passes that make up one sample of a kernel that takes so long; one of a long kernel."""
-        if pass_us >= self._opened().short_us:
+        if pass_us >= self._opened().short_us or self._layer().changes_inputs:
             return 1
         room = COPIES_BYTES // self._layer().problem.tensor_bytes
         return max(1, min(MOST_PASSES, room, math.ceil(_SAMPLE_US / pass_us)))
@@ -248,7 +255,7 @@ class WorkerServer:
             libraries = [held.enter_context(self._exported(*library)) for library in request.libraries]
             count = self._several(
                 min(
-                    device.time(Passes(self._each_pass(loaded, 1, cold=cold)[0]), cold=cold).us
+                    self._timed(Passes(self._each_pass(loaded, 1, cold=cold)[0]), cold=cold).us
                     for loaded in kernels
                     for _ in range(2)  # the first brings its code to the device
                 )
@@ -261,8 +268,8 @@ class WorkerServer:
                     held.callback(passes.close)
                     entered.append(passes)
             for passes in entered:
-                device.time(passes, cold=cold)
-            all_samples = [Samples(partial(device.time, passes, cold=cold), self._clocks) for passes in entered]
+                self._timed(passes, cold=cold)
+            all_samples = [Samples(partial(self._timed, passes, cold=cold), self._clocks) for passes in entered]
             interleave(
                 all_samples,
                 budget_s=request.budget_s,
@@ -292,7 +299,7 @@ class WorkerServer:
             workspace = GuardedArray(device, "workspace", handle.workspace_bytes)
             try:
                 workspace.poison()
-                verifier.y.poison()
+                verifier.restore(verifier.normal)
                 handle.run(verifier.tensors(verifier.normal, workspace=workspace.address), device.stream_handle)
                 device.synchronize()
                 verifier.judge(verifier.normal, source, (workspace,))
@@ -348,7 +355,7 @@ class WorkerServer:
             later = (*runs[1:], *verified.on_integers)
             # what the first of several and other data add or save, some per cent, makes no winner of one far behind
             own = (runs[0], *later) if surely_behind([run.us for run in later], best_us) else runs[1:]
-        samples = Samples(partial(device.time, passes, cold=cold), self._clocks, own)
+        samples = Samples(partial(self._timed, passes, cold=cold), self._clocks, own)
         measure(samples, Race(best_us, Converged()))
         timing = samples.timing(request.cache, device.health(), passes=passes.count, launch=passes.launch)
         too_slow = lost(timing.samples_us, best_us)

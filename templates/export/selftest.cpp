@@ -36,12 +36,13 @@ double rounded(double value, int bits, int least_exponent) {  // to nearest, tie
 }
 
 double as_stored(double value, Stored dtype) {
+    if (dtype == Stored::i32) return value;
     if (dtype == Stored::f32) return static_cast<double>(static_cast<float>(value));
     return dtype == Stored::f16 ? rounded(value, 11, -13) : rounded(value, 8, -125);
 }
 
 double rounding_of(Stored dtype) {  // of a value, as a fraction of it
-    return dtype == Stored::f32 ? 0.0 : std::ldexp(1.0, dtype == Stored::f16 ? -11 : -8);
+    return dtype == Stored::f32 || dtype == Stored::i32 ? 0.0 : std::ldexp(1.0, dtype == Stored::f16 ? -11 : -8);
 }
 
 double least_rounding(Stored dtype) {  // half of the smallest number above 0, where test data come near that
@@ -69,6 +70,11 @@ std::vector<unsigned char> encode(const std::vector<double> &values, Stored dtyp
     const size_t size = STORED_BYTES[static_cast<int>(dtype)];
     std::vector<unsigned char> bytes(size * values.size());
     for (size_t i = 0; i < values.size(); ++i) {
+        if (dtype == Stored::i32) {
+            const int32_t whole = static_cast<int32_t>(values[i]);
+            std::memcpy(&bytes[size * i], &whole, size);
+            continue;
+        }
         const float value = static_cast<float>(values[i]);
         uint32_t image = 0;
         std::memcpy(&image, &value, sizeof image);
@@ -82,6 +88,12 @@ std::vector<double> decode(const std::vector<unsigned char> &bytes, Stored dtype
     const size_t size = STORED_BYTES[static_cast<int>(dtype)];
     std::vector<double> values(bytes.size() / size);
     for (size_t i = 0; i < values.size(); ++i) {
+        if (dtype == Stored::i32) {
+            int32_t whole = 0;
+            std::memcpy(&whole, &bytes[size * i], size);
+            values[i] = whole;
+            continue;
+        }
         uint32_t image = 0;
         uint16_t narrow = 0;
         float value = 0.0f;
@@ -106,10 +118,36 @@ uint64_t mixed(uint64_t value) {  // splitmix64
     return value ^ (value >> 31);
 }
 
-std::vector<double> integers(int64_t count, uint64_t seed, int least, int span) {
+std::vector<double> integers(int64_t count, uint64_t seed, int64_t least, int64_t most) {
     std::vector<double> values(static_cast<size_t>(count));
+    const uint64_t span = static_cast<uint64_t>(most - least + 1);
     for (size_t i = 0; i < values.size(); ++i)
-        values[i] = least + static_cast<int>((mixed((seed << 40) + i) >> 33) % static_cast<uint64_t>(span));
+        values[i] = static_cast<double>(least + static_cast<int64_t>((mixed((seed << 40) + i) >> 33) % span));
+    return values;
+}
+
+std::vector<double> uniform(int64_t count, uint64_t seed, double low, double high, Stored dtype) {
+    std::vector<double> values(static_cast<size_t>(count));
+    for (size_t i = 0; i < values.size(); ++i) {
+        const double random = static_cast<double>(mixed((seed << 40) + i) >> 40) / 16777216.0;
+        values[i] = as_stored(low + (high - low) * random, dtype);
+    }
+    return values;
+}
+
+// Along rows of this length: from 0 on, or shuffled by a step that has no factor in common with the length.
+std::vector<double> indices(int64_t count, int64_t length, bool shuffled, Stored dtype) {
+    const auto common = [](int64_t one, int64_t other) {
+        while (other) std::swap(one %= other, other);
+        return one;
+    };
+    int64_t step = shuffled ? std::max<int64_t>(1, std::llrint(0.618 * static_cast<double>(length))) : 1;
+    while (common(step, length) > 1) ++step;
+    const int64_t shift = shuffled ? 7919 : 0;
+    std::vector<double> values(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i)
+        values[static_cast<size_t>(i)] =
+            as_stored(static_cast<double>((i % length * step + i / length % length * shift) % length), dtype);
     return values;
 }
 
@@ -131,6 +169,23 @@ struct Data {
     std::vector<double> of[ARRAYS];
 };
 
+std::vector<double> filled(const Declared &array, const Problem &layer, int64_t count, uint64_t seed, bool whole) {
+    const Stored dtype = array.dtype(layer);
+    const bool drawn = array.fill == Fill::normal || array.fill == Fill::uniform || array.fill == Fill::integers;
+    if (whole && drawn) return integers(count, seed, array.least(layer).value(), array.most(layer).value());
+    const int64_t length = array.extent(layer, array.rank - 1).value();
+    switch (array.fill) {
+        case Fill::normal: return normal(count, seed, dtype);
+        case Fill::uniform: return uniform(count, seed, array.low, array.high, dtype);
+        case Fill::integers: return integers(count, seed, array.least(layer).value(), array.most(layer).value());
+        case Fill::range: return indices(count, length, false, dtype);
+        case Fill::permutation: return indices(count, length, true, dtype);
+        case Fill::ones: return integers(count, seed, 1, 1);
+        case Fill::zeros: return integers(count, seed, 0, 0);
+    }
+    return {};
+}
+
 // Of the inputs that a problem has.
 Data data_of(const conv2d_problem &problem, bool whole) {
     Data data;
@@ -140,7 +195,7 @@ Data data_of(const conv2d_problem &problem, bool whole) {
         if (!is_read(array) || !array.is_in(layer)) continue;
         const int64_t count = elements(array, layer).value();
         const uint64_t seed = static_cast<uint64_t>(i);
-        data.of[i] = whole ? integers(count, seed, array.least, array.span) : normal(count, seed, array.dtype(layer));
+        data.of[i] = filled(array, layer, count, seed, whole);
     }
     return data;
 }
@@ -276,7 +331,7 @@ private:
                  std::to_string(found[index]) + ", not " + wanted);
         };
         const size_t size = STORED_BYTES[static_cast<int>(dtype)];
-        for (size_t i = 0; i < found.size(); ++i)  // also of those that no golden value is of
+        for (size_t i = 0; dtype != Stored::i32 && i < found.size(); ++i)  // also of those that no golden value is of
             if (std::all_of(&content[size * i], &content[size * i] + size, [](unsigned char byte) { return byte == 0xFF; }))
                 wrong(i, "written");
         const PlainProblem plain(on_.problem);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from autotune.problem import make_problem
 from autotune.trial import Value
 from tests.exports import H200, chosen, contents
 from tests.host.host_driver import Array, OnHostDriver, device_array, host_driver
-from tests.operations import FAMILY, REFERENCE, declare, whole
+from tests.operations import FAMILY, GATHERED, REFERENCE, SAXPY, declare, whole, written
 from tests.templates.shipped_families import family
 
 pytestmark = pytest.mark.cxx
@@ -160,6 +160,17 @@ def test_a_derived_size_that_follows_from_the_run_time_size(reference: str, cxx:
     exported = export_library([kernel], tmp_path / "exported", ())
     passed, said = self_test(built(exported, tmp_path / "built", cxx))
     assert passed, said
+
+
+@pytest.mark.parametrize("texts", [SAXPY, pytest.param(GATHERED, marks=pytest.mark.long)], ids=["inout", "outputs"])
+def test_roles_types_and_fills_pass_the_self_test(texts: Mapping[str, str], cxx: str, tmp_path: Path) -> None:
+    template = load_template(written(tmp_path / "declared", texts))
+    sizes = {"n": 5000} if texts is SAXPY else {"rows": 9, "columns": 70}
+    exported = export_library([first_of(template, "own", **sizes)], tmp_path / "exported", ())
+    passed, said = self_test(built(exported, tmp_path / "built", cxx))
+    assert passed, said
+    assert "largest error 0.000" not in said, "it is compared with something"
+    assert "integers exact" in said
 
 
 def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:

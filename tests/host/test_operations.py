@@ -13,7 +13,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template import load_template, template_files
 from autotune.problem import Layer, make_problem
 from autotune.trial import Outcome
-from tests.operations import whole
+from tests.operations import GATHERED, SAXPY, whole, written
 
 pytestmark = pytest.mark.cxx
 
@@ -112,3 +112,52 @@ def test_softmax_is_held_to_its_tolerance(tmp_path: Path, host: DeviceEvaluator,
     assert fault[0] in text
     path.write_text(text.replace(*fault))
     assert [row.reason for row in checked(path, host, rows=2, columns=70)] == ["wrong"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason", "words"),
+    [
+        (("y[i] +=", "y[i] +="), "", ""),
+        (("if (i < n) y[i] +=", "if (i < n) y[i] ="), "wrong", "outputs are wrong on normal data"),
+        (
+            ("if (i < n) y[i]", "if (i < n - 1) y[i]"),
+            "wrong",
+            "1 of 5000 outputs are wrong on normal data, the first at n = 4999",
+        ),
+        (
+            ("y[i] += a[0] * x[i]", "y[i] += a[0] * x[i], const_cast<float*>(x)[i] = 0"),
+            "input_overwritten",
+            "changed x, which",
+        ),
+    ],
+    ids=["right", "not read", "not changed", "an input changed"],
+)
+def test_an_array_that_is_read_and_written(
+    edit: tuple[str, str], reason: str, words: str, tmp_path: Path, host: DeviceEvaluator
+) -> None:
+    """Its content is restored before each run, or the second run of verification would give something else."""
+    path = written(tmp_path / "saxpy", SAXPY, edit)
+    (row,) = checked(path, host, n=5000)
+    assert (row.reason, words in row.message) == (reason, True), row.message
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason", "words"),
+    [
+        (("sum = 0.0f;", "sum = 0.0f;"), "", ""),
+        (("partial[row * PARTS + i]", "partial[row * PARTS + i] * 2"), "wrong", "rows = 0 of total"),
+        # Scratch memory that no earlier stage wrote is poisoned.
+        (
+            ("    partial[static", "    if (part) partial[static"),
+            "unwritten",
+            "come from memory that was not, the first at rows = 0 of total",
+        ),
+        (("order[row * COLUMNS + i]]", "i]"), "wrong", "of ordered; largest error"),
+    ],
+)
+def test_several_outputs_types_and_scratch_memory(
+    edit: tuple[str, str], reason: str, words: str, tmp_path: Path, host: DeviceEvaluator
+) -> None:
+    path = written(tmp_path / "gathered", GATHERED, edit)
+    (row,) = checked(path, host, rows=70, columns=65 + len(edit[1]), dtype="f16")
+    assert (row.reason, words in row.message) == (reason, True), row.message

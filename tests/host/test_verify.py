@@ -14,10 +14,11 @@ from autotune.devices.host import HostDevice
 from autotune.devices.host_compile import compile_host
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource, Stage
+from autotune.measurement.bounds import ROUNDING, error_factor, exact_on_integers
 from autotune.measurement.forward import LoadedKernel
 from autotune.measurement.guarded import GuardedArray
 from autotune.measurement.reference import check_program
-from autotune.measurement.verify import ROUNDING, DataSet, Verifier, error_factor, exact_on_integers
+from autotune.measurement.verify import DataSet, Verifier
 from autotune.problem import Conv2dProblem
 from autotune.trial import ACCURACY_CLASSES, Config, ErrorStats
 from tests.problems import AWKWARD
@@ -95,8 +96,9 @@ def test_reference_is_the_convolution(device: HostDevice, checks: dict[Conv2dPro
             expected = np.maximum(expected, 0.0)
         if problem.layout == "nhwc":
             expected, magnitude = expected.transpose(0, 2, 3, 1), magnitude.transpose(0, 2, 3, 1)
-        ref = np.frombuffer(device.read(data.ref, 8 * problem.array("y").elements))
-        found = np.frombuffer(device.read(data.magnitude, 4 * problem.array("y").elements), np.float32)
+        of_ref, of_magnitude = data.references["y"]
+        ref = np.frombuffer(device.read(of_ref, 8 * problem.array("y").elements))
+        found = np.frombuffer(device.read(of_magnitude, 4 * problem.array("y").elements), np.float32)
         assert np.all(abs(ref - expected.ravel()) <= 1e-13 * magnitude.ravel())
         np.testing.assert_allclose(found, magnitude.ravel(), rtol=1e-6)
     verifier.close()

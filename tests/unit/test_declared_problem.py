@@ -150,7 +150,7 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('role = "in"', 'role = "inn"', "array[0] (x).role: 'inn': expected one of in, weights, out"),
+        ('role = "in"', 'role = "inn"', "array[0] (x).role: 'inn': expected one of in, weights, out, inout, scratch"),
         ('name = "y"', 'name = "x"', "array[1] (x).name: another argument of kernels has this name"),
         ('name = "x"', 'name = "rows"', "array[0] (rows).name: another argument of kernels has this name"),
         ('"inner"]', '"iner"]', "array[1] (y).shape: undeclared name 'iner' in 'iner' (did you mean 'inner'?)"),
@@ -159,6 +159,53 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
             '["inner", "rows"]',
             "array[1] (y).shape: rows, the run-time size, is not its first axis",
         ),
+        (
+            'role = "out"',
+            'role = "in"',
+            "array[1] (y).integers: expected the least and the most of an input's test data",
+        ),
+        ('role = "out"', 'role = "scratch"', "array: expected one array at least of the role out or inout"),
+        (
+            'role = "out"',
+            'role = "out"\ninteger = [0, 1]',
+            "array[1] (y).integer: unknown key (did you mean 'integers'?)",
+        ),
+        (
+            'role = "out"',
+            'role = "out"\nfill = "ones"',
+            "array[1] (y).fill: only arrays of the roles in, weights, inout have",
+        ),
+        ('role = "in"', 'role = "in"\nfill = "one"', "array[0] (x).fill: 'one': expected one of normal, uniform"),
+        ('role = "in"', 'role = "in"\nfill = "ones"', "array[0] (x).integers: has none: its test data are ones"),
+        ('role = "in"', 'role = "in"\nbetween = [0, 1]', 'array[0] (x).between: is for fill = "uniform"'),
+        (
+            'role = "in"',
+            'role = "in"\nfill = "uniform"\nbetween = [1, 0]',
+            "array[0] (x).between: expected two numbers, the lower first, got [1, 0]",
+        ),
+        (
+            'role = "in"',
+            'role = "in"\ndtype = "f31"',
+            "array[0] (x).dtype: 'f31': expected one of f32, f16, bf16, i32 (did you",
+        ),
+        ('role = "in"', 'role = "in"\ndtype = { f64 = "f32" }', "array[0] (x).dtype.f64: unknown key"),
+        (
+            'role = "in"',
+            'role = "in"\ndtype = "i32"\nfill = "normal"',
+            "array[0] (x).fill: normal are no whole numbers, and it is stored as i32",
+        ),
+        (
+            "[-2, 2]",
+            '[0, "colums"]',
+            "array[0] (x).integers: undeclared name 'colums' in 'colums' (did you mean 'columns'?)",
+        ),
+        (
+            "[-2, 2]",
+            "[2, -2]",
+            "array[0] (x).integers: expected the least and the most of an input's test data, got [2, -2]",
+        ),
+        ('name = "y"', 'name = "int"', "array[1] (int).name: 'int': expected an identifier"),
+        ('"f16"]', '"f16"]\nmode = ["default"]', "words.mode: 'default' is no name in C++"),
         ('runtime = "rows"', 'runtime = "row"', "runtime: 'row' is no size"),
         ("halo = {", "min = {", "sizes.min: is a function's, a size's or a word's name"),
         ("halo = {", '"ha-lo" = {', "sizes.ha-lo: is no name"),

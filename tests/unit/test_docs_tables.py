@@ -60,6 +60,8 @@ REFERENCE = (
     "part",
     "who",
     "lost",
+    "`role`",
+    "`fill`",
     "where",
 )
 """what stands in the first column of a table that measures nothing"""

@@ -104,7 +104,7 @@ MISTAKES = {
     "a window without taps": ('taps = "r", ', "", "array[0] (x).windows.h.taps: missing"),
     "no expression": ('"k % groups == 0"', '"k % groups =="', "does not parse"),
     "an input without data": ("integers = [-1, 1]", "", "array[1] (w).integers: expected the least and the most"),
-    "two outputs": ('role = "in"\n', 'role = "out"\n', "array[0] (x).integers: expected the least and the most"),
+    "two outputs": ('role = "in"\n', 'role = "out"\n', "array[0] (x).integers: has none: it is not read"),
     "no TOML": ("[sizes]", "[sizes", "is not TOML"),
     "a weight of nothing": ("k = 1.0", "k = 0.0", "similarity.factors.k: expected a weight above 0"),
     "a word of other parts": ('"bias_add_relu"]', '"bias_add_rely"]', "words.epilogue: 'bias_add_rely' is not made of"),

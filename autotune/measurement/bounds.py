@@ -1,0 +1,42 @@
+"""How far outputs may be from the reference: the bounds of accuracy classes."""
+
+from __future__ import annotations
+
+import math
+
+from autotune.problem import Problem
+
+ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8, "i32": 0.0}  # unit roundoff of the stored output
+
+
+def error_factor(accuracy: str, reduction: int) -> float:
+    """The factor c of the bound |y - ref| <= c * S + rounding * |ref| for one accuracy class.
+
+    `reduction` is L, the products summed into one output; S = conv(|x|, |w|). The statistical bounds grow with
+    sqrt(L) instead of L (Higham 2002, 2.8 and 3.1).
+    """
+    root = math.sqrt(reduction)
+    match accuracy:
+        case "fp32":
+            return (4 + root) * 2.0**-24
+        case "fp32-3xtf32":
+            return (8 + root) * 2.0**-24
+        case "tf32" | "fp16":
+            return 2.0**-10 * min(1.0, 8 / root)
+        case "bf16":
+            return 2.0**-8 * min(1.0, 8 / root)
+        case "fp16-acc16":
+            return (4 + root) * 2.0**-11
+    raise ValueError(f"accuracy class {accuracy!r} has no bound")
+
+
+def bound_factor(accuracy: str, problem: Problem) -> float:
+    """What the unit of an output's error is multiplied by to bound it, for one accuracy class."""
+    return error_factor(accuracy, problem.reduction) if problem.operation.bounds.model == "multilinear" else 1.0
+
+
+def exact_on_integers(accuracy: str, problem: Problem) -> bool:
+    """Whether integer data must give the exact result: always for sums, but for half accumulation of long ones."""
+    if problem.operation.bounds.model != "multilinear":
+        return problem.operation.bounds.model == "exact"
+    return accuracy != "fp16-acc16" or 2 * problem.reduction + 2 <= 2048
