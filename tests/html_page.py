@@ -21,7 +21,12 @@ class Element:
     @property
     def text(self) -> str:
         """Its own text and that of the elements within, spaces as one."""
-        return " ".join("".join(self.parts).split())
+        return " ".join(self.exact.split())
+
+    @property
+    def exact(self) -> str:
+        """The same with its spaces, tabs and lines."""
+        return "".join(self.parts)
 
 
 class Page(HTMLParser):

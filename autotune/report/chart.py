@@ -24,14 +24,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point."""
+    """A point with its own words."""
 
     x: float
     y: float
-    number: int | None = None
-    """the place of its trial in the section, where that has a row"""
-    title: str = ""
-    link: str = ""
+    title: str
+    link: str
+    """the id of what it leads to; empty for nothing"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,20 @@ class Marks:
     kind: str
     """a class of the style sheet"""
     marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """Trials of a family as one path, a subpath each, in the order of their rows: those with a time or those without.
+
+    A path of two thousand is a quarter as long as their circles are. The page's script makes circles of it.
+    """
+
+    kind: str
+    """a class of the style sheet"""
+    rows: str
+    """what the ids of its family's rows begin with"""
+    path: str
     failed: bool = False
 
 
@@ -75,10 +88,9 @@ class Chart:
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     lines: tuple[Line, ...]
-    marks: tuple[Marks, ...]
     labels: tuple[Label, ...]
-    rows: str = ""
-    """what the ids of its trials' rows begin with"""
+    marks: tuple[Marks, ...] = ()
+    dots: tuple[Dots, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.report.axis import Axis, linear, logarithmic
-from autotune.report.chart import HEIGHT, LEFT, TOP, Chart, Label, Line, Mark, Marks, Plane
+from autotune.report.chart import HEIGHT, LEFT, TOP, Chart, Dots, Label, Line, Plane
 from autotune.report.words import count, digits, microseconds
 from autotune.store import TrialRow
 
@@ -39,32 +39,21 @@ def families(trials: Sequence[TrialRow]) -> tuple[Family, ...]:
     )
 
 
-def by_trial(
-    id: str,  # noqa: A002  # of the element
-    trials: Sequence[TrialRow],
-    floor_us: float | None,
-    rows: str,
-) -> Chart | None:
+def by_trial(section: str, trials: Sequence[TrialRow], floor_us: float | None) -> Chart | None:
     """Every trial's time by its place, with the best so far; None without a time. Failed ones lie along the top."""
     timed = [(place, us) for place, row in enumerate(trials) if (us := row.median_us)]
     if not timed:
         return None
-    places = {row.id: place for place, row in enumerate(trials)}
-
-    def along_the_top(row: TrialRow) -> Mark:
-        x, _ = plane.place(places[row.id], plane.y.high)
-        return Mark(x, TOP - 12, places[row.id])
-
     plane = Plane(linear(len(trials) - 1), time_axis(trials, floor_us))
     best = _falling(timed)
-    failed = [row for row in trials if row.median_us is None]
+    failed = len(trials) - len(timed)
     beyond = sum(us > plane.y.high for _, us in timed)
     asides = f", {beyond} of them slower than {microseconds(plane.y.high)} (at the upper end)" if beyond else ""
-    asides += f", {len(failed)} without a time" if failed else ""
+    asides += f", {failed} without a time" if failed else ""
     x_ticks, y_ticks = plane.ticks(digits, microseconds)
     lines, labels = _floor(plane, floor_us)
     return Chart(
-        id=id,
+        id=f"{section}-trials",
         title="Every trial and the best so far",
         description=f"{count(len(trials), 'trial')}{asides}. The best fell from {microseconds(best[0][1])} to "
         f"{microseconds(best[-1][1])} in {count(len(best), 'step')}.",
@@ -73,16 +62,17 @@ def by_trial(
         x_ticks=x_ticks,
         y_ticks=y_ticks,
         lines=(*lines, plane.steps("best", best, plane.x.high)),
-        marks=(
-            Marks("bad", tuple(map(along_the_top, failed)), failed=True),
-            *(Marks(one.kind, _marks(plane, places, one.trials)) for one in reversed(families(trials))),
-        ),
         labels=labels,
-        rows=rows,
+        dots=tuple(_dots(section, plane, trials)),
     )
 
 
-def by_second(id: str, trials: Sequence[TrialRow], floor_us: float | None) -> Chart | None:  # noqa: A002
+def rows_of(section: str, family: int) -> str:
+    """What the ids of a family's rows begin with, in a layer's section."""
+    return f"{section}f{family}r"
+
+
+def by_second(section: str, trials: Sequence[TrialRow], floor_us: float | None) -> Chart | None:
     """The best so far of all and of each family by the seconds since the first trial began; None without a time."""
     begun = min(row.started_at for row in trials)
     ended = {row.id: (row.ended_at - begun).total_seconds() for row in trials if row.ended_at is not None}
@@ -97,7 +87,7 @@ def by_second(id: str, trials: Sequence[TrialRow], floor_us: float | None) -> Ch
     lines, labels = _floor(plane, floor_us)
     seen = [(kind, [point for point in fall if point[1] <= plane.y.high]) for kind, fall in falls]
     return Chart(
-        id=id,
+        id=f"{section}-seconds",
         title="Best so far by second",
         description=f"{count(len(trials), 'trial')} in {digits(end_s, 3)} s, compiling and verifying included; "
         f"within 1 % of the best after {digits(_near_best_s(whole), 3)} s.",
@@ -110,7 +100,6 @@ def by_second(id: str, trials: Sequence[TrialRow], floor_us: float | None) -> Ch
             *(plane.steps(kind, fall, plane.x.high) for kind, fall in reversed(seen) if fall),
             plane.steps("best", whole, plane.x.high),
         ),
-        marks=(),
         labels=labels,
     )
 
@@ -156,6 +145,15 @@ def _floor(plane: Plane, floor_us: float | None) -> tuple[tuple[Line, ...], tupl
     return (line,), (Label(LEFT + 6, round(min(y + 13, HEIGHT - 4), 1), f"floor {microseconds(floor_us)}", "least"),)
 
 
-def _marks(plane: Plane, places: Mapping[int, int], trials: Sequence[TrialRow]) -> tuple[Mark, ...]:
-    timed = [(row, us) for row in trials if (us := row.median_us)]
-    return tuple(Mark(*plane.place(places[row.id], us), places[row.id]) for row, us in timed)
+def _dots(section: str, plane: Plane, trials: Sequence[TrialRow]) -> Iterator[Dots]:
+    """The failed trials of each family along the top, then those with a time, the fastest family uppermost."""
+    places = {row.id: place for place, row in enumerate(trials)}
+    numbered = list(enumerate(families(trials)))
+    for number, one in numbered:
+        failed = [plane.place(places[row.id], plane.y.high)[0] for row in one.trials if not row.median_us]
+        if failed:
+            yield Dots("bad", rows_of(section, number), "".join(f"M{x:g} {TOP - 16}v9" for x in failed), failed=True)
+    for number, one in reversed(numbered):
+        placed = [plane.place(places[row.id], us) for row in one.trials if (us := row.median_us)]
+        if placed:
+            yield Dots(one.kind, rows_of(section, number), "".join(f"M{x:g} {y:g}h0" for x, y in placed))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from datetime import datetime
 
 from markupsafe import Markup
 
 from autotune.measurement.traffic import minimal_bytes
 from autotune.report.chart import Chart
 from autotune.report.contenders import Contest, contest
-from autotune.report.convergence import Family, by_second, by_trial, families, steps
+from autotune.report.convergence import Family, by_second, by_trial, families, rows_of, steps
 from autotune.report.highlight import highlighted
 from autotune.report.results import LayerResults
 from autotune.report.roofline import Standing, roofline
+from autotune.report.words import digits
 from autotune.store import TrialRow, Verdict
 from autotune.trial import Outcome, Value
 
@@ -29,10 +31,10 @@ class TrialLine:
     """A row of the table of trials."""
 
     row: TrialRow
-    second: float | None
-    values: tuple[Value | str, ...]
-    """of the parameters that differ within the family"""
-    remark: str
+    id: str
+    """of the row where something leads to it; empty elsewhere"""
+    cells: tuple[str, ...]
+    """second, the parameters that differ within the family, remark; none has a tab or ends a line"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class TrialTable:
     """A family's trials."""
 
     family: Family
+    rows: str
+    """what the ids of its rows begin with"""
     shared: tuple[tuple[str, Value], ...]
     """parameters that all of its trials set alike"""
     params: tuple[str, ...]
@@ -71,8 +75,8 @@ class LayerPage:
 
     id: str
     results: LayerResults
-    places: Mapping[int, int]
-    """the places of the trials in the section, by their ids: numbers begin again in each environment"""
+    rows: Mapping[int, str]
+    """the ids of the trials' rows in the page, by those of the trials"""
     families: tuple[Family, ...]
     charts: tuple[Chart, ...]
     """by trial and by second; none without a time"""
@@ -94,7 +98,7 @@ class LayerPage:
 
     def row_id(self, row: TrialRow) -> str:
         """The id of a trial's row in the page; empty where it has none."""
-        return f"{self.id}t{self.places[row.id]}" if row.id in self.places else ""
+        return self.rows.get(row.id, "")
 
     @property
     def seconds(self) -> float:
@@ -112,22 +116,26 @@ def layer_page(id: str, found: LayerResults, *, sources: bool) -> LayerPage:  # 
     """Everything that a layer's section shows; its winner's text only with `sources`."""
     winner, trials = found.winner, found.trials
     floor_us = winner.floor_us if winner else None
-    rows = f"{id}t"
+    rows = _row_ids(id, trials)
     by_id = {row.id: row for row in trials}
     won = [row for row in found.finals if winner and row.winner.id == winner.best.row.id]
     held = [contest(row, by_id, floor_us if row in won else None) for row in reversed(found.finals)]
-    charts = (by_trial(f"{id}-trials", trials, floor_us, rows), by_second(f"{id}-seconds", trials, floor_us))
+    charts = (by_trial(id, trials, floor_us), by_second(id, trials, floor_us))
     said = [verdict for row in won for verdict in row.verdicts]
+    fell = steps(trials)
+    told = [winner.best.row] if winner else []
+    told += [*fell, *(event.row for event in found.events), *(rung.best for rung in found.rungs if rung.best)]
+    told += [one.row for contest in held if contest for one in contest.contenders if one.row]
     return LayerPage(
         id=id,
         results=found,
-        places={row.id: place for place, row in enumerate(trials)},
+        rows=rows,
         families=families(trials),
         charts=tuple(chart for chart in charts if chart is not None),
-        steps=steps(trials),
-        roofline=roofline(f"{id}-roofline", _standings(found, found.rival), found.rates, rows),
+        steps=fell,
+        roofline=roofline(f"{id}-roofline", _standings(found, rows), found.rates),
         contests=tuple(one for one in held if one is not None),
-        tables=tuple(_tables(trials)),
+        tables=tuple(_tables(id, trials, {rows[row.id] for row in told if row.id in rows})),
         outcomes=_outcomes(trials),
         phases=_phases(trials),
         rival=found.rival,
@@ -136,16 +144,24 @@ def layer_page(id: str, found: LayerResults, *, sources: bool) -> LayerPage:  # 
     )
 
 
-def _standings(found: LayerResults, rival: Verdict | None) -> list[Standing]:
+def _row_ids(section: str, trials: Sequence[TrialRow]) -> dict[int, str]:
+    """By the trials' own ids, since numbers begin again in each environment."""
+    return {
+        row.id: f"{rows_of(section, place)}{line}"
+        for place, family in enumerate(families(trials))
+        for line, row in enumerate(family.trials)
+    }
+
+
+def _standings(found: LayerResults, rows: Mapping[int, str]) -> list[Standing]:
     """The winner, the best of the other fast families, the rival and the floor."""
-    winner, problem = found.winner, found.layer.problem
+    winner, rival, problem = found.winner, found.rival, found.layer.problem
     if winner is None:
         return []
     own = winner.best.row
-    places = {row.id: place for place, row in enumerate(found.trials)}
 
     def standing(name: str, row: TrialRow, time_us: float, kind: str) -> Standing:
-        return Standing(name, problem, time_us, kind, row.trial.accuracy, places.get(row.id))
+        return Standing(name, problem, time_us, kind, row.trial.accuracy, rows.get(row.id, ""))
 
     placed = [standing(f"winner, {own.trial.config.template}", own, winner.best.median_us, "winner")]
     for family in families(found.trials)[: _FAMILIES_BELOW_ROOF + 1]:
@@ -160,26 +176,28 @@ def _standings(found: LayerResults, rival: Verdict | None) -> list[Standing]:
     return placed
 
 
-def _tables(trials: Sequence[TrialRow]) -> list[TrialTable]:
+def _tables(section: str, trials: Sequence[TrialRow], linked: Set[str]) -> Iterator[TrialTable]:
+    """A table for each family; of its rows those have an id that something leads to."""
     begun = min(row.started_at for row in trials)
-    found = []
-    for family in families(trials):
+    for place, family in enumerate(families(trials)):
         configs = [row.trial.config.values() for row in family.trials]
         names = list(dict.fromkeys(name for values in configs for name in values))
         seen = {name: {str(values.get(name, "")) for values in configs} for name in names}
         alike = [name for name in names if len(seen[name]) == 1 and len(configs) > 1]
         params = tuple(name for name in names if name not in alike)
+        rows = rows_of(section, place)
         lines = tuple(
-            TrialLine(
-                row,
-                (row.ended_at - begun).total_seconds() if row.ended_at else None,
-                tuple(values.get(name, "") for name in params),
-                _remark(row),
-            )
-            for row, values in zip(family.trials, configs, strict=True)
+            TrialLine(row, own if (own := f"{rows}{line}") in linked else "", tuple(_cells(row, begun, params)))
+            for line, row in enumerate(family.trials)
         )
-        found.append(TrialTable(family, tuple((name, configs[0][name]) for name in alike), params, lines))
-    return found
+        yield TrialTable(family, rows, tuple((name, configs[0][name]) for name in alike), params, lines)
+
+
+def _cells(row: TrialRow, begun: datetime, params: Sequence[str]) -> Iterator[str]:
+    values = row.trial.config.values()
+    yield digits((row.ended_at - begun).total_seconds(), 3) if row.ended_at else ""
+    for words in (*(values.get(name, "") for name in params), _remark(row)):
+        yield " ".join(str(words).split())
 
 
 def _remark(row: TrialRow) -> str:

@@ -28,8 +28,8 @@ class Standing:
     kind: str
     """a class of the style sheet"""
     accuracy: str = ""
-    number: int | None = None
     link: str = ""
+    """the id of what its point leads to"""
     labelled: bool = True
 
     @property
@@ -47,7 +47,6 @@ def roofline(
     id: str,  # noqa: A002  # of the element
     standings: Sequence[Standing],
     rates: Sequence[Rate],
-    rows: str = "",
 ) -> Chart | None:
     """A roofline of the device's calibrated rates; None where it was never calibrated or nothing stands below it."""
     best = best_rates(rates)
@@ -76,7 +75,6 @@ def roofline(
         lines=tuple(_roof_lines(plane, best["copy"], roofs)),
         marks=tuple(Marks(kind, _marks(plane, [one for one in standings if one.kind == kind])) for kind in kinds),
         labels=(*_roof_labels(plane, roofs), *_labels(plane, standings)),
-        rows=rows,
     )
 
 
@@ -112,7 +110,6 @@ def _marks(plane: Plane, standings: Sequence[Standing]) -> tuple[Mark, ...]:
     return tuple(
         Mark(
             *plane.place(one.intensity, one.flop_per_s),
-            one.number,
             f"{one.name}: {microseconds(one.time_us)}, {rate(one.flop_per_s, 'FLOP')}",
             one.link,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,19 +30,31 @@ def small(filled: Path, autotune: Command) -> Page:
     return reported(autotune, "small")
 
 
+def tables(page: Page) -> dict[str, list[list[str]]]:
+    """The cells of each family's trials, by what the ids of its rows begin with."""
+    found = page.of("pre", **{"class": "trials"})
+    return {one.attributes["data-rows"]: [line.split("\t") for line in one.exact.split("\n")] for one in found}
+
+
+def points(page: Page) -> dict[tuple[str, bool], int]:
+    """How many points there are of each family, of trials with a time and of failed ones."""
+    paths = [one.attributes for one in page.having("data-rows") if one.tag == "path"]
+    return {(one["data-rows"], "data-failed" not in one): one["d"].count("M") for one in paths}
+
+
 def test_every_trial_is_a_point_and_a_row(small: Page, autotune: Command) -> None:
     trials = rows(autotune("trials", "small", "--json"))
-    numbers = sorted(str(trial["number"]) for trial in trials)
-    assert sorted(mark.attributes["data-t"] for mark in small.having("data-t")) == numbers
-    lines = [row for row in small.of("tr") if "id" in row.attributes]
-    found = {row.attributes["id"]: [cell.text for cell in small.inside(row)] for row in lines}
-    assert sorted(found) == sorted(f"l1t{number}" for number in numbers)
+    assert {trial["outcome"] == "correct" for trial in trials} == {True, False}
+    found = {line[0]: line for _, *lines in tables(small).values() for line in lines}
+    assert sorted(found) == sorted(str(trial["number"]) for trial in trials)
+    timed = Counter((rows, line[1] != "") for rows, (_, *lines) in tables(small).items() for line in lines)
+    assert points(small) == timed
     for trial in trials:
-        number, _time, _second, *values, remark = found[f"l1t{trial['number']}"]
-        assert number == str(trial["number"])
+        _number, time, _second, *values, remark = found[str(trial["number"])]
         config = trial["config"]
         assert isinstance(config, dict)
         assert set(values) <= {str(value) for value in config.values()}
+        assert (time != "") == (trial["outcome"] == "correct")
         assert trial["outcome"] == "correct" or f"{trial['outcome']}, {trial['reason']}" in remark
 
 
@@ -50,9 +63,19 @@ def test_trials_of_two_environments_have_a_row_each(filled: Path, autotune: Comm
     change(filled, "INSERT INTO environments SELECT id + 1, 'newer', toolkit, flags, first_seen_at FROM environments")
     change(filled, "UPDATE trials SET environment_id = environment_id + 1, number = number - 5 WHERE number >= 5")
     page = reported(autotune, "small")
-    ids = [row.attributes["id"] for row in page.of("tr") if "id" in row.attributes]
-    assert len(set(ids)) == len(ids) == len(rows(autotune("trials", "small", "--json")))
-    assert sorted(f"l1t{mark.attributes['data-t']}" for mark in page.having("data-t")) == sorted(ids)
+    lines = [line for _, *lines in tables(page).values() for line in lines]
+    numbers = [line[0] for line in lines]
+    assert len(set(numbers)) < len(numbers) == len(rows(autotune("trials", "small", "--json")))
+    assert sum(points(page).values()) == len(lines)
+
+
+def test_a_trial_takes_few_bytes(folder: Path, autotune: Command) -> None:
+    """Two thousand of them are 0.2 MB, all else included."""
+    assert autotune("report", "lenet-k5", "--db", RECORDED, "--no-sources").code == 0
+    text = Path("report.html").read_text(encoding="utf-8")
+    parts = re.findall(r'<pre class="trials".*?</pre>|<path class="\w+ dots".*?>', text, re.DOTALL)
+    assert sum(points(Page(text)).values()) == 600
+    assert sum(len(part.encode()) for part in parts) < 80 * 600
 
 
 def test_it_loads_nothing_and_every_link_leads_somewhere(small: Page) -> None:
@@ -96,9 +119,9 @@ def test_every_picture_has_words_and_a_table(small: Page) -> None:
 
 def test_the_winner_is_the_best_with_its_source(small: Page, autotune: Command) -> None:
     (best,) = rows(autotune("best", "small.one", "--json"))
-    (winner,) = (one for one in small.of("tr", **{"class": "winner"}) if one.attributes.get("id"))
+    (winner,) = small.of("b", **{"class": "winner"})
     trials = {str(one["number"]): one for one in rows(autotune("trials", "small", "--json"))}
-    assert trials[winner.attributes["id"].removeprefix("l1t")]["config"] == best["config"]
+    assert trials[winner.text]["config"] == best["config"]
     shown = [one for one in small.of("pre") if "__global__" in one.text]
     assert " ".join(autotune("source", "small.one").out.split()).endswith(shown[0].text)
 
@@ -111,7 +134,7 @@ def test_a_study_of_several_layers_is_a_network_with_its_sum(folder: Path, autot
     (total,) = page.of("tr", **{"class": "sum"})
     assert f"{answers[0]['network_us']:.4g} µs" in total.text
     assert len(list(page.of("svg", role="img"))) == 1 + 2 * 3, "the network's roofline, and three charts a layer"
-    assert len(page.having("data-t")) == 40
+    assert sum(points(page).values()) == 40
 
 
 def test_what_is_not_there_is_said_in_a_line(filled: Path, autotune: Command) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from .test_cli import rows
 from .tiny import Command
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -21,7 +22,8 @@ POLICY = r'<meta http-equiv="Content-Security-Policy"[^>]*>'
 READER = """
 const seen = {}, tip = document.getElementById("tip");
 const chart = document.querySelector("svg.chart"), marks = [...chart.querySelectorAll("[data-t]")];
-const first = marks.reduce((least, mark) => +mark.dataset.t < +least.dataset.t ? mark : least);
+const across = (mark) => +(mark.getAttribute("cx") || mark.getAttribute("x"));
+const first = marks.reduce((least, mark) => across(mark) < across(least) ? mark : least);
 const press = (key) => chart.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
 seen.label = chart.getAttribute("aria-label");
 first.dispatchEvent(new PointerEvent("pointermove", { bubbles: true }));
@@ -32,7 +34,10 @@ press("End"); press("ArrowLeft"); press("ArrowRight");
 seen.key = tip.textContent;
 press("Enter");
 setTimeout(() => {
-  seen.hash = location.hash;
+  seen.points = marks.length;
+  seen.rows = [...document.querySelectorAll("table.trials tbody tr")].map((row) => row.cells[0].textContent);
+  seen.row = document.getElementById(location.hash.slice(1)).cells[0].textContent;
+  seen.winner = document.querySelector("table.trials tr.winner").id;
   seen.open = document.getElementById(location.hash.slice(1)).closest("details:not(.layer)").open;
   document.querySelector("details.layer").open = false;
   dispatchEvent(new Event("beforeprint"));
@@ -97,6 +102,9 @@ def test_a_reader_with_pointer_keys_and_paper(filled: Path, autotune: Command) -
     assert seen["label"] == "Every trial and the best so far"
     assert re.match(r"trial 0: .*tiny .*threads=\d+ ", seen["pointer"]), seen
     assert seen["left"] == ""
-    last = max(int(number) for number in re.findall(r'data-t="(\d+)"', text))
+    numbers = [str(trial["number"]) for trial in rows(autotune("trials", "small.one", "--json"))]
+    assert (seen["points"], sorted(seen["rows"])) == (len(numbers), sorted(numbers))
+    last = max(numbers, key=int)
     assert seen["key"].startswith(f"trial {last}: ")
-    assert (seen["hash"], seen["open"], seen["printed"], seen["wide"]) == (f"#l1t{last}", True, True, True)
+    assert (seen["row"], seen["open"], seen["printed"], seen["wide"]) == (last, True, True, True)
+    assert f'href="#{seen["winner"]}"' in text

@@ -2,16 +2,47 @@
 (() => {
   const tip = document.getElementById("tip");
   let on = null;
+  // The trials of a family, lines of text as the file has them, as a table.
+  for (const pre of document.querySelectorAll("pre.trials")) {
+    const table = document.createElement("table"), { rows, family } = pre.dataset;
+    table.className = "trials";
+    table.dataset.family = family;
+    const row = (part, words, kind) => {
+      const line = part.insertRow();
+      for (const word of words.split("\t")) line.appendChild(document.createElement(kind)).textContent = word;
+      return line;
+    };
+    const marked = pre.querySelector(".winner"), [names, ...lines] = pre.textContent.split("\n");
+    for (const cell of row(table.createTHead(), names, "th").cells) cell.scope = "col";
+    const body = table.createTBody();
+    lines.forEach((words, at) => { row(body, words, "td").id = rows + at; });
+    pre.replaceWith(table);
+    if (marked) document.getElementById(marked.id).className = "winner";
+  }
+  // A family's points, one path in the file, each for itself; they come in the order of the rows with a time, or without.
+  for (const path of document.querySelectorAll("path.dots")) {
+    const failed = "failed" in path.dataset, start = "#" + path.dataset.rows + "0";
+    const rows = [...document.querySelector(start).parentNode.rows].filter((row) => failed === !row.cells[1].textContent);
+    const group = document.createElementNS(path.namespaceURI, "g");
+    group.setAttribute("class", path.classList[0]);
+    path.getAttribute("d").slice(1).split("M").forEach((words, at) => {
+      const [x, y] = words.split(/[ hv]/).map(Number), mark = document.createElementNS(path.namespaceURI, failed ? "rect" : "circle");
+      const shape = failed ? { x: x - 1, y, width: 2, height: 9 } : { cx: x, cy: y, r: 3 };
+      for (const name in shape) mark.setAttribute(name, shape[name]);
+      mark.dataset.t = rows[at].id;
+      group.append(mark);
+    });
+    path.replaceWith(group);
+  }
   // The words of a point: its own, or those of its trial's row below their column's names.
   const say = (mark) => {
     if (mark.dataset.tip) return [mark.dataset.tip, ""];
-    const row = document.getElementById(mark.closest("svg").dataset.rows + mark.dataset.t);
-    if (!row) return ["trial " + mark.dataset.t, ""];
+    const row = document.getElementById(mark.dataset.t);
     const names = [...row.closest("table").tHead.rows[0].cells].map((cell) => cell.textContent);
     const cells = [...row.cells].map((cell) => cell.textContent.trim());
     const config = names.slice(3, -1).map((name, at) => name + "=" + cells[at + 3]);
     const remark = cells[cells.length - 1];
-    const time = cells[1] || "no time";
+    const time = cells[1] ? cells[1] + " µs" : "no time";
     return ["trial " + cells[0] + ": " + time, [row.closest("table").dataset.family, ...config].join(" ") + (remark ? "; " + remark : "")];
   };
   const hide = () => { if (on) on.classList.remove("on"); on = null; tip.replaceChildren(); };
@@ -36,7 +67,7 @@
     target.scrollIntoView({ block: "center" });
   };
   const go = (mark) => {
-    const to = mark.dataset.to || (mark.dataset.t && mark.closest("svg").dataset.rows + mark.dataset.t);
+    const to = mark.dataset.to || mark.dataset.t;
     if (to && document.getElementById(to)) { hide(); if (location.hash === "#" + to) reveal(); else location.hash = to; }
   };
   for (const svg of document.querySelectorAll("svg.chart")) {
@@ -47,7 +78,8 @@
     }
     svg.removeAttribute("aria-labelledby");
     const marks = [...svg.querySelectorAll("[data-t],[data-tip]")];
-    marks.sort((a, b) => (a.dataset.t || 0) - (b.dataset.t || 0));
+    const across = (mark) => +(mark.getAttribute("cx") || mark.getAttribute("x"));
+    marks.sort((a, b) => across(a) - across(b));
     svg.addEventListener("pointermove", (event) => {
       const mark = event.target.closest("[data-t],[data-tip]");
       if (mark) show(mark); else hide();
