@@ -12,12 +12,12 @@ import importlib
 TYPE_CHECKING = False  # as type checkers know it; `typing` itself takes longer to load than all the rest here
 if TYPE_CHECKING:
     from autotune.api.answers import best
+    from autotune.api.database import Store
     from autotune.api.exports import ExportResult, export
     from autotune.api.importance import FamilyImportance, importance
     from autotune.api.tuning import TuneResult, tune
     from autotune.errors import AutotuneError
     from autotune.problem import Conv2dProblem, Layer
-    from autotune.store import Store
     from autotune.study import Study, load_study
     from autotune.trial import Config, Trial
     from autotune.tuning.trial_log import Progress
@@ -46,12 +46,12 @@ __all__ = [
 
 _HOMES = {
     "autotune.api.answers": ("best",),
+    "autotune.api.database": ("Store",),
     "autotune.api.exports": ("ExportResult", "export"),
     "autotune.api.importance": ("FamilyImportance", "importance"),
     "autotune.api.tuning": ("TuneResult", "tune"),
     "autotune.errors": ("AutotuneError",),
     "autotune.problem": ("Conv2dProblem", "Layer"),
-    "autotune.store": ("Store",),
     "autotune.study": ("Study", "load_study"),
     "autotune.trial": ("Config", "Trial"),
     "autotune.tuning.trial_log": ("Progress",),

@@ -88,6 +88,18 @@ def test_it_tries_what_the_command_line_tries(folder: Path, autotune: Command) -
     assert (again.layers[0].new, again.layers[0].evaluated) == (1, 9)
 
 
+@pytest.mark.parametrize("create", [True, False])
+def test_errors_of_a_store_speak_of_python(folder: Path, *, create: bool) -> None:
+    with closing(sqlite3.connect("other.db")) as other:
+        other.execute("CREATE TABLE notes (text)")
+    Path("none.db").touch()
+    path, words = ("other.db", "name another database") if create else ("none.db", "autotune.tune fills it")
+    with pytest.raises(StoreError, match=words) as caught:
+        autotune.Store(path, create=create)
+    assert "--" not in str(caught.value)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
 def test_best_is_asked_by_study_layer_file_problem_and_device(folder: Path, filled: Path) -> None:
     (best,) = autotune.best("small")
     for what in ("small.one", "one", "small.toml", Path("small.toml"), SMALL, None, load_study(Path("small.toml"))):

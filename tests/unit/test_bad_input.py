@@ -322,7 +322,7 @@ def test_a_read_only_database(tmp_path: Path, database: bytes, autotune: Command
     path.write_bytes(database)
     with read_only(tmp_path, files_only=True):
         tuned, best = tune("--trials", "12"), autotune("best", "--json")
-    assert tuned.complaint == "autotune.db: the file is read-only; make it writable or give another --db"
+    assert tuned.complaint == "autotune.db: the file is read-only; make it writable or name another database"
     assert path.read_bytes() == database
     assert (best.code, best.err) == (0, "")
     assert "small.one" in best.out, "it can still be read"

@@ -294,7 +294,7 @@ def _words(path: Path, timeout_s: float, error: sqlite3.Error | None, message: s
     meaning = {
         sqlite3.SQLITE_BUSY: f"locked by another process for more than {timeout_s:g} s; end it or wait for it",
         sqlite3.SQLITE_LOCKED: f"locked by another process for more than {timeout_s:g} s; end it or wait for it",
-        sqlite3.SQLITE_READONLY: "the file is read-only; make it writable or give another --db",
+        sqlite3.SQLITE_READONLY: "the file is read-only; make it writable or name another database",
         sqlite3.SQLITE_CORRUPT: "the file is damaged or cut short; restore a copy or try sqlite3's .recover",
         sqlite3.SQLITE_NOTADB: "not an SQLite file; give the path of a results database",
         sqlite3.SQLITE_FULL: DISK_IS_FULL,

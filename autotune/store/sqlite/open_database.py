@@ -101,11 +101,11 @@ def _writable_path(url: str | Path) -> Path:
     shown = one_line(str(path))
     exists = _inspect(path)
     if exists and not may_write(path):
-        raise StoreError(f"{shown}: the file is read-only; make it writable or give another --db")
+        raise StoreError(f"{shown}: the file is read-only; make it writable or name another database")
     if not may_write(path.parent):
         raise StoreError(
             f"{shown}: the folder {one_line(str(path.parent))} is read-only and SQLite needs files beside the "
-            f"database; give another --db"
+            f"database; name another database"
         )
     return path
 

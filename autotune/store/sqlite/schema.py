@@ -62,7 +62,7 @@ def version_of(connection: Connection, path: Path) -> str | None:
         return None
     if not {"alembic_version", "schema_versions"} <= names:
         what = "an Optuna storage" if {"study_directions", "trial_values"} & names else "another program's database"
-        raise StoreError(f"{shown}: {what}, not a results database of autotune; give another --db")
+        raise StoreError(f"{shown}: {what}, not a results database of autotune; name another database")
     found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all()
     dated = set(connection.execute(select(schema_versions.c.version)).scalars())  # by migrations, each one's
     known = [each for each in found if isinstance(each, str) and (len(found) == 1 or each in dated)]

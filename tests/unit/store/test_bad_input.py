@@ -159,7 +159,7 @@ def test_another_programs_database(tmp_path: Path, create: bool) -> None:
     raw.close()
     before = path.read_bytes()
     assert message_of(path, create=create) == (
-        f"{path}: another program's database, not a results database of autotune; give another --db"
+        f"{path}: another program's database, not a results database of autotune; name another database"
     )
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["a.db"]

@@ -42,7 +42,7 @@ def test_a_read_only_file_in_a_read_only_folder_is_read(tmp_path: Path, journal:
         read_all(path)
         with pytest.raises(StoreError) as caught:
             Store(path)
-    assert str(caught.value) == f"{path}: the file is read-only; make it writable or give another --db"
+    assert str(caught.value) == f"{path}: the file is read-only; make it writable or name another database"
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
