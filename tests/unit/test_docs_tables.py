@@ -63,6 +63,7 @@ REFERENCE = (
     "`role`",
     "`fill`",
     "where",
+    "layout",
 )
 """what stands in the first column of a table that measures nothing"""
 INLINE = re.compile(r"`(autotune [^`]+)`")
