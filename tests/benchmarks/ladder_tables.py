@@ -1,9 +1,9 @@
-"""Write the table of docs/ladder.md and the times of docs/fidelity.md from a database's ladders:
+"""Write the table of docs/ladder.md from a database's ladders:
 
     python tests/benchmarks/ladder_tables.py studies/recorded/h200.db
 
-fidelity.md has each technique's times at the largest batch, ladder.md what the profiler saw of each layer's fastest
-row there. A report whose ladder the database does not have keeps its rows.
+It has what the profiler saw of each layer's fastest row at the largest batch. A report whose ladder the database does
+not have keeps its rows.
 """
 
 from __future__ import annotations
@@ -49,16 +49,6 @@ def with_profiles(page: str, report: str, rows: Sequence[Row]) -> str:
     return re.sub(rf"(?:^\| {report} \| .*\n)+", lambda _: lines, page, flags=re.MULTILINE)
 
 
-def with_times(page: str, report: str, rows: Sequence[Row]) -> str:
-    """The page with the last cell of each technique's row replaced: its times, layer by layer."""
-    layers = at_the_largest_batch(rows).values()
-    for technique in dict.fromkeys(str(row["technique"]) for row in rows):
-        times = " / ".join(_time(row) for of_layer in layers for row in of_layer if row["technique"] == technique)
-        start = rf"^(\| {report} \| {re.escape(technique)} \| [^\n]* \| )[^|\n]*( \|)$"
-        page = re.sub(start, rf"\g<1>{times}\g<2>", page, flags=re.MULTILINE)
-    return page
-
-
 def _time(row: Row) -> str:
     """The best time in milliseconds."""
     best_us = row["best_us"]
@@ -81,19 +71,18 @@ def _number(value: str | float | None, form: str) -> str:
 
 
 def main() -> None:
-    """Rewrite both pages."""
+    """Rewrite the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("db", type=Path)
     parser.add_argument("--docs", type=Path, default=DOCS)
     arguments = parser.parse_args()
-    ladders, fidelity = ((arguments.docs / name).read_text() for name in ("ladder.md", "fidelity.md"))
+    page = arguments.docs / "ladder.md"
+    ladders = page.read_text()
     for report in REPORTS:
         rows = ladder(report, arguments.db)
         if rows:
             ladders = with_profiles(ladders, report, rows)
-            fidelity = with_times(fidelity, report, rows)
-    (arguments.docs / "ladder.md").write_text(ladders)
-    (arguments.docs / "fidelity.md").write_text(fidelity)
+    page.write_text(ladders)
 
 
 if __name__ == "__main__":
