@@ -42,13 +42,13 @@ def test_links_are_found() -> None:
 
 
 def documented() -> dict[str, list[str]]:
-    """Each section of docs/kernels.md that is named after a family, with the parameters of its table, in order."""
+    """Each section of docs/kernels.md that is named after a family, with its line of parameters or those of its table."""
     sections = re.split(r"^## ", (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     named = {match[1]: section for section in sections if (match := re.match(r"`(\w+)`\n", section))}
     return {
         family: [
             param
-            for first in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", section, re.MULTILINE)
+            for first in re.findall(r"^(?:Parameters:|\|) (`\w+`(?:,\s`\w+`)*)(?: \||\.)", section, re.MULTILINE)
             for param in re.findall(r"\w+", first)
         ]
         for family, section in named.items()
