@@ -42,7 +42,7 @@ def test_links_are_found() -> None:
 
 
 def documented() -> dict[str, list[str]]:
-    """Each section of docs/kernels.md that is named after a family, with its line of parameters or those of its table."""
+    """Each section of docs/kernels.md that is named after a family, with its line or table of parameters."""
     sections = re.split(r"^## ", (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     named = {match[1]: section for section in sections if (match := re.match(r"`(\w+)`\n", section))}
     return {
