@@ -11,15 +11,12 @@ import gzip
 import json
 import re
 import shlex
-import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from autotune.store import Store
-from tests.benchmarks.ladder_tables import main as write_tables
 from tests.benchmarks.record_database import main as record
 from tests.long_run import long_run
 
@@ -265,19 +262,6 @@ def test_a_recording_keeps_why_a_technique_is_impossible(rehearsal: Path, folder
     assert "at most 1024 threads" in impossible["why_not"]
     assert [row["technique"] for row in rows.values() if not row["best_us"]] == 2 * [impossible["technique"]]
     assert rows["conv1", "one thread per output"]["achieved_occupancy"] == "0.46"
-
-
-def test_the_tables_of_the_ladders_are_written_from_a_recording(
-    rehearsal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copy(ROOT / "docs" / "ladder.md", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["ladder_tables.py", str(rehearsal), "--docs", str(tmp_path)])
-    write_tables()
-    before, ladders = ((folder / "ladder.md").read_text() for folder in (ROOT / "docs", tmp_path))
-    assert before.partition("\n| 001 |")[2] == ladders.partition("\n| 001 |")[2], "there is no other ladder"
-    rows = re.findall(r"^\| 000 \| (conv\d) \| (.*?) \| ([\d.]+) \| \S+ \| (\S+) \|", ladders, re.MULTILINE)
-    assert [row[0] for row in rows] == ["conv1", "conv2"]
-    assert {row[3] for row in rows} == {"46.0%"}, "what the profiler saw"
 
 
 def test_a_line_that_fails_is_told_and_costs_no_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

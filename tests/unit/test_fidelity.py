@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from functools import cache
@@ -14,7 +15,6 @@ from autotune.family.space import Admission, BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate, load_templates
 from autotune.problem import Layer
 from autotune.study import Study, Technique, find_study, load_study
-from tests.benchmarks.ladder_tables import REPORTS, ladder, with_profiles
 from tests.templates.shipped_families import H200
 
 from .tiny import Command
@@ -49,18 +49,29 @@ def test_the_page_counts_the_techniques_of_each_study() -> None:
         assert ("rule: " in line) == bool(study.rules)
 
 
-@pytest.mark.parametrize("report", REPORTS)
-def test_each_technique_has_a_recorded_row_with_the_reports_figures(report: str) -> None:
-    study = STUDIES[f"reports/{report}"]
-    recorded = ladder(report, ROOT / "studies" / "recorded" / "h200.db")
-    page = (ROOT / "docs" / "ladder.md").read_text()
-    assert with_profiles(page, report, recorded) == page
+@pytest.mark.parametrize("name", STUDIES)
+def test_each_technique_has_a_recorded_row_with_the_reports_figures(name: str, autotune: Command) -> None:
+    study = STUDIES[name]
+    recorded = json.loads(autotune("ladder", name, "--stored", "--db", "recorded", "--json").out)
     found = {(row["layer"], row["technique"]): row for row in recorded}
     assert found.keys() == {(layer.name, one.name) for layer in study.layers for one in study.techniques}
     for (layer, _), row in found.items():
         technique = next(one for one in study.techniques if one.name == row["technique"])
         assert (row["reported_ms"], row["reported"]) == (technique.reported_ms.get(str(layer)), technique.reported)
         assert (row["best_us"] is None) == (technique.name == IMPOSSIBLE) == bool(row["why_not"])
+
+
+def test_the_fastest_rows_are_those_of_the_recorded_ladders(autotune: Command) -> None:
+    page = (ROOT / "docs" / "ladder.md").read_text()
+    told = re.findall(
+        r"^\| (\d{3}) \| .*?([\d.]+) ms.* \| .*?([\d.]+) ms", page.partition("## Fastest rows")[2], re.MULTILINE
+    )
+    assert [f"reports/{report}" for report, *_ in told] == list(STUDIES)
+    for report, *times in told:
+        rows = json.loads(autotune("ladder", f"reports/{report}", "--stored", "--db", "recorded", "--json").out)
+        large = list(dict.fromkeys(row["layer"] for row in rows))[-2:]
+        best = [min(row["best_us"] for row in rows if row["layer"] == layer and row["best_us"]) for layer in large]
+        assert times == [f"{us / 1e3:.3f}" for us in best]
 
 
 @pytest.mark.parametrize(("study", "technique"), TECHNIQUES, ids=lambda one: one.name)
