@@ -26,7 +26,8 @@ _PLACING = (
     f"WHERE o.id BETWEEN :first AND :last AND o.outcome <> '{Outcome.RUNNING}'"
 )
 _WITHOUT_ORIGINAL = (
-    "DELETE FROM temp.placing WHERE reused IS NOT NULL AND NOT EXISTS (SELECT 1 FROM temp.here_trials WHERE there = reused) "
+    "DELETE FROM temp.placing WHERE reused IS NOT NULL "
+    "AND NOT EXISTS (SELECT 1 FROM temp.here_trials WHERE there = reused) "
     "AND NOT EXISTS (SELECT 1 FROM temp.placing o WHERE o.there = placing.reused AND o.there < placing.there)"
 )
 _KNOWN = (

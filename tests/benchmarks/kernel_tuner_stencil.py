@@ -40,7 +40,7 @@ def by_kernel_tuner(bound: BoundTemplate, strategy: str, evaluations: int) -> tu
     rng = np.random.default_rng(0)
     x, weights = (rng.standard_normal(sizes[name]).astype(np.float32) for name in ("x", "weights"))
     y = np.zeros(sizes["y"], np.float32)
-    expected, _ = numpy_reference(
+    (expected,) = numpy_reference(
         problem, {"x": x.astype(np.float64).ravel(), "weights": weights.astype(np.float64).ravel()}
     )
     arguments = [x, weights, y, np.int32(problem.runtime_size)]
@@ -65,7 +65,7 @@ def by_kernel_tuner(bound: BoundTemplate, strategy: str, evaluations: int) -> tu
         grid_div_y=[],
         block_size_names=["block_w", "block_h", "block_d"],
         restrictions=feasible,
-        answer=[None, None, expected.reshape(y.shape).astype(np.float32), None],
+        answer=[None, None, expected.value.reshape(y.shape).astype(np.float32), None],
         atol=1e-4,
         lang="CUDA",
         compiler_options=["-std=c++17"],
