@@ -50,8 +50,8 @@ SMALL = product("nn", 40, 504, 344)
         *long_run(
             (SMALL, SHARED),
             (product("nt", 40, 504, 344, dtype="bf16"), BASE),
-            (product("nt", 37, 260, 84, dtype="f32"), {**SHARED, "tile_m": 48, "epilogue_subtiles": 2}),
-            (product("tn", 8, 264, 200, batch=3), ALONE),
+            (product("nt", 37, 260, 84, dtype="f32"), {**SHARED, "tile_m": 48, "raster": 1, "epilogue_subtiles": 2}),
+            (product("tn", 8, 264, 200, batch=3), {**ALONE, "raster": 1}),
             (product("nn", 1, 72, 8, epilogue="bias_gelu"), {**ALONE, "tile_n": 64, "raster": 1}),
         ),
     ],
@@ -104,6 +104,7 @@ FAULTS = {
     ),
     "a block ends while the other arrives at its barriers": ("    cluster_sync();  // no block arrives", "    // no"),
     "both blocks load the same half of a": ("tile.row + part, k", "tile.row, k"),
+    "the block's rank, in an address, takes the next 64 columns' place": ("& ~DISTANCE", "& ~0ull"),
     "half of a comes to this block alone": ("(1 << CLUSTER_N) - 1, tile", "1 << rank, tile"),
     "the next 64 columns are taken for these": ("NEXT_64 = TILE_K * 128 / 16", "NEXT_64 = 0"),
     "depth goes on as where b is not transposed": ("OPERAND_STEP = TRANSPOSED ? 128 : 2", "OPERAND_STEP = 2"),
@@ -124,7 +125,7 @@ FAULTS = {
 @pytest.mark.cxx
 @pytest.mark.parametrize("what", every(3, FAULTS))
 def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
-    transposed_b = "next 64" in what
-    problem = product("tn", 200, 504, 344) if transposed_b else SMALL
-    values = {**SHARED, "tile_m": 128} if transposed_b else SHARED
+    transposed_a = "next 64" in what
+    problem = product("tn", 200, 504, 344) if transposed_a else SMALL
+    values = {**SHARED, "tile_m": 128} if transposed_a else SHARED
     assert refuses_changed(NAME, problem, values, FAULTS[what], host)

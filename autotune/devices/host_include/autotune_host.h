@@ -49,6 +49,7 @@ struct AutotuneCopy {
 void autotune_defer(const AutotuneCopy* copy);
 void autotune_cluster_defer(const AutotuneCopy* copy, unsigned rank);
 void autotune_cluster_wake(unsigned rank);
+__attribute__((weak)) unsigned autotune_cluster_rank();  // of the block in its cluster; 0 where it is alone
 void autotune_commit();
 int autotune_due(const void* owner, unsigned groups, AutotuneCopy* due);
 __attribute__((weak)) void* autotune_smem_address();  // of a kernel's dynamic shared memory

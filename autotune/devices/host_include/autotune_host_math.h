@@ -230,6 +230,8 @@ inline long long clock64() { return autotune_clock(); }
 #endif
 inline int clock() { return static_cast<int>(clock64()); }
 inline void __nanosleep(unsigned) {}
-inline size_t __cvta_generic_to_shared(const void* address) {  // counted from the dynamic shared memory, where there is some
-    return reinterpret_cast<size_t>(address) - reinterpret_cast<size_t>(autotune_smem_address ? autotune_smem_address() : nullptr);
+// Counted from the dynamic shared memory, where there is some. In a cluster the bits above say which block's it is, as on the GPU.
+inline size_t __cvta_generic_to_shared(const void* address) {
+    const size_t rank = autotune_cluster_rank ? autotune_cluster_rank() : 0;
+    return reinterpret_cast<size_t>(address) - reinterpret_cast<size_t>(autotune_smem_address ? autotune_smem_address() : nullptr) + (rank << 24);
 }

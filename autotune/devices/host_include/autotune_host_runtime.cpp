@@ -858,6 +858,11 @@ extern "C" void* autotune_cluster_smem(const void* mine, unsigned rank, int line
     return base + offset;
 }
 
+extern "C" unsigned autotune_cluster_rank() {
+    const Worker* const w = self_worker;
+    return w->cluster ? w->cluster_rank : 0;
+}
+
 extern "C" void autotune_some_barrier(int id, int threads, int waits, int line) {
     Worker* const w = self_worker;
     SomeBarrier* const barrier = &w->some_barriers[id % BARRIERS];
