@@ -21,7 +21,8 @@ from tests.long_run import every
 from tests.problems import problems
 
 H200 = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=150_000_000_000)
-FAMILIES = template_files()
+FAMILIES = {name: path for name, path in template_files().items() if path.parent.name == CONV2D}
+"""Dispatchers are of conv2d alone."""
 
 
 def accepts(bound: BoundTemplate, config: Config) -> bool:
