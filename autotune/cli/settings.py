@@ -7,6 +7,7 @@ device = "cuda:0"       # of one command
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -42,7 +43,7 @@ def _tables() -> Iterator[tuple[Path, Mapping[str, object]]]:
         return
     for folder in (here, *here.parents):
         own, project = folder / _FILE, folder / _PROJECT
-        if os.path.isfile(own):
+        if os.path.lexists(own) and not os.path.isdir(own):  # a link to nothing, a pipe: said by who reads it
             yield own, _content(own)
         elif os.path.isfile(project):
             tool = _content(project).get("tool")
@@ -72,14 +73,14 @@ def _default_map(file: Path, table: Mapping[str, object], commands: Mapping[str,
             if key not in options:
                 raise SettingsError(f"{file}: {name}.{key}: no such option{did_you_mean(key, options)}")
         words = {key: value for key, value in every.items() if key in options} | own.get(name, {})
-        found[name] = {options[key]: _value(file, key, value) for key, value in words.items()}
+        found[name] = {str(options[key].name): _value(file, key, value, options[key]) for key, value in words.items()}
     return found
 
 
-def _options(command: click.Command) -> dict[str, str]:
-    """The options of a command as they are written, without dashes, each with click's name of it."""
+def _options(command: click.Command) -> dict[str, click.Option]:
+    """The options of a command as they are written, without dashes."""
     return {
-        word.removeprefix("--"): param.name
+        word.removeprefix("--"): param
         for param in command.params
         if isinstance(param, click.Option) and param.name is not None
         for word in param.opts
@@ -87,12 +88,16 @@ def _options(command: click.Command) -> dict[str, str]:
     }
 
 
-def _value(file: Path, key: str, value: object) -> object:
-    """A default as click takes it; a path begins at the file's folder."""
-    if key not in _PATHS:
-        return value
-    if isinstance(value, list):
-        return [_value(file, key, word) for word in value]
-    if isinstance(value, str) and value not in RECORDED and "://" not in value:
+def _value(file: Path, key: str, value: object, option: click.Option) -> object:
+    """A default as click takes it; a path begins at the file's folder. Raises SettingsError for what is none."""
+    if isinstance(value, list) and option.multiple:
+        return [_word(file, key, word) for word in value]
+    return _word(file, key, value)
+
+
+def _word(file: Path, key: str, value: object) -> object:
+    if not isinstance(value, str | int | float) or value in (math.inf, -math.inf) or value != value:
+        raise SettingsError(f"{file}: {key}: expected a word, a number or a flag, and a list where it can be repeated")
+    if key in _PATHS and isinstance(value, str) and value not in RECORDED and "://" not in value:
         return str(file.parent / value)
     return value
