@@ -25,6 +25,7 @@ _PASSWORDS = (
     (re.compile(r"(?<=:)(/+)[^\s:]{1,500}@"), r"\1***@"),  # a token in place of a user
     (re.compile(r"(?<![:/])(//[^\s/@:]{0,200}:)\S{1,500}@"), r"\1***@"),
     (re.compile(r"(?<!\breplay)(?<=[\w%.]):[^\s/@:]{1,200}@(?=[\w\[])"), ":***@"),  # replay:FILE@DEVICE has none
+    (re.compile(r"(\bfile:[^\s?]{0,500}\?)\S{1,1000}"), r"\1***"),  # SQLite's, whose options may be a key
     (
         re.compile(
             r"(passw(?:or)?d|pwd|passphrase|secret|token|hexkey|api_?key)(\s?=\s?|%3d)"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from distributed import Client
 
+from autotune import __version__
 from autotune.cluster.dask_agent import COLLECT, LISTEN_S, introduce
 from autotune.cluster.lease import AgentInfo, Collecting, DeviceClass, Helper, News
 from autotune.errors import AutotuneError
@@ -84,7 +85,10 @@ class Agents:
         with contextlib.suppress(OSError, TimeoutError, ValueError):
             async with asyncio.timeout(PATIENCE_S):
                 info = (await client.run(introduce, workers=[address], on_error="return")).get(address)
-        if isinstance(info, AgentInfo) and (info.device_class is None or self._admits(info.device_class)):
+        if isinstance(info, AgentInfo) and (version := getattr(info, "version", "an older one")) != __version__:
+            self._say(f"{address}: its autotune is {version}, this is {__version__}; install one version on all hosts")
+            self._known[address] = None
+        elif isinstance(info, AgentInfo) and (info.device_class is None or self._admits(info.device_class)):
             self._known[address] = agent = KnownAgent(info, address)
             agent.visits = asyncio.create_task(self._visit(client, address, agent))
         elif info is not None:
@@ -104,6 +108,14 @@ class Agents:
                 continue
             except AutotuneError as error:
                 self._say(f"{agent.info.name}: {error}")
+                await asyncio.sleep(LISTEN_S)
+                continue
+            except (pickle.UnpicklingError, EOFError, ImportError, AttributeError, TypeError, KeyError) as error:
+                news = error
+            if not isinstance(news, News):
+                self._say(
+                    f"{agent.info.name}: its answer cannot be understood ({type(news).__name__}); it is asked again"
+                )
                 await asyncio.sleep(LISTEN_S)
                 continue
             visit = Visit(agent, news)

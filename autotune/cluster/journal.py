@@ -9,13 +9,16 @@ from __future__ import annotations
 import fcntl
 import pickle
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from autotune import __version__
 from autotune.cluster.lease import Collected, Lease
-from autotune.errors import StoreError, StudyError, not_written
+from autotune.errors import StoreError, StoreWarning, StudyError, not_written
 from autotune.family.template import KernelTemplate, load_templates
 from autotune.store import Scope, Store, StudyRecord, TemplateRecord
+from autotune.store.sqlite.database import NOT_UNDERSTOOD, one_line
 from autotune.temporary import temporary_folder
 from autotune.tuning.trial_log import Progress
 from autotune.tuning.tune import policy
@@ -125,10 +128,25 @@ class Journals:
         self._open: dict[str, Journal] = {}
         for left in folder.glob("*/"):
             if (left / "lease").exists():
-                lease = _read(left / "lease")
-                self._open[left.name] = Journal(left, lease, self._families.of(lease))
+                self._take_up(left)
             else:  # killed while it was made: no line has begun
                 shutil.rmtree(left, ignore_errors=True)
+
+    def _take_up(self, left: Path) -> None:
+        """Go on with a journal that an earlier process has left; one that cannot be read is kept beside, and named."""
+        try:
+            lease = _read(left / "lease")
+            self._open[left.name] = Journal(left, lease, self._families.of(lease))
+        except (StoreError, StudyError) as error:
+            kept = self._folder.with_name(f"{self._folder.name}.left")
+            kept.mkdir(exist_ok=True)
+            left.rename(kept / left.name)
+            message = (
+                f"{one_line(str(kept / left.name))}: "
+                f"what was not delivered of an earlier lease is kept there ({error}); "
+                f"`autotune merge` brings its trials.db"
+            )
+            warnings.warn(message, StoreWarning, stacklevel=2)
 
     def __iter__(self) -> Iterator[Journal]:
         return iter(list(self._open.values()))
@@ -142,7 +160,7 @@ class Journals:
         shutil.copy(self._blank, folder / "trials.db")
         journal = Journal(folder, lease, self._families.of(lease))
         journal.seed(lease)
-        (folder / "writing").write_bytes(pickle.dumps(lease.bare))
+        (folder / "writing").write_bytes(_written(lease.bare))
         (folder / "writing").rename(folder / "lease")
         self._open[lease.id] = journal
         return journal
@@ -159,7 +177,19 @@ class Journals:
         self._lock.close()
 
 
+def _written(lease: Lease) -> bytes:
+    return pickle.dumps((__version__, pickle.dumps(lease)))
+
+
 def _read(path: Path) -> Lease:
-    lease = pickle.loads(path.read_bytes())  # noqa: S301 - written by an agent of this user in this user's own folder
-    assert isinstance(lease, Lease)  # noqa: S101
+    """A lease as `_written` by an agent of this user in this user's own folder. Raises StoreError for any other."""
+    try:
+        version, words = pickle.loads(path.read_bytes())  # noqa: S301
+        if version != __version__:
+            raise StoreError(f"it is of autotune {version}")
+        lease = pickle.loads(words)  # noqa: S301
+    except (*NOT_UNDERSTOOD, pickle.UnpicklingError, EOFError, ImportError) as error:
+        raise StoreError(f"its lease cannot be read: {one_line(str(error))}") from None
+    if not isinstance(lease, Lease):
+        raise StoreError("its lease cannot be read")
     return lease

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune import __version__
 from autotune.cluster.agent import FAILURES, Agent, CompilingAgent
 from autotune.cluster.agents import KnownAgent, lent
 from autotune.cluster.lease import (
@@ -24,7 +26,7 @@ from autotune.cluster.lease import (
 from autotune.cluster.ledger import Ledger
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
-from autotune.errors import DeviceLost, StoreError, StudyError
+from autotune.errors import DeviceLost, StoreError, StoreWarning, StudyError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource
@@ -123,6 +125,43 @@ def collected_of(ledger: Ledger, agent: Agent) -> Collected:
     """What an agent has of its one lease, with the lease."""
     (collected,) = agent.collect(Collecting(ledger.owner, 1 << 63, frozenset(), {}, 0, 1.0)).collected
     return collected
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"noise",
+        pickle.dumps("a lease"),
+        pickle.dumps(("0.0.1", b"")),
+        pickle.dumps((__version__, pickle.dumps("a lease"))),
+        pickle.dumps((__version__, pickle.dumps(7)[:3])),
+    ],
+)
+def test_a_journal_that_cannot_be_read_costs_itself(
+    tmp_path: Path, ledger: Ledger, open_agent: Open, content: bytes
+) -> None:
+    """The next agent of the name begins without it, and names it; nothing is removed."""
+    agent = open_agent()
+    agent.run(leased(ledger, agent))
+    agent.close()
+    (lease,) = (tmp_path / "one").glob("*/lease")
+    lease.write_bytes(content)
+    with pytest.warns(StoreWarning, match="what was not delivered of an earlier lease is kept there"):
+        again = open_agent()
+    assert deliver(ledger, again) == 0
+    with Store(tmp_path / "one.left" / lease.parent.name / "trials.db", create=False) as kept:
+        assert len(kept.trials.list()) >= TRIALS
+
+
+def test_a_database_of_a_journal_that_is_damaged_costs_itself(tmp_path: Path, ledger: Ledger, open_agent: Open) -> None:
+    agent = open_agent()
+    agent.run(leased(ledger, agent))
+    agent.close()
+    (database,) = (tmp_path / "one").glob("*/trials.db")
+    database.write_bytes(b"noise" * 1000)
+    with pytest.warns(StoreWarning, match="not an SQLite file"):
+        open_agent()
 
 
 def test_what_an_agent_could_not_deliver_the_next_of_its_name_delivers_once(

@@ -23,6 +23,7 @@ FORMS = (
     f"POSTGRESQL://me:%20{SECRET}%40@[::1]:5432/db",
     f"postgresql://host/db?user=me&password={SECRET}",
     f"sqlite:///a.db?hexkey={SECRET}",
+    f"file:a.db?key={SECRET}",
     f"postgresql://me:a {SECRET} b\n{SECRET}@host/db",
     f"postgresql://me:{SECRET}\x1b@host:port/db",
     f"me:{SECRET}@host/db",
