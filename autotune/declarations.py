@@ -197,7 +197,7 @@ class ArrayTemplate:
 
     def evaluate(self, names: Mapping[str, Value], runtime: str) -> Array:
         """The array of a problem with these names."""
-        extents = self.shapes[str(names.get("layout", ""))]
+        extents = self.shapes[""] if "" in self.shapes else self.shapes[str(names["layout"])]
         return Array(
             name=self.name,
             role=self.role,

@@ -26,7 +26,7 @@ from autotune.errors import StoreError
 from autotune.operation import parse_operation
 from autotune.operations import CONV2D, operation, operations
 from autotune.problem import Layer, Problem, make_problem
-from autotune.store.column_types import SqlValue, Text, Values, integer, metadata, row_id, text
+from autotune.store.column_types import LARGEST, SqlValue, Text, Values, integer, metadata, row_id, text
 from autotune.store.statements import identify, insert
 
 _KEPT = 4096  # problems that a process keeps
@@ -91,13 +91,22 @@ def problem_extras(problem: Problem) -> Values:
             f"layer {problem}: too large to store, over 2^63 operations or bytes; "
             f"make {problem.operation.runtime} smaller"
         )
-    declared, names = problem.operation, problem.names()
+    declared = problem.operation
     return {
-        **{name: names.get(name) for name in NAMED},
+        **dict(zip(NAMED, _named(problem), strict=True)),
         "declaration": None if declared.name in operations() else declared.text,
         "flops": problem.flops,
         "minimal_bytes": problem.tensor_bytes,
     }
+
+
+def _named(problem: Problem) -> tuple[SqlValue, ...]:
+    """What the columns NAMED have: of another operation's names, those that stand for the like, others NULL."""
+    names = problem.names()
+    sizes = map(names.get, (*_SIZES, *_DERIVED))
+    whole = [value if type(value) is int and 0 <= value <= LARGEST else None for value in sizes]
+    texts = [value if isinstance(value, str) else None for value in map(names.get, _WORDS)]
+    return (*whole[: len(_SIZES)], *texts, *whole[len(_SIZES) :])
 
 
 def problem_of(row: RowMapping) -> Problem:
@@ -115,8 +124,7 @@ def stored_problem(name: str, values: str, declaration: str | None, *named: SqlV
     problem = make_problem(
         operation(name) if declaration is None else parse_operation(_NOWHERE / name, declaration), given
     )
-    names = problem.names()
-    if given != problem.values or named != tuple(names.get(column) for column in NAMED):
+    if given != problem.values or named != _named(problem):
         raise ValueError("its columns do not agree")
     return problem
 
