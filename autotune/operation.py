@@ -53,13 +53,15 @@ _SIMILARITY = ("factors", "differences", "kinds")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """An operation as its file declares it. Two of one name and one text are equal, and pickled as their text."""
+    """An operation as its file declares it. Two of one name and one text are equal, and pickled as their texts."""
 
     name: str
     folder: Path
     """where its file, its reference and its families lie"""
     text: str
     """the file's"""
+    references: tuple[tuple[str, str], ...]
+    """name and text of each reference in the folder, of which there must be one; none of an operation of a database"""
     runtime: str
     """the size that a kernel takes when it is launched"""
     sizes: tuple[Size, ...]
@@ -83,8 +85,8 @@ class Operation:
     def __hash__(self) -> int:
         return hash((self.name, self.text))
 
-    def __reduce__(self) -> tuple[Callable[[Path, str], Operation], tuple[Path, str]]:
-        return parse_operation, (self.folder, self.text)
+    def __reduce__(self) -> tuple[Callable[..., Operation], tuple[object, ...]]:
+        return parse_operation, (self.folder, self.text, self.references)
 
     @property
     def names(self) -> frozenset[str]:
@@ -186,9 +188,9 @@ class Operation:
 
 
 @lru_cache
-def parse_operation(folder: Path, text: str) -> Operation:
+def parse_operation(folder: Path, text: str, references: tuple[tuple[str, str], ...] = ()) -> Operation:
     """The operation of its file's text; it is named after the folder. Raises TemplateError naming the dotted key."""
-    return _Reader(folder, read_toml(text, TemplateError, str(folder / FILE))).read(text)
+    return _Reader(folder, read_toml(text, TemplateError, str(folder / FILE))).read(text, references)
 
 
 def expression_of(table: Table, key: str, text: str, known: Set[str]) -> Bound:
@@ -207,7 +209,7 @@ class _Reader:
         self.table = table
         self.known: set[str] = set()
 
-    def read(self, text: str) -> Operation:
+    def read(self, text: str, references: tuple[tuple[str, str], ...]) -> Operation:
         table = self.table
         table.allow(_KEYS)
         table.require(("runtime", "sizes", "words", "array", "cost"))
@@ -245,6 +247,7 @@ class _Reader:
             name=self.folder.name,
             folder=self.folder,
             text=text,
+            references=references,
             runtime=runtime,
             sizes=sizes,
             words=words,

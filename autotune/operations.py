@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from autotune.errors import TemplateError
-from autotune.operation import FILE, Operation, parse_operation
+from autotune.operation import FILE, NUMPY_REFERENCE, REFERENCE, Operation, parse_operation
 from autotune.reading import read_text
 from autotune.shipped import shipped
 from autotune.table import did_you_mean
@@ -70,4 +70,6 @@ def _declared_in(directory: Path) -> tuple[str, ...]:
 
 def read_operation(folder: Path) -> Operation:
     """The operation that a folder declares. Raises TemplateError naming the dotted key."""
-    return parse_operation(folder, read_text(folder / FILE, TemplateError))
+    paths = (path for path in (folder / NUMPY_REFERENCE, folder / REFERENCE) if path.exists())
+    references = tuple((path.name, read_text(path, TemplateError)) for path in paths)
+    return parse_operation(folder, read_text(folder / FILE, TemplateError), references)

@@ -13,10 +13,11 @@ from autotune.api.interrupts import orderly_interrupts
 from autotune.api.studies import as_study, layers_named
 from autotune.api.terms import in_arguments
 from autotune.devices.device import BASELINES, DeviceInfo
-from autotune.devices.torch_baseline import require_torch
+from autotune.devices.torch_baseline import baselines_of, require_torch
 from autotune.errors import DeviceError, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.family.template import KernelTemplate, load_templates
+from autotune.operations import CONV2D
 from autotune.problem import Layer
 from autotune.store import BestRow, Store
 from autotune.study import Study, operations_of
@@ -104,7 +105,7 @@ def tune(
             evaluator,
             store,
             fresh=fresh,
-            finals=finals_plan(baselines, finals_s, evaluator.info),
+            finals=finals_plan(wanted, baselines, finals_s, evaluator.info),
             observe=observe,
             stopping=lambda: interrupted() or stopping(),
         )
@@ -156,15 +157,24 @@ def tune_layers(
 
 
 def finals_plan(
-    baselines: Sequence[str], finals_s: float | None, info: DeviceInfo | None, *, on_interrupt: bool = False
+    study: Study,
+    baselines: Sequence[str],
+    finals_s: float | None,
+    info: DeviceInfo | None,
+    *,
+    on_interrupt: bool = False,
 ) -> FinalsPlan:
-    """How finals are held. Raises DeviceError where a library cannot be timed, before anything is tuned.
+    """How finals are held. Raises DeviceError or StudyError where a library cannot be timed, before anything is tuned.
 
     `info` is None where the device is another host's, which looks for itself.
     """
     libraries = tuple(dict.fromkeys(baselines))
     if unknown := [name for name in libraries if name not in BASELINES]:
         raise DeviceError(f"--baseline {unknown[0]}: expected one of {', '.join(BASELINES)}")
+    compared = any(baselines_of(library, layer.problem) for library in libraries for layer in study.layers)
+    if libraries and not compared:
+        of = ", ".join(sorted({layer.problem.operation.name for layer in study.layers}))
+        raise StudyError(f"--baseline {libraries[0]}: has nothing to compare {of} with, only {CONV2D}; leave it out")
     if finals_s is not None and not is_time(finals_s):
         raise StudyError(f"finals_s = {finals_s}: expected seconds above 0")
     if libraries and info is not None:

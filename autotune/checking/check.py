@@ -17,6 +17,8 @@ from autotune.family.origins import pointed
 from autotune.family.render import relaunched, render
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
+from autotune.operation import Operation
+from autotune.operations import operations
 from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
@@ -172,3 +174,10 @@ class FamilyCheck:
                 row = self._verified(large.bound.template, (source,), self._evaluator.compile(source), ())
                 if row is not None:
                     yield row
+
+
+def doubt(declared: Operation) -> str:
+    """What is said where every kernel of an operation is wrong: the reference of one of a user may be."""
+    if declared.name in operations():
+        return ""
+    return f". All are wrong, the plainest too: is the reference in {declared.folder}?"

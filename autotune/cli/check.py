@@ -14,7 +14,7 @@ from autotune.api.devices import jobs_default
 from autotune.api.studies import study_named
 from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
-from autotune.checking.check import CheckRow, FamilyCheck
+from autotune.checking.check import CheckRow, FamilyCheck, doubt
 from autotune.checking.coverage import Coverage, coverage, in_common
 from autotune.cli.cells import Items
 from autotune.cli.completion import family_names
@@ -29,7 +29,6 @@ from autotune.compilation.toolchain import find_nvcc
 from autotune.errors import AutotuneError, ToolchainError
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
-from autotune.operations import operations
 from autotune.problem import Layer, Problem
 from autotune.study import Study
 from autotune.study_toml import study_toml
@@ -136,10 +135,7 @@ def _counted(name: str, found: Iterator[CheckRow], most: int | None, seconds: fl
 
 def _doubt(family: KernelTemplate, rows: Sequence[CheckRow]) -> str:
     """Where every kernel is wrong, the plainest too, that the reference of a user's operation may be."""
-    declared = family.operation
-    if declared.name in operations() or not all(row.outcome == Outcome.CORRECTNESS for row in rows):
-        return ""
-    return f". All are wrong, the plainest too: is the reference in {declared.folder}?"
+    return doubt(family.operation) if all(row.outcome == Outcome.CORRECTNESS for row in rows) else ""
 
 
 def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]:

@@ -158,7 +158,7 @@ def tune(
             device=device,
             jobs=jobs,
             fresh=fresh,
-            finals=finals_plan(baselines, finals_seconds, None, on_interrupt=finals_on_interrupt),
+            finals=finals_plan(wanted, baselines, finals_seconds, None, on_interrupt=finals_on_interrupt),
         )
         return
     if classes:
@@ -242,7 +242,7 @@ def tune_and_show(
                     f"{db}: no correct kernel of {study.name} on {evaluator.info.name} to compare; "
                     f"run `autotune tune STUDY` first"
                 )
-            plan = finals_plan(baselines, finals_seconds, evaluator.info, on_interrupt=finals_on_interrupt)
+            plan = finals_plan(study, baselines, finals_seconds, evaluator.info, on_interrupt=finals_on_interrupt)
             tuned = tune_layers(
                 *(study, layers, families, evaluator, store),
                 fresh=fresh,
@@ -265,7 +265,10 @@ def tune_and_show(
         end_interrupted(left(study, layers, tuned.layers, "tuned" if search else "compared"))
     if lacking := [result for result in tuned.layers if result.best is None]:
         reasons = "; ".join(f"{result.layer.name} ({' '.join(result.why_not.split())[:160]})" for result in lacking)
-        raise AutotuneError(f"{study.name}: no correct kernel of {reasons}")
+        from autotune.checking.check import doubt
+
+        doubts = dict.fromkeys(doubt(result.layer.problem.operation) for result in lacking if result.all_wrong)
+        raise AutotuneError(f"{study.name}: no correct kernel of {reasons}{''.join(doubts)}")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pickle
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from autotune import __version__
 from autotune.cluster.lease import Collected, Lease
@@ -39,7 +39,9 @@ class Families:
         if files not in self._loaded:
             with temporary_folder() as folder:
                 for name, text in files:
-                    (Path(folder) / Path(name).name).write_text(text, encoding="utf-8")
+                    path = Path(folder, *(Path(part).name for part in PurePath(name).parts[-2:]))
+                    path.parent.mkdir(exist_ok=True)
+                    path.write_text(text, encoding="utf-8")
                 self._loaded[files] = load_templates([Path(folder)] if files else [])
         families = self._loaded[files]
         for name, expected in lease.families.items():

@@ -59,7 +59,7 @@ class Lease:
     families: Mapping[str, str]
     """each family's hash: an agent with another version of one must not run it"""
     files: Mapping[str, str]
-    """name and text of the user's own families, with what they include"""
+    """name and text of the user's own families, with what they include, and of their operations; below their names"""
     history: tuple[Delivery, ...] = ()
     """the layer's finished trials"""
     held: Finals | None = None

@@ -11,6 +11,8 @@ from dataclasses import replace
 from autotune.cluster.lease import HARMLESS, Collected, DeviceClass, Lease, LeaseEnd
 from autotune.errors import StudyError
 from autotune.family.template import KernelTemplate
+from autotune.operation import FILE
+from autotune.operations import CONV2D, operations
 from autotune.problem import Layer, Problem
 from autotune.shipped import shipped
 from autotune.store import LOST, Delivery, Finals, Scope, Store, StudyRecord, TemplateRecord
@@ -171,12 +173,16 @@ def _renumbered(finals: Finals, here: Mapping[int, int]) -> Finals:
 
 
 def _files(families: Mapping[str, KernelTemplate]) -> Mapping[str, str]:
-    """Name and text of the user's own families, with what they include."""
+    """Name and text of the user's own families, with what they include and their operations, as in a directory."""
     found: dict[str, str] = {}
     for family in families.values():
         if family.path.is_relative_to(shipped("templates")):
             continue
-        for name, text in ((family.path.name, family.text), *family.includes):
-            if found.setdefault(name, text) != text or "/" in name:
+        declared = family.operation
+        own = declared.name not in operations()
+        declaration = [(FILE, declared.text), *declared.references] if own else []
+        for name, text in ((family.path.name, family.text), *family.includes, *declaration):
+            where = name if declared.name == CONV2D else f"{declared.name}/{name}"
+            if found.setdefault(where, text) != text or "/" in name:
                 raise StudyError(f"{family.path}: {name}: agents get one folder of files; give each a name of its own")
     return found

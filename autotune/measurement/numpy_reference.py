@@ -19,7 +19,6 @@ from autotune.declarations import COMPUTED, Array
 from autotune.errors import TemplateError
 from autotune.operation import NUMPY_REFERENCE, REFERENCE, Operation
 from autotune.problem import Problem
-from autotune.reading import read_text
 
 Doubles = npt.NDArray[np.float64]
 _FUNCTION = "reference"
@@ -27,17 +26,28 @@ _FUNCTION = "reference"
 
 def in_numpy(declared: Operation) -> bool:
     """Whether the operation's reference is one of numpy. Raises TemplateError where it has none, or two."""
-    if not declared.folder.is_dir():
+    return _reference(declared)[0] == NUMPY_REFERENCE
+
+
+def in_cuda(declared: Operation) -> str:
+    """The text of a reference that is CUDA."""
+    return _reference(declared)[1].removeprefix("#pragma once\n")
+
+
+def _reference(declared: Operation) -> tuple[str, str]:
+    """Name and text of the operation's reference."""
+    if not declared.references and not declared.folder.is_dir():
         raise TemplateError(
             f"{declared.name}: the operation's folder is not here; name the one it lies in by --templates"
         )
-    ours, other = declared.folder / NUMPY_REFERENCE, declared.folder / REFERENCE
-    if ours.exists() == other.exists():
-        what = "has both" if ours.exists() else f"{declared.name} has no reference"
+    if len(declared.references) != 1:
+        what = "has both" if declared.references else f"{declared.name} has no reference"
         raise TemplateError(f"{declared.folder}: {what}; expected {NUMPY_REFERENCE} or {REFERENCE}")
-    if other.exists() and sum(array.role in COMPUTED for array in declared.arrays) > 1:
-        raise TemplateError(f"{other}: gives one output, and {declared.name} has several; write {NUMPY_REFERENCE}")
-    return ours.exists()
+    ((name, text),) = declared.references
+    if name == REFERENCE and sum(array.role in COMPUTED for array in declared.arrays) > 1:
+        path = declared.folder / REFERENCE
+        raise TemplateError(f"{path}: gives one output, and {declared.name} has several; write {NUMPY_REFERENCE}")
+    return name, text
 
 
 def values_of(content: bytes, dtype: str) -> Doubles:
@@ -115,9 +125,7 @@ def _function(declared: Operation) -> Callable[..., object]:
     path = declared.folder / NUMPY_REFERENCE
     names: dict[str, object] = {}
     try:
-        exec(compile(read_text(path, TemplateError), str(path), "exec"), names)  # noqa: S102 - the operation's own code
-    except TemplateError:
-        raise
+        exec(compile(_reference(declared)[1], str(path), "exec"), names)  # noqa: S102 - the operation's own code
     except Exception as error:
         where = f"line {error.lineno}: " if isinstance(error, SyntaxError) else ""
         raise TemplateError(f"{path}: {where}{type(error).__name__}: {error}") from error

@@ -12,7 +12,7 @@ from autotune.declarations import Bounds
 from autotune.errors import TemplateError
 from autotune.family.text import Includes
 from autotune.measurement.forward import Tensors
-from autotune.measurement.numpy_reference import in_numpy
+from autotune.measurement.numpy_reference import in_cuda, in_numpy
 from autotune.operation import REFERENCE, Operation
 from autotune.problem import Problem
 from autotune.reading import read_text
@@ -143,11 +143,10 @@ def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:
 
 def reference_text(declared: Operation) -> str:
     """An operation's reference.cuh with what it includes in its place. Raises TemplateError where one is not there."""
-    path = declared.folder / REFERENCE
-    text = read_text(path, TemplateError)
-    for name, content in Includes().of(path, text, declared.folder):
+    text = in_cuda(declared)
+    for name, content in Includes().of(declared.folder / REFERENCE, text, declared.folder):
         text = text.replace(f'#include "{name}"', content.removeprefix(_ONCE).strip("\n"))
-    return text.removeprefix(_ONCE)
+    return text
 
 
 def _own(name: str) -> str:

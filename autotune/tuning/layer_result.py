@@ -61,6 +61,11 @@ class LayerResult:
         return self.stopped == INTERRUPTED
 
     @property
+    def all_wrong(self) -> bool:
+        """Whether every kernel of it ran and gave another result than the reference."""
+        return self.evaluated > 0 and self.failures.get(Outcome.CORRECTNESS, 0) == self.evaluated
+
+    @property
     def why_not(self) -> str:
         """Why it has no correct kernel: how it stopped and its commonest failure, a rule's where no config was left."""
         found = list(self.messages.values())

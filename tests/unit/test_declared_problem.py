@@ -6,9 +6,11 @@ import pickle
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from autotune.errors import StudyError, TemplateError
+from autotune.measurement.numpy_reference import numpy_reference
 from autotune.operations import find_operation, operations, read_operation
 from autotune.problem import Layer, Problem, make_problem, of_conv2d
 from autotune.similarity import differences, layer_distance
@@ -17,8 +19,9 @@ from autotune.store.dump import dump, load
 from autotune.store.merging import merge
 from autotune.study import load_study
 from autotune.study_toml import written
-from tests.operations import DECLARATION, declare
+from tests.operations import DECLARATION, REFERENCE, declare
 from tests.unit.store.builders import CONV1, correct, open_scope, run_trial, source_of
+from tests.unit.tiny import Command
 
 STUDY = """op = "scale"
 
@@ -92,6 +95,27 @@ def test_a_study_names_operations(tmp_path: Path) -> None:
     assert [layer.problem.operation.name for layer in study.layers] == ["scale", "conv2d"]
     assert study.layers[0] == Layer("wide", scale(tmp_path, rows=8, columns=100, halo=3, dtype="f16"), count=2)
     assert written(study).layers == study.layers
+
+
+def test_a_problem_travels_with_its_operations_reference(tmp_path: Path) -> None:
+    """To an agent of a cluster, on whose host the operation's folder is not."""
+    (declare(tmp_path, "scale") / "reference.py").write_text(REFERENCE)
+    problem = make_problem(read_operation(tmp_path / "scale"), {"rows": 2, "columns": 3})
+    content = pickle.dumps(problem)
+    shutil.rmtree(tmp_path / "scale")
+    (there,) = numpy_reference(pickle.loads(content), {"x": np.arange(6.0)})
+    assert there.value.tolist() == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.long
+@pytest.mark.cxx
+def test_an_operation_of_a_user_is_tuned_on_a_cluster(autotune: Command) -> None:
+    pytest.importorskip("distributed")
+    autotune("new-op", "far")
+    tuned = autotune(
+        "tune", "far.toml", "--cluster", "local:1", "--device", "host", "--trials", "1", "--layer", "small"
+    )
+    assert tuned.code == 0, tuned
 
 
 @pytest.mark.parametrize(

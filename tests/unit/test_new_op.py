@@ -57,6 +57,8 @@ def test_a_reference_that_every_kernel_contradicts_is_doubted(autotune: Command)
     assert wrong.code == 1
     doubt = "All are wrong, the plainest too: is the reference in doubted?"
     assert wrong.err.endswith(f"2 of 2 configs failed; each kind is shown above. {doubt}\n"), wrong.err
+    tuned = autotune("tune", "doubted.toml", "--device", "host", "--trials", "2", "--layer", "small")
+    assert (tuned.code, tuned.err.rstrip().endswith(f"x bound). {doubt}")) == (1, True), tuned
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,12 @@ def test_what_cannot_be_written_is_said(autotune: Command, tmp_path: Path, name:
     assert (refused.code, refused.out) == (1, "")
     assert words in refused.complaint
     assert files_in(tmp_path) == before
+
+
+def test_an_operation_without_a_rival_says_so(autotune: Command) -> None:
+    refused = autotune("tune", "softmax", "--device", "null", "--trials", "2", "--baseline", "cudnn", "--db", "null.db")
+    words = "--baseline cudnn: has nothing to compare softmax with, only conv2d; leave it out"
+    assert (refused.code, refused.complaint) == (1, words)
 
 
 @pytest.mark.parametrize("command", ["accuracy", "dispatch"])
