@@ -67,7 +67,7 @@ double half_value(uint16_t bits) {
 }
 
 std::vector<unsigned char> encode(const std::vector<double> &values, Stored dtype) {
-    const size_t size = STORED_BYTES[static_cast<int>(dtype)];
+    const size_t size = bytes_of(dtype);
     std::vector<unsigned char> bytes(size * values.size());
     for (size_t i = 0; i < values.size(); ++i) {
         if (dtype == Stored::i32) {
@@ -85,7 +85,7 @@ std::vector<unsigned char> encode(const std::vector<double> &values, Stored dtyp
 }
 
 std::vector<double> decode(const std::vector<unsigned char> &bytes, Stored dtype) {
-    const size_t size = STORED_BYTES[static_cast<int>(dtype)];
+    const size_t size = bytes_of(dtype);
     std::vector<double> values(bytes.size() / size);
     for (size_t i = 0; i < values.size(); ++i) {
         if (dtype == Stored::i32) {
@@ -330,7 +330,7 @@ private:
                  ": output " + std::to_string(index) + " of " + DECLARED[output].name + " is " +
                  std::to_string(found[index]) + ", not " + wanted);
         };
-        const size_t size = STORED_BYTES[static_cast<int>(dtype)];
+        const size_t size = bytes_of(dtype);
         for (size_t i = 0; dtype != Stored::i32 && i < found.size(); ++i)  // also of those that no golden value is of
             if (std::all_of(&content[size * i], &content[size * i] + size, [](unsigned char byte) { return byte == 0xFF; }))
                 wrong(i, "written");
