@@ -1,4 +1,4 @@
-"""Arrays of PyCUDA, CuPy, PyTorch and whatever else has `__cuda_array_interface__`: where they lie, streams, memory."""
+"""Arrays of PyCUDA, CuPy, PyTorch, or with `__cuda_array_interface__` or DLPack: where they lie, streams, memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+
+from .dlpack import described
 
 _TYPESTRS = {"f32": ("<f4",), "f16": ("<f2",), "bf16": ("<V2", "|V2", "<f2"), "i32": ("<i4",)}
 """How arrays call a storage type; NumPy has no name of its own for bf16."""
@@ -31,9 +33,7 @@ class View:
 
 def view(array: object, what: str, dtype: str | None = None) -> View:
     """Read an array's description. Raises TypeError or ValueError when it is no dense device array (of this dtype)."""
-    interface: Mapping[str, Any] | None = getattr(array, "__cuda_array_interface__", None)
-    if interface is None:
-        raise TypeError(f"{what}: a {type(array).__name__} is no array on a GPU: it has no __cuda_array_interface__")
+    interface = _described(array, what)
     shape = tuple(int(extent) for extent in interface["shape"])
     typestr, strides = str(interface["typestr"]), interface.get("strides")
     if dtype is not None and typestr not in _TYPESTRS[dtype]:
@@ -41,7 +41,18 @@ def view(array: object, what: str, dtype: str | None = None) -> View:
     element_bytes = int(typestr[2:])
     if strides is not None and not _dense(shape, strides, element_bytes):
         raise ValueError(f"{what}: is not contiguous (C order); copy it first")
-    return View(int(interface["data"][0]), shape, element_bytes, _device(array))
+    return View(int(interface["data"][0]), shape, element_bytes, interface.get("device", _device(array)))
+
+
+def _described(array: Any, what: str) -> Mapping[str, Any]:
+    """What an array says of itself. Raises TypeError where it is none in a GPU's memory."""
+    interface: Mapping[str, Any] | None = getattr(array, "__cuda_array_interface__", None) or described(array)
+    if interface is None:
+        raise TypeError(
+            f"{what}: a {type(array).__name__} is no array on a GPU: it has no __cuda_array_interface__, "
+            "nor is it in a GPU's memory by __dlpack__"
+        )
+    return interface
 
 
 def dtype_of(array: Any, what: str) -> str:
@@ -49,7 +60,7 @@ def dtype_of(array: Any, what: str) -> str:
     if _library_of(array) == "torch":  # whose typestr of bf16 says too little
         typestr = _OF_TORCH.get(str(array.dtype), str(array.dtype))
     else:
-        typestr = str(array.__cuda_array_interface__["typestr"])
+        typestr = str(_described(array, what)["typestr"])
     for dtype, typestrs in _TYPESTRS.items():
         if typestr in (dtype, *typestrs):
             return dtype

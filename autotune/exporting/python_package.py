@@ -14,7 +14,7 @@ from autotune.operations import CONV2D
 from autotune.reading import read_text
 from autotune.shipped import shipped
 
-ANY_OPERATION = ("any_operation.py", "arrays.py", "interface.py", "torch_any.py", "torch_runtime.py")
+ANY_OPERATION = ("any_operation.py", "arrays.py", "dlpack.py", "interface.py", "torch_any.py", "torch_runtime.py")
 """Modules of conv2d's package that know no operation."""
 _OF_CONV2D = """\
 From Python, with `python` on the path: `autotune_conv2d.Conv2d` on arrays of PyCUDA, CuPy or PyTorch, and

@@ -103,6 +103,43 @@ def test_python_runs_an_operation_of_any_size(rows: int, kernel: str, softmax: O
     assert said[4].startswith("cannot make an array like a DeviceArray"), said
 
 
+class ByDlpack:
+    """An array on a GPU that has DLPack alone; its memory is the host's here."""
+
+    def __init__(self, array: Array) -> None:
+        self.array: Any = device_array(array).array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, *, stream: int) -> object:
+        assert stream == -1
+        return self.array.__dlpack__()
+
+
+def rows_by_dlpack(path: str, x: Array) -> tuple[Array, list[str]]:
+    there, out = ByDlpack(x), ByDlpack(np.full_like(x, np.nan))
+    any_operation.run(loaded(path), there, y=out)
+    transposed = ByDlpack(x)
+    transposed.array = transposed.array.T
+    said = []
+    for wrong in (transposed, ByDlpack(x.astype(np.float64)), x):
+        with pytest.raises((ValueError, TypeError)) as raised:
+            any_operation.run(loaded(path), wrong, y=out)
+        said.append(str(raised.value))
+    return np.array(out.array), said
+
+
+def test_python_takes_arrays_by_dlpack(softmax: OnHostDriver) -> None:
+    x = np.random.default_rng(3).standard_normal((33, 33), np.float32)
+    y, said = softmax(rows_by_dlpack, x)
+    powers = np.exp(x - x.max(axis=1, keepdims=True))
+    np.testing.assert_allclose(y, powers / powers.sum(axis=1, keepdims=True), rtol=1e-5)
+    assert said[0] == "x: is not contiguous (C order); copy it first"
+    assert said[1] == "x: its elements are |V8, expected one of f32, f16, bf16, i32"
+    assert said[2].startswith("x: a ndarray is no array on a GPU")
+
+
 def test_weights_and_sums_pass_the_self_test(cxx: str, tmp_path: Path) -> None:
     exported = export_library(STENCIL, tmp_path / "exported", ())
     header = (tmp_path / "exported" / "autotune_stencil.h").read_text()
