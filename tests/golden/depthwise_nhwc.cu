@@ -16,6 +16,7 @@
 #include "_dtype_f32.cuh"
 
 #include "_epilogue.cuh"
+
 // Problem
 constexpr int C = 24, H = 11, W = 14;
 constexpr int R = 3, S = 3;
@@ -34,6 +35,10 @@ constexpr int THREADS_C = 6, THREADS_Q = 7, THREADS_P = 3;
 constexpr int BLOCKS_C = 1, BLOCKS_Q = 1, BLOCKS_P = 2;
 constexpr int ROW_INPUTS = (COLUMNS - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;  // columns that a thread needs of an input row
 constexpr int TAPS = R * S;  // in registers
+[[maybe_unused]] constexpr int PREFETCH = 0;  // steps ahead of which input rows are brought to L2; 0: none
+[[maybe_unused]] constexpr int ROW_PHASE = 0;  // rows of x that a thread passes before those it needs, to begin at a multiple of STRIDE_H
+[[maybe_unused]] constexpr int OPEN = 3;  // output rows that STRIDE_H input rows reach: accumulators that are open at once
+
 using Vector = AlignedArray<T, CHANNELS>;
 using Word = unsigned;
 using Words = AlignedArray<Word, sizeof(Vector) / sizeof(Word)>;  // a Vector as it lies in memory
@@ -64,6 +69,7 @@ __device__ __forceinline__ void load_taps(float (&filter)[TAPS][CHANNELS], const
 // Whether input i of a row lies in the padding whatever the thread.
 __device__ constexpr bool is_padding(int i) { return COLUMNS == Q && (i < PAD_W || i - PAD_W >= W); }
 
+// Whether all rows of x that a thread passes lie inside the image.
 constexpr bool ROWS_INSIDE = PAD_H == 0;
 __device__ __forceinline__ bool row_inside(int row) { return ROWS_INSIDE || static_cast<unsigned>(row) < static_cast<unsigned>(H); }
 
@@ -106,6 +112,8 @@ __device__ __forceinline__ void store_row(T* __restrict__ to, const float (&accu
     }
 }
 
+#include "_depthwise_window.cuh"
+
 extern "C" __global__ void __launch_bounds__(THREADS_C * THREADS_Q * THREADS_P, MIN_BLOCKS)
 conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, const T* __restrict__ bias,
                       T* __restrict__ y, int n) {
@@ -128,22 +136,5 @@ conv2d_depthwise_nhwc(const T* __restrict__ x, const T* __restrict__ packed_w, c
 #pragma unroll
         for (int i = 0; i < CHANNELS; ++i) channel_bias[i] = to_float(bias[channel + i]);
     }
-    float filter[TAPS][CHANNELS];
-    float accumulator[ROWS][COLUMNS][CHANNELS] = {};
-    load_taps(filter, packed_w + channel);
-#pragma unroll
-    for (int h = 0; h < (ROWS - 1) * STRIDE_H + (R - 1) * DILATION_H + 1; ++h) {
-        Words loaded[ROW_INPUTS] = {};
-        float inputs[ROW_INPUTS][CHANNELS];
-        load_row(loaded, input + h * (W * C), column, row_inside(row + h));
-        to_floats(inputs, loaded);
-#pragma unroll
-        for (int r = 0; r < R; ++r) {
-            const int p = (h - r * DILATION_H) / STRIDE_H;  // the output row that filter row r sends it to
-            if (h < r * DILATION_H || p >= ROWS || (h - r * DILATION_H) % STRIDE_H) continue;
-            add_row(accumulator[p], inputs, filter + r * S);
-        }
-    }
-#pragma unroll
-    for (int p = 0; p < ROWS; ++p) store_row(output + p * (Q * C), accumulator[p], channel_bias);
+    compute(input, output, packed_w + channel, row, column, channel_bias);
 }

@@ -15,6 +15,10 @@
 //
 //   conv2d_unroll    grid x: block of UNROLL_BLOCK columns;  y: input channel;  a thread writes R * S of a column
 //   conv2d_multiply  grid x: tile of columns;  y: tile of output channels;  block x: column of the tile;  y: output channel of the tile
+// or, as one kernel, conv2d_unroll_multiply
+//   grid  x: tile of columns;  block x: column of the tile;  y: output channel of the tile
+//   The threads of row y = 0 write the block's columns of im2col(x), then the block computes all output channels of these columns,
+//   so that it multiplies only what it wrote itself.
 
 #include "_dtype_f32.cuh"
 
@@ -31,7 +35,10 @@ using EPILOGUE = Epilogue<true, false, relu>;
 
 // Parameters
 constexpr int TILE = 16;  // output channels, columns and taps a tile
-constexpr int UNROLL_BLOCK = 256;  // threads a block that writes im2col(x)
+constexpr bool SHARED_FILTERS = true;
+[[maybe_unused]] constexpr int UNROLL_BLOCK = 256;  // threads a block of a kernel that writes im2col(x)
+using Input = const T* __restrict__;
+using Output = T* __restrict__;
 constexpr int UNROLL_TAPS = TILE;  // of a tile, in the product
 constexpr int UNROLL_S = S;  // filter columns, in writing im2col(x)
 
@@ -41,6 +48,8 @@ constexpr int PIXELS = P * Q;  // an image
 constexpr int STEPS = (TAPS + TILE - 1) / TILE;
 
 #include "_im2col.cuh"
+
+#include "_filters_shared.cuh"
 
 // The images that one launch takes, and their columns in the product.
 struct Chunk {
@@ -79,6 +88,7 @@ __device__ __forceinline__ float gemm(const T* w, const T* unrolled, const Chunk
     float* const column_tile = tiles;  // [tap][column]
     float* const filter_tile = tiles + TILE * TILE;  // [output channel][tap]
     const int k = first_k + thread_m;
+    const T* const filters = w + min(k, K - 1) * TAPS;  // threads beyond the last output channel repeat it
 
     float accumulator = 0.0f;
 #pragma unroll 1
@@ -88,13 +98,17 @@ __device__ __forceinline__ float gemm(const T* w, const T* unrolled, const Chunk
         const bool exists = (TAPS % TILE == 0 || tap < TAPS) && column < chunk.columns;
         column_tile[thread_m * TILE + thread_n] =
             exists ? to_float(unrolled[static_cast<long long>(tap) * chunk.columns + column]) : 0.0f;
-        const int filter_tap = first_tap + thread_n;
-        const bool filter_exists = (TAPS % TILE == 0 || filter_tap < TAPS) && (K % TILE == 0 || k < K);
-        filter_tile[thread_m * TILE + thread_n] = filter_exists ? to_float(w[k * TAPS + filter_tap]) : 0.0f;
+        if constexpr (SHARED_FILTERS) {
+            const int filter_tap = first_tap + thread_n;
+            const bool filter_exists = (TAPS % TILE == 0 || filter_tap < TAPS) && (K % TILE == 0 || k < K);
+            filter_tile[thread_m * TILE + thread_n] = filter_exists ? to_float(w[k * TAPS + filter_tap]) : 0.0f;
+        }
         __syncthreads();
 #pragma unroll UNROLL_TAPS
         for (int k = 0; k < TILE; ++k) {
-            const float filter = filter_tile[thread_m * TILE + k];
+            // Beyond the last tap the inputs are zero.
+            const int filter_tap = TAPS % TILE == 0 ? first_tap + k : min(first_tap + k, TAPS - 1);
+            const float filter = SHARED_FILTERS ? filter_tile[thread_m * TILE + k] : to_float(filters[filter_tap]);
             accumulator = fmaf(filter, column_tile[k * TILE + thread_n], accumulator);
         }
         __syncthreads();
@@ -108,22 +122,4 @@ __device__ __forceinline__ void store(T* y, const T* bias, const Chunk& chunk, i
     y[(image * K + k) * PIXELS + column % PIXELS] = from_float<T>(finish<EPILOGUE>(accumulator, bias, k));
 }
 
-extern "C" __global__ void __launch_bounds__(UNROLL_BLOCK)
-conv2d_unroll(const T* __restrict__ x, T* __restrict__ unrolled, int n, int i) {
-    const Chunk chunk = chunk_at(i, n);
-    const int column = static_cast<int>(blockIdx.x * UNROLL_BLOCK + threadIdx.x);
-    if (column < chunk.columns) unroll_column<1>(x, unrolled, chunk, column, static_cast<int>(blockIdx.y));
-}
-
-extern "C" __global__ void __launch_bounds__(TILE * TILE)
-conv2d_multiply(const T* __restrict__ w, const T* __restrict__ unrolled, const T* __restrict__ bias,
-                T* __restrict__ y, int n, int i) {
-    extern __shared__ __align__(16) unsigned char smem[];
-    float* const tiles = reinterpret_cast<float*>(smem);
-    const Chunk chunk = chunk_at(i, n);
-    const int column = static_cast<int>(blockIdx.x * TILE + threadIdx.x);
-    const int first_k = static_cast<int>(blockIdx.y) * TILE;
-    if (static_cast<int>(blockIdx.x) * TILE >= chunk.columns) return;  // the last chunk may be smaller
-    const float accumulator = gemm(w, unrolled, chunk, first_k, column, tiles);
-    store(y, bias, chunk, first_k + static_cast<int>(threadIdx.y), column, accumulator);
-}
+#include "_im2col_two_kernels.cuh"

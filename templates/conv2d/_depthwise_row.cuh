@@ -1,0 +1,23 @@
+#pragma once
+
+// A thread's outputs, filter row by filter row, whose taps are in registers. Needs load_taps, load_row, add_row, store_row.
+__device__ __forceinline__ void compute(const T* __restrict__ input, T* __restrict__ output, const T* __restrict__ packed_w, int row, int column,
+                                        const float (&bias)[CHANNELS]) {
+    float filter[TAPS][CHANNELS];
+    float accumulator[ROWS][COLUMNS][CHANNELS] = {};
+#pragma unroll 1
+    for (int r = 0; r < R; ++r) {
+        load_taps(filter, packed_w + r * (S * C));
+#pragma unroll
+        for (int p = 0; p < ROWS; ++p) {
+            const int h = p * STRIDE_H + r * DILATION_H;
+            Words loaded[ROW_INPUTS] = {};
+            float inputs[ROW_INPUTS][CHANNELS];
+            load_row(loaded, input + h * (W * C), column, row_inside(row + h));
+            to_floats(inputs, loaded);
+            add_row(accumulator[p], inputs, filter);
+        }
+    }
+#pragma unroll
+    for (int p = 0; p < ROWS; ++p) store_row(output + p * (Q * C), accumulator[p], bias);
+}

@@ -1,0 +1,87 @@
+#pragma once
+#include "_ptx_prefetch.cuh"
+
+// A thread's outputs, while input rows pass by, each once; all taps are in registers. Needs load_taps, load_row, add_row, store_row and the
+// family's constants.
+
+__device__ __forceinline__ void clear(Words (&inputs)[ROW_INPUTS]) {
+#pragma unroll
+    for (int i = 0; i < ROW_INPUTS; ++i) inputs[i] = Words{};
+}
+
+// Brings a row's inputs to L2, but for those that a thread beside this one brings.
+__device__ __forceinline__ void prefetch_row(const T* __restrict__ from, int column, int row) {
+    if (static_cast<unsigned>(row) >= static_cast<unsigned>(H)) return;
+#pragma unroll
+    for (int i = PAD_W; i < PAD_W + COLUMNS * STRIDE_W; ++i) {
+        if ((Q - COLUMNS) * STRIDE_W - PAD_W + i < W || column + i < W) prefetch_l2(from + i * C);
+    }
+}
+
+// Zeros, or what an output row had before this step, one place further on. No register moves: the first product that is added reads
+// the one accumulator and writes the other.
+__device__ __forceinline__ void take_over(float (&accumulator)[OPEN][COLUMNS][CHANNELS], int at) {
+#pragma unroll
+    for (int q = 0; q < COLUMNS; ++q) {
+#pragma unroll
+        for (int i = 0; i < CHANNELS; ++i) accumulator[at][q][i] = at + 1 < OPEN ? accumulator[at + 1][q][i] : 0.0f;
+    }
+}
+
+// Computes ROWS output rows, while STRIDE_H input rows a step pass by: those of step t are the first that output row t needs and the
+// last for output row t - (OPEN - 1), and accumulator[i] is that of output row t - (OPEN - 1) + i. The input rows of the next step are
+// loaded before this one's are used. Steps whose rows are all padding are left out, except those in which an output row would end
+// before the first or begin after the last.
+__device__ __forceinline__ void slide(const T* __restrict__ input, T* __restrict__ output, int row, int column,
+                                      const float (&filter)[TAPS][CHANNELS], const float (&bias)[CHANNELS]) {
+    row -= ROW_PHASE;
+    const int begin = min(max(-row, 0) / STRIDE_H, OPEN - 1);
+    const int end = max(min((H - 1 - row) / STRIDE_H + 1, ROWS + OPEN - 1), ROWS);
+    row += begin * STRIDE_H;
+    input += (begin * STRIDE_H - ROW_PHASE) * (W * C);
+    T* __restrict__ to = output + (begin - (OPEN - 1)) * (Q * C);
+    float accumulator[OPEN][COLUMNS][CHANNELS] = {};
+    Words next[STRIDE_H][ROW_INPUTS] = {};
+#pragma unroll
+    for (int h = 0; h < STRIDE_H; ++h) load_row(next[h], input + h * (W * C), column, begin < end && row_inside(row + h));
+#pragma unroll 1
+    for (int h = STRIDE_H; h < PREFETCH * STRIDE_H; ++h) prefetch_row(input + h * (W * C), column, row + h);
+#pragma unroll 1
+    for (int t = begin; t < end; ++t) {
+        row += STRIDE_H;
+        input += STRIDE_H * W * C;
+#pragma unroll
+        for (int h = 0; h < STRIDE_H; ++h) {
+            float inputs[ROW_INPUTS][CHANNELS];
+            to_floats(inputs, next[h]);
+            if (!row_inside(row + h)) clear(next[h]);
+            load_row(next[h], input + h * (W * C), column, t + 1 < end && row_inside(row + h));
+            if constexpr (PREFETCH > 0) {
+                prefetch_row(input + ((PREFETCH - 1) * STRIDE_H + h) * (W * C), column, row + (PREFETCH - 1) * STRIDE_H + h);
+            }
+#pragma unroll
+            for (int i = 0; i < OPEN; ++i) {
+                if (static_cast<unsigned>(t - (OPEN - 1) + i) >= static_cast<unsigned>(ROWS)) continue;  // another thread's row, or none
+                if (h == 0) take_over(accumulator, i);
+                const int tap = (OPEN - 1 - i) * STRIDE_H + h - ROW_PHASE;
+                if (tap < 0 || tap % DILATION_H || tap / DILATION_H >= R) continue;
+                add_row(accumulator[i], inputs, filter + tap / DILATION_H * S);
+            }
+        }
+        if (t >= OPEN - 1) store_row(to, accumulator[0], bias);
+        to += Q * C;
+    }
+    // Output rows whose last inputs are padding.
+#pragma unroll
+    for (int i = 1; i < OPEN; ++i) {
+        const int p = end - OPEN + i;
+        if (static_cast<unsigned>(p) < static_cast<unsigned>(ROWS)) store_row(output + p * (Q * C), accumulator[i], bias);
+    }
+}
+
+__device__ __forceinline__ void compute(const T* __restrict__ input, T* __restrict__ output, const T* __restrict__ packed_w, int row, int column,
+                                        const float (&bias)[CHANNELS]) {
+    float filter[TAPS][CHANNELS];
+    load_taps(filter, packed_w);
+    slide(input, output, row, column, filter, bias);
+}
