@@ -49,8 +49,9 @@ constexpr int IMAGE_COLUMNS = (Q - 1) * STRIDE_W + (S - 1) * DILATION_W + 1;  //
 constexpr int COLUMNS = 149;  // input columns staged at most
 constexpr int STAGE_FLOATS = CHANNELS * COLUMNS * PITCH;
 constexpr int FILTER_FLOATS = 4;  // filters of a filter column and a thread's output channels, [r][output channel]
-constexpr int FILTER_STEP = WARPS_K * FILTER_FLOATS;  // to the next filter column
-constexpr int BLOCK_FILTERS = C * S * FILTER_STEP;
+constexpr bool SHARED_FILTERS = true;  // else read from constant memory
+constexpr int FILTER_STEP = (SHARED_FILTERS ? WARPS_K : K / THREAD_K) * FILTER_FLOATS;  // to the next filter column
+constexpr int PACKED_FILTERS = C * S * FILTER_STEP;  // of a block, or of all output channels
 constexpr bool FIRST_SETS = C == 1;  // the first filter column sets the accumulators, which saves clearing them
 
 using Vector = AlignedArray<float, 4>;
@@ -64,6 +65,8 @@ __device__ __forceinline__ float packed(const float* __restrict__ w, int first, 
     const bool padding = R * THREAD_K % 4 != 0 && tap >= R;
     return padding ? 0.0f : w[((first + k) * C + column / S) * (R * S) + tap * S + column % S];
 }
+
+#include "_strip_filters_shared.cuh"
 
 // The output column that a tile of columns begins with.
 struct First {
@@ -160,11 +163,13 @@ conv2d_strip(const float* __restrict__ x, const float* __restrict__ w, const flo
     const int thread = static_cast<int>(threadIdx.x);
     const int block_k = static_cast<int>(blockIdx.y) * (THREAD_K * WARPS_K);
     const int tile_column = thread / 32 % WARPS_Q * 32 + thread % 32;
-    float* const block_filters = reinterpret_cast<float*>(smem);  // [c][s][group of output channels][r][output channel]
-    float* const staged = block_filters + BLOCK_FILTERS;          // [stage][channel][column][row]
-    for (int i = thread; i < BLOCK_FILTERS; i += THREADS) block_filters[i] = packed<WARPS_K>(w, block_k, i);
-    const int group = thread / 32 / WARPS_Q;  // of output channels
-    const float* const filters = block_filters + group * FILTER_FLOATS;
+    float* const block_filters = reinterpret_cast<float*>(smem);              // [c][s][group of output channels][r][output channel]
+    float* const staged = block_filters + (SHARED_FILTERS ? PACKED_FILTERS : 0);  // [stage][channel][column][row]
+    if constexpr (SHARED_FILTERS) {
+        for (int i = thread; i < PACKED_FILTERS; i += THREADS) block_filters[i] = packed<WARPS_K>(w, block_k, i);
+    }
+    const int group = warp_group(thread / 32 / WARPS_Q);  // of output channels
+    const float* const filters = filters_of(block_filters, block_k, group);
     const int k = block_k + group * THREAD_K;
 
     constexpr int CHUNKS = C / CHANNELS;

@@ -62,6 +62,7 @@ constexpr int PLANES = 1, PITCH = 19;                           // chunks of a p
 constexpr int WINDOW_H = 13, WINDOW_BYTES = 3968;
 constexpr int LEFT_GROUPS = 1, ROW_GROUPS = 10;       // of four columns, of the padding and in all
 constexpr int LOAD = 2, LOADS = 6;                               // elements of a load, loads of a group
+constexpr bool REGISTER_FILTERS = true;
 constexpr int FILTER_BYTES = STEPS * 2048;                                    // of 64 output channels
 constexpr int CHUNK_COLUMNS = 2, CHUNK_STEP = 2;             // of a chunk, from one chunk to the next
 constexpr int BOXES = 1, BOX_BYTES = TILE_Q * 128;                             // of the 64 channels of an MMA
@@ -219,12 +220,13 @@ conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const
     unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
     int epilogue_stage = 0;
 
-    unsigned a[STEPS][4];  // filters of this warp's 16 output channels
+    [[maybe_unused]] const unsigned long long w_operand = wgmma_operand(filters, 0, 1024, 128);
+    unsigned a[STEPS][4];  // filters of this warp's 16 output channels, where MMAs read them in registers
     float biases[2] = {};
     const auto load_channels = [&](int tile) {
         const unsigned char* const from = filters + tile * FILTER_BYTES + warp % 4 * 256 + lane * 4;
 #pragma unroll
-        for (int i = 0; i < STEPS * 4; ++i) {
+        for (int i = 0; i < (REGISTER_FILTERS ? STEPS * 4 : 0); ++i) {
             a[i / 4][i % 4] = *reinterpret_cast<const unsigned*>(from + i / 4 * 2048 + i / 2 % 2 * 1024 + i % 2 * 128);
         }
         if constexpr (EPILOGUE::HAS_BIAS) {

@@ -13,6 +13,8 @@
 // rows of inputs that these need, of STAGE_CHANNELS channels at once, are copied to shared memory as they lie, with zeros for padding, and
 // serve all taps: a lane loads its part of an MMA from registers' addresses that differ from tap to tap by a constant. Filters follow the
 // same way, packed, as one bulk copy; MMAs read them from shared memory.
+// With SPLIT inputs are split in two where they are loaded, filters where they are packed. MMAs are summed up by tensor cores, which cut
+// off what does not fit, for STAGE_CHANNELS channels only.
 //
 //   consumer  SUBTILES MMAs of 64 pixels side by side: a warp's are 16 of each, a lane's lane / 4 and lane / 4 + 8; channels
 //           lane % 4 and lane % 4 + 4 of eight; of each tile of output channels 2 (lane % 4) and the next
@@ -42,6 +44,7 @@
 constexpr int C = 17, H = 9, W = 7;
 constexpr int K = 33, R = 1, S = 1;
 constexpr int P = 9, Q = 7;
+[[maybe_unused]] constexpr int STRIDE_W = 1;
 constexpr int PAD_H = 0;
 constexpr int DILATION_H = 1, DILATION_W = 1;
 using EPILOGUE = Epilogue<false, false, identity>;
@@ -56,6 +59,7 @@ constexpr int PRODUCER_THREADS = 128;  // threads
 constexpr int THREADS = 384;
 constexpr int PIXELS = 128, TILE_K = 24, BLOCKS_K = 2;  // of a tile
 constexpr int PARTS = 1;  // of an input or a filter
+constexpr bool SPLIT = PARTS == 2;
 constexpr int CHANNEL_TILES = 3;  // of STAGE_CHANNELS channels
 constexpr int TAPS = R * S, STEPS = STAGE_CHANNELS / 8 * TAPS;
 constexpr int ROW_STEP = 1;  // rows of x from one that is staged to the next
@@ -192,8 +196,15 @@ template <bool ADDED>
 __device__ __forceinline__ void add_step(float (&d)[SUBTILES][BLOCK_TILES_K][4], const Inputs& inputs, const float* filters, int step) {
     wgmma_fence();
     const int at = step * (PARTS * 8 * TILE_K);
+    if constexpr (SPLIT) {
+        // Those of a small part come first, so that nothing large is cut off while they are added.
 #pragma unroll
-    for (int i = 0; i < SUBTILES; ++i) multiply<ADDED>(d[i], inputs.parts[0][i], filters, at);
+        for (int i = 0; i < SUBTILES; ++i) multiply<ADDED>(d[i], inputs.parts[PARTS - 1][i], filters, at);
+#pragma unroll
+        for (int i = 0; i < SUBTILES; ++i) multiply<true>(d[i], inputs.parts[0][i], filters, at + 8 * TILE_K);
+    }
+#pragma unroll
+    for (int i = 0; i < SUBTILES; ++i) multiply<ADDED || SPLIT>(d[i], inputs.parts[0][i], filters, at);
     wgmma_commit();
 }
 
@@ -252,18 +263,24 @@ conv2d_mma_implicit_gemm(const float* __restrict__ x, const float* __restrict__ 
             Inputs operands[2];  // those of a step, multiplied while the next ones are loaded
             load(loaded, inputs, pixels, 0);
             take(operands[0], loaded);
-            wgmma_begin(accumulators);
-            add_step<true>(accumulators, operands[0], filters, 0);
+            float partial[SUBTILES][BLOCK_TILES_K][4];
+            auto& sums = SPLIT ? partial : accumulators;
+            wgmma_begin(sums);
+            add_step<!SPLIT>(sums, operands[0], filters, 0);
 #pragma unroll
             for (int step = 1; step < STEPS; ++step) {
                 load(loaded, inputs, pixels, step);
                 wgmma_wait_group<1>();  // for those whose inputs make way
                 take(operands[step % 2], loaded);
-                add_step<true>(accumulators, operands[step % 2], filters, step);
+                add_step<true>(sums, operands[step % 2], filters, step);
             }
-            wgmma_wait(accumulators);
+            wgmma_wait(sums);
             barrier_arrive(empty + stage.index);
             ++stage;
+            if constexpr (SPLIT) {
+#pragma unroll
+                for (int i = 0; i < SUBTILES; ++i) promote(accumulators[i], partial[i]);
+            }
         }
 #pragma unroll
         for (int i = 0; i < SUBTILES; ++i) {

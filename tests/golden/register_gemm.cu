@@ -40,12 +40,18 @@ constexpr int PIXELS = P * Q;  // an image
 constexpr int STEP = TILE_M / TILE_N;  // taps
 constexpr int BLOCK_N = TILES * TILE_N;
 constexpr int THREADS = TILE_M * TILES;
+constexpr int TILE_BYTES = 128;  // of shared memory before the filters
+constexpr bool SHARED_FILTERS = false, STAGED = false;  // outputs, in shared memory
+constexpr int TAP_STRIDE = SHARED_FILTERS ? TILE_M : 1;
+using Input = const T* __restrict__;
+using Output = T* __restrict__;
 
 #include "_im2col.cuh"
 
+#include "_filters_global.cuh"
+
 extern "C" __global__ void __launch_bounds__(THREADS)
-conv2d_register_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* __restrict__ bias, T* __restrict__ y,
-                     int n) {
+conv2d_register_gemm(Input x, Input w, Input bias, Output y, int n) {
     extern __shared__ __align__(16) unsigned char smem[];
     const int thread_m = static_cast<int>(threadIdx.x), tile = static_cast<int>(threadIdx.y);
     float* const inputs = reinterpret_cast<float*>(smem) + tile * TILE_M;  // [tap of the step][pixel of the tile]
@@ -65,9 +71,17 @@ conv2d_register_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
     const T* const image = x + (first_image + load_position / PIXELS) * (C * H * W);
     const Field field = field_at(load_position % PIXELS);
 
+    // All filters of the block's output channels, [tap][output channel].
+    float* const filter_tile = reinterpret_cast<float*>(smem + TILE_BYTES);
+    if constexpr (SHARED_FILTERS) {
+        for (int j = tile * TILE_M + thread_m; j < TILE_M * TAPS; j += THREADS) {
+            const bool exists = K % TILE_M == 0 || first_k + j / TAPS < K;
+            filter_tile[j % TAPS * TILE_M + j / TAPS] = exists ? to_float(w[first_k * TAPS + j]) : 0.0f;
+        }
+        __syncthreads();
+    }
     // Threads beyond the last output channel repeat it.
-    const T* const filters = w + min(first_k + thread_m, K - 1) * TAPS;
-    constexpr int TAP_STRIDE = 1;
+    const auto* const filters = filters_of(w) + min(first_k + thread_m, K - 1) * TAPS;
 
     float accumulator[TILE_N];
 #pragma unroll
@@ -102,14 +116,30 @@ conv2d_register_gemm(const T* __restrict__ x, const T* __restrict__ w, const T* 
         __syncthreads();  // every thread has read the inputs
     }
 
-    const int k = first_k + thread_m;
-    if (K % TILE_M != 0 && k >= K) return;
+    if constexpr (STAGED) {
+        // The block's outputs, [output channel][pixel], with an unused element after each row against bank conflicts.
+        float* const outputs = reinterpret_cast<float*>(smem);
 #pragma unroll
-    for (int j = 0; j < TILE_N; ++j) {
-        const int pixel = tile * TILE_N + j;
-        if (pixel >= pixels_left) return;
-        const int position = skipped + pixel;
-        y[((first_image + position / PIXELS) * K + k) * PIXELS + position % PIXELS] =
-            from_float<T>(finish<EPILOGUE>(accumulator[j], bias, k));
+        for (int j = 0; j < TILE_N; ++j) outputs[thread_m * (BLOCK_N + 1) + tile * TILE_N + j] = accumulator[j];
+        __syncthreads();
+        for (int j = tile * TILE_M + thread_m; j < TILE_M * BLOCK_N; j += THREADS) {
+            const int k = first_k + j / BLOCK_N, pixel = j % BLOCK_N;
+            if ((K % TILE_M != 0 && k >= K) || pixel >= pixels_left) continue;
+            const int position = skipped + pixel;
+            const float value = outputs[j / BLOCK_N * (BLOCK_N + 1) + pixel];
+            y[((first_image + position / PIXELS) * K + k) * PIXELS + position % PIXELS] =
+                from_float<T>(finish<EPILOGUE>(value, bias, k));
+        }
+    } else {
+        const int k = first_k + thread_m;
+        if (K % TILE_M != 0 && k >= K) return;
+#pragma unroll
+        for (int j = 0; j < TILE_N; ++j) {
+            const int pixel = tile * TILE_N + j;
+            if (pixel >= pixels_left) return;
+            const int position = skipped + pixel;
+            y[((first_image + position / PIXELS) * K + k) * PIXELS + position % PIXELS] =
+                from_float<T>(finish<EPILOGUE>(accumulator[j], bias, k));
+        }
     }
 }

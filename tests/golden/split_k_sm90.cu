@@ -39,6 +39,7 @@
 
 // Problem
 constexpr int K = 24;
+constexpr bool POINTWISE = false;
 constexpr int S = 3;
 constexpr int P = 11, Q = 13;
 constexpr int STRIDE_H = 1, STRIDE_W = 1;
@@ -104,7 +105,11 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
         unsigned char* const stage = stages + state.index * STAGE_BYTES;
         Barrier* const full = pipeline.full + state.index;
         tma_load(stage, &w_map, full, c, tap, k);
-        tma_load_im2col(stage + TILE_M * 128, &x_map, full, c, left, top, image, tap % S * DILATION_W, tap / S * DILATION_H);
+        if constexpr (POINTWISE) {
+            tma_load(stage + TILE_M * 128, &x_map, full, c, pixel);
+        } else {
+            tma_load_im2col(stage + TILE_M * 128, &x_map, full, c, left, top, image, tap % S * DILATION_W, tap / S * DILATION_H);
+        }
     }
 }
 
@@ -179,6 +184,7 @@ conv2d_split_k_sm90(const __grid_constant__ TensorMap x_map, const __grid_consta
 #pragma unroll
     for (int column = 0; column < COLUMNS; ++column) mine[column * 128] = {d[0][column][0], d[0][column][1], d[0][column][2], d[0][column][3]};
     cluster_sync();
+    if constexpr (EPILOGUE::HAS_RESIDUAL) barrier_wait(barriers.residual + consumer, 0);
     for (int column = rank, share = 0; column < COLUMNS; column += SPLITS, ++share) {
         float sums[1][4] = {};
 #pragma unroll
