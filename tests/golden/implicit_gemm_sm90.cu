@@ -633,7 +633,8 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     PipelineTma<STAGES>& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(barriers);
     WindowPipeline& window_pipeline = *reinterpret_cast<WindowPipeline*>(&pipeline + 1);
     Barrier* const mainloop_order = reinterpret_cast<Barrier*>(&pipeline + 1) + 2 * WINDOWS;  // a warpgroup may multiply
-    Barrier* const residuals = mainloop_order + (PINGPONG ? CONSUMERS : 0);                   // [consumer][epilogue stage] have come
+    using Residuals = Barrier[CONSUMERS][EPILOGUE_STAGES];  // have come
+    Residuals& residuals = *reinterpret_cast<Residuals*>(mainloop_order + (PINGPONG ? CONSUMERS : 0));
 
     // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
@@ -647,7 +648,7 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
                 for (int i = 0; i < CONSUMERS; ++i) barrier_init(mainloop_order + i, 4);
             }
             if constexpr (EPILOGUE::HAS_RESIDUAL) {
-                for (int i = 0; i < CONSUMERS * EPILOGUE_STAGES; ++i) barrier_init(residuals + i, 1);
+                for (int i = 0; i < CONSUMERS * EPILOGUE_STAGES; ++i) barrier_init(&residuals[0][0] + i, 1);
             }
             barrier_init_fence();
         }
@@ -669,7 +670,7 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
     int epilogue_stage = 0;
     if (thread == 0) prefetch_tma_descriptor(&y_map);
-    Barrier* const residual_full = residuals + consumer * EPILOGUE_STAGES;
+    Barrier* const residual_full = residuals[consumer];
     PipelineState<EPILOGUE_STAGES> residual;
 
     PipelineState<STAGES> state;

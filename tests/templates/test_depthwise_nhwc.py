@@ -118,11 +118,15 @@ FAULTS: dict[str, tuple[Conv2dProblem, Values, str, str]] = {
 @pytest.mark.parametrize("fault", every(3, FAULTS))
 def test_fault_is_found(fault: str, tmp_path: Path, checked: DeviceEvaluator) -> None:
     problem, values, right, wrong = FAULTS[fault]
-    text = FILES[NAME].read_text(encoding="utf-8")
-    assert text.count(right) == 1
-    broken = tmp_path / FILES[NAME].name
-    broken.write_text(text.replace(right, wrong), encoding="utf-8")
-    source = render(BoundTemplate(load_template(broken), problem, H200), Config.of(NAME, {**BASE, **values}))
+    texts = {
+        file.name: file.read_text(encoding="utf-8")
+        for file in (FILES[NAME], *FILES[NAME].parent.glob("_depthwise_*.cuh"))
+    }
+    assert sum(text.count(right) for text in texts.values()) == 1
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text.replace(right, wrong), encoding="utf-8")
+    family = load_template(tmp_path / FILES[NAME].name)
+    source = render(BoundTemplate(family, problem, H200), Config.of(NAME, {**BASE, **values}))
     binary = checked.compile(source).result()
     checked.begin_layer(problem)
     with pytest.raises(Rejected) as found:
