@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 CLUSTER = click.option(
     "--cluster",
     metavar="ADDRESS",
-    help="Tune on the agents of a Dask scheduler: HOST:PORT, tls://HOST:PORT, a scheduler file, or local:N: N agents "
-    "of this machine.",
+    help="Tune on the agents of a Dask scheduler: HOST:PORT, tls://HOST:PORT or a scheduler file; or on agents that "
+    "are started for it: local:N here, ssh:HOST,HOST there, slurm:N by srun.",
 )
 DEVICE_CLASS = click.option(
     "--device-class",
@@ -210,38 +210,38 @@ async def _coordinated(
     """What came of it, and the devices that nobody had."""
     from autotune.cluster.coordinator import Coordinator
     from autotune.cluster.dask_cluster import address_of, is_open, quiet
-    from autotune.cluster.local_cluster import local_cluster
+    from autotune.cluster.started import places, started_cluster
 
     quiet()
 
-    async def coordinate(address: str) -> tuple[tuple[ClusterResult, ...], tuple[str, ...]]:
+    async def coordinate(
+        address: str, stopping: Callable[[], bool]
+    ) -> tuple[tuple[ClusterResult, ...], tuple[str, ...]]:
         made = Coordinator(ledger, address, wanted=classes, lock=lock, observe=observe, say=_say, stopping=stopping)
         return await made.run(), made.lacking
 
-    count = _local_count(cluster)
-    if count is None:
+    where = places(cluster)
+    if not where:
         _warn(address_of(cluster), is_open)
-        return await coordinate(cluster)
-    cores = str(jobs or max(1, jobs_default() // count))
-    words = ["--compilers", cores, *(["--device", device] if device else [])]
-    agents = [[*words, "--name", f"local-{ledger.owner}-{number}"] for number in range(count)]
-    async with local_cluster(agents) as address:
-        return await coordinate(address)
-
-
-def _local_count(cluster: str) -> int | None:
-    """How many agents `local:N` asks for; None for any other cluster. Raises StudyError for a wrong number."""
-    kind, _, count = cluster.partition(":")
-    if kind != "local":
-        return None
-    if not count.isdecimal() or not 1 <= int(count) <= 64:
-        raise StudyError(f"{cluster}: expected local:N with N from 1 to 64, such as local:2")
-    return int(count)
+        return await coordinate(cluster, stopping)
+    here = where[0].kind == "local"
+    cores = jobs or (max(1, jobs_default() // len(where)) if here else None)
+    words = [*(["--compilers", str(cores)] if cores else []), *(["--device", device] if device else [])]
+    async with started_cluster(
+        where, lambda number: [*words, "--name", f"{where[number].kind}-{ledger.owner}-{number}"]
+    ) as started:
+        _warn(started.address, is_open)
+        found = await coordinate(started.address, lambda: stopping() or bool(started.gone()))
+        if (gone := started.gone()) and not stopping():
+            raise AutotuneError(f"{cluster}: {gone}")
+        return found
 
 
 def _refuse(study: Study, cluster: str, device: str | None, jobs: int | None) -> None:
     """Raise StudyError for what has no meaning here."""
-    if _local_count(cluster) is None and (device or jobs):
+    from autotune.cluster.started import places
+
+    if not places(cluster) and (device or jobs):
         raise StudyError(
             "--device and --jobs belong to `autotune agent`; with --cluster name devices by --device-class"
         )
