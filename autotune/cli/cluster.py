@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
 import re
 import signal
 import socket
@@ -66,7 +65,7 @@ DEVICE_CLASS = click.option(
 @click.option(
     "--compile-only", is_flag=True, help="Lend compilers alone, for GPUs on other hosts; no GPU is needed here."
 )
-@click.option("--ends-with-parent", is_flag=True, hidden=True)
+@click.option("--once", is_flag=True, help="End when the scheduler is lost; default: wait for it to come back.")
 def agent(
     cluster: str,
     device: str | None,
@@ -74,7 +73,7 @@ def agent(
     name: str | None,
     *,
     compile_only: bool,
-    ends_with_parent: bool,
+    once: bool,
 ) -> None:
     """Lend a device to the Dask scheduler at ADDRESS.
 
@@ -87,7 +86,7 @@ def agent(
     names = device_names(device) if device and not compile_only else []
     cores = compilers or max(1, jobs_default() // max(1, len(names)))
     if len(names) > 1:
-        _one_each(cluster, names, cores, name)
+        _one_each(cluster, names, cores, name, once=once)
         return
     from autotune.cluster.agent import Agent
     from autotune.cluster.dask_agent import serve
@@ -96,7 +95,6 @@ def agent(
     address = address_of(cluster)
     _warn(address, is_open)
     quiet()
-    parent = os.getppid()
     called = name or f"{socket.gethostname()}-{'compilers' if compile_only else device or 'default'}"
     served: Agent | CompilingAgent
     if compile_only:
@@ -105,12 +103,8 @@ def agent(
         folder = cache_folder() / "agents" / re.sub(r"[^\w.-]+", "_", called)[:80]
         served = Agent(called, folder, lambda: open_evaluator(device, cores), cores)
     try:
-        with stopping_on_interrupt() as interrupted:
-
-            def stopping() -> bool:
-                return interrupted() or (ends_with_parent and os.getppid() != parent)
-
-            asyncio.run(serve(served, cluster, say=_say, stopping=stopping))
+        with stopping_on_interrupt() as stopping:
+            asyncio.run(serve(served, cluster, say=_say, stopping=stopping, once=once))
     finally:
         served.close()
     if served.retired:
@@ -138,13 +132,14 @@ def _compiling(name: str, device: str | None, cores: int) -> CompilingAgent:
     )
 
 
-def _one_each(cluster: str, names: Sequence[str], cores: int, name: str | None) -> None:
+def _one_each(cluster: str, names: Sequence[str], cores: int, name: str | None, *, once: bool) -> None:
     """An agent in a process of its own for each device: the search of each has an interpreter for itself."""
     started = []
     try:
         for each in names:
             words = ["--device", each, "--compilers", str(cores)]
             words += ["--name", f"{name}-{each}"] if name else []
+            words += ["--once"] if once else []
             started.append(subprocess.Popen([sys.executable, "-m", "autotune", "agent", cluster, *words]))
         codes = [process.wait() for process in started]
     finally:

@@ -101,9 +101,14 @@ def _agent(worker: Worker) -> Agent | CompilingAgent:
 
 
 async def serve(
-    agent: Agent | CompilingAgent, cluster: str, *, say: Callable[[str], None], stopping: Callable[[], bool]
+    agent: Agent | CompilingAgent,
+    cluster: str,
+    *,
+    say: Callable[[str], None],
+    stopping: Callable[[], bool],
+    once: bool = False,
 ) -> None:
-    """Be a worker of a cluster, again and again when its scheduler was lost, until asked to stop or retired."""
+    """Be a worker of a cluster until asked to stop or retired; again when its scheduler was lost, unless but once."""
     device_class = agent.info.device_class
     label = device_class.label if device_class else "a compiler"
     waiting = False
@@ -122,6 +127,8 @@ async def serve(
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:
             if not waiting:
                 say(f"no scheduler at {cluster} ({' '.join(str(error).split())[:100]}); trying until there is one")
+            if once:
+                return
             waiting = True
             await asyncio.sleep(_AGAIN_S)
             continue
@@ -133,3 +140,5 @@ async def serve(
             say(f"{agent.info.name}: the scheduler was lost")
         agent.stop()
         await worker.close(executor_wait=agent.retired != "", timeout=2)
+        if once:
+            return

@@ -96,7 +96,7 @@ async def started_cluster(where: Sequence[Place], words: Callable[[int], Sequenc
         started: list[tuple[Place, subprocess.Popen[bytes]]] = []
         try:
             for number, place in enumerate(where):
-                agent = [sys.executable, "-m", "autotune", "agent", scheduler.address, "--ends-with-parent"]
+                agent = [sys.executable, "-m", "autotune", "agent", scheduler.address, "--once"]
                 command = place.command([*agent, *words(number)])
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
                 started.append((place, process))
