@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -79,7 +80,10 @@ def test_agents_of_a_run_that_is_killed_end(fork_server: ForkServer, environ: di
     (_, pid) = (tmp_path / "started.txt").read_text().split()
     while Path("/proc", pid).exists() and time.monotonic() < until:
         time.sleep(0.2)
-    assert not Path("/proc", pid).exists()
+    stays = Path("/proc", pid).exists()
+    if stays:
+        os.kill(int(pid), signal.SIGKILL)
+    assert not stays
 
 
 def trials(folder: Path) -> int:
