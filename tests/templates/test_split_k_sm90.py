@@ -100,7 +100,10 @@ def test_the_largest_tiles_compile_without_spills_and_products_overlap(values: d
 FAULTS = {
     "a block takes the next one's products, too": ("K_TILES * (rank + 1) / SPLITS;", "K_TILES * (rank + 2) / SPLITS;"),
     "the last products are left out": ("K_TILES * (rank + 1) / SPLITS;", "K_TILES / SPLITS * (rank + 1);"),
-    "sums are read before the others have them": ("    cluster_sync();\n    if constexpr", "    __syncwarp();\n    if constexpr"),
+    "sums are read before the others have them": (
+        "    cluster_sync();\n    if constexpr",
+        "    __syncwarp();\n    if constexpr",
+    ),
     "a block ends while others read its sums": (
         "    cluster_sync();  // the others have read",
         "    // the others have read",
