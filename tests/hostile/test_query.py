@@ -22,6 +22,7 @@ from .attack import attacked, refused
 ENDLESS = "WITH RECURSIVE endless(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM endless)"
 SILENT = f"{ENDLESS} SELECT count(*) FROM endless"
 ROWS = f"{ENDLESS} SELECT n, hex(zeroblob(500)) AS long FROM endless"
+GROUPED = f"{ENDLESS} SELECT group_concat(n) FROM endless"
 LITTLE_BYTES = 300 << 20
 
 
@@ -35,7 +36,7 @@ def answering(run: ForkedRun) -> ForkedRun:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, *long_run((signal.SIGTERM,), (signal.SIGHUP,))])
-@pytest.mark.parametrize("sql", [SILENT, ROWS], ids=["silent", "rows"])
+@pytest.mark.parametrize("sql", [SILENT, ROWS, GROUPED], ids=["silent", "rows", "grouped"])
 def test_a_signal_ends_it(sql: str, number: signal.Signals, filled: Path, fork_server: ForkServer) -> None:
     before = filled.read_bytes()
     run = answering(fork_server.start(filled.parent, "query", sql, "--csv"))
