@@ -47,7 +47,6 @@ LEAST_BYTES = 512
 """of an SQLite file that is not empty: its smallest page (file format, 1.3.2)"""
 
 Clock = Callable[[], datetime]
-
 NOT_UNDERSTOOD = (
     ValueError,
     TypeError,
@@ -346,14 +345,15 @@ def connect_for_writing(path: Path, timeout_s: float) -> sqlite3.Connection:
     return _prepared(raw, "PRAGMA foreign_keys = ON", "PRAGMA synchronous = NORMAL", log)
 
 
-def connect_for_migrating(path: Path, timeout_s: float) -> sqlite3.Connection:
+def connect_for_migrating(path: Path, timeout_s: float, *, kept: bool) -> sqlite3.Connection:
     """A connection for making tables anew, as https://www.sqlite.org/lang_altertable.html#otheralter says.
 
-    Text that is not UTF-8 can be read, and cannot be written.
+    Text that is not UTF-8 can be read, and cannot be written. A file that is not kept need not outlast a power cut.
     """
     raw = _connect(path, "mode=rwc", timeout_s)
     raw.text_factory = _escaped_where_not_utf8
-    return _prepared(raw, "PRAGMA foreign_keys = OFF", "PRAGMA legacy_alter_table = ON")
+    sync = "FULL" if kept else "OFF"
+    return _prepared(raw, "PRAGMA foreign_keys = OFF", "PRAGMA legacy_alter_table = ON", f"PRAGMA synchronous = {sync}")
 
 
 def _escaped_where_not_utf8(content: bytes) -> str:

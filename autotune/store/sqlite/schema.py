@@ -184,7 +184,7 @@ def unenforced(path: Path, file: Path, timeout_s: float) -> Iterator[Connection]
 
     `file` is what is written to: the path that the user named, or a copy.
     """
-    engine = sqlite_engine(lambda: connect_for_migrating(file, timeout_s))
+    engine = sqlite_engine(lambda: connect_for_migrating(file, timeout_s, kept=file == path))
     with closing(Database(path, timeout_s, engine, file)) as migrating, migrating.write() as connection:
         yield connection
 
