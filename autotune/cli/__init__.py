@@ -68,10 +68,11 @@ _GROUPS = {
 """The commands as help lists them, each with its module"""
 
 
-def _show_version(context: click.Context, option: click.Parameter, asked: bool) -> None:
-    from autotune.cli.doctor import show_version
+def _show_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if asked:
+        from autotune.cli.doctor import show_version
 
-    show_version(context, option, asked)
+        show_version(context)
 
 
 @click.group(cls=GroupedCommands, groups=_GROUPS, context_settings={"help_option_names": ["-h", "--help"]})

@@ -64,9 +64,9 @@ def doctor(db: str, style: str | None) -> None:
         raise AutotuneError(f"needed and missing: {', '.join(missing)}")
 
 
-def show_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
+def show_version(context: click.Context) -> None:
     """Print the version, with the toolkit, the driver and the GPUs that are here."""
-    if not asked or context.resilient_parsing:
+    if context.resilient_parsing:
         return
     driver = driver_here()
     nvcc, _ = _tool(lambda: compiler_version(find_nvcc()))
