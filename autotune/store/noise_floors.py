@@ -67,4 +67,4 @@ class NoiseFloorStore:
         )
         with self.database.read() as connection:
             row = connection.execute(statement).one_or_none()
-        return None if row is None else NoiseFloor(row.noise_us, row.noise_fraction, date_of(row.measured_at))
+            return None if row is None else NoiseFloor(row.noise_us, row.noise_fraction, date_of(row.measured_at))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.errors import StoreError
+from autotune.errors import StoreError, StoreWarning
 from autotune.measurement.rates import Rate
 from autotune.problem import Conv2dProblem, Layer, make_problem
 from autotune.store import Store, TemplateRecord, merge
@@ -347,6 +347,19 @@ def test_rates_and_noise_floors_are_the_latest_of_their_device(store: Store) -> 
     assert floor is not None
     assert (floor.noise_us, floor.noise_fraction) == (0.25, 0.005)
     assert store.noise_floors.latest(HOST, "cold") is None
+
+
+def test_a_noise_floor_of_no_date_is_left_out(store: Store) -> None:
+    store.noise_floors.add(H200, DRIVER_580, "cold", 0.5, 0.01)
+    store.noise_floors.add(H200, DRIVER_580, "cold", 0.25, 0.005)
+    raw = sqlite3.connect(store.path)
+    raw.execute("UPDATE noise_floors SET measured_at = 'yesterday' WHERE id = 2")
+    raw.commit()
+    raw.close()
+    with pytest.warns(StoreWarning, match="without noise_floors row 2: measured_at = 'yesterday'"):
+        floor = store.noise_floors.latest(H200, "cold")
+    assert floor is not None
+    assert floor.noise_us == 0.5
 
 
 def test_a_device_gets_the_limits_known_last(store: Store) -> None:
