@@ -53,15 +53,14 @@ APART = (":run", ":device", ":layer", ":template", ":study")
 def plant(path: Path, *names: str, old: bool = False) -> None:
     """Put in, for each name, a trial that seems to be the fastest of all, and damage it or what it refers to.
 
-    An `old` file may lack the column.
+    An `old` file may lack the column: then there is no such trial.
     """
     with closing(sqlite3.connect(path)) as raw:
         raw.execute("PRAGMA ignore_check_constraints = ON")
         for number, name in enumerate(names):
             apart = any(word in HOSTILE[name] for word in APART)
-            ids = _put_in(raw, 1000 + number, apart=apart)
-            with raw, suppress(sqlite3.OperationalError) if old else nullcontext():  # no such column then
-                raw.execute(HOSTILE[name], ids)
+            with suppress(sqlite3.OperationalError) if old else nullcontext(), raw:  # no such column then
+                raw.execute(HOSTILE[name], _put_in(raw, 1000 + number, apart=apart))
 
 
 def _put_in(raw: sqlite3.Connection, number: int, *, apart: bool) -> dict[str, int]:
@@ -82,22 +81,21 @@ def _put_in(raw: sqlite3.Connection, number: int, *, apart: bool) -> dict[str, i
     named = "WHERE median_us IS NOT NULL" + (" AND origin = 'measured'" if imported else "")
     found = raw.execute(f"SELECT {columns} FROM {joined} {named} ORDER BY trials.id LIMIT 1").fetchone()
     trial, study, subject, layer, device, environment, run, template, source = found
-    with raw:
-        if apart:
-            study = copied("studies", study, name=f"hurt{number}")
-            layer = copied("layers", layer, n=number)
-            subject = copied("subjects", subject, layer_id=layer)
-            raw.execute("INSERT INTO study_layers VALUES (?, 'hurt', ?, 1, 0)", (study, subject))
-            device = copied("devices", device, name=f"device {number}")
-            run = copied("runs", run, device_id=device)
-            template = copied("templates", template, hash=f"{number}")
-        source = copied("sources", source, hash=f"{number:064}", layer_id=layer)
-        scope = {"study_id": study, "subject_id": subject, "device_id": device, "environment_id": environment}
-        rest = {"run_id": run, "template_id": template, "source_id": source, "number": number}
-        measurement = raw.execute("SELECT id FROM measurements WHERE trial_id = ?", (trial,)).fetchone()[0]
-        times = {"median_us": 0.001, "ranked_us": 0.001}
-        trial = copied("trials", trial, **scope, **rest, **times)
-        copied("measurements", measurement, trial_id=trial, median_us=0.001)
+    if apart:
+        study = copied("studies", study, name=f"hurt{number}")
+        layer = copied("layers", layer, n=number)
+        subject = copied("subjects", subject, layer_id=layer)
+        raw.execute("INSERT INTO study_layers VALUES (?, 'hurt', ?, 1, 0)", (study, subject))
+        device = copied("devices", device, name=f"device {number}")
+        run = copied("runs", run, device_id=device)
+        template = copied("templates", template, hash=f"{number}")
+    source = copied("sources", source, hash=f"{number:064}", layer_id=layer)
+    scope = {"study_id": study, "subject_id": subject, "device_id": device, "environment_id": environment}
+    rest = {"run_id": run, "template_id": template, "source_id": source, "number": number}
+    measurement = raw.execute("SELECT id FROM measurements WHERE trial_id = ?", (trial,)).fetchone()[0]
+    times = {"median_us": 0.001, "ranked_us": 0.001}
+    trial = copied("trials", trial, **scope, **rest, **times)
+    copied("measurements", measurement, trial_id=trial, median_us=0.001)
     return {
         "trial": trial,
         "study": study,
