@@ -23,7 +23,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Dialect, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import NullPool, QueuePool
 from sqlalchemy.util import LRUCache
 
 from autotune.errors import DISK_IS_FULL, StoreError, StudyError
@@ -382,7 +382,7 @@ def switch_to_wal(path: Path, timeout_s: float) -> None:
 @cache
 def _dialect() -> tuple[Dialect, LRUCache[object, object]]:
     """Shared by all engines, so that a process compiles a statement once; it keeps as many as one engine would."""
-    engine = create_engine("sqlite+pysqlite://")
+    engine = create_engine("sqlite+pysqlite://", poolclass=NullPool)
     with closing(engine.connect()):  # it asks for the version
         return engine.dialect, LRUCache(500)
 
