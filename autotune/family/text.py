@@ -22,7 +22,7 @@ from autotune.shipped import shipped
 
 Body = Template
 """a family's text as Jinja's own code"""
-MOST_INCLUDED = 64
+MOST_INCLUDED = 256
 """Files that a family includes, and that these include."""
 KEPT = 64
 """Families whose parsed text a process keeps."""

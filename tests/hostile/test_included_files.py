@@ -76,4 +76,4 @@ def test_a_chain_of_includes_ends(folder: Path, fork_server: ForkServer) -> None
     for number in range(2000):
         (folder / "families" / f"_{number}.cuh").write_text(f'#include "_{number + 1}.cuh"\n')
     write_family(folder / "families", ("constexpr int C =", '#include "_0.cuh"\nconstexpr int C ='))
-    refused(attacked(fork_server, folder, *TUNE), "_63.cuh: more than 64 included files")
+    refused(attacked(fork_server, folder, *TUNE), "_255.cuh: more than 256 included files")

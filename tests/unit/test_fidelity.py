@@ -93,9 +93,9 @@ def test_report_000_stages_the_interior_alone(name: str) -> None:
         space = space_of(study, technique, layer)
         assert space.default is not None
         text = render(space.bound, space.default).program.text
-        assert "only the interior of the input tile is staged, the halo read from x" in text
+        assert "INTERIOR = true" in text
         assert "STAGED_H = 8, STAGED_W = 8" in text
-        assert "const int first = image_block, last = n" in text, "each thread goes through the whole batch"
+        assert "IMAGES = 0;  // images a block works through; 0: all" in text, "each thread goes through the whole batch"
 
 
 def test_fusing_is_judged_by_rows_that_differ_in_nothing_else() -> None:
