@@ -4,12 +4,11 @@
 set -euo pipefail
 checkout=$1 work=$2/pycuda
 mkdir -p "$work"
-cp -r "$checkout/.ci/pycuda" "$work/home"
-echo '' | gcc -shared -Wl,-soname,libcuda.so.1 -o "$work/libcuda.so.1" -x c -
 cd "$checkout"
 uv venv -q --seed --python "$(command -v python3)" "$work/venv"
 uv pip install -q --python "$work/venv" 'cuda-toolkit[nvcc,cudart,cccl,profiler]==13.0.*' .
-HOME="$work/home" LIBCUDA="$work/libcuda.so.1" "$work/venv/bin/pip" install -q '.[cuda13]'  # which finds the toolkit there
+"$work/venv/bin/autotune" pycuda --wheels "$work/wheels"
+"$work/venv/bin/pip" install -q "$work"/wheels/pycuda-*.whl '.[cuda13]'
 # A libcuda that exports what PyCUDA imports, and answers every call with CUDA_ERROR_NO_DEVICE (100).
 {
     nm -D --undefined-only "$work"/venv/lib/python3*/site-packages/pycuda/_driver*.so |

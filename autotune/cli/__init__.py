@@ -50,6 +50,7 @@ _GROUPS = {
     },
     "Look after": {
         "doctor": "doctor",
+        "pycuda": "pycuda",
         "devices": "devices",
         "templates": "families",
         "check": "check",

@@ -17,9 +17,10 @@ from autotune.cli.options import DATABASE
 from autotune.cli.tables import Column, format_options, show
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc, find_sanitizer
 from autotune.devices.driver_query import DriverHere, driver_here
+from autotune.devices.pycuda_build import TOOLKIT
 from autotune.errors import AutotuneError, StoreError, ToolchainError
 
-_CUDA = "pip install 'autotune-conv[cuda13]'"
+_CUDA = f"pip install '{TOOLKIT}' && autotune pycuda"
 
 
 @dataclass(frozen=True, slots=True)
