@@ -20,7 +20,7 @@ from autotune.devices.driver_query import DriverHere, driver_here
 from autotune.devices.pycuda_build import TOOLKIT
 from autotune.errors import AutotuneError, StoreError, ToolchainError
 
-_CUDA = f"pip install '{TOOLKIT}' && autotune pycuda"
+_CUDA = f"pip install '{TOOLKIT}' && autotune pycuda && pip install 'autotune-conv[cuda13]'"
 
 
 @dataclass(frozen=True, slots=True)

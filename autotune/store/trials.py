@@ -212,8 +212,10 @@ def _read(text: str) -> object:
         values = orjson.loads(text)
     except ValueError:
         return json.loads(text)
-    floats = [value for value in values.values() if type(value) is float] if isinstance(values, dict) else ()
-    return json.loads(text) if any(abs(value) >= _LARGE for value in floats) else values
+    if not isinstance(values, dict) or float not in map(type, values.values()):
+        return values
+    large = any(type(value) is float and abs(value) >= _LARGE for value in values.values())
+    return json.loads(text) if large else values
 
 
 def _are_plain(values: Collection[object]) -> bool:

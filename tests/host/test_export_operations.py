@@ -154,7 +154,10 @@ def test_weights_and_sums_pass_the_self_test(cxx: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (("((above.at[j] + below.at[j])", "((above.at[j] - below.at[j])"), "WRONG on integers, two calls at once: output "),
+        (
+            ("((above.at[j] + below.at[j])", "((above.at[j] - below.at[j])"),
+            "WRONG on integers, two calls at once: output ",
+        ),
         pytest.param(
             ("if (row >= H) return;", "if (row >= H - 1) return;"), "nan, not written", marks=pytest.mark.long
         ),
