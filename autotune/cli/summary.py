@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.problem import Layer
@@ -12,8 +14,10 @@ from autotune.trial import Trial
 if TYPE_CHECKING:
     from autotune.tuning.layer_finals import Compared, FinalsResult
     from autotune.tuning.layer_result import DesignResult, LayerResult
+    from autotune.tuning.trial_log import Seen
 
 _MESSAGES = 8  # distinct failures that a layer's summary shows
+_NUMBER = re.compile(r"\d+")
 
 
 def summary(result: LayerResult) -> Iterator[str]:
@@ -23,8 +27,8 @@ def summary(result: LayerResult) -> Iterator[str]:
         f"{result.name}: {result.evaluated} evaluated ({result.new} now), "
         f"{failures or 'no failures'}; stopped: {result.stopped}"
     )
-    for seen in sorted(result.messages.values(), key=lambda seen: -seen.count)[:_MESSAGES]:
-        yield f"  {seen.count} x {' '.join(seen.message.split())[:160]} (such as {seen.config})"
+    for count, seen in _kinds(result.messages.values())[:_MESSAGES]:
+        yield f"  {count} x {' '.join(seen.message.split())[:160]} (such as {seen.config})"
     for design in result.designs:
         yield f"  {design.by.replace('_', ' ')}: {design_words(design, result.best)}"
     if result.finals:
@@ -34,6 +38,15 @@ def summary(result: LayerResult) -> Iterator[str]:
             else f"; noise floor {result.finals.noise:.2%}"
         )
         yield from _verdicts(result.finals)
+
+
+def _kinds(messages: Collection[Seen]) -> list[tuple[int, Seen]]:
+    """How many failures differ in their numbers alone, such as bytes beyond a limit, each with the commonest."""
+    kinds: defaultdict[str, list[Seen]] = defaultdict(list)
+    for seen in messages:
+        kinds[_NUMBER.sub("0", seen.message)].append(seen)
+    found = [(sum(seen.count for seen in kind), max(kind, key=lambda seen: seen.count)) for kind in kinds.values()]
+    return sorted(found, key=lambda each: -each[0])
 
 
 def _verdicts(finals: FinalsResult) -> Iterator[str]:
