@@ -61,6 +61,7 @@ def imported(path: Path) -> bool:
 def test_others_write_while_a_merge_is_under_way(two: Path, fork_server: ForkServer) -> None:
     """A trial that is stored meanwhile comes between those that are merged, and each is there once."""
     here = two / "here.db"
+    enlarge(two / "other.db", 3 * TRIALS, since=TRIALS)  # as a thousand take some 40 ms
     with Store(here) as store:
         scope = open_scope(store)
         run = fork_server.start(two, "merge", "other.db", "--db", "here.db")
