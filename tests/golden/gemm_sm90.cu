@@ -12,10 +12,12 @@
 // Columns of y are the rows of a warpgroup's MMAs and rows of y their columns, of which there may be any multiple of eight: so a
 // few rows of y are no waste. A block stays and takes tiles of TILE_M x TILE_N; RASTER tiles below each other follow one another, and
 // then those to the right of them, so that both operands of the tiles under way are few, and found in the second cache.
+// The blocks of a cluster have tiles side by side. Each loads its columns of b, and its part of the rows of a for all.
 //
 //   producer   one thread of the first warpgroup: TMA loads TILE_K of the depth, of both operands, as a stage
 //   consumers  multiply stages out of shared memory, finish the accumulators in registers, and store them by TMA
-//              in turn: while one multiplies a tile, the other stores the tile before
+//              PINGPONG: in turn, while one multiplies a tile, the other stores the tile before
+
 #include "_dtype_f16.cuh"
 
 #include "_epilogue.cuh"
@@ -35,6 +37,7 @@
 #include "_epilogue_tma_16.cuh"
 
 #include "_ptx_wgmma_transposed.cuh"
+
 // Problem
 constexpr int N = 72, K = 136;
 constexpr bool A_TRANSPOSED = false, B_TRANSPOSED = true;  // as operands, whose rows are of depth
@@ -42,6 +45,7 @@ using EPILOGUE = Epilogue<true, false, relu>;
 
 // Parameters
 constexpr int TILE_M = 8, TILE_N = 128, TILE_K = 64;
+constexpr bool PINGPONG = true;
 constexpr int CLUSTER_N = 1, RASTER = 8;
 constexpr int STAGES = 8;
 
@@ -55,11 +59,6 @@ constexpr int TILES_M = 5, CLUSTERS_N = 1;
 constexpr int A_ROWS = 8, STAGE_BYTES = (TILE_N + A_ROWS) * 128;
 constexpr int BOXES = 64 / TILE_K, BOX_BYTES = EPILOGUE_M * 128;  // of the 64 columns of an MMA
 constexpr int EPILOGUE_STAGE_BYTES = BOXES * BOX_BYTES;
-
-struct Barriers {
-    PipelineTma<STAGES> pipeline;
-    Barrier mainloop_order[2];  // a warpgroup may multiply
-};
 
 // d = b [64 x 16] * a [16 x TILE_M] (+ d), operands in shared memory.
 __device__ __forceinline__ void mma(float (&d)[1][4], unsigned long long a, unsigned long long b, bool accumulate) {
@@ -79,6 +78,8 @@ __device__ __forceinline__ void mma(float (&d)[1][4], unsigned long long a, unsi
 }
 
 #include "_mainloop_sm90.cuh"
+
+#include "_blocks_alone.cuh"
 
 // Where a tile begins: the rank-th one of a cluster's.
 struct WorkTile {
@@ -105,9 +106,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
             unsigned char* const b_stage = stages + state.index * STAGE_BYTES;
             Barrier* const full = pipeline.full + state.index;
             load_operand<B_TRANSPOSED, TILE_N>(b_stage, &b_map, full, tile.column, k, tile.product);
-            const int part = rank * (A_ROWS / CLUSTER_N);  // of the rows of a that this block loads
-            unsigned char* const a_stage = b_stage + (TILE_N + part) * 128;
-            load_operand<A_TRANSPOSED, A_ROWS>(a_stage, &a_map, full, tile.row, k, tile.product);
+            load_common_operand<A_TRANSPOSED, A_ROWS, CLUSTER_N>(b_stage + TILE_N * 128, &a_map, full, rank, tile.row, k, tile.product);
         }
     }
 }
@@ -118,8 +117,8 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* const stages = smem;                                    // [stage] b [TILE_N][TILE_K], then a [A_ROWS][TILE_K]
     unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage][box] outputs [EPILOGUE_M][TILE_K]
-    Barriers& barriers = *reinterpret_cast<Barriers*>(epilogue_stages + 2 * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
-    PipelineTma<STAGES>& pipeline = barriers.pipeline;
+    auto& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(epilogue_stages + 2 * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
+    [[maybe_unused]] Barrier* const mainloop_order = reinterpret_cast<Barrier*>(&pipeline + 1);  // [2] a warpgroup may multiply
 
     // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
@@ -127,11 +126,11 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
     const int rank = static_cast<int>(blockIdx.x) % CLUSTER_N, first = static_cast<int>(blockIdx.x) / CLUSTER_N;
     const int step = static_cast<int>(gridDim.x) / CLUSTER_N, tiles = batch * (TILES_M * CLUSTERS_N);
     if (threadIdx.x == 0) {
-        pipeline.init(4 * CLUSTER_N);
-        for (int i = 0; i < 2; ++i) barrier_init(barriers.mainloop_order + i, 4);
+        pipeline.init((PINGPONG ? 4 : 8) * CLUSTER_N);
+        for (int i = 0; i < (PINGPONG ? 2 : 0); ++i) barrier_init(mainloop_order + i, 4);
         barrier_init_fence();
     }
-    __syncthreads();  // for the barriers
+    sync_blocks();  // for the barriers
     if (group == 0) {
         warpgroup_reg_dealloc<40>();
         if (threadIdx.x == 0) produce(stages, pipeline, a_map, b_map, first, step, tiles, rank);
@@ -139,20 +138,18 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
     }
     warpgroup_reg_alloc<232>();
     const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128;
-    const int group_column = 0;  // of a tile
+    const int group_column = PINGPONG ? 0 : consumer * GROUP_N;  // of a tile
     const unsigned long long b_operand = operand_descriptor<B_TRANSPOSED, TILE_K>(stages + group_column * 128);
     const unsigned long long a_operand = operand_descriptor<A_TRANSPOSED, TILE_K>(stages + TILE_N * 128);
     unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
     int epilogue_stage = 0;
     if (thread == 0) prefetch_tma_descriptor(&y_map);
-    const auto release = [&](int stage) {
-        if (lane == 0) pipeline.consumer_release(stage);
-    };
+    const auto release = [&](int stage) { release_stage<CLUSTER_N>(pipeline, stage, lane); };
 
     PipelineState<STAGES> state;
-    int order_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
-    if (consumer == 1) state.advance<K_TILES>();
-    for (int index = first + consumer * step; index < tiles; index += 2 * step) {
+    [[maybe_unused]] int order_phase = consumer ^ 1;  // the first warpgroup's first turn is at once
+    if (PINGPONG && consumer == 1) state.advance<K_TILES>();
+    for (int index = first + (PINGPONG ? consumer * step : 0); index < tiles; index += PINGPONG ? 2 * step : step) {
         const WorkTile tile(index, rank);
         const int column = tile.column + group_column;
         float biases[BLOCKS_N][2] = {};
@@ -164,13 +161,16 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
             }
         }
         float d[BLOCKS_N][TILE_M / 8][4];
-        barrier_wait(barriers.mainloop_order + consumer, order_phase);
-        order_phase ^= 1;
+        if constexpr (PINGPONG) {
+            barrier_wait(mainloop_order + consumer, order_phase);
+            order_phase ^= 1;
+        }
         multiply<A_TRANSPOSED, B_TRANSPOSED, STAGE_BYTES, K_BLOCKS>(d, pipeline, state, a_operand, b_operand, K_TILES, release);
-        if (lane == 0) barrier_arrive(barriers.mainloop_order + (consumer ^ 1));
+        if (PINGPONG && lane == 0) barrier_arrive(mainloop_order + (consumer ^ 1));
         wgmma_wait(d);
         release(state.index > 0 ? state.index - 1 : STAGES - 1);  // the last
-        state.advance<K_TILES>();
+        if constexpr (PINGPONG) state.advance<K_TILES>();
+
 #pragma unroll
         for (int i = 0; i < BLOCKS_N; ++i) {
 #pragma unroll
@@ -193,4 +193,5 @@ gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ Tenso
         }
     }
     if (thread == 0) bulk_store_wait_read<0>();
+    end_blocks();
 }

@@ -77,6 +77,8 @@ struct Barriers {
     Barrier split[STAGES];  // the pixels' small parts are there
 };
 
+using Residuals = Barrier[CONSUMERS][EPILOGUE_STAGES];  // have come; where EPILOGUE has one
+
 // d = w [64 x 8] * x [8 x GROUP_N] (+ d), operands in shared memory.
 __device__ __forceinline__ void mma(float (&d)[8][4], unsigned long long a, unsigned long long b, bool accumulate) {
 #ifdef __CUDACC__
@@ -177,6 +179,7 @@ conv2d_implicit_gemm_3xtf32_sm90(const __grid_constant__ TensorMap x_map, const 
     unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage][box] outputs [EPILOGUE_N][TILE_K]
     Barriers& barriers = *reinterpret_cast<Barriers*>(epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
     PipelineTma<STAGES>& pipeline = barriers.pipeline;
+    [[maybe_unused]] Residuals& residuals = *reinterpret_cast<Residuals*>(&barriers + 1);
 
     // The same for a warp's lanes, and seen to be: the operands of wgmma then need uniform registers only.
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
@@ -184,6 +187,9 @@ conv2d_implicit_gemm_3xtf32_sm90(const __grid_constant__ TensorMap x_map, const 
     if (threadIdx.x == 0) {
         pipeline.init(4 * CONSUMERS);
         for (int i = 0; i < STAGES; ++i) barrier_init(barriers.split + i, SPLITTERS);
+        if constexpr (EPILOGUE::HAS_RESIDUAL) {
+            for (int i = 0; i < CONSUMERS * EPILOGUE_STAGES; ++i) barrier_init(&residuals[0][0] + i, 1);
+        }
         barrier_init_fence();
     }
     __syncthreads();
@@ -247,8 +253,12 @@ conv2d_implicit_gemm_3xtf32_sm90(const __grid_constant__ TensorMap x_map, const 
 
 #pragma unroll
         for (int subtile = 0; subtile < EPILOGUE_SUBTILES; ++subtile, ++epilogue) {
-            if (thread == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
-            sync_threads<128>(1 + consumer);
+            if constexpr (EPILOGUE::HAS_RESIDUAL) {
+                barrier_wait(residuals[consumer] + epilogue.index, epilogue.phase);
+            } else {
+                if (thread == 0) bulk_store_wait_read<EPILOGUE_STAGES - 1>();
+                sync_threads<128>(1 + consumer);
+            }
             unsigned char* const to = outputs + epilogue.index * EPILOGUE_STAGE_BYTES;
             stage_outputs<float, EPILOGUE, EPILOGUE_N>(to, sums[0], subtile * (EPILOGUE_N / 8), biases, warp % 4, lane);
             fence_bulk();

@@ -99,13 +99,13 @@ def test_the_largest_tiles_compile_without_spills_and_products_overlap(
 
 FAULTS = {
     "a block does not wait until the other has read": (
-        "if (lane < CLUSTER_N) barrier_arrive_cluster(pipeline.empty + stage, lane);",
-        "if (lane < CLUSTER_N) barrier_arrive(pipeline.empty + stage);",
+        "if (lane < BLOCKS) barrier_arrive_cluster(pipeline.empty + stage, lane);",
+        "if (lane < BLOCKS) barrier_arrive(pipeline.empty + stage);",
     ),
-    "a block ends while the other arrives at its barriers": ("    cluster_sync();  // no block arrives", "    // no"),
-    "both blocks load the same half of a": ("tile.row + part, k", "tile.row, k"),
+    "a block ends while the other arrives at its barriers": ("    end_blocks();\n", ""),
+    "both blocks load the same half of a": ("ALL, k, row + part", "ALL, k, row"),
     "the block's rank, in an address, takes the next 64 columns' place": ("& ~DISTANCE", "& ~0ull"),
-    "half of a comes to this block alone": ("(1 << CLUSTER_N) - 1, tile", "1 << rank, tile"),
+    "half of a comes to this block alone": ("full, ALL, k, row", "full, 1 << rank, k, row"),
     "the next 64 columns are taken for these": ("NEXT_64 = TILE_K * 128 / 16", "NEXT_64 = 0"),
     "depth goes on as where b is not transposed": ("OPERAND_STEP = TRANSPOSED ? 128 : 2", "OPERAND_STEP = 2"),
     "a tile is left out of the last panel": ("TILES_M - above < RASTER ? TILES_M - above : RASTER", "RASTER"),
